@@ -10,6 +10,7 @@ from pipelines.doctor.dvc_makes import unmade
 from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import PARAMS, Machine
+from pipelines.parameters.commands import check_commands
 from pipelines.parameters.common import common_layers
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.groups import GROUPS, check_groups
@@ -60,7 +61,7 @@ def check(machine: Machine) -> Finding:
         notes.append("encoders were not looked at: timm is not installed")
     checks += [lambda name=name: _head(machine.folder, name, params) for name in heads]  # type: ignore[misc]
     checks += [lambda name=name: _study(machine.folder, name, params) for name in studies]  # type: ignore[misc]
-    checks += dense.checks(params)
+    checks += [lambda: check_commands(params), *dense.checks(params)]
     for refuse_mistakes in checks:
         try:
             refuse_mistakes()

@@ -9,7 +9,7 @@ import yaml
 from pipelines.parameters.common import common_layers
 from pipelines.parameters.groups import GROUPS, file_of
 from pipelines.parameters.layers import Layer, layered
-from pipelines.parameters.names import EXPECTED, NAME
+from pipelines.parameters.names import check_name
 from pipelines.parameters.options import Table, flag_of, select_options
 from pipelines.parameters.params import check_names, check_type, from_yaml, section
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
@@ -72,8 +72,7 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     folders: dict[str, str] = {}
     for name in names:
         folder = name.rpartition(":")[2] if file_of(name) else name
-        if not NAME.fullmatch(folder):
-            raise BeyondClsError(f"head {name!r} would have its results in a folder of that name; expected {EXPECTED}")
+        check_name("a head", folder)
         if name in folders.values():
             raise BeyondClsError(f"--head {name} was given twice; under another name in params.yaml a head may be repeated")
         if folder in folders:

@@ -11,8 +11,8 @@ from probe.results import FILES
 def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Collection[str]) -> list[Path]:
     """Remove folders of heads in `out` that are no longer among the study's `heads`.
 
-    They would appear in its tables. Only folders that a command with `--study` wrote are removed, for this study or for one
-    that is no longer among `studies`; and only files that `beyondcls probe` writes, and folders that are empty then.
+    They would appear in its tables. Only folders that a command with `--study` wrote are removed, no links, for this study or
+    for one that is no longer among `studies`; and only files that `beyondcls probe` writes, and folders that are empty then.
 
     Returns:
         The folders that were removed.
@@ -20,7 +20,8 @@ def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Co
     removed = []
     for metrics in sorted(out.glob("*/metrics.json")):
         folder = metrics.parent
-        if folder.name in heads or not _is_of(metrics, study, studies):
+        is_elsewhere = folder.is_symlink() or (folder / "trained").is_symlink()
+        if folder.name in heads or is_elsewhere or not _is_of(metrics, study, studies):
             continue
         for file in [file for pattern in FILES for file in folder.glob(pattern)]:
             file.unlink(missing_ok=True)

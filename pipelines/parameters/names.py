@@ -29,11 +29,21 @@ def check_all_names(params: Mapping[str, Any], file: Path) -> None:
     named = ((where, name) for place in NAMED for where, values in values_at(params, place) for name in _names(values))
     naming = (pair for place in NAMING for other in OTHERS for pair in values_at(params, f"{place}.*.{other}"))
     for where, name in (*named, *naming):
-        if name is not None and not NAME.fullmatch(str(name)):
-            raise BeyondClsError(
-                f"{where} in {file} has the name {shown(name)}, which becomes part of paths and commands; expected {EXPECTED}; "
-                "give it another name, there and where it is used"
-            )
+        if name is not None:
+            check_name(f"{where} in {file}", name)
+
+
+def check_name(where: str, name: object) -> None:
+    """Refuse a name that could be something else.
+
+    Raises:
+        BeyondClsError: it could.
+    """
+    if not NAME.fullmatch(str(name)):
+        raise BeyondClsError(
+            f"{where} has the name {shown(name)}, which becomes part of paths and commands; expected {EXPECTED}; give it "
+            "another name, there and where it is used"
+        )
 
 
 def values_at(params: Any, place: str) -> Iterator[tuple[str, Any]]:

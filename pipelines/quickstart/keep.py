@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.parameters.names import check_name
 from pipelines.report.block_statistics import by_block
 from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Folders, Inputs, collect
@@ -44,8 +45,10 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
         only: one encoder; what is kept of the others stays.
 
     Raises:
-        BeyondClsError: no metrics under `folder`, or two of one encoder and head.
+        BeyondClsError: no metrics under `folder`, two of one encoder and head, or a name that could be something else.
     """
+    check_name("--data", data)
+    check_name("--encoder", only or data)
     encoders = only or "*"
     measured: dict[tuple[str, str], Path] = {}
     of_studies = [f"studies/{data}/*/{encoders}/*"] if studies else []

@@ -67,6 +67,15 @@ def test_studies_with_other_recipes_stay_behind(run: Path, tmp_path: Path) -> No
     assert kept(tmp_path / "out", DATA).heads == ["cls", "average", "abmilp"]
 
 
+@pytest.mark.parametrize("names", [{"data": f"../probes/{DATA}"}, *({"data": DATA, "only": name} for name in ("../mae", ".."))])
+def test_names_are_no_paths(names: dict[str, str], run: Path, tmp_path: Path) -> None:
+    keep(run, DATA, tmp_path / "out")
+    before = sorted((tmp_path / "out").rglob("*"))
+    with pytest.raises(BeyondClsError, match=r"has the name '[^']*[.][.].*, which becomes part of paths"):
+        keep(run, out=tmp_path / "out", **names)
+    assert sorted((tmp_path / "out").rglob("*")) == before
+
+
 def test_the_main_table_has_the_main_heads(run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out", studies=True)
     table = main_table(kept(tmp_path / "out", DATA))

@@ -53,6 +53,7 @@ def test_section_that_nothing_reads(tmp_path):
     ("text", "says"),
     [
         ("encoders: {mae-b17: {}}", "unknown encoder 'mae-b17'"),
+        ("data: it's", "a shell would read as more than one value"),
         ("encoders: {mine: {model: resnet18}}", "mine is not a ViT"),
         ("encoders: {mine: {model: mae-b16, checkpoint: none.pt}}", "'none.pt', which is not a file here"),
         ("encoders: {mine: {model: mae-b16, family: joint}}", "unknown family 'joint'; did you mean 'joint embedding'?"),

@@ -63,3 +63,14 @@ def test_files_of_the_user_stay(out):
     (folder.parent / "readme.txt").touch()
     assert [p.name for p in remove_left_heads(folder.parent, "pair", (), ("pair",))] == ["gone"]
     assert [p.relative_to(folder).as_posix() for p in folder.rglob("*")] == ["trained", "trained/notes.txt"]
+
+
+@pytest.mark.parametrize("linked", ["gone", "gone/trained"])
+def test_links_are_not_followed(linked, out):
+    folder = out(gone={"command": COMMAND})
+    elsewhere = folder.parent / f"{folder.name}-elsewhere"
+    (folder / linked).rename(elsewhere)
+    (folder / linked).symlink_to(elsewhere)
+    before = {*elsewhere.rglob("*")}
+    assert remove_left_heads(folder, "pair", (), ("pair",)) == []
+    assert {*elsewhere.rglob("*")} == before

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pipelines.parameters.commands import check_commands
+from pipelines.parameters.heads import folders_of
 from pipelines.parameters.names import NAMED, NAMING, OTHERS
 from pipelines.parameters.params import read_params
 from store import BeyondClsError
@@ -125,3 +126,10 @@ def test_options_of_a_table_are_words(options: str) -> None:
 )
 def test_ordinary_options_of_a_table(options: str | None) -> None:
     check_commands(within("tables.*.options", options))
+
+
+@pytest.mark.parametrize("head", ["../x", "..", "a/b", "heads/x.py:..", "heads/x.py:a/../b", "x; y"])
+def test_heads_on_the_command_line_are_names_of_folders(head: str) -> None:
+    with pytest.raises(BeyondClsError, match=r"a head has the name .*, which becomes part of paths"):
+        folders_of(["cls", head])
+    assert folders_of(["cls", "../../heads/x.py:Own"]) == {"cls": "cls", "Own": "../../heads/x.py:Own"}
