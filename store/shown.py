@@ -15,17 +15,18 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠].")  # also those of full wid
 
 
 def redacted(text: str) -> str:
-    """A text without user names, passwords, and values of queries (signatures, tokens) of the addresses in it."""
+    """A text without passwords, their users, and values of queries (signatures, tokens) of the addresses in it."""
     before, *rests = text.split("://")
     parts, is_query = [before], False
     for rest in rests:
         matched = _REST.match(rest)
         assert matched is not None
-        user, path, query = matched.groups()
-        if is_query:  # an address in the query of another
-            kept = BLANK
-        else:
-            kept = f"{f'{BLANK}@' if user else ''}{path}{_without_values(query, before.lower().endswith(('http', 'https')))}"
+        user, path, query = matched.groups(default="")
+        is_http = before.lower().endswith(("http", "https"))
+        if user and (is_http or ":" in user):  # abfss://container@account has no secret
+            user = f"{BLANK}@"
+        # An address in the query of another is part of a value.
+        kept = BLANK if is_query else f"{user}{path}{_without_values(query, is_http)}"
         parts.append(kept + rest[matched.end() :])
         is_query, before = (is_query or bool(query)) and matched.end() == len(rest), rest
     return _AUTHORIZATION.sub(rf"\1{BLANK}", "://".join(parts))

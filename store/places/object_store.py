@@ -33,6 +33,7 @@ REFUSED = {
     **dict.fromkeys(("http", "https"), _SERVER),
     **dict.fromkeys(("file", "local", "reference", "git", "data"), _FILES),
 }
+BUCKETS = ("s3", "s3a", "gs", "gcs")
 TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # names that services use
 
 
@@ -51,7 +52,10 @@ class ObjectStore(Place):
         import fsspec  # type: ignore[import-untyped]
 
         self.url = url.rstrip("/")
-        if why := "chains (::) are not followed" if "::" in url else REFUSED.get(url.partition(":")[0].lower()):
+        why = "chains (::) are not followed" if "::" in url else REFUSED.get(self._protocol.partition(":")[0].lower())
+        if self._protocol in BUCKETS and "@" in url.split("/")[2]:
+            why = "a bucket has no user or password; the service's own configuration holds them"
+        if why:
             raise StoreError(
                 f"{url} is no place of feature sets: {why}; name a folder, or an address such as s3://bucket/features"
             )

@@ -99,3 +99,13 @@ def test_a_log_is_not_written_through_a_link(tmp_path: Path, capsys: pytest.Capt
     CommandLog(tmp_path / "log").write("line")
     assert (tmp_path / "victim").read_text() == "precious"
     assert "no log is kept of this command" in capsys.readouterr().err
+
+
+def test_a_command_shows_and_logs_no_secret(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("BEYONDCLS_LOG", str(tmp_path / "logs"))
+    status, out, err = command("store", "info", f"memory://u:hunter2@{tmp_path}/\x1b]0;t\x07?sig=s3cr3t")
+    assert status == 1
+    assert "is not a feature set" in err
+    (file,) = (tmp_path / "logs").iterdir()
+    for text in (out + err, file.read_text()):
+        assert not any(secret in text for secret in ("hunter2", "s3cr3t", "\x1b"))

@@ -164,6 +164,7 @@ def test_readers_can_be_sent_elsewhere(written: Path, remote: str) -> None:
         ("simplecache::file:///etc", "chains"),
         ("filecache::http://h/x", "chains"),
         ("zip://a::memory://b.zip", "chains"),
+        ("s3://key:secret@bucket/x", r"s3://\*\*\*@bucket/x is no place .*: a bucket has no user or password"),
         ("gopher://h/x", "cannot be opened: Protocol not known: gopher"),
     ],
 )

@@ -49,6 +49,7 @@ def test_secrets(text: str, expected: str) -> None:
         "https://h/a/b.tar, and https://h/page#L10",
         "a@b.c, x?y=1, a://b, --preset small-sgd",
         "https://h/~user/x@2.tar: 404",
+        "abfss://container@account.dfs.core.windows.net/x, sftp://me@h/x",
         "memory://f#1/x",
     ],
 )

@@ -37,6 +37,14 @@ def test_csv_is_in_full_precision_and_empty_for_nothing():
     ]
 
 
+def test_csv_computes_nothing():
+    names = ("=1+1", "-2+3", "-0.5", "@x", "a=b")
+    table = Table(
+        "t", "", "", (Column("name", "", "text"), Column("n", "N")), tuple(Row((Cell(n), Cell("", -1))) for n in names)
+    )
+    assert to_csv(table).splitlines() == ["name,n", "'=1+1,-1", "'-2+3,-1", "-0.5,-1", "'@x,-1", "a=b,-1"]
+
+
 def test_csv_has_no_groups_where_there_are_none():
     table = Table("t", "T", "", (Column("a", "A", "text"),), (Row((Cell("–"),)), Row((Cell("shown", "value"),))))
     assert to_csv(table) == 'a\n""\nvalue\n'
