@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -129,19 +130,20 @@ class Decoding:
         sample = self.images.samples[row]
         if sample.problem:
             return Decoded({}, (0, 0), f"{sample}: {sample.problem}")
-        try:
-            image = self.images.image(row)
-        except DataError as error:
-            return Decoded({}, (0, 0), str(error))
-        decoded = Decoded({}, (image.height, image.width), orientation=image.info.get("orientation"))
-        for view in views:
-            if view not in targets:
-                decoded.crops[view] = self.views.crop((image.width, image.height), sample.id, view)
-                continue
-            pixels, decoded.crops[view] = self.views.cut(image, sample.id, view)
-            if (pixels.dtype, pixels.shape) == (targets[view].dtype, targets[view].shape):
-                # By NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
-                np.copyto(targets[view].numpy(), pixels.numpy())
-            else:
-                decoded.apart[view] = pixels
+        with ExitStack() as held:  # an image is in memory until its views are cut
+            try:
+                image = self.images.image(row, held)
+            except DataError as error:
+                return Decoded({}, (0, 0), str(error))
+            decoded = Decoded({}, (image.height, image.width), orientation=image.info.get("orientation"))
+            for view in views:
+                if view not in targets:
+                    decoded.crops[view] = self.views.crop((image.width, image.height), sample.id, view)
+                    continue
+                pixels, decoded.crops[view] = self.views.cut(image, sample.id, view)
+                if (pixels.dtype, pixels.shape) == (targets[view].dtype, targets[view].shape):
+                    # By NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
+                    np.copyto(targets[view].numpy(), pixels.numpy())
+                else:
+                    decoded.apart[view] = pixels
         return decoded

@@ -161,16 +161,10 @@ def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]]) -> tup
 
 
 def _weights(file: Path, name: str) -> "np.ndarray":
-    import numpy as np
-
+    from pipelines.arrays import array_of
     from probe.divergence import distributions
-    from store import BeyondClsError
 
-    try:
-        stored = np.load(file, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise BeyondClsError(f"{file} is damaged ({error}), expected an array [N, T]; run its stage again") from error
-    return distributions(stored, name)
+    return distributions(array_of(file, "an array [N, T]; run its stage again"), name)
 
 
 def _check_same_images(first: Weights, second: Weights) -> None:

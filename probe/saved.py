@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from probe.aggregators import is_custom
+from probe.described import made
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
 from store import BeyondClsError
@@ -89,10 +90,13 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         if is_custom(spec.aggregator):
             spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
-        norm = None
-        if spec.final_norm:
-            norm = FinalNorm(torch.zeros(dim), torch.zeros(dim), float(described["final_norm_eps"]))
-        head = spec.build(dim, n_patches, n_classes, norm)
+        eps = float(described["final_norm_eps"]) if spec.final_norm else None
+
+        def build() -> Head:
+            norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), eps)
+            return spec.build(dim, n_patches, n_classes, norm)
+
+        head = build() if is_custom(spec.aggregator) else made(build, parameters, dim, n_classes)
         head.load_state_dict(_in_shape(load_file(parameters), head), strict=True)
     except BeyondClsError:
         raise

@@ -16,6 +16,7 @@ from store import BeyondClsError, StoreError
 from store.truths import rle
 from store.truths.columns import Instance
 
+OUTLINE = 4_000_000  # pixels along a polygon, at most
 BEYOND = 1.0  # how far a polygon may reach beyond its image, in sides of the image; what is beyond is cut off
 
 
@@ -134,6 +135,8 @@ def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
             raise ValueError(
                 f"a polygon far outside of its image of {sides(size)} pixels: {points.min():g} to {points.max():g}"
             )
+        if (length := np.abs(np.diff(points.reshape(-1, 2), axis=0)).max(1).sum()) > OUTLINE:  # drawing takes memory for each
+            raise ValueError(f"a polygon whose outline has {length:g} pixels, expected {OUTLINE:,} at most")
         polygons.append(points)
     if all(_is_outside(points, size) for points in polygons):
         raise ValueError(f"its polygons are outside of the image of {sides(size)} pixels")

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from extract.datasets.reading import NOWHERE, patiently
 from extract.datasets.sample import DataError
 
 MOST_LOST = 0.02  # of the images: more that cannot be taken are an error
+MOST_WAYS = 100  # in which links may lead to one folder
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,13 @@ def walk(root: Path) -> Iterator[Found]:
     A link to a folder above itself is not followed: that would never end.
 
     Raises:
+        DataError: a folder is reached in more than `MOST_WAYS` ways: links to folders with links double at each step.
         BeyondClsError: a folder cannot be listed, or a file not be looked at, for another reason than missing permissions.
     """
     real = root.resolve()
     above = frozenset(_identity(folder.stat()) for folder in (real, *real.parents))
     folders = [(str(root), "", above)]
+    ways: Counter[tuple[int, int]] = Counter()
     while folders:
         folder, prefix, chain = folders.pop()
         entries = patiently(partial(_entries, folder), folder)
@@ -148,6 +152,11 @@ def walk(root: Path) -> Iterator[Found]:
             elif (identity := _identity(status)) in chain:
                 yield Found(name, reason=BACK)
             else:
+                ways[identity] += 1
+                if ways[identity] > MOST_WAYS:
+                    raise DataError(
+                        f"{root} leads to one folder in more than {MOST_WAYS} ways, e.g. {name}; remove the links to it"
+                    )
                 folders.append((entry.path, f"{name}/", chain | {identity}))
 
 

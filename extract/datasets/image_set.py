@@ -4,7 +4,8 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from contextlib import ExitStack
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +222,12 @@ class ImageSet:
             self._columns[name] = columns_of(name, self.truths[name], self.samples, self.pixels)
         return self._columns[name]
 
-    def image(self, row: int) -> Image.Image:
+    def image(self, row: int, held: ExitStack | None = None) -> Image.Image:
         """A decoded image, RGB, as `pixels` says; the first frame of one that has several.
+
+        Args:
+            row: of the set.
+            held: as for `Pixels.decoded`.
 
         Raises:
             DataError: its bytes are not a whole image; the message names id and file.
@@ -234,6 +239,6 @@ class ImageSet:
         if "image_digests" in self.__dict__ and xxhash.xxh3_128_digest(encoded) != self.image_digests[row].tobytes():
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
-            return decoded(self.pixels.decoded, encoded, str(sample))
+            return decoded(partial(self.pixels.decoded, held=held), encoded, str(sample))
         except Damage as error:
             raise DataError(f"{sample} cannot be decoded: {error}") from error

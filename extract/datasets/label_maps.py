@@ -4,7 +4,9 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from extract.datasets.formats import readable
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import LOSSY, Codes
 from extract.datasets.opening import opening_bar
+from extract.datasets.pixels import ROOM
 from extract.datasets.reading import Damage, content_of, decoded
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
@@ -106,18 +109,22 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
     encoded = content_of(file)
     if encoded is None:
         raise ValueError("is not there")
-    try:
-        image = decoded(_loaded, encoded, str(file))
-    except Damage as error:
-        raise ValueError(f"cannot be decoded: {error}") from error
-    if image.format in LOSSY:
-        raise ValueError(f"is a {image.format}, whose values are not those that were saved; PNG was expected")
-    return codes.labels(image)
+    with ExitStack() as held:
+        try:
+            image = decoded(partial(_loaded, held=held), encoded, str(file))
+        except Damage as error:
+            raise ValueError(f"cannot be decoded: {error}") from error
+        if image.format in LOSSY:
+            raise ValueError(f"is a {image.format}, whose values are not those that were saved; PNG was expected")
+        return codes.labels(image)
 
 
-def _loaded(encoded: bytes) -> Image.Image:
+def _loaded(encoded: bytes, held: ExitStack) -> Image.Image:
     image = Image.open(io.BytesIO(encoded), formats=readable()[0])
-    image.load()
+    with ExitStack() as room:
+        room.enter_context(ROOM.of(image))
+        image.load()
+        held.enter_context(room.pop_all())
     return image
 
 

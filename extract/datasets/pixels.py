@@ -2,7 +2,9 @@
 
 import io
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,33 @@ TURNS = {
 TAGS = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # in which Pillow looks for it
 LOW_BYTES = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}  # by the order of 16-bit values
 SIGNED_TIFF, SAMPLE_FORMAT = 2, 339
+AT_ONCE = 4  # times the pixels of the largest image that is opened, those of all that a process decodes at once
 JPEG2000_SIZE = b"\xff\x4f\xff\x51"  # before the sizes of an image, 42 bytes of them before the depth of its first channel
+
+
+class Room:
+    """For pixels that are in memory at once: who has more than are left waits until others are done."""
+
+    def __init__(self) -> None:
+        self._taken, self._changed = 0, threading.Condition()
+
+    @contextmanager
+    def of(self, image: Image.Image) -> Iterator[None]:
+        """Room for an image whose header was read; one alone always has it."""
+        n, limit = image.width * image.height, Image.MAX_IMAGE_PIXELS
+        most = None if limit is None else AT_ONCE * 2 * limit  # Pillow opens up to twice its limit
+        with self._changed:
+            self._changed.wait_for(lambda: most is None or not self._taken or self._taken + n <= most)
+            self._taken += n
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= n
+                self._changed.notify_all()
+
+
+ROOM = Room()
 
 
 @dataclass(frozen=True)
@@ -62,8 +90,12 @@ class Pixels:
         if self.max_pixels is not None and Image.MAX_IMAGE_PIXELS is not None:
             Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, self.max_pixels)
 
-    def decoded(self, encoded: bytes) -> Image.Image:
+    def decoded(self, encoded: bytes, held: ExitStack | None = None) -> Image.Image:
         """The RGB image that a file holds, as `rgb`.
+
+        Args:
+            encoded: the file.
+            held: keeps the image's room, which others wait for, until it is closed; without it, that ends with the decoding.
 
         Raises:
             ValueError: it has too many pixels, or as `rgb`; Pillow raises other errors for bytes that are no image.
@@ -75,7 +107,12 @@ class Pixels:
             raise ValueError(f"{error}; if it is sound, raise the limit: --max-pixels") from error
         if self.max_pixels is not None and image.width * image.height > self.max_pixels:
             raise ValueError(f"it has {image.width} x {image.height} pixels, more than --max-pixels {self.max_pixels}")
-        return self.rgb(image, encoded)
+        with ExitStack() as room:
+            room.enter_context(ROOM.of(image))
+            result = self.rgb(image, encoded)
+            if held is not None:
+                held.enter_context(room.pop_all())
+        return result
 
     def rgb(self, image: Image.Image, encoded: bytes = b"") -> Image.Image:
         """Red, green and blue of an image, of 8 bits; transparency is dropped.

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from pipelines.arrays import array_of
 from pipelines.report.measured import Measure, Probe
 from pipelines.report.paired_bootstrap import interval, resampled_means
 from pipelines.report.tables import unbroken
@@ -131,13 +131,7 @@ def _resampled(files: tuple[tuple[Path, int], ...]) -> Float[np.ndarray, "R Q"]:
 
 
 def _correct(file: Path) -> Bool[np.ndarray, "S N"]:
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            return content["correct"]
-    except PermissionError:
-        raise
-    except (ValueError, OSError, EOFError, KeyError, AttributeError, BadZipFile) as error:
-        raise BeyondClsError(f"{file} is damaged ({error}), expected `correct`, [seeds, images]; probe it again") from error
+    return array_of(file, "`correct`, [seeds, images]; probe it again", "correct")
 
 
 def _check(probe: Probe) -> None:
@@ -148,6 +142,8 @@ def _check(probe: Probe) -> None:
     """
     assert probe.correct is not None
     correct, measure = _correct(probe.correct), probe.measures["top1"]
+    if correct.dtype != bool:
+        raise BeyondClsError(f"{probe.correct} has {correct.dtype}, expected bool [seeds, images]; probe it again")
     shape = (len(measure.values), probe.n_test)
     if correct.shape != shape:
         raise BeyondClsError(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from pipelines.arrays import array_of
 from pipelines.report.collect import Inputs
 from pipelines.report.tables import title
-from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
@@ -55,14 +55,14 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
                 f"{encoder}: it was not recorded which part of an image its maps show; run `beyondcls attention` again."
             )
             continue
-        crops = _load(attention.crops, "[N, 4]")
+        crops = array_of(attention.crops, "an array [N, 4]; run its stage again")
         if crops.shape != (len(images), 4):
             left_out.append(
                 f"{encoder}: its crops are of shape {list(crops.shape)}, expected one row for each of {len(images)} images."
             )
             continue
         for kind, file, reason in _sources(inputs, encoder):
-            weights = None if file is None else _load(file, "[N, T]")
+            weights = None if file is None else array_of(file, "an array [N, T]; run its stage again")
             if weights is not None:
                 reason = _unfit(weights, len(images))
             if weights is None or reason:
@@ -88,15 +88,6 @@ def _sources(inputs: Inputs, encoder: str) -> list[tuple[str, Path | None, str]]
         else:
             sources.append((kind, probe.weights, ""))
     return sources
-
-
-def _load(file: Path, shape: str) -> Float[np.ndarray, "N K"]:
-    try:
-        return np.load(file, allow_pickle=False, mmap_mode="r")
-    except PermissionError:
-        raise
-    except (ValueError, OSError, EOFError) as error:
-        raise BeyondClsError(f"{file} is damaged ({error}), expected an array {shape}; run its stage again") from error
 
 
 def _unfit(maps: np.ndarray, n_images: int) -> str:

@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from probe.described import made
 from probe.detection.detector import Detector
 from probe.detection.options import DetectorOptions
 from probe.head import FinalNorm
@@ -73,10 +74,14 @@ def load_detector_with(path: str | Path) -> tuple[Detector, dict[str, Any]]:
         if (version := described["format_version"]) != FORMAT_VERSION:
             raise BeyondClsError(other_version(description, version, FORMAT_VERSION, "train it again"))
         dim, eps = int(described["dim"]), described["final_norm_eps"]
-        norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), float(eps))
         rows, columns = (int(n) for n in described["grid"])
-        options = DetectorOptions.from_dict(described["detector"])
-        detector = Detector(dim, (rows, columns), int(described["n_classes"]), options, norm)
+        options, n_classes = DetectorOptions.from_dict(described["detector"]), int(described["n_classes"])
+
+        def build() -> Detector:
+            norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), float(eps))
+            return Detector(dim, (rows, columns), n_classes, options, norm)
+
+        detector = made(build, parameters, dim, n_classes)
         detector.load_state_dict(load_file(parameters), strict=True)
     except BeyondClsError:
         raise

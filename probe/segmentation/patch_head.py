@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from probe.described import made
 from probe.head import FinalNorm
 from store import BeyondClsError
 from store.errors import other_version
@@ -107,12 +108,15 @@ def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
         if version != FORMAT_VERSION:
             raise BeyondClsError(other_version(f"{stem}.json", version, FORMAT_VERSION, "train it again: beyondcls segment"))
         dim, n_classes, (rows, columns) = described["dim"], described["n_classes"], described["grid"]
-        norm, eps = None, described["final_norm_eps"]
-        if eps is not None:
-            norm = FinalNorm(torch.zeros(dim), torch.zeros(dim), float(eps))
-        zeros = torch.zeros(dim), torch.zeros(dim), torch.zeros(n_classes, dim), torch.zeros(n_classes)
-        head = PatchHead(*zeros, (int(rows), int(columns)), norm)
-        head.load_state_dict(load_file(stem.with_name(f"{stem.name}.safetensors")), strict=True)
+        eps, parameters = described["final_norm_eps"], stem.with_name(f"{stem.name}.safetensors")
+
+        def build() -> PatchHead:
+            norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), float(eps))
+            zeros = torch.zeros(dim), torch.zeros(dim), torch.zeros(n_classes, dim), torch.zeros(n_classes)
+            return PatchHead(*zeros, (int(rows), int(columns)), norm)
+
+        head = made(build, parameters, dim, n_classes)
+        head.load_state_dict(load_file(parameters), strict=True)
     except BeyondClsError:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:

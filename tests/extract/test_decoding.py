@@ -23,7 +23,7 @@ class OneImage:
 
     samples = (SimpleNamespace(id="0", problem=None),)
 
-    def image(self, row: int) -> Image.Image:
+    def image(self, row: int, held: object = None) -> Image.Image:
         return Image.linear_gradient("L").convert("RGB").resize((SIDE + 20, SIDE))
 
 

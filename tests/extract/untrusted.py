@@ -20,7 +20,7 @@ class Reading:
     """A process that reads one file after the other; a new one where it dies.
 
     Args:
-        kind: "checkpoint" or "cifar".
+        kind: "checkpoint", "cifar", "tar" or "matlab".
     """
 
     def __init__(self, kind: str):
@@ -63,13 +63,25 @@ def _serve(kind: str) -> None:
     import numpy as np
     import torch
 
+    from extract.datasets import open_images
     from extract.datasets.cifar_pickle import plain_batch
+    from extract.datasets.matlab import matlab_variable
     from extract.encoders.weights import read_checkpoint
     from store import BeyondClsError
 
     plain = {str, bytes, int, float, bool, complex, type(None), torch.Tensor, *{np.dtype(c).type for c in "bBhHiIlLefd?"}}
     holders = {"Stored", "Named", "NumberDtype", "Array"}
-    read: Any = {"checkpoint": read_checkpoint, "cifar": plain_batch}[kind]
+
+    def read_tar(file: Path) -> Any:
+        images = open_images(str(file))
+        if problems := images.all_problems():
+            raise BeyondClsError("; ".join(problems))
+        return [sample.id for sample in images.samples]
+
+    def read_matlab(file: Path) -> Any:
+        return repr(matlab_variable(file, "x"))
+
+    read: Any = {"checkpoint": read_checkpoint, "cifar": plain_batch, "tar": read_tar, "matlab": read_matlab}[kind]
 
     def problem(content: Any, nbytes: int) -> str:
         todo, seen = [content], set()
@@ -92,7 +104,7 @@ def _serve(kind: str) -> None:
         return ""
 
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "w.pth")
+        file = Path(folder, "w.tar" if kind == "tar" else "w.pth")
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES,) * 2)
         print("ready", flush=True)

@@ -158,6 +158,27 @@ class TestBadProbe:
         with pytest.raises(BeyondClsError, match=message):
             load_probe(saved)
 
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"dim": 2**40},
+            {"n_classes": 2**28},
+            {"aggregator": "abmilp", "options": {"depth": 10**9}},
+            {"aggregator": "abmilp", "options": {"position": "sin-cos"}, "n_patches": 2**40},
+            {"aggregator": "ap", "options": {"heads": 2**40}, "dim": 2**40 + 1},
+        ],
+        ids=str,
+    )
+    def test_sizes_that_its_parameters_cannot_have(self, changes, saved, monkeypatch):
+        """None is made: memory for it would be taken before the parameters are looked at."""
+        built = HeadSpec.build
+        monkeypatch.setattr(HeadSpec, "build", lambda *args: built(*args) if torch.empty(0).is_meta else pytest.fail("is made"))
+        edit(saved, **changes)
+        with pytest.raises(
+            BeyondClsError, match=r"not a readable probe \(ValueError: a (larger model|width of \d+) is described"
+        ):
+            load_probe(saved)
+
 
 class TestCustomAggregator:
     @pytest.fixture

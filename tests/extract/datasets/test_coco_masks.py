@@ -85,6 +85,7 @@ def test_an_empty_mask_and_a_polygon_that_is_cut_are_kept(tmp_path: Path) -> Non
         ([[40, 1, 50, 1, 50, 9]], "its polygons are outside of the image of 36 x 40 pixels"),
         ([[1, 1, 9, 1, 9, -9e9]], r"a polygon far outside of its image of 36 x 40 pixels: -9e\+09 to 9"),
         ([[1, 1, 9, 1, 9, float("nan")]], "a polygon far outside of its image"),
+        ([[1, 1, 30, 1] * 80_000], r"a polygon whose outline has 4\.63997e\+06 pixels, expected 4,000,000 at most"),
         ([["a", 1, 9, 1, 9, 1]], "could not convert string to float"),
         ({"counts": [100, 5], "size": [40, 36]}, "run lengths of 105 pixels, expected 1440"),
         ({"counts": [-5, 1445], "size": [40, 36]}, r"run lengths \[-5, 1445\], expected counts"),

@@ -86,6 +86,25 @@ class TestLinks:
         assert len(images) == 4 + 2 * n_through_each_other - n_through_each_other
         assert counted(images)[BACK][0] == (2 if "back" in to else 1)
 
+    def test_links_to_folders_with_links(self, root: Path, tmp_path: Path) -> None:
+        """Two links at each of 30 steps: none leads to a folder above itself, and there are 2^30 ways."""
+        for step in range(30):
+            (tmp_path / f"steps/{step}").mkdir(parents=True)
+            for name in "ab":
+                link(tmp_path / f"steps/{step}/{name}", tmp_path / f"steps/{step + 1}")
+        (tmp_path / "steps/30").mkdir()
+        link(root / "cat/more", tmp_path / "steps/0")
+        with pytest.raises(DataError, match=r"to one folder in more than 100 ways, e\.g\. cat/more/[ab/]+; remove "):
+            open_images(str(root))
+
+    def test_one_folder_may_be_linked_from_many(self, root: Path, tmp_path: Path) -> None:
+        """As folds of a cross-validation do."""
+        write_file(tmp_path / "of_all/1.png", picture(1))
+        for fold in range(20):
+            (root / f"fold{fold}").mkdir()
+            link(root / f"fold{fold}/of_all", tmp_path / "of_all")
+        assert sum(sample.id.endswith("of_all/1") for sample in open_images(str(root)).samples) == 20
+
     def test_a_link_to_an_image_is_an_image(self, root: Path, tmp_path: Path) -> None:
         link(root / "cat/2.jpg", write_file(tmp_path / "annex/key", picture(3)))
         assert ids(open_images(str(root)))[2] == "cat/2"

@@ -2,7 +2,11 @@
 
 import io
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,3 +231,36 @@ class TestLargeImages:
         with pytest.raises(DataError, match="more than --max-pixels 100"):
             open_images(source, max_pixels=100).image(0)
         assert Image.MAX_IMAGE_PIXELS == 900
+
+    def test_images_of_all_threads_have_room_for_a_few_large_ones(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two of 1,440 pixels at once where there is room for 2,880."""
+        images, at_once, most = open_images(source, max_pixels=1440), 0, []
+        monkeypatch.setattr("extract.datasets.pixels.AT_ONCE", 1)  # twice the limit: 2,880 pixels
+        meeting = threading.Barrier(2)
+        rgb = Pixels.rgb
+
+        def counted(*args: Any) -> Image.Image:
+            nonlocal at_once
+            with lock:
+                at_once += 1
+                most.append(at_once)
+            meeting.wait(10)
+            result = rgb(*args)
+            with lock:
+                at_once -= 1
+            return result
+
+        lock = threading.Lock()
+        monkeypatch.setattr(Pixels, "rgb", counted)
+        with ThreadPoolExecutor(6) as threads:
+            assert {image.size for image in threads.map(images.image, [0] * 6)} == {(36, 40)}
+        assert max(most) == 2
+
+    def test_room_is_held_until_it_is_given_back(self, source: str) -> None:
+        images = open_images(source, max_pixels=1440)
+        with ExitStack() as held:
+            images.image(0, held)
+            assert ROOM._taken == 1440
+        with pytest.raises(DataError):
+            images.with_pixels(Pixels(max_pixels=100)).image(0, held)
+        assert ROOM._taken == 0

@@ -14,6 +14,7 @@ import pytest
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.gathering import CLUTTER, FURTHER, OTHER
 from tests.extract.pictures import picture, samples, write_file, write_tar
+from tests.extract.untrusted import reading
 
 
 def ids(images: ImageSet) -> list[str]:
@@ -309,3 +310,51 @@ class TestDamagedSamples:
             for name, data in (("0.png", picture(0)), ("0.cls", b"0"), ("0.png", picture(1)), ("0.cls", b"1")):
                 add(archive, name, data)
         assert only_problem(tar) == f"{tar}: member '0.png' appears twice; ids must be unique"
+
+
+def header(name: str = "a.png", size: int = 0, kind: bytes = tarfile.REGTYPE, pax: bytes | None = None) -> bytes:
+    """Of a member; with its further fields before it, as they are."""
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    content = member.tobuf(tarfile.GNU_FORMAT)
+    if pax is None:
+        return content
+    return header("pax", len(pax), tarfile.XHDTYPE) + pax + bytes(-len(pax) % 512) + content
+
+
+def field(text: str) -> bytes:
+    """A further field of a pax header."""
+    length = len(text) + 2
+    length += len(str(length + len(str(length)) - 1))
+    return f"{length} {text}\n".encode()
+
+
+def header_before(name: str) -> bytes:
+    return header(name, 8, tarfile.XHDTYPE) + b"8 a=bcd\n" + bytes(504)
+
+
+SPARSE = field("GNU.sparse.major=1") + field("GNU.sparse.minor=0") + field("GNU.sparse.name=a.png")
+SOUND, END = header("b.png", 3) + b"abc".ljust(512, b"\0"), bytes(1024)
+HOSTILE = {
+    "a member before itself": header(size=-512) + END,
+    "a member that is the next one": SOUND + header(size=-512) + END,
+    "a name before itself": header("x", -512, tarfile.GNUTYPE_LONGNAME) + header() + END,
+    "further fields that lead back": SOUND + header(pax=field("size=-1536")) + END,
+    "clutter that leads back": SOUND + header(".DS_Store", pax=field("size=-1536")) + END,
+    "a name of a terabyte": header("x", 1 << 40, tarfile.GNUTYPE_LONGNAME) + header() + END,
+    "fields of a terabyte": header("x", 1 << 40, tarfile.XHDTYPE) + header() + END,
+    "a member of a terabyte": header(size=1 << 40) + END,
+    "a field that is a long number": header(pax=b"1" * 3_000_000) + END,
+    "a name of slashes": header(pax=field("path=" + "/" * 32_000 + "a")) + END,
+    "fields before fields": header_before("x") * 3000 + header() + END,
+    "a sparse member without end": header(pax=SPARSE, size=512) + b"1000000000000\n".ljust(512, b"\0") + END,
+    "a sparse member of the old form that is cut": header(kind=tarfile.GNUTYPE_SPARSE, size=512)[:482] + b"\1" + bytes(29),
+}
+
+
+def test_hostile() -> None:
+    with reading("tar") as process:
+        for what, content in HOSTILE.items():
+            outcome = process.outcome(content)
+            assert outcome.startswith("refused: "), (what, outcome)
+        assert process.outcome(SOUND + END) == "read"

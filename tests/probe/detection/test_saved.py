@@ -33,6 +33,8 @@ def test_there_and_back(stem, ending):
         ({"detector": {"masks": True}}, r"is not a readable detector \(RuntimeError: .*\); train it again"),
         ({"final_norm_eps": 1e-6}, r"is not a readable detector \(RuntimeError: "),
         ({"grid": [1, 8]}, "the grid has 1 x 8 patches"),
+        ({"detector": {"mask_layers": 10**9, "masks": True}}, r"\(ValueError: a larger model is described than best\.v1\.saf"),
+        ({"n_classes": 2**30}, r"\(ValueError: a width of 1073741824 is described, and best\.v1\.safetensors has \d+ bytes"),
         ({"dim": "wide"}, r"is not a readable detector \(ValueError: "),
         (["grid"], r"is not a readable detector \(KeyError: 'grid'\)"),
     ],
