@@ -20,7 +20,7 @@ def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
 
 
 def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], None]) -> None:
-    """Write a script, or print it if there is no file for it.
+    """Write a script, which only its user can read, or print it if there is no file for it.
 
     Args:
         about: where logs will be.
@@ -33,5 +33,7 @@ def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], N
     else:
         if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
             raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
+        script.touch(0o600)
+        script.chmod(0o600)  # addresses in it may be signed
         script.write_text(text)
         say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")

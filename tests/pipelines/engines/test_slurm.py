@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 import signal
 import subprocess
 import sys
@@ -165,6 +166,7 @@ def test_a_script_for_those_who_submit_by_hand(
     monkeypatch.chdir(tmp_path)
     given = ("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", "--tasks", 4)
     assert "job.sh: submit it with `sbatch job.sh`; logs will be in" in beyondcls(*given, "--script", "job.sh")
+    assert stat.S_IMODE(Path("job.sh").stat().st_mode) == 0o600, "addresses in it may be signed"
     beyondcls(*given, "--script", "job.sh")  # again
     (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH --array=1-3\n")
     with pytest.raises(AssertionError, match="no script for sbatch that was written here"):
