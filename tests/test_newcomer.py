@@ -61,13 +61,15 @@ STAGE = """\
     desc: Order the heads of one encoder.
     matrix:
       encoder: ${encoders}
-    cmd: >-
-      beyondcls ranking --probes probes/${datasets[0]}/${item.encoder} --out ranking/${item.encoder}.csv
+      dataset: ${datasets}
+    cmd:
+      - python -P -m pipelines.parameters.commands
+      - beyondcls ranking --probes probes/${item.dataset}/${item.encoder} --out ranking/${item.dataset}/${item.encoder}.csv
     deps:
       - code/ranking.json
-      - probes/${datasets[0]}/${item.encoder}
+      - probes/${item.dataset}/${item.encoder}
     outs:
-      - ranking/${item.encoder}.csv
+      - ranking/${item.dataset}/${item.encoder}.csv
 
 """
 ENTRIES = {
