@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.process.command_log import recorded_command
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -31,8 +33,6 @@ def main(
     entropy of its weights, nats) and summary.json.
     """
     import csv
-    import shlex
-    import sys
     from dataclasses import asdict
 
     import torch
@@ -58,7 +58,7 @@ def main(
         "n_images": heads[0].weights.shape[0],
         "n_tokens": heads[0].weights.shape[1],
         "heads": [head.name for head in heads],
-        "command": shlex.join(["beyondcls", *sys.argv[1:]]),
+        "command": recorded_command(),
     }
     with result.written() as folder:
         columns = ("from", "to", "mean", "std", "n_images", "n_infinite")

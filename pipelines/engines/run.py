@@ -1,9 +1,10 @@
 """A run: a whole command of this program, in a process of its own."""
 
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
+
+from pipelines.process.command_log import recorded_command
 
 LOGS = ".runs"  # beside what runs write
 
@@ -30,4 +31,5 @@ class Run:
 
     @property
     def command(self) -> str:
-        return shlex.join(["beyondcls", *self.arguments])
+        """As logs show it: without secrets of addresses."""
+        return recorded_command(self.arguments)

@@ -17,6 +17,7 @@ from pipelines.process.terminal import printing_safely
 from store.errors import BeyondClsWarning
 from tests.store.test_shown import STEERING
 
+COLOURED = ["\x1b[31mred\x1b[0m", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\"]
 SIGNED = "https://u:hunter2@h/x.tar?sig=s3cr3t"
 
 
@@ -37,7 +38,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return target
 
 
-@pytest.mark.parametrize("name", [*STEERING, SIGNED])
+@pytest.mark.parametrize("name", [*STEERING, *COLOURED, SIGNED])
 @pytest.mark.parametrize("way", ["print", "echo", "note", "table", "below a bar", "bar"])
 def test_names_of_others(way: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = attached(monkeypatch)
@@ -57,6 +58,7 @@ def test_names_of_others(way: str, name: str, monkeypatch: pytest.MonkeyPatch) -
                 advance(1)
     written = terminal.getvalue()
     assert name not in written
+    assert not any(code in written for code in ("\x1b[31mred", "\x1b]8;", "\x1b[31m\x1b"))
     assert not any(secret in written for secret in ("hunter2", "s3cr3t"))
     if name == SIGNED:
         assert "h/x.tar" in written

@@ -3,8 +3,8 @@
 import os
 import re
 import shutil
-import stat
 import signal
+import stat
 import subprocess
 import sys
 import time
