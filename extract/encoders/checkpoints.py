@@ -57,16 +57,21 @@ def read_checkpoints(file: Path) -> dict[str, Checkpoint]:
     """Rows of a list, by encoder; none where there is no file.
 
     Raises:
-        BeyondClsError: it has other columns.
+        BeyondClsError: it has other columns, or is no table.
     """
     if not file.is_file():
         return {}
     columns = [column.name for column in fields(Checkpoint)]
-    with file.open(newline="", encoding="utf-8") as text:
-        rows = csv.DictReader(text)
-        if rows.fieldnames != columns:
-            raise BeyondClsError(f"{file} has columns {rows.fieldnames}, expected {columns}; name another file")
-        return {row["encoder"]: Checkpoint(**row) for row in rows}
+    try:
+        with file.open(newline="", encoding="utf-8") as text:
+            rows = csv.DictReader(text)
+            if rows.fieldnames != columns:
+                raise BeyondClsError(f"{file} has columns {rows.fieldnames}, expected {columns}; name another file")
+            return {row["encoder"]: Checkpoint(**row) for row in rows}
+    except (UnicodeDecodeError, csv.Error, TypeError) as error:
+        raise BeyondClsError(
+            f"{file} is not a table in UTF-8 ({error}), expected columns {columns}; name another file"
+        ) from error
 
 
 def write_checkpoints(file: Path, rows: Iterable[Checkpoint]) -> None:

@@ -1,6 +1,6 @@
 """`beyondcls encoders --record`: a list of where weights come from, and of the digests that loading them gave."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from extract.encoders import ENCODERS, load_encoder
 from extract.encoders.checkpoints import UNKNOWN, Checkpoint, read_checkpoints, write_checkpoints
 from pipelines.parameters.params import read_params
+from store import BeyondClsError
 from tests.machines.project import ROOT
 
 PARAMS = """
@@ -70,3 +71,11 @@ def test_the_papers_list_has_its_encoders() -> None:
     rows = read_checkpoints(ROOT / "paper/checkpoints.csv")
     assert [*rows] == [*read_params(ROOT / "paper/params.yaml")["encoders"]]
     assert all(replace(row, digest=UNKNOWN) == Checkpoint.of(name, {}) for name, row in rows.items())
+
+
+@pytest.mark.parametrize("rows", [b"\xff\xfe", b"a" * 200_000, b"x,y\n"], ids=["bytes", "long", "short"])
+def test_a_list_that_is_no_table(rows: bytes, tmp_path: Path) -> None:
+    header = ",".join(column.name for column in fields(Checkpoint)).encode()
+    (tmp_path / "list.csv").write_bytes(header + b"\n" + rows + b"," * 20 + b"\n")
+    with pytest.raises(BeyondClsError, match=r"list\.csv is not a table in UTF-8 \(.*\), expected columns \['encoder', "):
+        read_checkpoints(tmp_path / "list.csv")

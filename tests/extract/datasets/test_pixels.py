@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from extract.datasets import Box, DataError, ImageSet, Sample, open_images
-from extract.datasets.pixels import TURNS, Pixels
+from extract.datasets.pixels import ROOM, TURNS, Pixels
 from extract.datasets.turning import turned, turned_boxes, turned_items
 from store.truths import rle
 from store.truths.columns import Instance, Segment

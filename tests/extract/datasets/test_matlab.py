@@ -1,0 +1,70 @@
+"""MATLAB files that are made to crash scipy, which descends by calls in C; none reaches it."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from tests.extract.untrusted import reading
+
+CELL, STRUCTURE, DOUBLE = 1, 2, 6
+
+
+def element(kind: int, content: bytes, order: str = "<") -> bytes:
+    return struct.pack(f"{order}II", kind, len(content)) + content + bytes(-len(content) % 8)
+
+
+def nested(depth: int, order: str = "<", kind: int = CELL, stated: int | None = None) -> bytes:
+    """A variable x, a cell in a cell in a cell; `stated`: bytes that each says to have."""
+    inner = matrix(DOUBLE, b"", element(9, struct.pack(f"{order}d", 1), order), order)
+    size, heads = len(inner), []
+    for i in range(depth):
+        fields = element(5, struct.pack(f"{order}i", 8), order) + element(1, b"field".ljust(8, b"\0"), order)
+        whole = matrix(kind, b"x" if i == depth - 1 else b"", fields if kind == STRUCTURE else b"", order)[8:]
+        heads.append(struct.pack(f"{order}II", 14, len(whole) + size if stated is None else stated) + whole)
+        size += 8 + len(whole)
+    return b"".join(reversed(heads)) + inner
+
+
+def matrix(kind: int, name: bytes, content: bytes, order: str = "<") -> bytes:
+    head = element(6, struct.pack(f"{order}II", kind, 0), order) + element(5, struct.pack(f"{order}2i", 1, 1), order)
+    return element(14, head + element(1, name, order) + content, order)
+
+
+def file(content: bytes, order: bytes = b"IM") -> bytes:
+    return b"MATLAB 5.0 MAT-file".ljust(124) + (b"\0\1" if order == b"IM" else b"\1\0") + order + content
+
+
+HOSTILE = {
+    "cells in cells": file(nested(20_000)),
+    "packed": file(element(15, zlib.compress(nested(20_000)))),
+    "structures": file(nested(20_000, kind=STRUCTURE)),
+    "the other order": file(nested(20_000, ">"), b"MI"),
+    "an order that is none": file(nested(20_000, ">"), b"XX"),
+    "sizes that do not tell": file(nested(20_000, stated=48)),
+    "a cell of too many": file(
+        matrix(CELL, b"x", b"").replace(struct.pack("<2i", 1, 1), struct.pack("<2i", 2**31 - 1, 2**31 - 1))
+    ),
+    "unpacks to much": file(element(15, zlib.compress(bytes(300 << 20), 1))),
+}
+
+
+def test_hostile() -> None:
+    with reading("matlab") as process:
+        for what, content in HOSTILE.items():
+            outcome = process.outcome(content)
+            assert outcome.startswith("refused: "), (what, outcome)
+            assert "expected a MATLAB file with x" in outcome
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_sound(packed: bool) -> None:
+    from scipy.io import savemat
+
+    content = io.BytesIO()
+    variables = {"other": np.array([["a", np.zeros((3, 0))], [{"k": 1}, 1j]], object), "x": np.arange(3)}
+    savemat(content, variables, do_compression=packed)
+    with reading("matlab") as process:
+        assert process.outcome(content.getvalue()) == "read"
