@@ -2,6 +2,7 @@
 
 import glob
 import io
+import os
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -96,8 +97,10 @@ def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
 def _copy_pipe(url: str, tar: Path) -> Path:
     """A file with the output of a command, which is the user's own: see `webdataset_tars`."""
     command = url.removeprefix(PIPE)
+    # What keeps our own processes from importing from the working folder is not meant for those of the user.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     with tar.open("wb") as file:
-        status = subprocess.run(command, shell=True, stdout=file).returncode
+        status = subprocess.run(command, shell=True, stdout=file, env=environment).returncode
     if status:
         raise DataError(f"the command of {url!r} ended with status {status}; try it in a shell: it must write a tar")
     return tar

@@ -1,6 +1,7 @@
 """Remote tars: indexed once, then read image by image; and tars that a command writes."""
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -188,6 +189,16 @@ class TestPipe:
 
     def test_a_command_of_several(self, tars: Path, tmp_path: Path) -> None:
         images = open_images(f"pipe:gzip -c {tars}/t-0.tar | gzip -d")
+        assert images.digest == open_images(str(tars / "t-0.tar")).digest
+
+    def test_a_script_of_the_user(self, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It imports what lies beside it, though our own processes do not."""
+        (tmp_path / "beside.py").write_text(f"TAR = {str(tars / 't-0.tar')!r}\n")
+        (tmp_path / "fetch.py").write_text(
+            "import sys\nfrom beside import TAR\nsys.stdout.buffer.write(open(TAR, 'rb').read())\n"
+        )
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")
+        images = open_images(f"pipe:{sys.executable} {tmp_path}/fetch.py")
         assert images.digest == open_images(str(tars / "t-0.tar")).digest
 
     def test_copies_live_as_long_as_the_images(self, tars: Path) -> None:
