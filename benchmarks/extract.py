@@ -101,7 +101,7 @@ class Listed(ImageSet):
     def __init__(self, n: int):
         super().__init__("benchmark", [Sample(f"{i:06}", (0,), Path("none"), 0, 1, digest=b"-" * 16) for i in range(n)])
 
-    def image(self, row: int, held: Any = None) -> Any:
+    def image(self, row: int, held: object = None) -> Any:
         return _Size()
 
 

@@ -229,7 +229,7 @@ class TestRecordedBefore:
     def recorded(self, run: Run, tmp_path: Path, monkeypatch: Patch) -> FeatureStore:
         before = ImageSet.image
 
-        def image(self: ImageSet, row: int) -> Image.Image:
+        def image(self: ImageSet, row: int, held: object = None) -> Image.Image:
             if self.samples[row].id == f"{AT:04d}":
                 raise DataError("cannot be decoded: ")
             return before(self, row)

@@ -164,7 +164,7 @@ def unmirrored(patch: Patch) -> None:
 def one_shard_is_black(patch: Patch) -> None:
     before = ImageSet.image
 
-    def image(self: ImageSet, row: int) -> Image.Image:
+    def image(self: ImageSet, row: int, held: object = None) -> Image.Image:
         decoded = before(self, row)
         return Image.new("RGB", decoded.size) if 32 <= row < 64 else decoded
 
@@ -336,7 +336,7 @@ def test_other_ways_to_compute_are_not_refused(name: str, images: ImageSet, stor
 def test_few_images_of_every_shard(images: ImageSet, store: FeatureStore, monkeypatch: Patch) -> None:
     seen: list[int] = []
     before = ImageSet.image
-    monkeypatch.setattr(ImageSet, "image", lambda self, row: (seen.append(row), before(self, row))[1])
+    monkeypatch.setattr(ImageSet, "image", lambda self, row, held=None: (seen.append(row), before(self, row))[1])
     check = check_by_sample(request_of(images), store)
     assert sorted(seen) == sorted(set(seen))
     assert len(seen) == check.n_sampled
