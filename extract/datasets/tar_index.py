@@ -24,27 +24,13 @@ from extract.datasets.reading import patiently
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import Sample
 from store import BeyondClsError
+from store.exchange.tar_header import UntrustedHeader
 from store.format.classes import whole_number
 
 LABEL_NBYTES = 1 << 10  # at most, of an integer
 UNLABELLED = "has no label (expected a member .cls with an integer)"
-HEADER_NBYTES = 1 << 15  # at most, of a name or of further fields before a member; tarfile searches them again and again
 NAME_LENGTH = 4096  # at most, as Linux has it
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
-
-
-class Header(tarfile.TarInfo):
-    """Header of a member whose size leads ahead; tarfile would go back, or read as much as it says of a name."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Header":
-        header = super().frombuf(buf, encoding, errors)
-        if header.size < 0 or (header.type in BEFORE and header.size > HEADER_NBYTES):
-            raise tarfile.ReadError(f"a header of {header.size} bytes")
-        return header
-
-
-BEFORE = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 @dataclass(frozen=True)
@@ -111,7 +97,7 @@ def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[s
     if kind := next((kind for magic, kind in COMPRESSED.items() if head.startswith(magic)), None):
         return groups, f"{tar} is not a whole tar: it is compressed ({kind}), and images are read from the middle; unpack it"
     try:
-        with tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
+        with tarfile.open(fileobj=stream, mode="r:", tarinfo=UntrustedHeader) as archive:
             while (member := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # it keeps all members, and there may be millions
                 if member.size < 0 or len(member.name) > NAME_LENGTH:  # by further fields

@@ -27,6 +27,7 @@ from store.exchange.description import (
 )
 from store.exchange.exchange import Exchange, Exported, Progress
 from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
+from store.exchange.tar_header import UntrustedHeader
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
 
@@ -164,7 +165,7 @@ class _ExportedTars(Exported):
                     raise ValueError(
                         f"it lacks {missing} and perhaps more, having {len(members)} members for {stop - start} images"
                     )
-            except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
+            except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, LookupError, RecursionError) as error:
                 raise StoreError(f"{file} cannot be read ({error}); export the feature set again") from error
         return rows
 
@@ -176,7 +177,7 @@ class _ExportedTars(Exported):
             TarError: it is not a tar, or one with other members than are exported.
             OSError: it is not a tar, or one with other members than are exported.
         """
-        with tarfile.open(file, "r:") as tar:
+        with tarfile.open(file, "r:", tarinfo=UntrustedHeader) as tar:
             while (member := tar.next()) is not None:
                 _forget(tar)
                 matched = re.fullmatch(r"([0-9]{9,18})\.([\w.-]+)\.npy", member.name, re.ASCII)

@@ -338,6 +338,22 @@ class TestHostile:
         assert "features-000000.tar" in str(error.value)
         assert not list(tmp_path.parent.rglob("escaped*"))
 
+    @pytest.mark.parametrize(
+        "headers",
+        [[("x", 1 << 40, tarfile.GNUTYPE_LONGNAME)], [("x", 8, tarfile.XHDTYPE)] * 3000],
+        ids=["a name of a terabyte", "fields of fields"],
+    )
+    def test_headers_that_state_what_is_not_there(self, ready, tmp_path: Path, headers: list[tuple[str, int, bytes]]) -> None:
+        source = shutil.copytree(ready("webdataset"), tmp_path / "set")
+        blocks = []
+        for name, size, kind in headers:
+            info = tarfile.TarInfo(name)
+            info.size, info.type = size, kind
+            blocks += [info.tobuf(tarfile.GNU_FORMAT), b"8 a=bcd\n".ljust(512, b"\0") if size > 0 else b""]
+        (source / "features-000000.tar").write_bytes(b"".join(blocks))
+        with pytest.raises(StoreError, match=r"features-000000\.tar cannot be read \(.*; export the feature set again"):
+            import_as("webdataset", source, tmp_path / "back")
+
     def test_a_missing_member(self, ready, tmp_path: Path) -> None:
         source = shutil.copytree(ready("webdataset"), tmp_path / "set")
         _retar(source / "features-000002.tar", lambda members: members[:-1])
