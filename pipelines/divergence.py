@@ -161,8 +161,8 @@ def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]]) -> tup
 
 
 def _weights(file: Path, name: str) -> "np.ndarray":
-    from pipelines.arrays import array_of
     from probe.divergence import distributions
+    from probe.result_arrays import array_of
 
     return distributions(array_of(file, "an array [N, T]; run its stage again"), name)
 

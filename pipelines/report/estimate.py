@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pipelines.arrays import array_of
 from pipelines.report.measured import Measure, Probe
 from pipelines.report.paired_bootstrap import interval, resampled_means
 from pipelines.report.tables import unbroken
+from probe.result_arrays import array_of
 from store import BeyondClsError
 
 Probes = Mapping[tuple[str, str], Probe]  # by encoder and head

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from pipelines.arrays import array_of
 from pipelines.report.collect import Inputs
 from pipelines.report.tables import title
+from probe.result_arrays import array_of
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
