@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,8 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "encoder": passes.training.store.attributes["encoder"],
         **pretraining_fields(passes.training.store.attributes),
         **plan.head.to_dict(),
+        "all_options": defaults_of(type(passes.template(name).aggregator)) | dict(plan.head.options),
         "block": passes.training.probed_block,
-        "n_blocks": passes.training.store.n_blocks,
         "transform": dict(passes.training.store.spec.transform),
         "n_training": len(passes.training.rows),
         "n_test": len(passes.test.rows),
@@ -99,6 +100,12 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
+
+
+def defaults_of(aggregator: type) -> dict[str, Any]:
+    """Options of an aggregator that were not given: what results say of a head does not depend on how it was asked for."""
+    parameters = signature(aggregator).parameters.items()
+    return {name: p.default for name, p in parameters if isinstance(p.default, bool | int | float | str | None)}
 
 
 def _cautions(name: str, passes: Passes) -> list[str]:

@@ -24,8 +24,8 @@ from extract.datasets.reading import patiently
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import Sample
 from store import BeyondClsError
-from store.exchange.tar_header import UntrustedHeader
 from store.format.classes import whole_number
+from store.places.tar_header import UntrustedHeader
 
 LABEL_NBYTES = 1 << 10  # at most, of an integer
 UNLABELLED = "has no label (expected a member .cls with an integer)"

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 from pipelines.report.collect import Inputs
@@ -110,10 +109,9 @@ def differences(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, s
     What the row does not state, or what ours did not record, is not compared.
     """
     recorded = result.probe.recorded
-    for name, value in (pair.split("=", 1) for pair in row.options.split()):
-        found = _option(result, name)
-        if found is not None and value != _text(found):
-            yield name, value, _text(found)
+    for name, value, found in _options(row, result):
+        if found is not None and value != found:
+            yield name, value, found
     yield from _training(row, result)
     crops, transform, block = recorded.get("augmentation"), recorded.get("transform"), recorded.get("block")
     stated: dict[str, str | None] = {
@@ -121,27 +119,27 @@ def differences(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, s
         "n_training": str(result.probe.n_training),
         "resolution": transform and str(transform["input_size"][-1]),
         "frame": transform and f"{transform['crop_mode']} {transform['crop_pct']:g}",
-        "block": None if block is None else "last" if block + 1 == recorded.get("n_blocks") else str(block),
+        "block": None if block is None else str(block),
     }
-    if row.block == "last" and recorded.get("n_blocks") is None:
-        stated["block"] = None
     for name, found in stated.items():
         published = getattr(row, name)
         if published and found is not None and published != found:
             yield name, published, found
 
 
-def _option(result: Result, name: str) -> Any:
-    """Of a protocol without gradient steps, or of an aggregator; None if it is not known."""
-    recorded = result.probe.recorded
-    options = {**result.probe.options, **recorded.get("protocol", {}), **(recorded.get("selected") or {})}
-    if name not in options:  # only those that were given are recorded
-        from probe.aggregators import AGGREGATORS  # and torch
+def _is_told_apart(row: PublishedRow, result: Result) -> bool:
+    """Whether all options that a row states are known of one of ours, or some are known to differ."""
+    found = [(value, ours) for _, value, ours in _options(row, result)]
+    return all(ours is not None for _, ours in found) or any(ours not in (None, value) for value, ours in found)
 
-        kind = AGGREGATORS.get(result.probe.aggregator)
-        parameter = None if kind is None else signature(kind).parameters.get(name)
-        return None if parameter is None else parameter.default
-    return options[name]
+
+def _options(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str | None]]:
+    """Options that a row states, of an aggregator or of a protocol without gradient steps, and ours; None if that is not known."""
+    recorded = result.probe.recorded
+    sources = (recorded.get("all_options"), result.probe.options, recorded.get("protocol"), recorded.get("selected"))
+    ours = {name: value for source in reversed(sources) if source for name, value in source.items()}
+    for name, value in (pair.split("=", 1) for pair in row.options.split()):
+        yield name, value, None if ours.get(name) is None else _text(ours[name])
 
 
 def _training(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str]]:
@@ -209,7 +207,7 @@ def _with_head(row: PublishedRow, ours: Sequence[Result]) -> list[Result]:
     for study in dict.fromkeys(r.study for r in ours):
         of_study = [r for r in ours if r.study == study]
         by_name = [r for r in of_study if r.probe.head == row.head]
-        by_aggregator = [r for r in of_study if r.probe.aggregator == (row.aggregator or row.head)]
+        by_aggregator = [r for r in of_study if r.probe.aggregator == (row.aggregator or row.head) and _is_told_apart(row, r)]
         named += by_name or (by_aggregator if row.options or len(by_aggregator) == 1 else [])
     return named
 

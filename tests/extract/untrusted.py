@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 MEMORY_NBYTES = 4 << 30  # beyond what the process has when it begins
 SECONDS = 20
 
@@ -31,7 +32,7 @@ class Reading:
         process: Any = self._process
         if process is None:
             command = [sys.executable, "-m", "tests.extract.untrusted", self._kind]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ROOT)
             self._process = process
             assert process.stdout.readline() == b"ready\n"
         process.stdin.write(struct.pack("<I", len(content)) + content)

@@ -51,7 +51,7 @@ def test_defaults_of_segment(beyondcls, segmented, asked, tmp_path):
     assert (protocols.knn.ks, protocols.knn.metrics, len(protocols.logistic.cs)) == ((1, 3, 10, 30), ("cosine", "euclidean"), 8)
     assert (protocols.linear.seeds, len(protocols.linear.settings), protocols.linear.recipe.epochs) == ((0, 1, 2), 3, 20)
     assert list(resolutions) == ["original"]
-    assert (options["unfinished"], options["keep"]) == (tmp_path / ".unfinished/out", None)
+    assert (options["unfinished"].folder, options["keep"]) == (tmp_path / ".unfinished/out", None)
 
 
 def test_options_of_segment(beyondcls, segmented, asked, folder):

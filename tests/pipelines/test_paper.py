@@ -134,9 +134,10 @@ EMPTY = {
         "against_one_layer": ("Against one layer: points",),  # of itself
     },
     "against": {
-        **dict.fromkeys(("study", "preset", "note"), ("What has the same names is compared",)),  # of none
+        **dict.fromkeys(("study", "preset", "note"), ("Nothing that a number states of its measurement",)),  # of none
         "within": ("a dash where neither is known",),
     },
+    "against-differing": dict.fromkeys(("study", "note"), ("that were measured in another way",)),  # of none
     "variants-apart": {"activation": ("Linear layers Activation Self-attention",)},
 }
 

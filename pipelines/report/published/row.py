@@ -33,7 +33,7 @@ class PublishedRow:
         n_training: images that the head was trained on.
         resolution: of the images that the encoder saw, a side in pixels.
         frame: how they were cut out: crop_mode and crop_pct, "center 0.875".
-        block: whose tokens were read, from 0; or "last".
+        block: whose tokens were read, from 0.
 
     What is empty was not stated, and is not compared.
     """

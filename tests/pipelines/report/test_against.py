@@ -32,7 +32,6 @@ ALIKE: dict[str, Any] = {
     "n_training": 1_281_167,
     "transform": {"input_size": [3, 224, 224], "crop_mode": "center", "crop_pct": 0.875},
     "block": 11,
-    "n_blocks": 12,
 }
 
 
@@ -179,14 +178,14 @@ class TestOtherwise:
                 {"transform": {**ALIKE["transform"], "crop_mode": "squash", "crop_pct": 1.0}},
                 [("frame", "center 0.875", "squash 1")],
             ),
-            ({"block": 8}, [("block", "last", "8")]),
-            ({"block": 8, "n_blocks": None}, []),
+            ({"block": 8}, [("block", "11", "8")]),
+            ({"block": None}, []),
             ({"augmentation": {"n_crops": 0, "evaluation_view": True}}, [("crops", "fresh", "none")]),
             ({"augmentation": {"n_crops": 4, "evaluation_view": False}}, [("crops", "fresh", "stored, 4")]),
         ],
     )
     def test_as_recorded(self, recorded: dict[str, Any], expected: list[tuple[str, str, str]], tmp_path: Path) -> None:
-        row = replace(ROW, protocol="mae-lars", **MEASURED)
+        row = replace(ROW, protocol="mae-lars", block="11", **MEASURED)
         assert self.differences(tmp_path, row, **recorded) == expected
 
     @pytest.mark.parametrize(
@@ -196,7 +195,11 @@ class TestOtherwise:
             ({"protocol": "mae-lars", "epochs": "15"}, {}, [("epochs", "15", "90")]),
             ({"head": "ap-12", "aggregator": "ap", "options": "heads=12"}, {"options": {"heads": 16}}, [("heads", "12", "16")]),
             ({"head": "ap-12", "aggregator": "ap", "options": "heads=12"}, {"options": {"heads": 12}}, []),
-            ({"head": "ap-1", "aggregator": "ap", "options": "heads=1"}, {"options": {}}, [("heads", "1", "12")]),  # by default
+            (
+                {"head": "ap-1", "aggregator": "ap", "options": "heads=1"},
+                {"all_options": {"heads": 12}},
+                [("heads", "1", "12")],
+            ),
             (
                 {"head": "ap", "protocol": "knn", "options": "k=50 temperature=0.07"},
                 {"seeds": (), "protocol": {"name": "knn", "temperature": 0.07}, "selected": {"k": 20}},
