@@ -134,7 +134,7 @@ def _is_told_apart(row: PublishedRow, result: Result) -> bool:
 
 
 def _options(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str | None]]:
-    """Options that a row states, of an aggregator or of a protocol without gradient steps, and ours; None if that is not known."""
+    """Options that a row states, of an aggregator or a protocol without gradient steps, and ours; None if that is not known."""
     recorded = result.probe.recorded
     sources = (recorded.get("all_options"), result.probe.options, recorded.get("protocol"), recorded.get("selected"))
     ours = {name: value for source in reversed(sources) if source for name, value in source.items()}
