@@ -28,23 +28,23 @@ TURNS = {
 TAGS = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # in which Pillow looks for it
 LOW_BYTES = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}  # by the order of 16-bit values
 SIGNED_TIFF, SAMPLE_FORMAT = 2, 339
-AT_ONCE = 4  # times the pixels of the largest image that is opened, those of all that a process decodes at once
+AT_ONCE = 4  # pixels that a process decodes at once, in images of the largest size that is opened
 JPEG2000_SIZE = b"\xff\x4f\xff\x51"  # before the sizes of an image, 42 bytes of them before the depth of its first channel
 
 
 class Room:
-    """For pixels that are in memory at once: who has more than are left waits until others are done."""
+    """Limits the pixels that are in memory at once: an image that does not fit waits until others are done."""
 
     def __init__(self) -> None:
         self._taken, self._changed = 0, threading.Condition()
 
     @contextmanager
     def of(self, image: Image.Image) -> Iterator[None]:
-        """Room for an image whose header was read; one alone always has it."""
+        """Room for an image whose header was read; an image that is alone always fits."""
         n, limit = image.width * image.height, Image.MAX_IMAGE_PIXELS
-        most = None if limit is None else AT_ONCE * 2 * limit  # Pillow opens up to twice its limit
+        capacity = None if limit is None else AT_ONCE * 2 * limit  # Pillow opens images of up to twice its limit
         with self._changed:
-            self._changed.wait_for(lambda: most is None or not self._taken or self._taken + n <= most)
+            self._changed.wait_for(lambda: capacity is None or not self._taken or self._taken + n <= capacity)
             self._taken += n
         try:
             yield

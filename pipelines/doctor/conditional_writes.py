@@ -5,7 +5,8 @@ import uuid
 from pipelines.doctor.deadline import SECONDS, within
 from pipelines.doctor.file_system import PREFIX
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.machine import Machine, is_address
+from pipelines.doctor.machine import Machine
+from store.places import is_remote
 
 NAME = "store.root writes"
 THROUGH_DISK = "sets are written to features/.upload first, and sent from there; several tasks need that folder in common"
@@ -14,7 +15,7 @@ THROUGH_DISK = "sets are written to features/.upload first, and sent from there;
 def check(machine: Machine) -> Finding | None:
     """A file is written twice, each time on condition that there is none, and removed. Some services ignore the condition."""
     root = machine.store_root
-    if root is None or not is_address(root):
+    if root is None or not is_remote(root):
         return None
     if machine.offline:
         return Finding(NAME, "note", f"nothing was written to {root}", "leave out --offline")

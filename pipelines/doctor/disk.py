@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.machine import Machine, existing, is_address, local_folder
+from pipelines.doctor.machine import Machine, existing, local_folder
 from store.errors import BeyondClsError
+from store.places import is_remote
 
 FULL_BYTES, FULL_SHARE, FULL_FILES = 1e9, 0.05, 0.01
 
@@ -51,7 +52,7 @@ def places(machine: Machine) -> dict[str, Path]:
             folders["DVC's cache"] = machine.project.cache
     except BeyondClsError:
         pass  # the check `dvc` reports it
-    if machine.store_root is not None and not is_address(machine.store_root):
+    if machine.store_root is not None and not is_remote(machine.store_root):
         folders["store.root"] = local_folder(machine.store_root, machine.folder)
     if machine.cache is not None:
         folders["store.cache"] = machine.cache[0]

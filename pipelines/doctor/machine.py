@@ -82,11 +82,6 @@ class Machine:
         return None
 
 
-def is_address(root: str) -> bool:
-    """Whether a root is an address (s3://…), not a local folder."""
-    return "://" in root and not root.startswith("file://")
-
-
 def local_folder(root: str, folder: Path) -> Path:
     """The path of a root that is not an address."""
     return folder / root.removeprefix("file://")

@@ -8,7 +8,8 @@ from pathlib import Path
 from pipelines.doctor.deadline import SECONDS, within
 from pipelines.doctor.file_system import PREFIX
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.machine import PARAMS, Machine, existing, is_address, local_folder
+from pipelines.doctor.machine import PARAMS, Machine, existing, local_folder
+from store.places import is_remote
 
 CHECK = "correct it in the file that names it, or check the network and your credentials"
 
@@ -29,7 +30,7 @@ def check(machine: Machine) -> Finding | None:
 
 
 def _examined(root: str, machine: Machine) -> Finding:
-    if not is_address(root):
+    if not is_remote(root):
         folder = local_folder(root, machine.folder)
         try:
             return within(SECONDS, lambda: _folder(folder))

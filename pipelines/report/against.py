@@ -93,11 +93,9 @@ def compared(inputs: Inputs) -> tuple[list[Match], list[Differing], list[Unmatch
             pairs = [(result, tuple(differences(row, result))) for result in left]
             if alike := [result for result, differs in pairs if not differs]:
                 matches += [_match(file, row, result) for result in alike]
-            for result, differs in [] if alike else pairs:
-                measure = result.measure(row.metric)
-                assert measure is not None
-                differing.append(Differing(file, row, result, measure, differs))
-            if not left:
+            elif pairs:
+                differing += [Differing(file, row, result, _measured(row, result), differs) for result, differs in pairs]
+            else:
                 near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.0)
                 unmatched.append(Unmatched(file, row, lacks, name, near[0] if near else ""))
     return matches, differing, unmatched
@@ -212,9 +210,14 @@ def _with_head(row: PublishedRow, ours: Sequence[Result]) -> list[Result]:
     return named
 
 
+def _measured(row: PublishedRow, result: Result) -> Measure:
+    measure = result.measure(row.metric)
+    assert measure is not None, "`_narrowed` has left those that have it"
+    return measure
+
+
 def _match(file: str, row: PublishedRow, result: Result) -> Match:
-    measure, probe = result.measure(row.metric), result.probe
-    assert measure is not None
+    measure, probe = _measured(row, result), result.probe
     ours = Estimate(measure.mean, measure.std, len(measure.values))
     if row.metric == probe.measure:
         key = (probe.encoder, probe.head)
