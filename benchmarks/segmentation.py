@@ -30,7 +30,7 @@ from probe.recipe import Recipe
 from probe.segmentation.linear import SPEC, PatchStack
 from probe.segmentation.nearest import REFERENCES, nearest_rows
 from probe.segmentation.pixel_loss import pixel_loss
-from probe.segmentation.softmax_regression import fit, stored_blocks
+from probe.softmax_regression import fit, stored_blocks
 from probe.segmentation.upsampling import Upsampling
 from probe.train import Family, train
 

@@ -10,7 +10,7 @@ from probe.closed.protocol import check_grid
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.segmentation.scaling import PatchScaling
-from probe.segmentation.softmax_regression import Fitted, fit, stored_blocks
+from probe.softmax_regression import Fitted, fit, stored_blocks
 from store import BeyondClsError
 from store.loading.memory import free_memory
 

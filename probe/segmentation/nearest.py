@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probe.segmentation.cores import cores
+from probe.cores import cores
 
 REFERENCES, QUERIES = 1024, 512  # compared at once: 2 MB of similarities, which stay in a core's cache
 GROUP = 32  # similarities of which only the largest is looked at, unless it is among the nearest

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from probe.segmentation.cores import cores
-from probe.segmentation.softmax_regression import LEAST
+from probe.cores import cores
+from probe.softmax_regression import LEAST
 from probe.segmentation.upsampling import Upsampling
 
 

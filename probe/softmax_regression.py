@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probe.segmentation.cores import cores
+from probe.cores import cores
 
 Blocks = Callable[[], Iterable[tuple[Float[Tensor, "_n D"], Int[Tensor, "_"]]]]
 MEMORY = 20  # steps that L-BFGS remembers
@@ -51,10 +51,10 @@ def fit(
 
     L-BFGS, preconditioned in the basis of the principal components by the curvature that the penalty and patches of average
     certainty would have. Models of all penalties take their steps in the same passes, so that each patch is read once for all
-    of them. Products are float32, sums over blocks and everything else float64.
+    of them. Products are in the type of the tokens, sums over blocks and everything else float64.
 
     Args:
-        blocks: called for each pass; tokens (float32, centred) and classes, all of which are present.
+        blocks: called for each pass; tokens (float32 or float64, centred) and classes, all of which are present.
         n: number of patches.
         tolerance: of a model, at convergence: half its gradient times its step, as a share of its loss.
         progress: called with 1 after each pass.
@@ -67,7 +67,7 @@ def fit(
             break
         weights = torch.stack([vectors @ model.trial[:-1] for model in active])  # [M, D, K]
         biases = torch.stack([model.trial[-1] for model in active])
-        losses, gradients, of_biases = _evaluated(blocks, weights.float(), biases.float())
+        losses, gradients, of_biases = _evaluated(blocks, weights, biases)
         for model, loss, gradient, of_bias in zip(active, losses, gradients, of_biases, strict=True):
             model.take(float(loss) / n, torch.cat([vectors.T @ gradient, of_bias[None]]) / n, tolerance)
         n_passes += 1
@@ -115,7 +115,7 @@ def _evaluated(
 
 def _of_part(x: Tensor, y: Tensor, side_by_side: Tensor, biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     m, k = biases.shape
-    logits = torch.addmm(biases.flatten(), x, side_by_side).view(len(x), m, k)
+    logits = torch.addmm(biases.flatten().to(x.dtype), x, side_by_side.to(x.dtype)).view(len(x), m, k)
     logits -= logits.amax(2, keepdim=True)
     logits.clamp_(min=LEAST)
     index = y[:, None, None].expand(-1, m, 1)
