@@ -30,8 +30,8 @@ from probe.recipe import Recipe
 from probe.segmentation.linear import SPEC, PatchStack
 from probe.segmentation.nearest import REFERENCES, nearest_rows
 from probe.segmentation.pixel_loss import pixel_loss
-from probe.softmax_regression import fit, stored_blocks
 from probe.segmentation.upsampling import Upsampling
+from probe.softmax_regression import fit, stored_blocks
 from probe.train import Family, train
 
 TOKENS, DIM, CLASSES, GRID, SIZE = 256, 384, 11, (16, 16), 224

@@ -27,26 +27,25 @@ class Measured:
     Attributes:
         measures: of each member: those of PER_IMAGE or, where images have several labels, of MULTILABEL, in percent; and
             the mean entropy of the weights in nats, where there are any.
-        weights: of each member, if `keep_images` was set.
-        correct: whether each member's highest logit is the image's class, if `keep_images` was set; None where images have
-            several labels.
+        correct: whether each member's highest logit is the image's class; None where images have several labels.
+        weights: of each member, if `keep_weights` was set.
     """
 
     measures: list[dict[str, float]]
-    weights: Float[Tensor, "M N T"] | None = None
     correct: Bool[Tensor, "M N"] | None = None
+    weights: Float[Tensor, "M N T"] | None = None
 
 
 @torch.inference_mode()
 def evaluate(
-    stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, keep_images: bool = False
+    stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, keep_weights: bool = False
 ) -> list[Measured]:
     """Measure all members of all stacks in one pass; no image counts twice.
 
     Args:
-        keep_images: return the weights of each image, and whether it was classified correctly, too.
+        keep_weights: return the weights of each image, too.
     """
-    tallies = [_Tally(len(stack), keep_images) for stack in stacks]
+    tallies = [_Tally(len(stack), keep_weights) for stack in stacks]
     for batch in test.epoch():
         normalised = final_norm(batch) if final_norm is not None else batch
         for stack, tally in zip(stacks, tallies, strict=True):
@@ -58,8 +57,8 @@ def evaluate(
 class _Tally:
     """Measures of M members, summed up batch by batch."""
 
-    def __init__(self, n_members: int, keep: bool):
-        self._n_members, self._keep = n_members, keep
+    def __init__(self, n_members: int, keep_weights: bool):
+        self._n_members, self._keep_weights = n_members, keep_weights
         self._n_images = 0
         self._hits: dict[str, Tensor] = {}
         self._entropy: Tensor | None = None
@@ -76,14 +75,14 @@ class _Tally:
         else:
             for name, measure in PER_IMAGE.items():
                 right = measure(logits, labels)
-                if self._keep and name == "top1":
+                if name == "top1":
                     self._correct.append(right.cpu())
                 hits = right.sum(-1)
                 self._hits[name] = self._hits[name] + hits if name in self._hits else hits
         if weights is not None:
             entropy = weight_entropy(weights).sum(-1)
             self._entropy = entropy if self._entropy is None else self._entropy + entropy
-            if self._keep:
+            if self._keep_weights:
                 self._weights.append(weights.expand(self._n_members, *weights.shape[-2:]).cpu())
 
     def measured(self) -> Measured:
@@ -99,4 +98,4 @@ class _Tally:
             columns["entropy"] = (self._entropy / self._n_images).expand(self._n_members).tolist()
         rows = zip(*columns.values(), strict=True)
         weights, correct = (torch.cat(parts, 1) if parts else None for parts in (self._weights, self._correct))
-        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], weights, correct)
+        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], correct, weights)

@@ -1,5 +1,6 @@
 """One pass: all members that train on the same images in the same order, with one reading of the features."""
 
+import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -45,8 +46,9 @@ class Outcome:
         curve: one entry per epoch: epoch, loss, and measures of the test images if they were measured then.
         result: measures of the images that the head was judged by, after the last epoch.
         weights: over the tokens of those images ([cls] before the patches), if they were kept and there are any.
-        correct: whether its highest logit is the class of each test image, in the order of their rows; None where images have
-            several labels, or where the head was judged by images of the training set.
+        correct: whether its highest logit is the class of each of those images, in the order of their rows; None where images
+            have several labels.
+        converged: likewise of a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
     """
 
     member: Member
@@ -55,6 +57,7 @@ class Outcome:
     result: dict[str, float]
     weights: Float[Tensor, "N T"] | None = None
     correct: Bool[Tensor, "N"] | None = None
+    converged: Bool[Tensor, "N"] | None = None
 
 
 @dataclass
@@ -193,6 +196,23 @@ class Passes:
             raise BeyondClsError(f"memory does not suffice for the vectors of {len(self.training.rows):,} images; use a subset")
         return self._pooled[name]
 
+    def vectors_of(self, outcome: Outcome) -> tuple[Float[Tensor, "n W"], Float[Tensor, "N W"]]:
+        """What a trained head's aggregator makes of the evaluation crops of all training and test images, on the device.
+
+        Raises:
+            BeyondClsError: memory does not suffice.
+        """
+        name, sides = outcome.member.head, (self.training, self.test)
+        if name in self._pooled:
+            training, test = (self._vectors(name, source, (0,))[0] for source in sides)
+            return training, test
+        to_pool = {name: ToPool(copy.deepcopy(outcome.head.aggregator).eval(), outcome.head.final_norm)}
+        n = sum(len(source.rows) for source in sides)
+        if not vectors_fit(to_pool, n, self.device):
+            raise BeyondClsError(f"memory does not suffice for the vectors of {n:,} images")
+        training, test = (pool(to_pool, source, (0,), self.device)[name].vectors[0] for source in sides)
+        return training, test
+
     def template(self, name: str) -> Head:
         """A head as it starts with seed 0; callers must not change it."""
         if name not in self._templates:
@@ -282,7 +302,7 @@ class Passes:
         self, families: list[Family], judge: Loader | PooledImages, norm: FinalNorm | None, judge_by: Source
     ) -> list[Outcome]:
         outcomes, final = [], judge_by is self.test
-        measured = evaluate([f.stack for f in families], judge, norm, keep_images=final) if families else []
+        measured = evaluate([f.stack for f in families], judge, norm, keep_weights=final) if families else []
         for family, scored in zip(families, measured, strict=True):
             weights, name = scored.weights, family.names[0].head
             if final and self._uses_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:

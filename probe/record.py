@@ -58,10 +58,11 @@ def write_record(folder: Path, request: Mapping[str, Any], chosen: Selected, reh
 
     Nothing is written where one of its passes was too short to be rehearsed.
     """
-    passes = {"training", "selection"} if chosen.percent else {"training"}
+    passes = {"training", "selection"} if chosen.tried else {"training"}
     if {name.partition(",")[0] for name in rehearsed} != passes:
         return
-    content = {"format_version": FORMAT_VERSION, "request": request, "percent": chosen.percent, "passes": rehearsed}
+    tried = [asdict(setting) for setting in chosen.tried]
+    content = {"format_version": FORMAT_VERSION, "request": request, "tried": tried, "passes": rehearsed}
     (folder / FILE).write_text(json.dumps(content) + "\n")
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Bool
 
 from probe import timing
 from probe.closed import CLOSED, Closed, Vectors
+from probe.convergence import notes_on_convergence
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
@@ -43,6 +44,8 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
     notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
     if passes.test.store.multilabel:
         notes += notes_on_classes(*(source.store.labels[source.rows] for source in (passes.training, passes.test)))
+    if cost.flops_per_image is None:
+        notes.append(UNCOUNTED)
     return {
         **_common(name, plan, passes),
         **{measure: over_seeds([outcome.result[measure] for outcome in outcomes]) for measure in outcomes[0].result},
@@ -52,7 +55,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
         "selected": chosen.to_dict(),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
         "cost": asdict(cost),
-        "notes": [*chosen.notes, *notes, *([UNCOUNTED] if cost.flops_per_image is None else []), *_cautions(name, passes)],
+        "notes": [*notes_on_convergence(outcomes), *chosen.notes, *notes, *_cautions(name, passes)],
     }
 
 
@@ -180,13 +183,15 @@ def update_description(folder: Path, pretraining: Mapping[str, Any]) -> dict[str
     return measures
 
 
-def write_correct(folder: Path, correct: Bool[np.ndarray, "M N"]) -> None:
+def write_correct(folder: Path, correct: Bool[np.ndarray, "M N"], converged: Bool[np.ndarray, "M N"] | None = None) -> None:
     """Write which test images each seed's head is right about, for statistics that pair two probes by image.
 
     Columns are the measured test images in the order of their rows in the feature set; rows are the seeds, as in
     description.json (a protocol without gradient steps has one row), where `test_images` says which images these are.
+    `converged` is the same of a converged classifier on the vectors of each seed's aggregator, if one was fitted.
     """
-    np.savez_compressed(folder / "trained/correct.npz", correct=correct)
+    arrays: dict[str, Any] = {"correct": correct} | ({} if converged is None else {"converged": converged})
+    np.savez_compressed(folder / "trained/correct.npz", **arrays)
 
 
 def write_trained(
@@ -216,7 +221,8 @@ def write_trained(
         np.save(trained / "weights.npy", patches.numpy().astype(np.float32))
     correct = [outcome.correct.numpy() for outcome in outcomes if outcome.correct is not None]
     if correct:
-        write_correct(folder, np.stack(correct))
+        converged = [outcome.converged.numpy() for outcome in outcomes if outcome.converged is not None]
+        write_correct(folder, np.stack(correct), np.stack(converged) if converged else None)
     with (folder / "curves.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["seed", *outcomes[0].curve[0]])
         writer.writeheader()

@@ -13,6 +13,7 @@ import torch
 
 from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
+from probe.convergence import converge
 from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
 from probe.ranks import ranks
@@ -42,6 +43,7 @@ def probe(
     mix_evaluation_view: bool = False,
     subset: np.ndarray | None = None,
     held_out: float = 0.1,
+    converged: bool | None = None,
     device: str | torch.device = "cpu",
     placement: Placement = "auto",
     progress: Callable[[int], None] | None = None,
@@ -56,20 +58,19 @@ def probe(
     Heads with the same recipe train in one pass over the features, all seeds in one order of the images (recipe.order
     "shared": seeds differ in where heads start) or each seed in its own pass ("own": as if it were the only one). Where a plan
     gives several learning rates or weight decays, each seed is trained with each of them on a part of the training images, and
-    the best on the others (on average over seeds) is taken; then each seed is trained with it on all training images. Test
-    images select nothing: every seed's last epoch counts.
+    the others select one (`probe.select`); then each seed is trained with it on all training images. Test images select
+    nothing: every seed's last epoch counts.
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
-    weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (`correct`, bool
-    [n_seeds, n_test]: which test images each seed is right about, with one label an image), `curves.csv` (seed, epoch, loss,
-    top1, …), `trained/record.json` (the request, and a few steps, to compare with later), `metrics.json` (means, for
-    `dvc metrics`) and `description.json` (all else): into `out` for one
-    plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced (not what comes while this one is at work:
-    then its result stays beside it, and an error says where), except for heads that were trained for
-    exactly this request and that the present program would train the same, as a few steps show (`probe.unchanged`): those
-    stay, byte for byte. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is
-    started again. Protocols without gradient steps leave `curves.csv` empty, write no probe, and take view 0 of the training
-    images.
+    weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (with one label an
+    image: `correct`, bool [n_seeds, n_test], which test images each seed is right about; and `converged`, likewise, of the
+    classifiers beside them), `curves.csv` (seed, epoch, loss, top1, …), `trained/record.json` (the request, and a few steps, to
+    compare with later), `metrics.json` (means, for `dvc metrics`) and `description.json` (all else): into `out` for one plan,
+    into `out/NAME` for a mapping. What an earlier run wrote there is replaced (not what comes while this one is at work: then
+    its result stays beside it, and an error says where), except for heads that were trained for exactly this request and that
+    the present program would train the same, as a few steps show (`probe.unchanged`): those stay, byte for byte. A run that was
+    killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started again. Protocols without gradient
+    steps leave `curves.csv` empty, write no probe, and take view 0 of the training images.
 
     Args:
         training, test: feature sets of one encoder.
@@ -84,6 +85,8 @@ def probe(
         mix_evaluation_view: show view 0 beside the crops, as one of them.
         subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default.
         held_out: share of the training images to select on, stratified by class.
+        converged: whether a converged classifier is fitted to the vectors of each trained head, beside whose accuracy its own
+            is recorded (`probe.convergence`); None: wherever that takes a minute or two at most.
         device: where heads train. Several GPUs or processes under torchrun.
         placement: of the features: "device", "memory", "stream", or "auto": the first that fits.
         progress: called with the number of epochs since the last call, summed over heads and seeds (`n_epochs`).
@@ -149,6 +152,7 @@ def probe(
             chosen_before = {name: selected for name, (_, selected) in unchanged.items()}
             trained = _select_and_train(group, passes, recipe, held_out, chosen_before) if recipe else ({}, {}, None)
             chosen, outcomes, together = trained
+            converge(passes, outcomes, converged)
             for name, plan in group.items():
                 if name in unchanged:
                     continue

@@ -3,18 +3,39 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from probe.grid import HeadPlan, Member
-from probe.passes import Passes
+from probe.head import Head
+from probe.passes import Outcome, Passes
 from probe.recipe import Recipe
 from probe.subsets import hold_out
 from store import BeyondClsError
 
 SEED = 0  # of the images that are held out
+
+
+COLLAPSED = math.log(2)  # nats: below, weights are on fewer than two patches on average, and what they chose is hardly learned
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting on the images that were held out.
+
+    Attributes:
+        percent: results of the seeds that did not diverge.
+        error: standard error of its distance from the best setting, percentage points: over the same images, and over seeds;
+            None where images have several labels.
+        collapsed: whether some seed's weights are on fewer than two patches on average (entropy below ln 2).
+    """
+
+    percent: tuple[float, ...]
+    error: float | None = None
+    collapsed: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,9 +46,10 @@ class Selected:
         on: what it was selected on, in words; "nothing" where there was one setting.
         by: the measure, in percent.
         n_images: number of images that were held out.
-        candidates: the mean and standard deviation over seeds of each setting; None where a seed diverged.
+        candidates: of each setting, mean and standard deviation over seeds (None where a seed diverged), how far its mean is
+            behind the best one, the standard error of that, and whether weights collapsed.
         notes: what a reader should know.
-        percent: for each candidate, the results of the seeds that did not diverge.
+        tried: what was measured of each setting.
     """
 
     base_lr: float
@@ -37,22 +59,25 @@ class Selected:
     n_images: int = 0
     candidates: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
-    percent: tuple[tuple[float, ...], ...] = ()
+    tried: tuple[Tried, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the notes and the results of single seeds."""
         values = {**asdict(self), "candidates": list(self.candidates)}
-        del values["notes"], values["percent"]
+        del values["notes"], values["tried"]
         return values
 
 
 def select(
     plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
 ) -> dict[str, Selected]:
-    """The best setting of each head, on average over its seeds; the first of equally good ones.
+    """The setting of each head: of those that the held-out images don't tell from the best, the one with the strongest decay.
 
     All settings of all heads train in one pass over the images that are not held out, and are judged once, by those that are.
-    A setting with which a seed diverged is not chosen.
+    A setting is told from the best, on average over seeds, where it is behind by more than one standard error of the paired
+    difference (Hastie et al., The Elements of Statistical Learning, 7.10); with several labels an image nothing but equality
+    is. Of equally strong decays the best wins, then the first: no learning rate is simpler than another. A setting with which a
+    seed diverged is not chosen, and one with which weights collapsed only where all others did.
 
     Args:
         chosen_before: settings of heads that are kept, which stay.
@@ -67,21 +92,14 @@ def select(
     if not grids:
         return chosen
     learn, held_out = split_training(passes, share)
-    measure, percent = (
-        "map" if passes.training.store.multilabel else "top1",
-        defaultdict[tuple[str, float, float], list[float]](list),
-    )
+    by_setting = defaultdict[tuple[str, float, float], list[Outcome]](list)
     for outcome in passes.train(members, recipe, learn, held_out):
         member = outcome.member
-        percent[member.head, member.base_lr, member.weight_decay].append(outcome.result[measure])
-    if any(math.isnan(value) for values in percent.values() for value in values):
-        raise BeyondClsError(
-            f"{measure} of the {len(held_out)} images held out is not a number: none of them has a label; hold out more of them"
-        )
-    return chosen | {
-        name: best_setting(name, plan, [percent[name, *setting] for setting in plan.settings], passes, share, len(held_out))
-        for name, plan in grids.items()
-    }
+        by_setting[member.head, member.base_lr, member.weight_decay].append(outcome)
+    for name, plan in grids.items():
+        tried = _tried([by_setting[name, *setting] for setting in plan.settings], plan, passes, len(held_out))
+        chosen[name] = best_setting(name, plan, tried, passes, share, len(held_out))
+    return chosen
 
 
 def candidates(plans: Mapping[str, HeadPlan]) -> list[Member]:
@@ -95,37 +113,105 @@ def split_training(passes: Passes, share: float) -> tuple[np.ndarray, np.ndarray
     return hold_out(passes.training.store.labels, share, SEED, passes.training.rows)
 
 
-def best_setting(
-    name: str, plan: HeadPlan, percent: Sequence[Sequence[float]], passes: Passes, share: float, n_images: int
-) -> Selected:
-    """The best setting of a head's grid.
+def collapses(head: Head, entropy: float | None) -> bool:
+    """Whether weights that are learned, of this entropy (nats), are on fewer than two patches on average."""
+    return head.aggregator.trainable and entropy is not None and entropy < COLLAPSED
+
+
+def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes, n_images: int) -> list[Tried]:
+    """What was measured of each setting of a grid, given the outcomes of its seeds."""
+    measure = _measure(passes)
+    percent = [tuple(outcome.result[measure] for outcome in of_seeds) for of_seeds in outcomes]
+    if any(math.isnan(value) for values in percent for value in values):
+        raise BeyondClsError(
+            f"{measure} of the {n_images} images held out is not a number: none of them has a label; hold out more of them"
+        )
+    collapsed = [any(collapses(o.head, o.result.get("entropy")) for o in of_seeds) for of_seeds in outcomes]
+    tried = [Tried(values, None, is_bad) for values, is_bad in zip(percent, collapsed, strict=True)]
+    if (best := _best(tried, plan)) is None:
+        return tried
+    correct = [_correct(of_seeds) if len(of_seeds) == len(plan.seeds) else None for of_seeds in outcomes]
+    if (right := correct[best]) is None:  # several labels an image
+        return tried
+    errors = [None if other is None else _error(right, other) for other in correct]
+    return [replace(setting, error=error) for setting, error in zip(tried, errors, strict=True)]
+
+
+def _correct(outcomes: Sequence[Outcome]) -> Float[np.ndarray, "S N"] | None:
+    rows = [outcome.correct.double().numpy() for outcome in outcomes if outcome.correct is not None]
+    return np.stack(rows) if rows else None
+
+
+def _error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"]) -> float:
+    """Standard error of the mean difference, percentage points: over images, and over seeds, where there are several."""
+    difference = 100 * (best - other)
+    n_seeds, n_images = difference.shape
+    over_images = difference.mean(0).std(ddof=1) / math.sqrt(n_images) if n_images > 1 else 0.0
+    over_seeds = difference.mean(1).std(ddof=1) / math.sqrt(n_seeds) if n_seeds > 1 else 0.0
+    return float(math.hypot(over_images, over_seeds))
+
+
+def _best(tried: Sequence[Tried], plan: HeadPlan) -> int | None:
+    """The number of the setting with the highest mean that may be chosen, the first of equal ones; None if all diverged."""
+    finished = [i for i, setting in enumerate(tried) if len(setting.percent) == len(plan.seeds)]
+    eligible = [i for i in finished if not tried[i].collapsed] or finished
+    return max(eligible, key=lambda i: np.mean(tried[i].percent), default=None)
+
+
+def _measure(passes: Passes) -> str:
+    return "map" if passes.training.store.multilabel else "top1"
+
+
+def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Passes, share: float, n_images: int) -> Selected:
+    """The setting of a head's grid that `select` chooses.
 
     Args:
-        percent: for each setting, the results of the seeds that did not diverge.
+        tried: of each setting.
         share: of the training images, that was held out: `n_images`.
 
     Raises:
         BeyondClsError: every setting diverged with some seed.
     """
-    measure, drawn = ("map", "at random") if passes.training.store.multilabel else ("top1", "stratified")
-    compared, finished, notes = [], [], []
-    for (base_lr, weight_decay), values in zip(plan.settings, percent, strict=True):
-        candidate: dict[str, Any] = {"base_lr": base_lr, "weight_decay": weight_decay, "mean": None, "std": None}
-        if len(values) == len(plan.seeds):
-            candidate |= {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
-            finished.append(candidate)
-        else:
-            lost = f"{len(plan.seeds) - len(values)} of {len(plan.seeds)} seeds"
+    best, notes = _best(tried, plan), []
+    for (base_lr, weight_decay), setting in zip(plan.settings, tried, strict=True):
+        if n_lost := len(plan.seeds) - len(setting.percent):
+            lost = f"{n_lost} of {len(plan.seeds)} seeds"
             notes.append(f"base_lr {base_lr:g} with weight_decay {weight_decay:g} diverged ({lost})")
-        compared.append(candidate)
-    if not finished:
+    if best is None:
         raise BeyondClsError(f"head {name!r} diverged with every setting: {'; '.join(notes)}; give lower base_lrs")
-    winner = max(finished, key=lambda candidate: candidate["mean"])
+    if n_collapsed := sum(setting.collapsed for setting in tried):
+        notes.append(
+            f"weights collapsed with {n_collapsed} of {len(tried)} settings (entropy below ln 2: fewer than two patches)"
+        )
+    compared = [_candidate(values, setting, tried[best], plan) for values, setting in zip(plan.settings, tried, strict=True)]
+    alike = [
+        candidate
+        for candidate in compared
+        if candidate["behind"] is not None
+        and candidate["collapsed"] == tried[best].collapsed
+        and candidate["behind"] <= (candidate["error"] or 0.0)
+    ]
+    winner = max(alike, key=lambda candidate: (candidate["weight_decay"], candidate["mean"]))
+    if len(alike) > 1:
+        rates, decays = ([candidate[key] for candidate in alike] for key in ("base_lr", "weight_decay"))
+        notes.append(
+            f"{n_images:,} images do not tell {len(alike)} of {len(tried)} settings apart (one standard error): base_lr "
+            f"{min(rates):g} to {max(rates):g}, weight_decay {min(decays):g} to {max(decays):g}; the strongest decay was taken"
+        )
     for parameter, grid in (("base_lr", plan.base_lrs), ("weight_decay", plan.weight_decays)):
         if len(grid) > 1 and winner[parameter] in (min(grid), max(grid)) and winner[parameter] > 0:
             notes.append(f"{parameter} {winner[parameter]:g} is at the edge of the grid; a wider grid may give more")
+    drawn = "at random" if passes.training.store.multilabel else "stratified"
     selected_on = f"{100 * share:g} % of the training images, {drawn}"
-    reached = tuple(tuple(values) for values in percent)
-    return Selected(
-        winner["base_lr"], winner["weight_decay"], selected_on, measure, n_images, tuple(compared), tuple(notes), reached
-    )
+    chosen = winner["base_lr"], winner["weight_decay"]
+    return Selected(*chosen, selected_on, _measure(passes), n_images, tuple(compared), tuple(notes), tuple(tried))
+
+
+def _candidate(values: tuple[float, float], tried: Tried, best: Tried, plan: HeadPlan) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"base_lr": values[0], "weight_decay": values[1], "mean": None, "std": None, "behind": None}
+    if len(tried.percent) == len(plan.seeds):
+        mean = float(np.mean(tried.percent))
+        candidate["mean"] = mean
+        candidate["std"] = float(np.std(tried.percent, ddof=1)) if len(tried.percent) > 1 else 0.0
+        candidate["behind"] = float(np.mean(best.percent)) - mean
+    return candidate | {"error": tried.error, "collapsed": tried.collapsed}

@@ -19,7 +19,7 @@ from probe.recipe import Recipe
 from probe.record import read_record, request_of
 from probe.result_files import METRICS
 from probe.results import KEPT, measures_of, update_description, write_measures, write_trained
-from probe.select import Selected, best_setting, candidates, split_training
+from probe.select import Selected, Tried, best_setting, candidates, split_training
 from probe.stored import first_difference, stored_probe
 from store import BeyondClsError
 from store.format.pretraining import pretraining_fields
@@ -122,7 +122,8 @@ class _Check:
         if len(plan.settings) == 1:
             return Selected(*plan.settings[0])
         held_out_rows = split_training(self.passes, self.held_out)[1]
-        return best_setting(name, plan, record["percent"], self.passes, self.held_out, len(held_out_rows))
+        tried = [Tried(**{**setting, "percent": tuple(setting["percent"])}) for setting in record["tried"]]
+        return best_setting(name, plan, tried, self.passes, self.held_out, len(held_out_rows))
 
     def _what_is_stored(self, name: str, chosen: Selected, recipe: Recipe, agreement: Agreement) -> str | None:
         """The first difference between the stored heads' measures or files and those of now; None if there is none."""

@@ -56,6 +56,12 @@ OF_A_RUN = {
         flags="--mix-evaluation-view/--crops-alone",
     ),
     "held_out": Option(float, "share of the training images to select on", "0.1"),
+    "converged": Option(
+        bool,
+        "fit a converged classifier to the vectors of each trained head, too, and record its accuracy beside the head's",
+        "where that takes a minute or two at most",
+        flags="--converged/--no-converged",
+    ),
     "k_shot": Option(int, "train on this many images of each class"),
     "percent": Option(float, "train on this percentage of the images, stratified"),
     "ids": Option(str, "train on the images that this file lists, one id or file name a line, e.g. the list of ImageNet 1 %"),

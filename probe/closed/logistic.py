@@ -20,7 +20,7 @@ BLOCK = 8192  # images that are computed at once
 
 @dataclass(frozen=True)
 class Logistic(Closed):
-    """The minimum that scikit-learn's LogisticRegression has: softmax over the classes; one against the rest with several labels.
+    """The minimum of scikit-learn's LogisticRegression: softmax over the classes; one against the rest with several labels.
 
     C multiplies the summed loss, as in scikit-learn. It is selected on a hold-out of the training images, the smallest of the
     best; then the model is fitted again to all of them. The models of all C are fitted together, each vector is read once for

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from probe.cores import cores
-from probe.softmax_regression import LEAST
 from probe.segmentation.upsampling import Upsampling
+from probe.softmax_regression import LEAST
 
 
 def pixel_loss(

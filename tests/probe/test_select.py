@@ -1,13 +1,15 @@
 """Settings are chosen on training images alone."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from probe.grid import HeadPlan, HeadSpec
-from probe.passes import Passes
+from probe.passes import Outcome, Passes
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.select import select
@@ -27,16 +29,22 @@ def sets(tmp_path_factory):
 
 
 class Scripted(Passes):
-    """Results as a table says them, without training."""
+    """Results as tables say them, without training: top-1, or which images are right; and the entropy of weights."""
 
-    def __init__(self, heads, table, sets, subset=None):
+    def __init__(self, heads, table, sets, subset=None, entropy=lambda m: 4.0):
         super().__init__({name: plan.head for name, plan in heads.items()}, Source(sets[0], subset=subset), Source(sets[1]))
-        self.table, self.calls = table, []
+        self.table, self.entropy, self.calls = table, entropy, []
 
     def train(self, members, recipe, rows=None, judged_by=None):
         self.calls.append((rows, judged_by))
-        finished = [m for m in members if self.table(m) is not None]
-        return [type("Outcome", (), {"member": m, "result": {"top1": self.table(m), "map": 0.0}}) for m in finished]
+        return [self.outcome(m) for m in members if self.table(m) is not None]
+
+    def outcome(self, m):
+        result, correct = self.table(m), None
+        if not isinstance(result, float):
+            correct = torch.tensor(result, dtype=torch.bool)
+            result = 100 * correct.double().mean().item()
+        return Outcome(m, self.template(m.head), [], {"top1": result, "map": 0.0, "entropy": self.entropy(m)}, None, correct)
 
 
 def test_the_best_mean_over_seeds_is_taken(sets):
@@ -73,6 +81,57 @@ def test_of_equal_ones_the_first_and_only_heads_with_a_grid(sets):
     assert nothing.calls == []
 
 
+N = 64
+
+
+def right(n: int, first: int = 0) -> list[int]:
+    """Which of N images are right: n, from `first` on."""
+    return [int(first <= i < first + n) for i in range(N)]
+
+
+class TestOneStandardError:
+    """Settings (rate, decay) by which of N images they are right about, with every seed."""
+
+    def chosen(self, table, sets, **options):
+        rates, decays = (tuple(sorted({key[i] for key in table})) for i in (0, 1))
+        plan = replace(PLAN, base_lrs=rates, weight_decays=decays)
+        passes = Scripted({"h": plan}, lambda m: table[m.base_lr, m.weight_decay], sets, **options)
+        return select({"h": plan}, passes, RECIPE, 0.1)["h"]
+
+    def test_the_strongest_decay_that_is_not_told_from_the_best(self, sets):
+        # The difference of two sets of images of which one has k more is k / N ± sqrt(k (1 - k / N) / (N - 1) / N).
+        table = {(0.1, 0.0): right(40), (0.1, 0.1): right(40, 1), (0.1, 0.2): right(34)}
+        chosen = self.chosen(table, sets)
+        assert (chosen.base_lr, chosen.weight_decay) == (0.1, 0.1)
+        assert chosen.candidates[2]["behind"] == pytest.approx(100 * 6 / N)
+        assert chosen.candidates[2]["error"] == pytest.approx(100 * math.sqrt(6 * (1 - 6 / N) / (N - 1) / N))
+        assert any("do not tell 2 of 3 settings apart" in note for note in chosen.notes)
+
+    def test_a_lower_rate_is_no_simpler(self, sets):
+        table = {(0.1, 0.0): right(39), (0.3, 0.0): right(40, 2), (1.0, 0.0): right(40, 1), (3.0, 0.0): right(41, 4)}
+        assert self.chosen(table, sets).base_lr == 3.0
+        table[0.1, 0.0] = right(41, 3)
+        assert self.chosen(table, sets).base_lr == 0.1  # of equally good ones the first
+
+    def test_seeds_count_too(self, sets):
+        """The same images on average, but the seeds disagree."""
+        plan = replace(PLAN, base_lrs=(0.1, 1.0), weight_decays=())
+        table = lambda m: right(40) if m.base_lr == 1.0 else right((20, 40, 54)[m.seed])  # noqa: E731
+        error = select({"h": plan}, Scripted({"h": plan}, table, sets), RECIPE, 0.1)["h"].candidates[0]["error"]
+        difference = np.array([right(40)]) - np.array([right(n) for n in (20, 40, 54)])
+        expected = np.hypot(difference.mean(0).std(ddof=1) / math.sqrt(N), difference.mean(1).std(ddof=1) / math.sqrt(3))
+        assert error == pytest.approx(100 * expected)
+
+    def test_collapsed_weights_are_not_chosen(self, sets):
+        table = {(0.1, 0.0): right(30), (1.0, 0.0): right(60)}
+        collapsed = lambda m: 0.6 if m.base_lr == 1.0 and m.seed == 2 else 3.0  # noqa: E731
+        chosen = self.chosen(table, sets, entropy=collapsed)
+        assert (chosen.base_lr, [c["collapsed"] for c in chosen.candidates]) == (0.1, [False, True])
+        assert any("weights collapsed with 1 of 2 settings" in note for note in chosen.notes)
+        assert self.chosen(table, sets, entropy=lambda m: 0.7).base_lr == 1.0  # ln 2 is 0.693
+        assert self.chosen(table, sets, entropy=lambda m: 0.1).base_lr == 1.0  # all did
+
+
 @pytest.mark.parametrize(
     ("best", "decays", "expected"),
     [
@@ -98,7 +157,8 @@ def test_a_setting_with_which_a_seed_diverged_is_not_taken(sets):
     table = lambda m: None if (m.base_lr, m.seed) == (1.0, 2) else 100 * m.base_lr  # noqa: E731
     chosen = select(plans, Scripted(plans, table, sets), RECIPE, 0.1)
     assert chosen["h"].base_lr == 0.03
-    assert chosen["h"].candidates[2] == {"base_lr": 1.0, "weight_decay": 0.0, "mean": None, "std": None}
+    lost = {"base_lr": 1.0, "weight_decay": 0.0, "mean": None, "std": None, "behind": None, "error": None, "collapsed": False}
+    assert chosen["h"].candidates[2] == lost
     assert chosen["h"].notes == ("base_lr 1 with weight_decay 0 diverged (1 of 3 seeds)",)
     with pytest.raises(BeyondClsError, match=r"head 'h' diverged with every setting: base_lr 0.001 .*; give lower base_lrs"):
         select(plans, Scripted(plans, lambda m: None, sets), RECIPE, 0.1)
