@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from probe.result_files import REACHED, SHORT
+
 LOSS = 1e-4  # relative to the loss. Adding float32 in another order moves it by less than 1e-6 within these few steps
 STATE = 1e-4  # relative to the norm of parameters and statistics after the steps, which move by less than 1e-6 likewise
 RIGHT = 0.2  # percentage points of the images of these steps: where two classes nearly tie, either may win
@@ -13,7 +15,6 @@ UPDATE = 1e-9  # relative to the norm, in float64; of learning rates, too
 PERCENT = 0.01  # percentage points of a measure of the test images: one image in 10,000
 ENTROPY = 1e-3  # nats
 
-FITTED_BESIDE = ("converged_top1", "short_of_converged")  # of `probe.convergence`
 EXACT = {
     "pieces": "how an epoch is cut into steps",
     "images": "which images epochs show, in which order and view",
@@ -54,7 +55,7 @@ class Agreement:
 
     def compare_measures(self, seed: int, before: Mapping[str, float], now: Mapping[str, float]) -> None:
         """Compare the measures of the stored head of a seed on the test images; nothing is fitted beside it again."""
-        before = {name: value for name, value in before.items() if name not in FITTED_BESIDE}
+        before = {name: value for name, value in before.items() if name not in (REACHED, SHORT)}
         if before.keys() != now.keys():
             self._note(f"what is measured: {_named(before)} before, {_named(now)} now")
             return

@@ -11,10 +11,10 @@ from probe.closed import Logistic, Vectors
 from probe.metrics import top_k_hits
 from probe.passes import Outcome, Passes
 from probe.ranks import broadcast_from_first
+from probe.result_files import REACHED, SHORT
 from probe.select import collapses
 from store import BeyondClsError
 
-REACHED, SHORT = "converged_top1", "short_of_converged"  # in the results of a head
 MOST = 1.0  # standard errors that a head may be short of it; as settings are told apart (`probe.select`)
 # Images x channels x classes of the vectors of all seeds up to which it is measured unasked on a CPU: a minute or two.
 AFFORDABLE = 3e8

@@ -113,7 +113,8 @@ def estimates(probes: Probes, heads: Iterable[str]) -> dict[tuple[str, str], Est
     for images, keys in by_images.items():
         for key in keys:
             _check(wanted[key])
-        files = tuple((file, file.stat().st_mtime_ns) for key in keys if (file := wanted[key].correct) is not None)
+        of_keys = ((wanted[key].correct, wanted[key].member) for key in keys)
+        files = tuple((file, member, file.stat().st_mtime_ns) for file, member in of_keys if file is not None)
         means = _resampled(files)
         samples |= {key: (means[:, i], images) for i, key in enumerate(keys)}
     return {key: _estimate(probe, *samples.get(key, (None, None))) for key, probe in wanted.items()}
@@ -125,13 +126,13 @@ def _estimate(probe: Probe, samples: np.ndarray | None, images: str | None) -> E
 
 
 @lru_cache(maxsize=8)  # several sections ask for the same
-def _resampled(files: tuple[tuple[Path, int], ...]) -> Float[np.ndarray, "R Q"]:
-    """Accuracies in percent, averaged over seeds, on resampled images; by file and modification time."""
-    return 100 * resampled_means(np.stack([_correct(file).mean(0) for file, _ in files]))
+def _resampled(files: tuple[tuple[Path, str, int], ...]) -> Float[np.ndarray, "R Q"]:
+    """Accuracies in percent, averaged over seeds, on resampled images; by file, array in it, and modification time."""
+    return 100 * resampled_means(np.stack([_correct(file, member).mean(0) for file, member, _ in files]))
 
 
-def _correct(file: Path) -> Bool[np.ndarray, "S N"]:
-    return array_of(file, "`correct`, [seeds, images]; probe it again", "correct")
+def _correct(file: Path, member: str) -> Bool[np.ndarray, "S N"]:
+    return array_of(file, f"`{member}`, [seeds, images]; probe it again", member)
 
 
 def _check(probe: Probe) -> None:
@@ -141,7 +142,7 @@ def _check(probe: Probe) -> None:
         BeyondClsError: the file is of other seeds or images than the metrics, or gives another accuracy.
     """
     assert probe.correct is not None
-    correct, measure = _correct(probe.correct), probe.measures["top1"]
+    correct, measure = _correct(probe.correct, probe.member), probe.measures["top1"]
     if correct.dtype != bool:
         raise BeyondClsError(f"{probe.correct} has {correct.dtype}, expected bool [seeds, images]; probe it again")
     shape = (len(measure.values), probe.n_test)

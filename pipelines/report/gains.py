@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.estimate import Estimate, Probes, estimates
-from pipelines.report.measured import trained_first, untrained
+from pipelines.report.measured import converged, trained_first, untrained
 from pipelines.report.tables import NOTHING, change, named
 
 OVER = {"cls": "[cls]", "average": "the average patch"}
@@ -77,17 +77,17 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
     Args:
         contrasts: label, and the two encoders whose gains are subtracted.
     """
-    all_gains = gains(probes)
-    if not all_gains:
+    if not (all_gains := gains(probes)):
         return None
-    rows, random = [], untrained(probes)
-    for head, called in OVER.items():
-        group = f"over {called}"
-        of_head = {encoder: gain for (encoder, other), gain in all_gains.items() if other == head}
-        rows += [Row((named(e, e in random), *_cells(gain)), group, muted=e in random) for e, gain in of_head.items()]
-        for name, one, other in contrasts:
-            if one in of_head and other in of_head:
-                rows.append(Row((Cell(name, name), *_cells(of_head[one].minus(of_head[other]))), group))
+    rows, random, contrasts = [], untrained(probes), list(contrasts)
+    for words, these in (("", all_gains), (", both with a converged classifier", gains(converged(probes)))):
+        for head, called in OVER.items():
+            group = f"over {called}{words}"
+            of_head = {encoder: gain for (encoder, other), gain in these.items() if other == head}
+            rows += [Row((named(e, e in random), *_cells(gain)), group, muted=e in random) for e, gain in of_head.items()]
+            for name, one, other in contrasts:
+                if one in of_head and other in of_head:
+                    rows.append(Row((Cell(name, name), *_cells(of_head[one].minus(of_head[other]))), group))
     columns = (
         Column("encoder", "Encoder", "text"),
         Column("points", "Points", "spread"),
@@ -97,7 +97,8 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
     )
     note = (
         "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes, "
-        f"if it makes any; differences of shares in percentage points. {' '.join(basis(probes))}"
+        "if it makes any; differences of shares in percentage points. A converged classifier is logistic regression on the "
+        f"vectors that trained aggregators give. {' '.join(basis(probes))}"
     )
     return Table("gains", "What AbMILP gains", note, columns, tuple(rows))
 

@@ -1,11 +1,12 @@
 """What the stages measured, as frozen values: a head with its numbers over seeds, an encoder's attention; and their order."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from probe.result_files import REACHED
 from store.format.pretraining import UNKNOWN, Pretraining
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # the others follow, as `by_accuracy` has them where their probes are at hand
@@ -65,6 +66,7 @@ class Probe:
     aggregator: str = ""
     crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None in older files
     correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
+    member: str = "correct"  # of correct.npz
     test_images: str | None = None  # digest of the ids of these images; None in metrics of earlier versions
     cost: Mapping[str, int | None] = field(default_factory=dict)  # as `probe.cost.Cost` names it
     timing: Mapping[str, Any] = field(default_factory=dict)  # as `probe.timing.Timing` names it; empty if nothing was measured
@@ -131,6 +133,15 @@ def by_accuracy(probes: Iterable[Probe]) -> list[str]:
     means = {head: fmean(of_trained or of_untrained) for head, (of_trained, of_untrained) in scores.items()}
     others = sorted(set(means) - set(FIRST_HEADS), key=lambda head: (-means[head], head))
     return [head for head in FIRST_HEADS if head in means] + others
+
+
+def converged(probes: Mapping[tuple[str, str], Probe]) -> dict[tuple[str, str], Probe]:
+    """The same aggregators with a converged classifier in place of the trained one, where one was fitted."""
+    return {
+        key: replace(probe, measures={**probe.measures, "top1": probe.measures[REACHED]}, member="converged")
+        for key, probe in probes.items()
+        if REACHED in probe.measures
+    }
 
 
 def untrained(probes: Mapping[tuple[str, str], Probe]) -> set[str]:

@@ -1,16 +1,23 @@
 """Accuracy: encoder by head as in Table 1, and the published table beside it."""
 
+from collections.abc import Sequence
+
 from pipelines.report import gains
 from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.dashes import reasons
-from pipelines.report.measured import Measure
+from pipelines.report.measured import FIRST_HEADS, Measure
 from pipelines.report.published import table_1
 from pipelines.report.remarks import one_order, remarks
 from pipelines.report.scores import SENTENCE, TITLES, score_name
 from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, signed, spread, title
+from probe.result_files import REACHED, SHORT
 
+CONVERGED = (
+    "Converged: logistic regression to convergence on the vectors that the trained aggregator gives, its penalty selected on "
+    "held-out training images; where it is ahead, the head is not trained out. "
+)
 MANY = 8  # heads, of which more make a table that is folded: the leaderboard has the same numbers
 ENCODER = Column("encoder", "Encoder", "text")
 
@@ -37,9 +44,12 @@ def gains_table(inputs: Inputs) -> Table | None:
 
 def scores(inputs: Inputs) -> Table:
     """A row for each encoder that was probed, a column for each head; the highest means of a row, as shown, are marked."""
+    fitted = {head for (_, head), probe in inputs.probes.items() if REACHED in probe.measures}
+    beside = [head for head in FIRST_HEADS if head in fitted]
     columns = (
         ENCODER,
         *(Column(head, title(head), "spread") for head in inputs.heads),
+        *(Column(f"{head}_converged", f"{title(head)}, converged", "spread", apart=True) for head in beside),
         Column("abmilp_minus_cls", "AbMILP − [cls]", "spread", apart=True),
         Column("entropy", "Entropy", "spread", apart=True),
         Column("ln_T", "ln T"),
@@ -49,6 +59,7 @@ def scores(inputs: Inputs) -> Table:
     for encoder in _probed(inputs):
         best = max(round(probe.score.mean, 1) for probe in inputs.probes_of(encoder))
         cells = [spread(m, best=m is not None and round(m.mean, 1) == best) for m in _over_heads(inputs, encoder, name)]
+        cells += map(spread, _over_heads(inputs, encoder, REACHED, beside))
         abmilp, difference = inputs.probes.get((encoder, "abmilp")), gain(inputs, encoder)
         entropy = abmilp.measures.get("entropy") if abmilp else None
         apart = (change(difference), spread(entropy, 2), number(ceiling(abmilp)), effective(entropy.mean if entropy else None))
@@ -56,7 +67,8 @@ def scores(inputs: Inputs) -> Table:
     note = (
         f"{SENTENCE[name]} on the test images, %, mean ± standard deviation over seeds. Bold: the highest mean of a row. "
         "AbMILP − [cls]: points; the ± of a difference is the root of the summed variances of its two heads over seeds. "
-        f"Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the plain average. {EFFECTIVE}"
+        f"{CONVERGED if beside else ''}Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the plain "
+        f"average. {EFFECTIVE}"
     )
     if dashes := reasons(inputs.probes, _probed(inputs), inputs.heads):
         note += f" A dash: {dashes}."
@@ -81,11 +93,17 @@ def every_probe(inputs: Inputs) -> Table:
     """One row per encoder and head, with what was selected and the command that reproduces the numbers."""
     name = score_name(inputs.probes.values())
     trained = any(f"train_{name}" in probe.measures for probe in inputs.probes.values())  # older metrics lack it
+    beside = any(REACHED in probe.measures for probe in inputs.probes.values())
     columns = (
         ENCODER,
         Column("head", "Head", "text"),
         Column(name, f"{TITLES[name]}, %", "spread"),
         *((Column("top5", "Top-5, %", "spread"),) if name == "top1" else ()),
+        *(
+            (Column(REACHED, "Converged, %", "spread"), Column(SHORT, "Short of it, standard errors", "spread"))
+            if beside
+            else ()
+        ),
         *((Column(f"train_{name}", f"{TITLES[name]} in training, %", "spread"),) if trained else ()),
         Column("entropy", "Entropy, nats", "spread"),
         Column("ln_T", "ln T"),
@@ -98,13 +116,16 @@ def every_probe(inputs: Inputs) -> Table:
     for encoder in _probed(inputs):
         for probe in inputs.probes_of(encoder):
             entropy = probe.measures.get("entropy")
-            shown = (name, *(("top5",) if name == "top1" else ()), *((f"train_{name}",) if trained else ()), "entropy")
+            shown = (name, *(("top5",) if name == "top1" else ()), *((REACHED, SHORT) if beside else ()))
+            shown = (*shown, *((f"train_{name}",) if trained else ()), "entropy")
             measures = [spread(probe.measures.get(measure), 2) for measure in shown]
             names = (named(encoder, encoder in random), Cell(title(probe.head), probe.head))
             limit = (number(ceiling(probe)), effective(entropy.mean)) if entropy else (NOTHING, NOTHING)
             made = (Cell(probe.selected, probe.selected), Cell(probe.command, probe.command) if probe.command else NOTHING)
             rows.append(Row((*names, *measures, *limit, number(len(probe.seeds), 0), *made), muted=encoder in random))
     note = "Every probe: mean ± standard deviation over seeds, what was selected on what, and the command that reproduces it."
+    if beside:
+        note += f" {CONVERGED}Standard errors are of the paired difference over test images."
     if trained:
         note += f" {TITLES[name]} in training: in the last epoch, of each image when the head learnt from it."
     note = " ".join(filter(None, (note, EFFECTIVE, one_order(inputs.probes.values()))))
@@ -149,6 +170,6 @@ def _probed(inputs: Inputs) -> list[str]:
     return [encoder for encoder in inputs.encoders if inputs.probes_of(encoder)]
 
 
-def _over_heads(inputs: Inputs, encoder: str, name: str) -> list[Measure | None]:
-    probes = [inputs.probes.get((encoder, head)) for head in inputs.heads]
+def _over_heads(inputs: Inputs, encoder: str, name: str, heads: Sequence[str] | None = None) -> list[Measure | None]:
+    probes = [inputs.probes.get((encoder, head)) for head in (inputs.heads if heads is None else heads)]
     return [None if probe is None else probe.measures.get(name) for probe in probes]

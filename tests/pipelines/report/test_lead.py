@@ -175,3 +175,19 @@ def test_the_table_has_encoders_and_contrasts(tmp_path: Path) -> None:
     assert [row.muted for row in gains_table.rows[:5]] == [False, False, True, False, False]
     write_probe(tmp_path / "alone", "mae", "cls", 40.0)
     assert table(probes_of(tmp_path / "alone")) is None
+
+
+def test_gains_of_converged_classifiers_stand_below_those_of_trained_ones(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    right = {head: rng.random((2, 200)) < share for head, share in (("cls", 0.3), ("average", 0.4), ("abmilp", 0.5))}
+    converged = {head: rng.random((2, 200)) < share for head, share in (("cls", 0.6), ("abmilp", 0.7))}
+    for head, correct in right.items():
+        write_correct(write_probe(tmp_path, "mae", head, 0.0), correct, converged=converged.get(head))
+    gains_table = table(probes_of(tmp_path))
+    assert gains_table is not None
+    by_group = {row.group: row.cells for row in gains_table.rows}
+    trained, both = by_group["over [cls]"], by_group["over [cls], both with a converged classifier"]
+    assert trained[1].value == pytest.approx(100 * (right["abmilp"].mean() - right["cls"].mean()))
+    assert both[1].value == pytest.approx(100 * (converged["abmilp"].mean() - converged["cls"].mean()))
+    assert len(by_group) == 3  # nothing was fitted beside the average patch
+    assert trained[2].text != both[2].text  # intervals are of their own images

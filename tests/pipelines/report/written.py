@@ -119,13 +119,23 @@ def several_labels(folder: Path) -> None:
         (folder / "curves.csv").write_text("\n".join(map(",".join, rows)) + "\n")
 
 
-def write_correct(folder: Path, correct: np.ndarray, images: str | None = "images") -> Path:
-    """Say of a probe that `write_probe` wrote which test images each seed classifies correctly: bool [S, N]."""
-    np.savez_compressed(folder / "trained" / "correct.npz", correct=correct)
+def write_correct(
+    folder: Path, correct: np.ndarray, images: str | None = "images", converged: np.ndarray | None = None
+) -> Path:
+    """Say of a probe that `write_probe` wrote which test images each seed classifies correctly, bool [S, N].
+
+    Args:
+        converged: likewise of the converged classifiers beside it.
+    """
+    beside = {} if converged is None else {"converged": converged}
+    np.savez_compressed(folder / "trained" / "correct.npz", correct=correct, **beside)
     metrics = json.loads((folder / "metrics.json").read_text())
     values = 100 * correct.mean(1)
     measured = {"mean": values.mean(), "std": values.std(ddof=1) if len(values) > 1 else 0.0, "values": values.tolist()}
     metrics |= {"n_test": correct.shape[1], "seeds": list(range(len(correct))), "top1": measured}
+    if converged is not None:
+        reached = (100 * converged.mean(1)).tolist()
+        metrics["converged_top1"] = {"mean": float(np.mean(reached)), "std": float(np.std(reached, ddof=1)), "values": reached}
     (folder / "metrics.json").write_text(json.dumps(metrics | ({} if images is None else {"test_images": images})))
     return folder
 
