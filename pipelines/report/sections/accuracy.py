@@ -67,8 +67,8 @@ def scores(inputs: Inputs) -> Table:
     note = (
         f"{SENTENCE[name]} on the test images, %, mean ± standard deviation over seeds. Bold: the highest mean of a row. "
         "AbMILP − [cls]: points; the ± of a difference is the root of the summed variances of its two heads over seeds. "
-        f"{CONVERGED if beside else ''}Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the plain "
-        f"average. {EFFECTIVE}"
+        f"{CONVERGED if beside else ''}Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the "
+        f"plain average. {EFFECTIVE}"
     )
     if dashes := reasons(inputs.probes, _probed(inputs), inputs.heads):
         note += f" A dash: {dashes}."
