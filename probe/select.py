@@ -71,13 +71,13 @@ class Selected:
 def select(
     plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
 ) -> dict[str, Selected]:
-    """The setting of each head: of those that the held-out images don't tell from the best, the one with the strongest decay.
+    """The setting of each head: the best learning rate, with the strongest decay that is not told from the best one.
 
     All settings of all heads train in one pass over the images that are not held out, and are judged once, by those that are.
     A setting is told from the best, on average over seeds, where it is behind by more than one standard error of the paired
-    difference (Hastie et al., The Elements of Statistical Learning, 7.10); with several labels an image nothing but equality
-    is. Of equally strong decays the best wins, then the first: no learning rate is simpler than another. A setting with which a
-    seed diverged is not chosen, and one with which weights collapsed only where all others did.
+    difference (Hastie et al., The Elements of Statistical Learning, 7.10); with several labels an image where it is behind at
+    all. No learning rate is simpler than another, so the rate is that of the best setting, of equally good ones of the first. A
+    setting with which a seed diverged is not chosen, and one with which weights collapsed only where all others did.
 
     Args:
         chosen_before: settings of heads that are kept, which stay.
@@ -191,12 +191,14 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Pass
         and candidate["collapsed"] == tried[best].collapsed
         and candidate["behind"] <= (candidate["error"] or 0.0)
     ]
-    winner = max(alike, key=lambda candidate: (candidate["weight_decay"], candidate["mean"]))
+    best_lr = compared[best]["base_lr"]
+    winner = max((c for c in alike if c["base_lr"] == best_lr), key=lambda candidate: candidate["weight_decay"])
     if len(alike) > 1:
         rates, decays = ([candidate[key] for candidate in alike] for key in ("base_lr", "weight_decay"))
         notes.append(
             f"{n_images:,} images do not tell {len(alike)} of {len(tried)} settings apart (one standard error): base_lr "
-            f"{min(rates):g} to {max(rates):g}, weight_decay {min(decays):g} to {max(decays):g}; the strongest decay was taken"
+            f"{min(rates):g} to {max(rates):g}, weight_decay {min(decays):g} to {max(decays):g}; the best rate was taken, "
+            "with the strongest decay"
         )
     for parameter, grid in (("base_lr", plan.base_lrs), ("weight_decay", plan.weight_decays)):
         if len(grid) > 1 and winner[parameter] in (min(grid), max(grid)) and winner[parameter] > 0:

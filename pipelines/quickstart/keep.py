@@ -6,17 +6,20 @@
 
 FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json and description.json
 into OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify
-correctly (trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. The report shows quickstart/full/probes beside
-the quickstart's own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes the figures of README and
-of docs/results.md from both.
+correctly (trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. Other draws of a random twin's weights,
+ENCODER-1, ENCODER-2, …, are kept as further seeds of ENCODER. The report shows quickstart/full/probes beside the quickstart's
+own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes the figures of README and of docs/results.md
+from both.
 """
 
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from pipelines.parameters.names import check_name
@@ -29,11 +32,14 @@ from pipelines.report.gains import basis
 from pipelines.report.lead import headline, verdicts
 from pipelines.report.sections.accuracy import gains_table, scores
 from pipelines.report.sections.datasets import by_head
+from probe.result_arrays import array_of
+from probe.result_files import METRICS, over_seeds, read_result, write_result
 from store import BeyondClsError
 
 MAIN_HEADS = ("cls", "average", "abmilp")
 KEPT = ("metrics.json", "description.json", "timing.json")  # of which timing.json is only on the machine that measured it
 BY_IMAGE = (*MAIN_HEADS, "cls-average")  # whose trained/correct.npz is kept
+DRAW = re.compile(r"(.*-random)-\d+")  # an encoder that is another draw of a twin's weights
 ATTENTION = ("summary.json", "statistics.csv", "heads.csv")
 
 
@@ -73,11 +79,41 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
         if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():
             (place / "trained").mkdir()
             shutil.copyfile(correct, place / "trained" / "correct.npz")
+    _join_draws(out / "probes" / data)
     for statistics in sorted(folder.glob(f"attention/{data}/{encoders}/")):
+        if DRAW.fullmatch(statistics.name):
+            continue
         place = out / "attention" / data / statistics.name
         place.mkdir(parents=True)
         for name in ATTENTION:
             shutil.copyfile(statistics / name, place / name)
+
+
+def _join_draws(probes: Path) -> None:
+    """Make one result of those of a twin and of other draws of its weights: their seeds side by side."""
+    by_twin: dict[str, list[Path]] = {}
+    for folder in sorted(place for place in probes.iterdir() if place.is_dir()):
+        if match := DRAW.fullmatch(folder.name):
+            by_twin.setdefault(match[1], []).append(folder)
+    for twin, others in by_twin.items():
+        for head in sorted(place for place in (probes / twin).iterdir() if place.is_dir()):
+            parts = [head, *(draw / head.name for draw in others if (draw / head.name).is_dir())]
+            results = [read_result(part / METRICS) for part in parts]
+            joined = dict(results[0])
+            for name, value in joined.items():
+                if isinstance(value, dict) and "values" in value:
+                    joined[name] = over_seeds([v for result in results for v in result[name]["values"]])
+            joined |= {"seeds": [seed for result in results for seed in result["seeds"]], "draws": len(results)}
+            joined["notes"] = [f"seeds of {len(results)} draws of the weights", *results[0].get("notes", ())]
+            write_result(head / METRICS, joined)
+            files = [part / "trained" / "correct.npz" for part in parts]
+            if all(file.is_file() for file in files):
+                arrays = [
+                    {name: array_of(file, "[seeds, images]", name) for name in ("correct", "converged")} for file in files
+                ]
+                np.savez_compressed(files[0], **{name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]})
+        for folder in others:
+            shutil.rmtree(folder)
 
 
 def _metrics(folder: Path, patterns: Iterable[str]) -> list[Path]:

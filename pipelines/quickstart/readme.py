@@ -23,9 +23,11 @@ from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.estimate import estimates
 from pipelines.report.gains import basis, gains
 from pipelines.report.lead import AGREES, FAILS, headline, verdicts
+from pipelines.report.measured import converged
 from pipelines.report.sections.views import STUDY, best_stored, finding
 from pipelines.report.studies import by_encoder
 from pipelines.report.tables import listed, plus_minus, points, signed, title
+from probe.result_files import REACHED
 from store import BeyondClsError
 
 KEPT = {"quickstart/results": "cifar10", "quickstart/full": "cifar10-60000"}  # by folder, the data set
@@ -83,20 +85,30 @@ def _card(root: Path, encoder: str) -> dict:
 
 
 def table(inputs: Inputs, notes: Mapping[str, str], digits: int) -> str:
-    """A row for each encoder that was probed; accuracies, and what AbMILP gains over [cls]. Bold: the highest mean of a row."""
+    """A row for each encoder that was probed: accuracies, in brackets those of converged classifiers, and what AbMILP gains.
+
+    Bold: the highest mean of a row.
+    """
     encoders = [encoder for encoder in ROWS if inputs.probes_of(encoder)]
     heads = [head for head in HEADS if all((encoder, head) in inputs.probes for encoder in encoders)]
     columns = ["encoder", *(HEADS[head] for head in heads), "AbMILP − [cls]", "of [cls]’s errors"]
+    gained, beside = gains(inputs.probes), gains(converged(inputs.probes))
+    columns += ["both converged"] * bool(beside)
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    gained = gains(inputs.probes)
     for encoder in encoders:
         measures = [inputs.probes[encoder, head].measures["top1"] for head in heads]
         best = max(round(measure.mean, digits) for measure in measures)
         shown = [(plus_minus(m, digits), round(m.mean, digits) == best) for m in measures]
         gain = gained[encoder, "cls"]
         cells = [f"**{text}**" if bold else text for text, bold in shown]
+        for i, head in enumerate(heads):
+            if (reached := inputs.probes[encoder, head].measures.get(REACHED)) is not None:
+                cells[i] += f" ({reached.mean:.{digits}f})"
         cells.append(_with_bounds(signed(gain.points.mean), gain.points.bounds()))
         cells.append("–" if gain.share is None else _with_bounds(f"{gain.share.mean:.1f} %", gain.share.bounds()))
+        if beside:
+            both = beside[encoder, "cls"].points
+            cells.append(_with_bounds(signed(both.mean), both.bounds()))
         note = f", {notes[encoder]}" if encoder in notes else ""
         lines.append("| " + " | ".join([ROWS[encoder].format(note), *cells]) + " |")
     return "\n".join(lines)

@@ -61,6 +61,25 @@ def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(ru
     assert "| mocov3 | 1 | 0.750 ± 0.125 |" in text
 
 
+def test_other_draws_of_a_twin_are_further_seeds(run: Path, tmp_path: Path) -> None:
+    right = np.random.default_rng(0).random((2, 3, 2, 40)) < 0.4  # trained and converged, of three draws and two seeds
+    for draw, name in enumerate(("random", "random-1", "random-2")):
+        folder = run / "probes" / DATA / f"quickstart-{name}" / "cls"
+        write_correct(write_probe(folder.parents[1], folder.parent.name, "cls", 0.0), right[0, draw], converged=right[1, draw])
+    write_attention(run / "attention" / DATA, "quickstart-random-1", "d")
+    main(run, DATA, tmp_path / "out")
+    inputs = kept(tmp_path / "out", DATA)
+    assert {e for e in inputs.encoders if e.startswith("quickstart")} == {"quickstart-random"}
+    probe = inputs.probes["quickstart-random", "cls"]
+    assert probe.measures["top1"].mean == pytest.approx(100 * right[0].mean())
+    assert probe.measures["converged_top1"].values == pytest.approx(100 * right[1].mean(-1).ravel())
+    assert (probe.recorded["draws"], len(probe.seeds)) == (3, 6)
+    assert probe.correct is not None
+    with np.load(probe.correct) as file:
+        assert np.array_equal(file["correct"], right[0].reshape(6, 40))
+        assert np.array_equal(file["converged"], right[1].reshape(6, 40))
+
+
 def test_studies_with_other_recipes_stay_behind(run: Path, tmp_path: Path) -> None:
     write_probe(run / "studies" / DATA / "other", "mae", "abmilp", 56.0)
     main(run, DATA, tmp_path / "out")

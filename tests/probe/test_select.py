@@ -101,11 +101,12 @@ class TestOneStandardError:
     def test_the_strongest_decay_that_is_not_told_from_the_best(self, sets):
         # The difference of two sets of images of which one has k more is k / N ± sqrt(k (1 - k / N) / (N - 1) / N).
         table = {(0.1, 0.0): right(40), (0.1, 0.1): right(40, 1), (0.1, 0.2): right(34)}
+        table |= {(0.2, decay): right(40, 2) if decay else right(1) for _, decay in table}
         chosen = self.chosen(table, sets)
         assert (chosen.base_lr, chosen.weight_decay) == (0.1, 0.1)
         assert chosen.candidates[2]["behind"] == pytest.approx(100 * 6 / N)
         assert chosen.candidates[2]["error"] == pytest.approx(100 * math.sqrt(6 * (1 - 6 / N) / (N - 1) / N))
-        assert any("do not tell 2 of 3 settings apart" in note for note in chosen.notes)
+        assert any("do not tell 4 of 6 settings apart" in note for note in chosen.notes)
 
     def test_a_lower_rate_is_no_simpler(self, sets):
         table = {(0.1, 0.0): right(39), (0.3, 0.0): right(40, 2), (1.0, 0.0): right(40, 1), (3.0, 0.0): right(41, 4)}
