@@ -34,6 +34,7 @@ OTHERS = (
     "composed",
     "composed_dense",
     "dense",
+    "whole",
     "localised",
     "tables",
     "other_probes",

@@ -68,6 +68,7 @@ def shrink(params: dict[str, Any]) -> None:
         "by_block",
         "divergence",
         "composed",
+        "whole",
         "localised",
         "tables",
         "dense",

@@ -163,7 +163,7 @@ class TestWhatTheStagesRead:
     def test_each_name_is_missed_and_the_line_to_add_suffices(self):
         finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
         matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
-        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "localised", "tables"}
+        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "whole", "localised", "tables"}
         assert {match[1] for match in matches} == {*PARAMS} - assumed - {"store"}, "which no stage reads"
         assert "own_heads: {}" in [match[2] for match in matches]
         assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]

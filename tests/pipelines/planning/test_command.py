@@ -29,6 +29,7 @@ PROJECT: dict[str, Any] = {
     "heads": {"abmilp": {}},
     "probe": {"seeds": [0, 1], "epochs": 3, "warmup_epochs": 0},
     "studies": {"one": {"study": "s", "dataset": "cifar10", "encoder": "tiny", "joined": "tiny", "heads": {"max": {}}}},
+    "whole": {"tiny": {"dataset": "cifar10", "encoder": "tiny"}},
     "block_studies": {
         "two": {"study": "b", "dataset": "cifar10", "encoder": "tiny", "stored": "0,1", "heads": {"abmilp": {"blocks": [0, 1]}}}
     },
@@ -72,6 +73,7 @@ def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
         "study": 1,
         "extract-blocks": 2,
         "study-blocks": 1,
+        "extract-whole": 1,
         "attention": 3,
     }
     # 16 patch tokens, 32 wide, in float16.
