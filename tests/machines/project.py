@@ -70,7 +70,6 @@ def shrink(params: dict[str, Any]) -> None:
         "composed",
         "whole",
         "localised",
-        "tables",
         "dense",
         "composed_dense",
     ):
