@@ -1,10 +1,12 @@
 """A head: an aggregator and a classifier."""
 
+from pathlib import Path
 from typing import Self
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from probe.aggregators import Aggregator, Features
@@ -20,9 +22,12 @@ TOKENS = ("patch", "cls", "registers")
 
 
 class FinalNorm(nn.Module):
-    """The encoder's last LayerNorm, which is not yet applied to stored tokens; frozen."""
+    """The encoder's last norm, which is not yet applied to stored tokens; frozen.
 
-    def __init__(self, weight: Float[Tensor, "D"], bias: Float[Tensor, "D"], eps: float):
+    A LayerNorm; without weight and bias, an RMSNorm.
+    """
+
+    def __init__(self, weight: Float[Tensor, "D"] | None, bias: Float[Tensor, "D"] | None, eps: float):
         super().__init__()
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
@@ -35,21 +40,32 @@ class FinalNorm(nn.Module):
         Raises:
             StoreError: the encoder has no final norm.
         """
-        if "norm/weight" not in store.arrays:
+        eps, has_arrays = store.attributes["norm_eps"], "norm/weight" in store.arrays
+        if eps is None:
             raise StoreError(
                 f"{store.where} ({store.attributes['encoder']}) has no final norm to apply; train this head without final_norm"
             )
-        weight, bias = (torch.from_numpy(store.array(f"norm/{name}").all()) for name in ("weight", "bias"))
-        return cls(weight, bias, store.attributes["norm_eps"])
+        names = ("weight", "bias")
+        weight, bias = (torch.from_numpy(store.array(f"norm/{name}").all()) if has_arrays else None for name in names)
+        return cls(weight, bias, eps)
+
+    @classmethod
+    def saved_with(cls, parameters: Path, dim: int, eps: float | None) -> Self | None:
+        """One that the parameters of a head fit, which are in this file; None without eps."""
+        if eps is None:
+            return None
+        with safe_open(parameters, "pt") as content:
+            has_arrays = "final_norm.weight" in content.keys()  # noqa: SIM118
+        return cls(*((torch.zeros(dim), torch.zeros(dim)) if has_arrays else (None, None)), float(eps))
 
     def forward(self, features: Features) -> dict[str, Tensor]:
         """Normalised tokens; other features are unchanged."""
-        return {
-            kind: F.layer_norm(values, values.shape[-1:], self.weight, self.bias, self.eps)  # type: ignore[arg-type]
-            if kind_of(kind) in TOKENS
-            else values
-            for kind, values in features.items()
-        }
+        return {kind: self._norm(values) if kind_of(kind) in TOKENS else values for kind, values in features.items()}
+
+    def _norm(self, tokens: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        if self.weight is None:
+            return F.rms_norm(tokens, tokens.shape[-1:], eps=self.eps)
+        return F.layer_norm(tokens, tokens.shape[-1:], self.weight, self.bias, self.eps)  # type: ignore[arg-type]
 
 
 class Head(nn.Module):

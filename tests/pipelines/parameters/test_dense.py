@@ -185,7 +185,12 @@ class TestRecipes:
             ("--task segment --dataset camvid", ["ks 1, 5 dense.segment.camvid", "batch_size 16 default"]),
             (
                 "--task detect --dataset shop --encoder simmim-b16",
-                ["block 8 encoders.simmim-b16", "lr 0.001 preset small", "epochs 9 dense.detect.shop", "optimiser adamw default"],
+                [
+                    "block 8 encoders.simmim-b16",
+                    "lr 0.001 preset small",
+                    "epochs 9 dense.detect.shop",
+                    "optimiser adamw default",
+                ],
             ),
             ("--encoder mae-b16 --dataset shop --split train", ["crop_mode border dense.datasets.shop"]),
             ("", ["dense camvid, shop", "segment camvid", "detect shop"]),
