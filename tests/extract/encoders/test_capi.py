@@ -14,7 +14,6 @@ from probe.head import FinalNorm
 from probe.saved import load_probe, save_probe
 from tests.extract.extracting import extract
 
-
 SMALL = {"img_size": 56, "depth": 1, "dim": 32, "n_heads": 2}
 
 
