@@ -111,6 +111,7 @@ def test_heads_of_studies_are_in_no_group(tmp_path):
             "datasets: {b: {}}\ndivergence: [e]",
             r"is a list, .*; write divergence: \{e: \{dataset: b, encoder: e\}\}",
         ),
+        ("datasets: [a]\ntables: {t: {reads: probes}}", "tables is not read any more; .* paper/tables.yaml"),
         ("datasets: [a]\ncompose: {seed: 0}", r"compose is of one data set, .*; write composed: \{a: "),
     ],
 )
