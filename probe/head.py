@@ -56,7 +56,8 @@ class FinalNorm(nn.Module):
             return None
         with safe_open(parameters, "pt") as content:
             has_arrays = "final_norm.weight" in content.keys()  # noqa: SIM118
-        return cls(*((torch.zeros(dim), torch.zeros(dim)) if has_arrays else (None, None)), float(eps))
+        weight, bias = (torch.zeros(dim) if has_arrays else None for _ in range(2))
+        return cls(weight, bias, float(eps))
 
     def forward(self, features: Features) -> dict[str, Tensor]:
         """Normalised tokens; other features are unchanged."""

@@ -113,7 +113,8 @@ def smaller(encoders: Sequence[str], sets: Sequence[str]) -> Callable[[dict[str,
         params["encoders"] = {name: {**PARAMS["encoders"][name], **small(name)} for name in encoders}
         for section in ("studies", "block_studies", "divergence", "whole", "localised", "by_block"):
             entries = PARAMS[section].items()
-            kept = {name: e for name, e in entries if {e["encoder"], e.get("joined", e["encoder"])} <= {*encoders}}
+            of_some = {name: e for name, e in entries if e["dataset"] in sets}
+            kept = {name: e for name, e in of_some.items() if {e["encoder"], e.get("joined", e["encoder"])} <= {*encoders}}
             params[section] = {name: {**entry, **(BRIEF if "stud" in section else {})} for name, entry in kept.items()}
         params["datasets"] = {name: {**PARAMS["datasets"][name], **BRIEF} for name in sets}
         params["probe"]["seeds"] = [0]
