@@ -24,10 +24,13 @@ TOKENS = ("patch", "cls", "registers")
 class FinalNorm(nn.Module):
     """The encoder's last norm, which is not yet applied to stored tokens; frozen.
 
-    A LayerNorm; without weight and bias, an RMSNorm.
+    A LayerNorm; with a weight and a bias of no channels, an RMSNorm.
     """
 
-    def __init__(self, weight: Float[Tensor, "D"] | None, bias: Float[Tensor, "D"] | None, eps: float):
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, weight: Float[Tensor, "D"], bias: Float[Tensor, "D"], eps: float):
         super().__init__()
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
@@ -46,27 +49,28 @@ class FinalNorm(nn.Module):
                 f"{store.where} ({store.attributes['encoder']}) has no final norm to apply; train this head without final_norm"
             )
         names = ("weight", "bias")
-        weight, bias = (torch.from_numpy(store.array(f"norm/{name}").all()) if has_arrays else None for name in names)
+        weight, bias = (torch.from_numpy(store.array(f"norm/{n}").all()) if has_arrays else torch.zeros(0) for n in names)
         return cls(weight, bias, eps)
 
     @classmethod
     def saved_with(cls, parameters: Path, dim: int, eps: float | None) -> Self | None:
-        """One that the parameters of a head fit, which are in this file; None without eps."""
+        """One for the parameters of a head that are in this file; None without eps."""
         if eps is None:
             return None
+        name = "final_norm.weight"
         with safe_open(parameters, "pt") as content:
-            has_arrays = "final_norm.weight" in content.keys()  # noqa: SIM118
-        weight, bias = (torch.zeros(dim) if has_arrays else None for _ in range(2))
-        return cls(weight, bias, float(eps))
+            is_rms = name in content.keys() and content.get_slice(name).get_shape() == [0]  # noqa: SIM118
+        n = 0 if is_rms else dim
+        return cls(torch.zeros(n), torch.zeros(n), float(eps))
 
     def forward(self, features: Features) -> dict[str, Tensor]:
         """Normalised tokens; other features are unchanged."""
         return {kind: self._norm(values) if kind_of(kind) in TOKENS else values for kind, values in features.items()}
 
     def _norm(self, tokens: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        if self.weight is None:
+        if not self.weight.numel():
             return F.rms_norm(tokens, tokens.shape[-1:], eps=self.eps)
-        return F.layer_norm(tokens, tokens.shape[-1:], self.weight, self.bias, self.eps)  # type: ignore[arg-type]
+        return F.layer_norm(tokens, tokens.shape[-1:], self.weight, self.bias, self.eps)
 
 
 class Head(nn.Module):
