@@ -74,7 +74,7 @@ def _training(
 
 
 def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset: str | None) -> "dict[str, Given]":
-    """Options of a dense task: what the file gives, and in words what the command does by default."""
+    """Options of a dense task: what the file gives, what its preset adds, and in words what the command does by default."""
     from pipelines.parameters.dense import of_task
     from pipelines.parameters.layers import Given
     from pipelines.parameters.recipes import OPTIONS
@@ -86,6 +86,12 @@ def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset:
     if dataset is None:
         raise BeyondClsError(f"--task {task} is asked of a data set; give --dataset, one of dense.{task}")
     given = of_task(params, task, OPTIONS[task], dataset, encoder)
+    if task == "detect":
+        from probe.detection.recipe import preset_of_detection
+
+        preset = given["preset"].value if "preset" in given else None
+        of_preset = {name: value for part in preset_of_detection(preset) for name, value in part.items()}
+        given = {name: Given(value, f"preset {preset}") for name, value in of_preset.items()} | given
     defaults = {name: option.default for name, option in OPTIONS[task].items() if option.default and name not in given}
     return given | {name: Given(default, "default") for name, default in defaults.items()}
 

@@ -1,10 +1,12 @@
 """A head: an aggregator and a classifier."""
 
+from pathlib import Path
 from typing import Self
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from probe.aggregators import Aggregator, Features
@@ -20,7 +22,13 @@ TOKENS = ("patch", "cls", "registers")
 
 
 class FinalNorm(nn.Module):
-    """The encoder's last LayerNorm, which is not yet applied to stored tokens; frozen."""
+    """The encoder's last norm, which is not yet applied to stored tokens; frozen.
+
+    A LayerNorm; with a weight and a bias of no channels, an RMSNorm.
+    """
+
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, weight: Float[Tensor, "D"], bias: Float[Tensor, "D"], eps: float):
         super().__init__()
@@ -35,21 +43,34 @@ class FinalNorm(nn.Module):
         Raises:
             StoreError: the encoder has no final norm.
         """
-        if "norm/weight" not in store.arrays:
+        eps, has_arrays = store.attributes["norm_eps"], "norm/weight" in store.arrays
+        if eps is None:
             raise StoreError(
                 f"{store.where} ({store.attributes['encoder']}) has no final norm to apply; train this head without final_norm"
             )
-        weight, bias = (torch.from_numpy(store.array(f"norm/{name}").all()) for name in ("weight", "bias"))
-        return cls(weight, bias, store.attributes["norm_eps"])
+        names = ("weight", "bias")
+        weight, bias = (torch.from_numpy(store.array(f"norm/{n}").all()) if has_arrays else torch.zeros(0) for n in names)
+        return cls(weight, bias, eps)
+
+    @classmethod
+    def saved_with(cls, parameters: Path, dim: int, eps: float | None) -> Self | None:
+        """One for the parameters of a head that are in this file; None without eps."""
+        if eps is None:
+            return None
+        name = "final_norm.weight"
+        with safe_open(parameters, "pt") as content:
+            is_rms = name in content.keys() and content.get_slice(name).get_shape() == [0]  # noqa: SIM118
+        n = 0 if is_rms else dim
+        return cls(torch.zeros(n), torch.zeros(n), float(eps))
 
     def forward(self, features: Features) -> dict[str, Tensor]:
         """Normalised tokens; other features are unchanged."""
-        return {
-            kind: F.layer_norm(values, values.shape[-1:], self.weight, self.bias, self.eps)  # type: ignore[arg-type]
-            if kind_of(kind) in TOKENS
-            else values
-            for kind, values in features.items()
-        }
+        return {kind: self._norm(values) if kind_of(kind) in TOKENS else values for kind, values in features.items()}
+
+    def _norm(self, tokens: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        if not self.weight.numel():
+            return F.rms_norm(tokens, tokens.shape[-1:], eps=self.eps)
+        return F.layer_norm(tokens, tokens.shape[-1:], self.weight, self.bias, self.eps)
 
 
 class Head(nn.Module):

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -93,8 +92,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
 
         def build() -> Head:
-            norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), eps)
-            return spec.build(dim, n_patches, n_classes, norm)
+            return spec.build(dim, n_patches, n_classes, FinalNorm.saved_with(parameters, dim, eps))
 
         head = build() if is_custom(spec.aggregator) else made(build, parameters, dim, n_classes)
         head.load_state_dict(_in_shape(load_file(parameters), head), strict=True)

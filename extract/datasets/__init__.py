@@ -27,6 +27,7 @@ from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS
 from store.bars import Bars
 from store.errors import unknown
+from store.loading.select import read_ids, rows_named
 
 DATASETS: dict[str, Plain | Published] = {
     "tars": TARS,
@@ -62,6 +63,7 @@ def open_images(
     allow_left_out: bool = False,
     allow_outside: bool = False,
     max_pixels: int | None = None,
+    ids: Path | str | None = None,
 ) -> ImageSet:
     """Images of a source; its form is recognised by its files unless given.
 
@@ -76,8 +78,10 @@ def open_images(
         allow_outside: let paths of a .csv lead out of its folder. Only for a list that you wrote: others could name any file.
         max_pixels: of the largest image that is decoded; by default Pillow's limit, which guards against files that unpack to
             more than memory holds.
+        ids: file that lists the images to take, an id or file name a line; they stay in the order of the source.
 
     Raises:
+        StoreError: `ids` cannot be read, or names images that are not there, or one twice.
         DataError: unknown form or split, no such source, no images, or too many that are left out.
     """
     form, source, split = _locate(source, form, split)
@@ -95,6 +99,9 @@ def open_images(
         images = DATASETS[form].images(form, source, classes, split)
     if not allow_left_out:
         images.left_out.check(source, len(images))
+    if ids is not None:
+        named = rows_named([sample.id for sample in images.samples], read_ids(Path(ids)), source)
+        images = images.part(sorted(map(int, named)))
     return images.with_pixels(pixels)
 
 

@@ -200,17 +200,11 @@ class ImageSet:
 
     def part(self, rows: Sequence[int]) -> "ImageSet":
         """A set of some of the images, in the order of `rows`."""
-        samples = [self.samples[row] for row in rows]
-        part = ImageSet(
-            self.source,
-            samples,
-            self.classes,
-            multilabel=self.multilabel,
-            resources=self._resources,
-            truths=self.truths,
-            usual_truths=self.usual_truths,
-        )
-        return part.with_pixels(self.pixels)
+        part = copy.copy(self)
+        part.samples, part.problems, part.left_out, part._columns = [self.samples[row] for row in rows], [], LeftOut(), {}
+        for name in ("n_boxes", "class_counts", "digest", "image_digests"):
+            part.__dict__.pop(name, None)
+        return part
 
     def truth_columns(self, name: str) -> TruthColumns:
         """Truths of all images, as a store keeps them; read once.

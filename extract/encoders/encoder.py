@@ -189,8 +189,13 @@ class Encoder:
         return getattr(self.model, "attn_pool", None) is not None
 
     def norm(self) -> tuple[dict[str, Tensor], float | None]:
-        """Weight and bias of the final norm, and its eps; empty and None where the encoder has none before pooling."""
+        """Weight and bias of the final norm, and its eps; empty and None where the encoder has none before pooling.
+
+        An RMSNorm without parameters (CAPI's) has its eps alone.
+        """
         norm = getattr(self.model, "norm", None)
+        if isinstance(norm, nn.RMSNorm) and norm.weight is None:
+            return {}, norm.eps
         if not isinstance(norm, nn.LayerNorm):
             return {}, None
         return {n: p.detach().cpu().float() for n, p in norm.named_parameters()}, norm.eps

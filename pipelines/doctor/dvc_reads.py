@@ -71,6 +71,5 @@ def _value(key: str, params: Mapping[str, Any], entry: Any) -> str:
         "dataset": next(iter(datasets_of(params)), "DATASET"),
         "encoder": encoder,
         "joined": mapping(key, entry).get("encoder", encoder),
-        "beside": NOWHERE,
     }
     return str(values.get(key, key.upper()))

@@ -34,8 +34,8 @@ OTHERS = (
     "composed",
     "composed_dense",
     "dense",
+    "whole",
     "localised",
-    "tables",
     "other_probes",
     "other_studies",
 )
@@ -67,7 +67,7 @@ def check(machine: Machine) -> Finding:
             refuse_mistakes()
         except BeyondClsError as error:
             problems.append(str(error))
-    notes += [unknown("section", name, SECTIONS) for name in params if name not in (*SECTIONS, "compose")]
+    notes += [unknown("section", name, SECTIONS) for name in params if name not in (*SECTIONS, "compose", "tables")]
     notes += [] if problems else _outdated(machine.folder, params)
     observed = f"encoders: {len(encoders)}, heads: {len(heads)}, studies: {len(studies)}"
     if problems:
@@ -81,6 +81,8 @@ def _outdated(folder: Path, params: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(encoders := params.get("divergence"), list):
         written = ", ".join(f"{name}: {{dataset: {dataset}, encoder: {name}}}" for name in encoders)
         yield f"divergence is a list, which `dvc repro` does not read any more; write divergence: {{{written}}}"
+    if params.get("tables"):
+        yield "tables is not read any more; write each as a stage of a dvc.yaml, as paper/tables.yaml does"
     if "compose" in params:
         yield f"compose is of one data set, which `dvc repro` does not read any more; write composed: {{{dataset}: …}}"
         params = {"composed": {}, **params}

@@ -13,7 +13,8 @@ from store.errors import unknown
 OF_OPENING = {
     "train": "split of the training images (train)",
     "test": "split of the test images (test)",
-    **{name: option.help for name, option in IMAGES.items() if name != "split"},
+    "train_ids": "file in its folder that lists the training images to take, an id or file name a line",
+    **{name: option.help for name, option in IMAGES.items() if name not in ("split", "ids")},
 }
 # … what is decoded and kept of them, …
 OF_EXTRACTION = {

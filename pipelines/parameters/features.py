@@ -6,7 +6,7 @@ from pipelines.parameters.options import Option
 from pipelines.parameters.params import integers, numbers
 
 OWN = "the encoder's own"
-# Arguments of `open_images`. All but the split may also be in the entry of a data set in params.yaml.
+# Arguments of `open_images`. All but the split may also be in the entry of a data set in params.yaml, `ids` as `train_ids`.
 IMAGES = {
     "form": Option(str, "tars, folder, csv, imagenet, …; seen from the data by default"),
     "split": Option(str, "split of a published data set, e.g. train"),
@@ -17,6 +17,7 @@ IMAGES = {
         flags="--allow-left-out",
     ),
     "max_pixels": Option(int, "of the largest image that is decoded", "178,956,970, as Pillow has it", least=1),
+    "ids": Option(str, "take the images that this file lists, an id or file name a line, e.g. ImageNet 1 %", "all"),
     "allow_outside": Option(
         bool, "let paths of a .csv that you wrote yourself lead out of its folder", flags="--allow-outside"
     ),

@@ -32,9 +32,12 @@ def images_of(params: Mapping[str, Any], dataset: str, split: str | None) -> dic
         raise BeyondClsError(
             f"{where} in the parameter file is {folder!r}, expected the folder that holds {dataset!r}, e.g. data"
         )
-    options = {name: values[name] for name in IMAGES if name != "split" and values.get(name) is not None}
+    folder = f"{str(folder).rstrip('/')}/{dataset}"
+    options = {name: values[name] for name in IMAGES if name not in ("split", "ids") and values.get(name) is not None}
+    if split != "test" and values.get("train_ids") is not None:
+        options["ids"] = f"{folder}/{values['train_ids']}"
     for name, value in options.items():
         check_type(f"the {name} of data set {dataset!r} in the parameter file", value, IMAGES[name].type)
     if split is not None:
         options["split"] = str(values.get(split) or split)
-    return {"data": f"{str(folder).rstrip('/')}/{dataset}", **options}
+    return {"data": folder, **options}

@@ -12,11 +12,11 @@ EXPECTED = "letters, digits, and . _ + - after the first one, 100 at most"
 # Where there are names, as keys or in a list (`*`: in each entry), …
 NAMED = (
     *("encoders", "datasets", "cls_heads", "heads", "own_heads", "by_block", "divergence", "composed", "composed_dense"),
-    *("localised", "tables", "studies", "studies.*.heads", "block_studies", "block_studies.*.heads"),
+    *("whole", "localised", "studies", "studies.*.heads", "block_studies", "block_studies.*.heads"),
     *("dense.datasets", "dense.segment", "dense.detect"),
 )
 # … and where an entry names others, which need not be in the file.
-NAMING = ("studies", "block_studies", "by_block", "divergence", "localised", "composed_dense")
+NAMING = ("studies", "block_studies", "by_block", "divergence", "whole", "localised", "composed_dense")
 OTHERS = ("study", "dataset", "encoder", "joined", "features", "head", "photographs")
 
 

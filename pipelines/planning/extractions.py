@@ -30,7 +30,7 @@ def extractions(
     sizes: Mapping[str, Sizes],
     machine: Machine,
 ) -> Iterator[Work]:
-    """Work of `extract`, `extract-blocks` and `attention`."""
+    """Work of `extract`, `extract-blocks`, `extract-whole` and `attention`."""
     for name, measured in encoders.by_name.items():
         for dataset in sizes:
             for split in SPLITS:
@@ -44,6 +44,9 @@ def extractions(
             views = n_views(params, given, name, dataset, split)
             n_images = getattr(sizes[dataset], split)
             yield extraction("extract-blocks", split, name, dataset, measured, n_images, views, machine)
+    for entry in section(params, "whole").values():
+        name, dataset = entry["encoder"], entry["dataset"]
+        yield extraction("extract-whole", "test", name, dataset, encoders.by_name[name], sizes[dataset].test, 1, machine)
 
 
 def n_views(params: Mapping[str, Any], given: Mapping[str, Any], encoder: str, dataset: str, split: str) -> int:

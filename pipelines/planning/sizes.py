@@ -104,6 +104,9 @@ def _published(params: Mapping[str, Any], dataset: str, asked: Mapping[str, Mapp
         )
     facts, numbers = FACTS[form], []
     for options in asked.values():
+        if (listed := options.get("ids")) is not None and (n := _n_listed(listed)) is not None:
+            numbers.append(n)
+            continue
         split = options["split"]
         named = next((name for name in (split, *ALTERNATIVES.get(split, ())) if name in facts.splits), None)
         if named is None:
@@ -123,6 +126,11 @@ def n_learnt(of_run: Mapping[str, Any], sizes: Sizes) -> int | None:
     if of_run.get("percent") is not None:
         return max(1, round(sizes.train * of_run["percent"] / 100))
     if of_run.get("ids") is not None:
-        file = Path(of_run["ids"])
-        return len(set(file.read_text().split("\n")) - {""}) if file.is_file() else LISTS.get(file.name)
+        return _n_listed(of_run["ids"])
     return sizes.train
+
+
+def _n_listed(ids: str) -> int | None:
+    """Images that a file lists; None if it is not there and its length is not known either."""
+    file = Path(ids)
+    return len(set(file.read_text().split("\n")) - {""}) if file.is_file() else LISTS.get(file.name)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 RESOURCES = ("decoding", "encoder", "writing", "reading", "heads")
-STAGES = ("extract", "probe-cls", "probe", "probe-own", "study", "extract-blocks", "study-blocks", "attention")
-EXTRACTIONS = ("extract", "extract-blocks")
+STAGES = ("extract", "probe-cls", "probe", "probe-own", "study", "extract-blocks", "study-blocks", "extract-whole", "attention")
+EXTRACTIONS = ("extract", "extract-blocks", "extract-whole")
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Folders:
     @property
     def need_no_probes(self) -> bool:
         """Whether there is anything to show without them."""
-        return any(folder is not None for folder in (self.attention, self.segmentation, self.detection))
+        return any(folder is not None for folder in (self.attention, self.localisation, self.segmentation, self.detection))
 
 
 @dataclass(frozen=True)

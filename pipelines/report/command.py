@@ -93,7 +93,7 @@ def main(
 
     Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, studies, divergence, localisation,
     segmentation, detection, and the images that params.yaml names. With --probes, of the folders and images that are named and
-    of nothing else; so with --only and --attention, --segmentation or --detection, which need no probes.
+    of nothing else; so with --only and --attention, --localisation, --segmentation or --detection, which need no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png),
     and prints the accuracies.
@@ -132,7 +132,7 @@ def main(
 
     def read_folders() -> Folders:
         """As they are named, or as the project has them by now."""
-        if probes is None and only and (attention or segmentation or detection):
+        if probes is None and only and (attention or localisation or segmentation or detection):
             folders = Folders()  # and what is named, which these sections need
         else:
             folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=dataset or named_by(probes))

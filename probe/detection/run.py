@@ -121,7 +121,7 @@ class Detection:
     def new(self, seed: int) -> Detector:
         """An untrained detector."""
         store, norm = self.training.store, None
-        if self.options.final_norm and "norm/weight" in store.arrays:
+        if self.options.final_norm and store.attributes["norm_eps"] is not None:
             norm = FinalNorm.from_store(store)
         dim = store.tokens("patch", self.block).shape[-1]
         make = lambda: Detector(dim, store.grid, len(store.instances.classes), self.options, norm)  # noqa: E731

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -78,8 +77,7 @@ def load_detector_with(path: str | Path) -> tuple[Detector, dict[str, Any]]:
         options, n_classes = DetectorOptions.from_dict(described["detector"]), int(described["n_classes"])
 
         def build() -> Detector:
-            norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), float(eps))
-            return Detector(dim, (rows, columns), n_classes, options, norm)
+            return Detector(dim, (rows, columns), n_classes, options, FinalNorm.saved_with(parameters, dim, eps))
 
         detector = made(build, parameters, dim, n_classes)
         detector.load_state_dict(load_file(parameters), strict=True)

@@ -111,7 +111,7 @@ def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
         eps, parameters = described["final_norm_eps"], stem.with_name(f"{stem.name}.safetensors")
 
         def build() -> PatchHead:
-            norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), float(eps))
+            norm = FinalNorm.saved_with(parameters, dim, eps)
             zeros = torch.zeros(dim), torch.zeros(dim), torch.zeros(n_classes, dim), torch.zeros(n_classes)
             return PatchHead(*zeros, (int(rows), int(columns)), norm)
 

@@ -1,6 +1,6 @@
 """Rows of a feature set by the ids of its images: subsets (ImageNet 1 %, K images a class) need no extraction."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,7 +18,16 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
     Raises:
         StoreError: an id that no image has, that several images could have, or that appears twice.
     """
-    row_of: dict[str, int] = {id_: row for row, id_ in enumerate(store.ids)}
+    return rows_named(store.ids, ids, store.where)
+
+
+def rows_named(known: Sequence[str], ids: Iterable[str], where: str) -> np.ndarray:
+    """Likewise of images with the ids `known`, by row; `where` they are, for messages.
+
+    Raises:
+        StoreError: as `rows_of_ids`.
+    """
+    row_of: dict[str, int] = {id_: row for row, id_ in enumerate(known)}
     by_name: dict[str, list[int]] = {}
     for id_, row in row_of.items():
         by_name.setdefault(PurePosixPath(id_).name, []).append(row)
@@ -29,8 +38,8 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
         matches = next(([row_of[name]] for name in (id_, stem) if name in row_of), None)
         matches = matches or by_name.get(PurePosixPath(id_).name) or by_name.get(PurePosixPath(stem).name) or []
         if len(matches) > 1:
-            several = ", ".join(store.ids[row] for row in matches[:3])
-            raise StoreError(f"{id_!r} could be several images of {store.where}: {several}; name them by their whole ids")
+            several = ", ".join(known[row] for row in matches[:3])
+            raise StoreError(f"{id_!r} could be several images of {where}: {several}; name them by their whole ids")
         if not matches:
             missing.append(id_)
         elif matches[0] in rows:
@@ -39,8 +48,8 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
             rows[matches[0]] = id_
     if missing:
         raise StoreError(
-            f"{len(missing)} of {len(missing) + len(rows)} ids are not in {store.where}, first {missing[0]!r}; "
-            f"its ids are like {store.ids[0]!r}: is this the list of another data set or split?"
+            f"{len(missing)} of {len(missing) + len(rows)} ids are not in {where}, first {missing[0]!r}; "
+            f"its ids are like {known[0]!r}: is this the list of another data set or split?"
         )
     return np.fromiter(rows, np.int64, len(rows))
 

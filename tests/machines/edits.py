@@ -30,6 +30,7 @@ CALLED = {
     "extract": "extraction",
     "compose": "composition",
     "extract-composed": "extraction",
+    "extract-whole": "extraction",
     "compose-dense": "composition",
     "extract-dense": "extraction",
     "probe-cls": "probes",

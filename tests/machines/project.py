@@ -68,8 +68,8 @@ def shrink(params: dict[str, Any]) -> None:
         "by_block",
         "divergence",
         "composed",
+        "whole",
         "localised",
-        "tables",
         "dense",
         "composed_dense",
     ):

@@ -64,7 +64,7 @@ def test_the_report_is_written_where_a_section_is_empty(bench, tmp_path):
     machine = bench.first.copy(tmp_path / "a")
     folders = {"studies": "studies", "divergence": "divergence", "localised": "localisation"}
     project.edit(machine.repo, lambda params: params.update({section: {} for section in folders}))
-    project.edit(machine.repo, lambda params: [params.pop(section) for section in ("divergence", "by_block", "tables")])
+    project.edit(machine.repo, lambda params: [params.pop(section) for section in ("divergence", "by_block", "whole")])
     project.edit(machine.repo, lambda params: params.update(other_probes=NOWHERE, other_studies=NOWHERE))
     for folder in folders.values():
         shutil.rmtree(machine.repo / folder)

@@ -56,7 +56,6 @@ def repro(commands: Path, tmp_path: Path) -> Repro:
         ("extract-blocks", {"block_studies": {"b": {**ENTRY, "stored": f"1'{RUNS}"}}}),
         ("compose", {"data": f"x'{RUNS}", "composed": {"d": {"n_images": 1, "seed": 0}}}),
         ("compose", {"data": "x", "composed": {"d": {"n_images": 1, "seed": "0'\ntouch ran #"}}}),
-        ("table", {"tables": {"t": {"section": "x", "options": f"--probes p{RUNS}", "reads": "r", "beside": "b"}}}),
     ],
 )
 def test_nothing_runs_that_is_no_name_or_value(stage: str, params: dict[str, Any], repro: Repro, tmp_path: Path) -> None:
@@ -67,9 +66,6 @@ def test_nothing_runs_that_is_no_name_or_value(stage: str, params: dict[str, Any
 
 
 def test_values_with_blanks_and_quotes_are_one_word(repro: Repro, tmp_path: Path) -> None:
-    options = "--caption 'a; b' --probes \"p q\""
-    params = {"tables": {"t": {"section": 'a "$HOME" b', "options": options, "reads": "r", "beside": "b"}}}
-    shown = repro("table", params)
+    shown = repro("extract-blocks", {"block_studies": {"b": {**ENTRY, "stored": 'a "$HOME" b'}}})
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    given = ["report", "--only", 'a "$HOME" b', "--caption", "a; b", "--probes", "p q", "--out", "tables/t"]
-    assert (tmp_path / "given").read_text().splitlines() == given
+    assert '--blocks=a "$HOME" b' in (tmp_path / "given").read_text().splitlines()

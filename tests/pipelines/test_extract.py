@@ -226,3 +226,16 @@ class TestAtASharedRoot:
         assert "is a stub" in err
         extract("--update")
         assert FeatureStore.open("features/a").kinds
+
+
+def test_images_of_a_list(extract, project):
+    """The command's key is that of the same images by themselves."""
+    (project / "ids.txt").write_text("0033\n0004.png\n")
+    extract("--ids", "ids.txt")
+    write_tar(project / "alone.tar", [samples(N)[i] for i in (4, 33)])
+    extract("--data", "alone.tar", out="features/b")
+    stores = [FeatureStore.open(project / "features" / name) for name in "ab"]
+    assert stores[0].ids == ["0004", "0033"]
+    assert stores[0].spec.key == stores[1].spec.key
+    (project / "ids.txt").write_text("0033\n0099\n")
+    assert "1 of 2 ids are not in data, first '0099'" in extract("--ids", "ids.txt", out="features/c", fails=True)

@@ -5,15 +5,19 @@ import html
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 import torch
+import yaml
+from dvc.repo import Repo
 
-from extract.datasets import DATASETS, open_images
+from extract.datasets import DATASETS
 from extract.encoders import ENCODERS
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.params import read_params
@@ -27,6 +31,7 @@ from tests.machines.served import commands_in
 from tests.pipelines.test_dvc import edit, run
 
 PARAMS = read_params(ROOT / "paper/params.yaml")
+TABLES = read_params(ROOT / "paper/tables.yaml")["stages"]
 KINDS = (  # of encoders that pass through the pipeline in their own way; mae-b16 is the one that most studies read
     "mae-b16", "simmim-b16", "beitv2-b16", "ijepa-h14", "capi-l14", "dino-b16", "mae-ft-b16",
 )  # fmt: skip
@@ -45,10 +50,60 @@ class TestParameters:
 
     def test_every_published_table_has_its_stage(self) -> None:
         files = (ROOT / "pipelines/report/published").glob("table_*.py")
-        assert {file.stem.replace("_", "-") for file in files} <= set(PARAMS["tables"])
+        assert {file.stem.replace("_", "-") for file in files} <= set(TABLES)
+
+    @pytest.mark.parametrize("name", TABLES)
+    def test_a_table_shows_the_encoders_that_it_waits_for(self, name: str) -> None:
+        body = TABLES[name].get("do", TABLES[name])
+        shown, waited = (
+            set(re.findall(r"--encoder (\S+)", body["cmd"])),
+            {part for dep in body["deps"] for part in dep.split("/")},
+        )
+        assert shown <= set(PARAMS["encoders"])
+        assert not shown or shown >= waited & set(PARAMS["encoders"])
+        assert len(shown) == len(re.findall("--encoder", body["cmd"]))
 
     def test_data_sets_are_read_by_their_own_form(self) -> None:
         assert {values["form"] for values in datasets_of(PARAMS).values()} <= set(DATASETS)
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
+    """By table, how many stages of each kind run for it, in DVC's own graph of the whole project."""
+    folder = tmp_path_factory.mktemp("graph")
+    (folder / "paper").mkdir()
+    for source, target in (
+        ("dvc.yaml", "dvc.yaml"),
+        ("paper/params.yaml", "params.yaml"),
+        ("paper/tables.yaml", "paper/dvc.yaml"),
+    ):
+        shutil.copy(ROOT / source, folder / target)
+    run(folder, "dvc", "init", "--no-scm", "-q")
+    with Repo(str(folder)) as repo:
+        graph = repo.index.graph
+        return {
+            stage.name.partition("@")[0]: Counter(above.name.partition("@")[0] for above in nx.descendants(graph, stage))
+            for stage in graph
+            if stage.path_in_repo == "paper/dvc.yaml"
+        }
+
+
+@pytest.mark.filterwarnings("ignore:_NoneStep:DeprecationWarning")
+class TestWhatTablesWaitFor:
+    @pytest.mark.parametrize(
+        ("table", "stages"),
+        [
+            ("table-1", {"extract": 26, "probe-cls": 13, "probe": 26}),
+            ("table-2", {"extract": 42, "probe-cls": 21, "probe": 42}),  # of one data set
+            ("table-3", {"extract": 6, "attention": 6}),  # test images alone
+            ("table-5-v1", {"extract-dense": 6, "detect": 3}),
+            ("table-6", {"extract": 4, "probe-cls": 1, "probe": 2, "study": 1}),
+            ("table-7", {"extract": 14, "study": 7}),
+            ("table-8", {"extract": 4, "extract-whole": 2, "probe": 2, "localise": 2}),
+        ],
+    )
+    def test_nothing_else(self, table: str, stages: dict[str, int], behind: dict[str, Counter[str]]) -> None:
+        assert {name: n for name, n in behind[table].items() if not name.startswith(("code", "recipes"))} == stages
 
 
 def smaller(encoders: Sequence[str], sets: Sequence[str]) -> Callable[[dict[str, Any]], None]:
@@ -56,9 +111,10 @@ def smaller(encoders: Sequence[str], sets: Sequence[str]) -> Callable[[dict[str,
 
     def change(params: dict[str, Any]) -> None:
         params["encoders"] = {name: {**PARAMS["encoders"][name], **small(name)} for name in encoders}
-        for section in ("studies", "block_studies", "divergence", "localised", "by_block"):
+        for section in ("studies", "block_studies", "divergence", "whole", "localised", "by_block"):
             entries = PARAMS[section].items()
-            kept = {name: e for name, e in entries if {e["encoder"], e.get("joined", e["encoder"])} <= {*encoders}}
+            of_some = {name: e for name, e in entries if e["dataset"] in sets}
+            kept = {name: e for name, e in of_some.items() if {e["encoder"], e.get("joined", e["encoder"])} <= {*encoders}}
             params[section] = {name: {**entry, **(BRIEF if "stud" in section else {})} for name, entry in kept.items()}
         params["datasets"] = {name: {**PARAMS["datasets"][name], **BRIEF} for name in sets}
         params["probe"]["seeds"] = [0]
@@ -72,9 +128,18 @@ def small(name: str) -> dict[str, Any]:
     return {"checkpoint": f"checkpoints/{name}.pth", "arguments": {**arguments, "depth": DEPTH}, "batch_size": 8}
 
 
-def of_sets(*names: str) -> list[str]:
-    """Tables and figures of some data sets."""
-    return [name for name, table in PARAMS["tables"].items() if table["reads"].split("/")[1] in names]
+def write_tables(folder: Path, encoders: Sequence[str]) -> None:
+    """The tables of a project with some of the encoders."""
+    absent = {*PARAMS["encoders"]} - {*encoders}
+
+    def narrowed(stage: dict[str, Any]) -> dict[str, Any]:
+        if "do" in stage:
+            return {**stage, "do": narrowed(stage["do"])}
+        cmd = re.sub(r"--encoder (\S+)", lambda match: "" if match[1] in absent else match[0], stage["cmd"])
+        return {**stage, "cmd": cmd, "deps": [dep for dep in stage["deps"] if absent.isdisjoint(dep.split("/"))]}
+
+    stages = {name: narrowed(stage) for name, stage in TABLES.items()}
+    (folder / "paper/dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
 
 
 def write_checkpoint(folder: Path, name: str) -> None:
@@ -106,8 +171,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         source = write_example(folder / "examples" / name, values["form"])
         (folder / "data").mkdir(exist_ok=True)
         shutil.move(source, folder / "data" / name)
-    names = (sample.id for sample in open_images(str(folder / "data/imagenet"), split="train").samples)
-    (folder / "imagenet-1pct.txt").write_text("\n".join(names))
+    (folder / "data/imagenet-1pct/imagenet-1pct.txt").write_text("n01443537_2.JPEG\nn01440764_9.JPEG\n")
     run(folder, "git", "init", "-q")
     with commands_in(folder / ".commands", folder):
         run(folder, "dvc", "init", "-q")
@@ -115,7 +179,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 # Columns with empty cells, and the words of their page that say why; one seed has no standard deviation.
-NO_CLS = ("capi-l14 and ijepa-h14 have no cls tokens, which [cls] reads",)
+NO_CLS = ("capi-l14 and ijepa-h14 have no cls tokens, which [cls] reads", "ijepa-h14 has no cls tokens, which [cls] reads")
 NO_CLS_ATTENTION = ("Not computed: capi-l14, ijepa-h14", "no [cls]: uniform")
 NO_WEIGHTS = ("Entropy: of the weights",)
 EMPTY = {
@@ -168,27 +232,36 @@ class TestMiniature:
     """From images and checkpoints to the pages. Which parameters each stage gets is tested with the recipes."""
 
     def test_every_kind_of_encoder(self, project: Path) -> None:
-        edit(project, smaller(KINDS, ["imagenet"]))
-        names = of_sets("imagenet")
-        run(project, "dvc", "repro", *(f"table@{name}" for name in names))
-        n_filled = {name: check_cells(project / "tables" / name) for name in names}
+        edit(project, smaller(KINDS, ["imagenet", "imagenet-1pct"]))
+        write_tables(project, KINDS)
+        names = [name for name, stage in TABLES.items() if "do" not in stage and name != "table-5-v1"]
+        stages = [*names, "table-2@imagenet-1pct"]
+        run(project, "dvc", "repro", *(f"paper/dvc.yaml:{name}" for name in stages))
+        n_filled = {name: check_cells(project / "tables" / name.replace("@", "-")) for name in stages}
         assert {name for name, n in n_filled.items() if n == 0} == {"figure-9"}  # pictures
         assert (project / "tables/figure-9/index.html").read_text().count("<img") == 3 * 2
         accuracies = json.loads((project / "tables/table-1/metrics.json").read_text())
-        assert {name: len(heads) for name, heads in accuracies.items()} == {n: 3 - (n in WITHOUT_CLS) for n in KINDS}
-        entropies = csv.DictReader((project / "tables/table-3/tables/aggregation-entropy.csv").open())
+        assert {name: len(heads) for name, heads in accuracies.items()} == {
+            name: 3 - (name in WITHOUT_CLS) for name in KINDS if name != "capi-l14"
+        }
+        entropies = csv.DictReader((project / "tables/figures-3-to-6/tables/aggregation-entropy.csv").open())
         assert len({row["entropy"] for row in entropies if row["encoder"] not in WITHOUT_CLS}) == len(KINDS) - len(WITHOUT_CLS)
         assert block_of(project / "features/simmim-b16-imagenet-train") == 8
         metrics = read_result(project / "probes/imagenet/ijepa-h14/abmilp/metrics.json")
         assert metrics["recipe"]["epochs"] == 50  # of ViT-H; those of the data set are one here
-        recipe = read_result(project / "studies/imagenet/one-percent/mae-b16/cls/metrics.json")["recipe"]
-        assert (recipe["optimiser"], recipe["batch_size"]) == ("sgd", 1024)
+        few = read_result(project / "probes/imagenet-1pct/mae-b16/cls/metrics.json")
+        assert (few["recipe"]["optimiser"], few["recipe"]["batch_size"], few["n_training"]) == ("sgd", 1024, 2)
+        assert len(FeatureStore.open(project / "features/mae-b16-imagenet-1pct-train")) == 2
+        for name in PARAMS["localised"]:
+            frame = read_result(project / f"localisation/imagenet/{name}/localisation.json")["frame"]
+            assert (frame["official"], frame["percent_outside"]) == (True, 0.0)
 
     def test_every_data_set(self, project: Path) -> None:
         edit(project, smaller(["mae-b16"], [*PARAMS["datasets"]]))
-        names = of_sets(*(name for name in PARAMS["datasets"] if name != "imagenet"))
-        run(project, "dvc", "repro", *(f"table@{name}" for name in names))
-        assert all(check_cells(project / "tables" / name) for name in names)
+        write_tables(project, ["mae-b16"])
+        names = [name for name in TABLES["table-2"]["foreach"] if name != "imagenet-1pct"]
+        run(project, "dvc", "repro", *(f"paper/dvc.yaml:table-2@{name}" for name in names))
+        assert all(check_cells(project / "tables" / f"table-2-{name}") for name in names)
         for name, values in datasets_of(PARAMS).items():
             for head in ("cls", "average", "abmilp"):
                 metrics = read_result(project / "probes" / name / "mae-b16" / head / "metrics.json")

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, Sample, open_images
-from tests.extract.pictures import picture, samples, write_file, write_pictures, write_tar
+from store import BeyondClsError
+from tests.extract.pictures import picture, samples, write_file, write_pictures, write_tar, write_text
 
 
 def in_folder(root: Path, content: dict[str, tuple[str, bytes]]) -> Path:
@@ -148,3 +149,23 @@ def test_names_that_are_not_utf8(name: bytes, tmp_path: Path) -> None:
     write_pictures(tmp_path, "a/1.png", "ü/é.png", os.fsdecode(name))
     with pytest.raises(DataError, match=r"is not UTF-8, as names of images and classes have to be; rename it, e\.g\. with"):
         open_images(str(tmp_path))
+
+
+class TestListed:
+    """Some images of a source, by a list of ids or file names."""
+
+    def test_they_are_the_set_that_they_would_be_alone(self, tmp_path: Path) -> None:
+        few = [0, 3, 5]
+        source = str(write_tar(tmp_path / "all.tar", samples(6)))
+        alone = open_images(str(write_tar(tmp_path / "few.tar", (samples(6)[i] for i in few))))
+        write_text(tmp_path / "ids.txt", "0005.png", "0000", "0003.JPEG")
+        images = open_images(source, ids=tmp_path / "ids.txt")
+        assert [sample.id for sample in images.samples] == ["0000", "0003", "0005"], "in the order of the source"
+        assert images.digest == alone.digest != open_images(source).digest
+        assert images.class_counts == alone.class_counts
+
+    def test_ids_that_are_not_there(self, tmp_path: Path) -> None:
+        source = str(write_tar(tmp_path / "all.tar", samples(6)))
+        write_text(tmp_path / "ids.txt", "0000", "0009", "0008")
+        with pytest.raises(BeyondClsError, match=r"2 of 3 ids are not in .*all\.tar, first '0009'; its ids are like '0000'"):
+            open_images(source, ids=tmp_path / "ids.txt")

@@ -111,6 +111,7 @@ def test_heads_of_studies_are_in_no_group(tmp_path):
             "datasets: {b: {}}\ndivergence: [e]",
             r"is a list, .*; write divergence: \{e: \{dataset: b, encoder: e\}\}",
         ),
+        ("datasets: [a]\ntables: {t: {reads: probes}}", "tables is not read any more; .* paper/tables.yaml"),
         ("datasets: [a]\ncompose: {seed: 0}", r"compose is of one data set, .*; write composed: \{a: "),
     ],
 )
@@ -163,14 +164,14 @@ class TestWhatTheStagesRead:
     def test_each_name_is_missed_and_the_line_to_add_suffices(self):
         finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
         matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
-        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "localised", "tables"}
+        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "whole", "localised"}
         assert {match[1] for match in matches} == {*PARAMS} - assumed - {"store"}, "which no stage reads"
         assert "own_heads: {}" in [match[2] for match in matches]
         assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]
 
     def test_a_section_without_content(self):
-        (line,) = missing(ROOT, PARAMS | {"tables": None, "probe": None})
-        assert line == "there is no tables, which dvc.yaml reads; add a line: tables: {}"
+        (line,) = missing(ROOT, PARAMS | {"whole": None, "probe": None})
+        assert line == "there is no whole, which dvc.yaml reads; add a line: whole: {}"
 
     def test_what_an_entry_says(self):
         lines = missing(ROOT, PARAMS | {"studies": {"s": {"study": "x", "encoder": "a"}}, "by_block": {"b": None}})
@@ -207,14 +208,9 @@ class TestWhatTheStagesMake:
                 "studies",
             ),
             (
-                {"tables": {"a": {"reads": "probes/cifar10", "beside": "localisation/cifar10"}}, "localised": {}},
-                [("tables.a", "localisation/cifar10")],
-                "localised",
-            ),
-            (
                 {"localised": {"a": {"dataset": "cifar10", "encoder": "quickstart-mae", "features": "mea", "head": "abmilp"}}},
                 [("localised.a", "receipts/mea.json"), ("localised.a", "features/mea/zarr.json")],
-                "encoders, datasets, dense.datasets or composed",
+                "encoders, datasets, dense.datasets, whole or composed",
             ),
             (
                 {"dense": {"data": "composed", "datasets": {"other": {}}}},
@@ -228,7 +224,7 @@ class TestWhatTheStagesMake:
                 ],
                 "composed or composed_dense",
             ),
-            ({"localised": {}, "divergence": {}, "tables": {"a": {"reads": "probes", "beside": "code/readers"}}}, [], ""),
+            ({"localised": {}, "divergence": {}}, [], ""),
         ],
     )
     def test_less(self, changed, unmade_paths, where, tmp_path):

@@ -50,6 +50,13 @@ class TestDataSets:
         assert images_of(params, "camvid", "test") == {"data": "streets/camvid", "form": "camvid", "split": "val"}
         assert images_of(params, "cub", "train") == {"data": "images/cub", "split": "train"}
 
+    def test_a_list_is_of_the_training_images(self, params: dict[str, Any]) -> None:
+        for section, name, folder in (("datasets", "cub", "images"), ("dense", "shop", "streets")):
+            entries = params[section] if section == "datasets" else params[section]["datasets"]
+            entries[name]["train_ids"] = "few.txt"
+            assert images_of(params, name, "train")["ids"] == f"{folder}/{name}/few.txt"
+            assert "ids" not in images_of(params, name, "test")
+
     def test_whole_images_and_all_truths_unless_they_say_otherwise(self, file: Path) -> None:
         loading, options = from_params(file, "mae-b16", "camvid", "train")
         whole = {"crop_mode": "squash", "crop_pct": 1.0}
@@ -183,7 +190,15 @@ class TestRecipes:
         ("options", "rows"),
         [
             ("--task segment --dataset camvid", ["ks 1, 5 dense.segment.camvid", "batch_size 16 default"]),
-            ("--task detect --dataset shop --encoder simmim-b16", ["block 8 encoders.simmim-b16", "lr 0.0001 default"]),
+            (
+                "--task detect --dataset shop --encoder simmim-b16",
+                [
+                    "block 8 encoders.simmim-b16",
+                    "lr 0.001 preset small",
+                    "epochs 9 dense.detect.shop",
+                    "optimiser adamw default",
+                ],
+            ),
             ("--encoder mae-b16 --dataset shop --split train", ["crop_mode border dense.datasets.shop"]),
             ("", ["dense camvid, shop", "segment camvid", "detect shop"]),
         ],

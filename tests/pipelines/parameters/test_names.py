@@ -102,7 +102,7 @@ def test_names_that_are_numbers_or_left_out(value: Any, tmp_path: Path) -> None:
     "place",
     [
         *("data", "dense.data", "composed.*.n_images", "composed.*.seed", "composed_dense.*.train", "composed_dense.*.test"),
-        *("composed_dense.*.seed", "block_studies.*.stored", "tables.*.section"),
+        *("composed_dense.*.seed", "block_studies.*.stored"),
     ],
 )
 def test_values_that_a_shell_would_read_as_more(place: str) -> None:
@@ -111,21 +111,6 @@ def test_values_that_a_shell_would_read_as_more(place: str) -> None:
             check_commands(within(place, value))
     for value in (None, 5, 0.5, True, "1,3,-1", "s3://bucket/my images", '$HOME; `x` \\ "y" & z', "~/Bilder/größer"):
         check_commands(within(place, value))  # in single quotes these are themselves
-
-
-@pytest.mark.parametrize(
-    "options", ["x; touch y", "$(touch y)", "`touch y`", "x\ntouch y", "a > b", "a & b", '"$(touch y)"', "'a", "\\", "#"]
-)
-def test_options_of_a_table_are_words(options: str) -> None:
-    with pytest.raises(BeyondClsError, match=r"tables.one.options .* expected .* words"):
-        check_commands(within("tables.*.options", options))
-
-
-@pytest.mark.parametrize(
-    "options", [None, "", "--probes probes/x --dataset=a,b", "--title 'My table; the first' --caption \"x y\""]
-)
-def test_ordinary_options_of_a_table(options: str | None) -> None:
-    check_commands(within("tables.*.options", options))
 
 
 @pytest.mark.parametrize("head", ["../x", "..", "a/b", "heads/x.py:..", "heads/x.py:a/../b", "x; y"])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.planning.sizes import Sizes, n_learnt
+from pipelines.planning.sizes import Sizes, n_learnt, sizes_of
 from pipelines.planning.work import RESOURCES, Work, by_stage, total
 from tests.pipelines.planning.fabricated import DEEPER, ENCODER, MACHINE, WITHOUT_CLS, project, work
 
@@ -133,6 +133,11 @@ class TestSubsets:
         counted = [({}, 1000), ({"percent": 2.5}, 25), ({"k_shot": 3}, 15), ({"ids": str(tmp_path / "list.txt")}, 3)]
         for of_run, n in [*counted, ({"ids": "nowhere/imagenet-1pct.txt"}, 12_811), ({"ids": "nowhere/mine.txt"}, None)]:
             assert n_learnt(of_run, self.sizes) == n, of_run
+
+    def test_of_extraction(self) -> None:
+        entry = {"form": "imagenet", "train_ids": "imagenet-1pct.txt"}
+        sizes, images = sizes_of({"data": "nowhere", "datasets": {"few": entry}}, "few")
+        assert (sizes.train, sizes.test, images) == (12_811, 50_000, None)
 
     def test_they_are_what_is_read(self) -> None:
         planned = project(studies={"s": {**STUDY, "percent": 10, "heads": {"abmilp": {}}}})

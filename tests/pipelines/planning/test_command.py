@@ -29,6 +29,7 @@ PROJECT: dict[str, Any] = {
     "heads": {"abmilp": {}},
     "probe": {"seeds": [0, 1], "epochs": 3, "warmup_epochs": 0},
     "studies": {"one": {"study": "s", "dataset": "cifar10", "encoder": "tiny", "joined": "tiny", "heads": {"max": {}}}},
+    "whole": {"tiny": {"dataset": "cifar10", "encoder": "tiny"}},
     "block_studies": {
         "two": {"study": "b", "dataset": "cifar10", "encoder": "tiny", "stored": "0,1", "heads": {"abmilp": {"blocks": [0, 1]}}}
     },
@@ -72,6 +73,7 @@ def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
         "study": 1,
         "extract-blocks": 2,
         "study-blocks": 1,
+        "extract-whole": 1,
         "attention": 3,
     }
     # 16 patch tokens, 32 wide, in float16.
@@ -86,9 +88,9 @@ def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
     assert total["elapsed"] == pytest.approx(sum(work["elapsed"] for work in written["works"]))
     assert total["elapsed_shared"] < total["elapsed"]
     assert written["otherwise"]["--views 1"]["written"] < total["written"]
-    # Three views of 5,000 training images and one of 1,000; likewise for the study of blocks.
+    # Three views of 5,000 training images and one of 1,000; likewise for the study of blocks; 1,000 as a whole.
     flops = {name: written["encoders"][name]["flops"] for name in ("tiny", "twin")}
-    assert {name: written["estimate"]["flops"][name]["cifar10"] / flops[name] for name in flops} == {"tiny": 32e3, "twin": 16e3}
+    assert {name: written["estimate"]["flops"][name]["cifar10"] / flops[name] for name in flops} == {"tiny": 33e3, "twin": 16e3}
     assert f"tiny {flops['tiny'] / 1e9:,.1f} " in printed
     # Two that compute the same are measured once; a third has no [cls].
     rates = {name: one["rates"] for name, one in written["encoders"].items()}
