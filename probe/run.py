@@ -20,7 +20,7 @@ from probe.ranks import ranks
 from probe.recipe import Recipe
 from probe.record import request_of, write_record
 from probe.results import folder_of_head, measures_of, measures_of_closed, write_correct, write_measures, write_trained
-from probe.select import Selected, select
+from probe.select import Selected, candidates, select
 from probe.sources import Source, check_pair
 from probe.timing import Together, time_head, write_timing
 from probe.unchanged import keep_unchanged
@@ -57,7 +57,7 @@ def probe(
 
     Heads with the same recipe train in one pass over the features, all seeds in one order of the images (recipe.order
     "shared": seeds differ in where heads start) or each seed in its own pass ("own": as if it were the only one). Where a plan
-    gives several learning rates or weight decays, each seed is trained with each of them on a part of the training images, and
+    gives several learning rates or weight decays, up to three seeds are trained with each of them on a part of the training images, and
     the others select one (`probe.select`); then each seed is trained with it on all training images. Test images select
     nothing: every seed's last epoch counts.
 
@@ -182,8 +182,9 @@ def probe(
 
 def n_epochs(plans: Iterable[HeadPlan]) -> int:
     """Epochs of all members, including those that only serve the selection."""
-    of_grid = lambda plan: len(plan.settings) if len(plan.settings) > 1 else 0  # noqa: E731
-    return sum(plan.recipe.epochs * len(plan.seeds) * (1 + of_grid(plan)) for plan in plans if plan.closed is None)
+    trained = [plan for plan in plans if plan.closed is None]
+    n_members = [len(candidates({"head": plan})) + len(plan.seeds) for plan in trained]
+    return sum(plan.recipe.epochs * n for plan, n in zip(trained, n_members, strict=True))
 
 
 def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[str, HeadPlan]:

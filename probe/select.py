@@ -17,6 +17,7 @@ from probe.subsets import hold_out
 from store import BeyondClsError
 
 SEED = 0  # of the images that are held out
+N_SEEDS = 3  # of a head, that each setting is tried with: more tell little more, as the held-out images are the same
 
 
 COLLAPSED = math.log(2)  # nats: below, weights are on fewer than two patches on average, and what they chose is hardly learned
@@ -74,7 +75,7 @@ def select(
     """The setting of each head: the best learning rate, with the strongest decay that is not told from the best one.
 
     All settings of all heads train in one pass over the images that are not held out, and are judged once, by those that are.
-    A setting is told from the best, on average over seeds, where it is behind by more than one standard error of the paired
+    Each is tried with the first three seeds at most. A setting is told from the best, on average over seeds, where it is behind by more than one standard error of the paired
     difference (Hastie et al., The Elements of Statistical Learning, 7.10); with several labels an image where it is behind at
     all. No learning rate is simpler than another, so the rate is that of the best setting, of equally good ones of the first. A
     setting with which a seed diverged is not chosen, and one with which weights collapsed only where all others did.
@@ -105,7 +106,11 @@ def select(
 def candidates(plans: Mapping[str, HeadPlan]) -> list[Member]:
     """Members of the pass in which settings are compared."""
     grids = {name: plan for name, plan in plans.items() if len(plan.settings) > 1}
-    return [Member(name, *setting, seed) for name, plan in grids.items() for setting in plan.settings for seed in plan.seeds]
+    return [Member(name, *setting, seed) for name, plan in grids.items() for setting in plan.settings for seed in _seeds(plan)]
+
+
+def _seeds(plan: HeadPlan) -> tuple[int, ...]:
+    return plan.seeds[:N_SEEDS]
 
 
 def split_training(passes: Passes, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +135,7 @@ def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes
     tried = [Tried(values, None, is_bad) for values, is_bad in zip(percent, collapsed, strict=True)]
     if (best := _best(tried, plan)) is None:
         return tried
-    correct = [_correct(of_seeds) if len(of_seeds) == len(plan.seeds) else None for of_seeds in outcomes]
+    correct = [_correct(of_seeds) if len(of_seeds) == len(_seeds(plan)) else None for of_seeds in outcomes]
     if (right := correct[best]) is None:  # several labels an image
         return tried
     errors = [None if other is None else _error(right, other) for other in correct]
@@ -153,7 +158,7 @@ def _error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"]) -> f
 
 def _best(tried: Sequence[Tried], plan: HeadPlan) -> int | None:
     """The number of the setting with the highest mean that may be chosen, the first of equal ones; None if all diverged."""
-    finished = [i for i, setting in enumerate(tried) if len(setting.percent) == len(plan.seeds)]
+    finished = [i for i, setting in enumerate(tried) if len(setting.percent) == len(_seeds(plan))]
     eligible = [i for i in finished if not tried[i].collapsed] or finished
     return max(eligible, key=lambda i: np.mean(tried[i].percent), default=None)
 
@@ -174,8 +179,8 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Pass
     """
     best, notes = _best(tried, plan), []
     for (base_lr, weight_decay), setting in zip(plan.settings, tried, strict=True):
-        if n_lost := len(plan.seeds) - len(setting.percent):
-            lost = f"{n_lost} of {len(plan.seeds)} seeds"
+        if n_lost := len(_seeds(plan)) - len(setting.percent):
+            lost = f"{n_lost} of {len(_seeds(plan))} seeds"
             notes.append(f"base_lr {base_lr:g} with weight_decay {weight_decay:g} diverged ({lost})")
     if best is None:
         raise BeyondClsError(f"head {name!r} diverged with every setting: {'; '.join(notes)}; give lower base_lrs")
@@ -211,7 +216,7 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Pass
 
 def _candidate(values: tuple[float, float], tried: Tried, best: Tried, plan: HeadPlan) -> dict[str, Any]:
     candidate: dict[str, Any] = {"base_lr": values[0], "weight_decay": values[1], "mean": None, "std": None, "behind": None}
-    if len(tried.percent) == len(plan.seeds):
+    if len(tried.percent) == len(_seeds(plan)):
         mean = float(np.mean(tried.percent))
         candidate["mean"] = mean
         candidate["std"] = float(np.std(tried.percent, ddof=1)) if len(tried.percent) > 1 else 0.0

@@ -123,6 +123,13 @@ class TestOneStandardError:
         expected = np.hypot(difference.mean(0).std(ddof=1) / math.sqrt(N), difference.mean(1).std(ddof=1) / math.sqrt(3))
         assert error == pytest.approx(100 * expected)
 
+    def test_three_seeds_try_settings(self, sets):
+        plan = replace(PLAN, seeds=(5, 4, 3, 2, 1))
+        trained = []
+        passes = Scripted({"h": plan}, lambda m: trained.append(m) or 50.0, sets)
+        assert select({"h": plan}, passes, RECIPE, 0.1)["h"].base_lr == 0.001
+        assert {m.seed for m in trained} == {5, 4, 3}
+
     def test_collapsed_weights_are_not_chosen(self, sets):
         table = {(0.1, 0.0): right(30), (1.0, 0.0): right(60)}
         collapsed = lambda m: 0.6 if m.base_lr == 1.0 and m.seed == 2 else 3.0  # noqa: E731
