@@ -464,7 +464,7 @@ class TestGrid:
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ('["behind"] <=', '["behind"] >', "its passes|the members that train"),
+            ("return max(eligible", "return min(eligible", "its passes|the members that train"),
             ("store.labels, share, SEED", "store.labels, share, SEED + 1", "(selection|compared on)"),
         ],
     )
