@@ -28,9 +28,14 @@ def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndar
     return [f"{n} of {training.shape[1]} classes have no {words}" for words, n in missing.items() if n]
 
 
-def augmentation(views: Sequence[int]) -> dict[str, int | bool]:
-    """How many stored random crops of each image training draws from, and whether it draws from the evaluation crop, too."""
-    return {"n_crops": sum(view > 0 for view in views), "evaluation_view": 0 in views}
+def augmentation(views: Sequence[int], drop_path: float = 0.0) -> dict[str, int | float | bool]:
+    """How many stored random crops of each image training draws from, and whether it draws from the evaluation crop, too.
+
+    Args:
+        drop_path: the rate of stochastic depth of these crops; left out where it is 0, or none is shown.
+    """
+    n_crops = sum(view > 0 for view in views)
+    return {"n_crops": n_crops, "evaluation_view": 0 in views} | ({"drop_path": drop_path} if drop_path and n_crops else {})
 
 
 def _on_augmentation(views: Sequence[int]) -> list[str]:

@@ -96,7 +96,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_test": len(passes.test.rows),
         "test_images": _digest_of_images(passes.test),
         "n_views": len(passes.views),
-        "augmentation": augmentation(passes.views),
+        "augmentation": augmentation(passes.views, passes.training.store.spec.drop_path),
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
