@@ -40,7 +40,8 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
-    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
+    drop_path = passes.training.store.spec.drop_path
+    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views, drop_path)
     if passes.test.store.multilabel:
         notes += notes_on_classes(*(source.store.labels[source.rows] for source in (passes.training, passes.test)))
     return {

@@ -79,4 +79,7 @@ def shared_parameters() -> list[str]:
 
 # What params.yaml may say of training for one data set, and for one encoder, whose `batch_size` and `views` are extraction's.
 OF_A_DATASET = tuple(name for name in shared_parameters() if name not in ("block", "views"))
-OF_AN_ENCODER = ("preset", *(name for name in OF_A_RECIPE if name != "batch_size"), "base_lrs", "weight_decays", "block")
+OF_AN_ENCODER = (
+    *("preset", *(name for name in OF_A_RECIPE if name != "batch_size")),
+    *("base_lrs", "weight_decays", "init", "block"),
+)
