@@ -47,16 +47,15 @@ def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
 def contrasts_of_depth(probes: Probes) -> list[tuple[str, str, str]]:
     """Label and two encoders of each pair that is one encoder, trained on crops with stochastic depth and on as many without.
 
-    Both were measured on one feature set, which shows that they are the same.
+    Both were measured on one feature set, which shows that they are the same, and trained alike.
     """
     crops = {encoder: probe for (encoder, head), probe in probes.items() if head == "abmilp" and probe.crops}
     rates = {encoder: probe.recorded["augmentation"].get("drop_path", 0.0) for encoder, probe in crops.items()}
+    alike = {e: (p.features["test"], p.crops, p.recipe, p.recorded.get("init")) for e, p in crops.items()}
     return [
         (f"{one} − {other}", one, other)
         for one, other in itertools.permutations(crops, 2)
-        if rates[one] > rates[other] == 0
-        and crops[one].crops == crops[other].crops
-        and crops[one].features["test"] == crops[other].features["test"]
+        if rates[one] > rates[other] == 0 and alike[one] == alike[other]
     ]
 
 

@@ -159,18 +159,20 @@ def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:
 
 
 def test_encoders_that_differ_in_stochastic_depth_alone_are_subtracted(tmp_path: Path) -> None:
-    """Measured on the same features, from as many crops; not from other features, another number, or without crops."""
+    """Not those that were measured on other features, or trained on another number of crops or from another start."""
     crops: dict[str, Any] = {
         "plain": ("same", {"n_crops": 4}),
         "dropped": ("same", {"n_crops": 4, "drop_path": 0.1}),
         "few": ("same", {"n_crops": 2, "drop_path": 0.1}),
         "other": ("others", {"n_crops": 4, "drop_path": 0.1}),
+        "small": ("same", {"n_crops": 4, "drop_path": 0.1}),
         "none": ("same", {"n_crops": 0}),
     }
     for encoder, (test, augmentation) in crops.items():
         for head, top1 in (("cls", 60), ("abmilp", 66 + 2 * ("drop_path" in augmentation))):
             features = {"training": encoder, "test": test}
-            folder = write_probe(tmp_path, encoder, head, top1, features=features, augmentation=augmentation)
+            init = "small" if encoder == "small" else "normal"
+            folder = write_probe(tmp_path, encoder, head, top1, features=features, augmentation=augmentation, init=init)
             write_correct(folder, (np.arange(N) + 0.5) / N < top1 / 100 + np.array([[-0.001], [0.0], [0.001]]))
     contrasts = contrasts_of_depth(probes_of(tmp_path))
     assert contrasts == [("dropped − plain", "dropped", "plain")]
