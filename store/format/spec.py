@@ -13,11 +13,8 @@ DATA_FIELDS = ("data", "n_images", "truths")  # fields that describe the data se
 # What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
 EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "vectors", "n_views", "drop_path")
 MOST_NAMED = 3  # vectors that a message names
-ABSENT_IF_EMPTY = (
-    "vectors",
-    "truths",
-    "drop_path",
-)  # so that sets without them have the keys that they had before there was such a field
+# So that sets without them have the keys that they had before there was such a field.
+ABSENT_IF_EMPTY = ("vectors", "truths", "drop_path")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,10 @@ from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
 from extract.encoders.quickstart import CIFAR10
+from pipelines.parameters.common import common_layers
+from pipelines.parameters.extraction import resolve_extraction
+from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.params import read_params
 from pipelines.quickstart import cut, pretrain, training
 from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.augment import colour_jitter, random_resized_crop
@@ -26,6 +30,22 @@ from store import BeyondClsError
 from tests.folders import files
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_study_of_stochastic_depth_has_every_pair():
+    params = read_params(ROOT / "quickstart/drop-path/params.yaml")
+    (dataset,) = params["datasets"]
+    compared = {}
+    for encoder in params["encoders"]:
+        given = resolve_extraction(params, encoder, dataset, "train")
+        plans, _ = plans_and_run(["abmilp"], params, {}, {}, common_layers(params, encoder, dataset))
+        compared[encoder] = (given["views"].value, "drop_path" in given and given["drop_path"].value, plans["abmilp"].head.init)
+    assert compared == {
+        "mae": (5, False, "uniform"),
+        "mae-dropped": (5, 0.1, "uniform"),
+        "mae-small": (5, False, "small"),
+        "mae-both": (5, 0.1, "small"),
+    }
 
 
 @pytest.fixture
