@@ -14,7 +14,6 @@ from extract.views import SEED
 from store import BeyondClsError
 
 BRANCHES = ("drop_path1", "drop_path2")  # behind attention and behind the MLP, and their LayerScale, in blocks of timm
-NO_RATES = "expected a rate of 0 (nothing is dropped) or more, below 1, such as 0.1"
 
 
 def checked_rate(rate: float, n_views: int) -> float:
@@ -27,7 +26,7 @@ def checked_rate(rate: float, n_views: int) -> float:
         BeyondClsError: it is none, or there is no random crop that it would act on.
     """
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise BeyondClsError(f"drop_path is {rate!r}, {NO_RATES}")
+        raise BeyondClsError(f"drop_path is {rate!r}, expected a rate from 0 (nothing is dropped) up to but not 1, e.g. 0.1")
     if rate and n_views == 1:
         raise BeyondClsError(
             f"drop_path is {rate}, but views is 1: it acts on random crops alone, as the evaluation crop is what heads are "
@@ -50,7 +49,7 @@ def check_branches(name: str, blocks: Sequence[nn.Module]) -> None:
             )
 
 
-def draw_scales(image_ids: Sequence[str], view: int, rate: float, n_blocks: int) -> Float[Tensor, "B L 2"]:
+def draw_factors(image_ids: Sequence[str], view: int, rate: float, n_blocks: int) -> Float[Tensor, "B L 2"]:
     """What the attention and the MLP of each block are multiplied by: 0 where dropped, else 1 / (1 - p), in float32.
 
     p rises linearly from 0 in the first block to `rate` in the last. A draw depends on the image's id and the view alone: any
@@ -68,18 +67,18 @@ def draw_scales(image_ids: Sequence[str], view: int, rate: float, n_blocks: int)
 
 
 @contextmanager
-def dropped(blocks: Sequence[nn.Module], scales: Float[Tensor, "B L 2"]) -> Iterator[None]:
-    """While active, branches of blocks are multiplied by `scales`, image by image, before they are added to the tokens."""
+def dropped(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Iterator[None]:
+    """While active, branches of blocks are multiplied by `factors`, image by image, before they are added to the tokens."""
 
-    def scaled(values: Tensor, factors: Tensor) -> Tensor:
-        return values * factors.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
+    def multiplied(values: Tensor, of_branch: Tensor) -> Tensor:
+        return values * of_branch.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
 
     hooks: list[Any] = []
     try:
         for index, block in enumerate(blocks):
-            for which, branch in enumerate(BRANCHES):
-                factors = scales[:, index, which]
-                hooks.append(getattr(block, branch).register_forward_hook(lambda _m, _i, out, f=factors: scaled(out, f)))
+            for branch, of_branch in zip(BRANCHES, factors[:, index].unbind(1), strict=True):
+                hook = getattr(block, branch).register_forward_hook(lambda _m, _i, out, f=of_branch: multiplied(out, f))
+                hooks.append(hook)
         yield
     finally:
         for hook in hooks:

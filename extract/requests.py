@@ -113,17 +113,17 @@ class Request:
         return cls(encoder, images, kept, chosen, map_blocks, views, *stored, truths=truth_names, drop_path=drop_path)
 
     def encode(
-        self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"], scales: Float[Tensor, "B L 2"] | None = None
+        self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"], factors: Float[Tensor, "B L 2"] | None = None
     ) -> Encoded:
-        """Features of a batch of views, on any device: pixels, or normalised already; `scales` as `scales_of` gives them."""
+        """Features of a batch of views, on any device: pixels, or normalised already; `factors` as `factors_of` gives them."""
         kept = (self.blocks, self.statistics, self.map_blocks, self.vector_blocks, self.pooled)
-        return self.encoder(views, *kept, scales)
+        return self.encoder(views, *kept, factors)
 
-    def scales_of(self, rows: Sequence[int], view: int) -> Float[Tensor, "B L 2"] | None:
+    def factors_of(self, rows: Sequence[int], view: int) -> Float[Tensor, "B L 2"] | None:
         """What branches are multiplied by in a view of some of the images; None if nothing is dropped there."""
         if not self.drop_path or view == 0:
             return None
-        return self.encoder.drop_scales([self.images.samples[row].id for row in rows], view, self.drop_path)
+        return self.encoder.drop_factors([self.images.samples[row].id for row in rows], view, self.drop_path)
 
     @cached_property
     def example(self) -> Encoded:

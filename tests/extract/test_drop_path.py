@@ -10,7 +10,7 @@ import torch
 from timm.layers import DropPath
 
 from extract.datasets import ImageSet
-from extract.drop_path import BRANCHES, draw_scales
+from extract.drop_path import BRANCHES, draw_factors
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from store import BeyondClsError, FeatureStore, StoreError
@@ -36,45 +36,46 @@ def pictures(n: int = 8) -> torch.Tensor:
     return torch.rand(n, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def as_drawn(encoder: Encoder, scales: torch.Tensor) -> None:
-    """Make timm's own modules do what the scales say: drop as DropPath does in training, with these draws in place of its."""
-    for block, of_block in zip(encoder.model.blocks, scales.unbind(1), strict=True):
-        for branch, factors in zip(BRANCHES, of_block.unbind(1), strict=True):
+class Drawn(DropPath):
+    """Drops as timm's module does in training, with given draws in place of its own."""
 
-            class Drawn(DropPath):
-                def __init__(self, factors: torch.Tensor) -> None:
-                    super().__init__()
-                    self.factors = factors
+    def __init__(self, factors: torch.Tensor) -> None:
+        super().__init__()
+        self.factors = factors
 
-                def forward(self, x: torch.Tensor) -> torch.Tensor:
-                    return x * self.factors[:, None, None]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factors[:, None, None]
 
-            setattr(block, branch, Drawn(factors))
+
+def put_in_place(encoder: Encoder, factors: torch.Tensor) -> None:
+    for block, of_block in zip(encoder.model.blocks, factors.unbind(1), strict=True):
+        for branch, of_branch in zip(BRANCHES, of_block.unbind(1), strict=True):
+            setattr(block, branch, Drawn(of_branch))
 
 
 @pytest.mark.parametrize("model", ARCHITECTURES)
 class TestOfAnEncoder:
     def test_it_is_what_drop_path_of_the_model_itself_does(self, model: str) -> None:
         encoder, dropping = encoder_of(model), encoder_of(model)
-        scales = encoder.drop_scales(IDS, 1, 0.8)
-        as_drawn(dropping, scales)
-        ours, theirs = encoder(pictures(), [3], **EVERY, scales=scales), dropping(pictures(), [3], **EVERY)
+        factors = encoder.drop_factors(IDS, 1, 0.8)
+        put_in_place(dropping, factors)
+        ours, theirs = encoder(pictures(), [3], **EVERY, factors=factors), dropping(pictures(), [3], **EVERY)
         assert torch.equal(ours.patch[3], theirs.patch[3])
         assert torch.equal(ours.statistics["patch_self"], theirs.statistics["patch_self"])
         assert not torch.equal(ours.patch[3], encoder(pictures(), [3]).patch[3])
 
     def test_a_rate_of_0_changes_no_bit(self, model: str) -> None:
         encoder = encoder_of(model)
-        scales = encoder.drop_scales(IDS, 1, 0.0)
-        assert bool((scales == 1).all())
-        plain, same = encoder(pictures(), [1, 3]), encoder(pictures(), [1, 3], scales=scales)
+        factors = encoder.drop_factors(IDS, 1, 0.0)
+        assert bool((factors == 1).all())
+        plain, same = encoder(pictures(), [1, 3]), encoder(pictures(), [1, 3], factors=factors)
         assert all(torch.equal(plain.patch[block], same.patch[block]) for block in (1, 3))
 
     def test_without_any_branch_the_embedding_is_left(self, model: str) -> None:
         encoder = encoder_of(model)
         embedded: list[torch.Tensor] = []
         hook = encoder.model.blocks[0].register_forward_pre_hook(lambda _m, inputs: embedded.append(inputs[0]))
-        encoded = encoder(pictures(), [3], scales=torch.zeros(8, 4, 2))
+        encoded = encoder(pictures(), [3], factors=torch.zeros(8, 4, 2))
         hook.remove()
         assert torch.equal(encoded.patch[3], embedded[0][:, encoder.layout.n_prefix :])
 
@@ -83,46 +84,46 @@ class TestOfAnEncoder:
         encoder, p = encoder_of(model), 0.25
         tokens = []
         for factor in (0.0, 1 / (1 - p), 1.0):
-            scales = torch.ones(8, 4, 2)
-            scales[:, 3] = torch.tensor([factor, 0.0])
-            tokens.append(encoder(pictures(), [3], scales=scales).patch[3].double())
+            factors = torch.ones(8, 4, 2)
+            factors[:, 3] = torch.tensor([factor, 0.0])
+            tokens.append(encoder(pictures(), [3], factors=factors).patch[3].double())
         dropped, kept, plain = tokens
         assert not torch.allclose(dropped, plain, atol=1e-4)
         torch.testing.assert_close(p * dropped + (1 - p) * kept, plain, rtol=0, atol=1e-5)
 
     def test_each_image_has_draws_of_its_own(self, model: str) -> None:
         encoder = encoder_of(model)
-        together = encoder(pictures(), [3], scales=encoder.drop_scales(IDS, 2, 0.8)).patch[3]
+        together = encoder(pictures(), [3], factors=encoder.drop_factors(IDS, 2, 0.8)).patch[3]
         for i in (0, 5):
-            alone = encoder(pictures()[i : i + 1], [3], scales=encoder.drop_scales(IDS[i : i + 1], 2, 0.8)).patch[3]
+            alone = encoder(pictures()[i : i + 1], [3], factors=encoder.drop_factors(IDS[i : i + 1], 2, 0.8)).patch[3]
             torch.testing.assert_close(alone[0], together[i], rtol=0, atol=1e-5)
 
 
 class TestDraws:
     def test_rates_rise_linearly_and_survivors_make_up_for_the_others(self) -> None:
         n, rate = 20_000, 0.6
-        scales = draw_scales([str(i) for i in range(n)], 1, rate, 4).double()
+        factors = draw_factors([str(i) for i in range(n)], 1, rate, 4).double()
         p = torch.linspace(0, rate, 4, dtype=torch.float64)[:, None].expand(4, 2)
-        assert torch.equal(scales[:, 0], torch.ones(n, 2, dtype=torch.float64)), "the first block is always kept"
-        torch.testing.assert_close((scales == 0).double().mean(0), p, rtol=0, atol=0.012)  # 3.5 standard errors
-        torch.testing.assert_close(scales.amax(0), (1 / (1 - p)).float().double())
-        torch.testing.assert_close(scales.mean(0), torch.ones(4, 2, dtype=torch.float64), rtol=0, atol=0.03)
-        dropped = (scales[:, 3] == 0).double()
+        assert torch.equal(factors[:, 0], torch.ones(n, 2, dtype=torch.float64)), "the first block is always kept"
+        torch.testing.assert_close((factors == 0).double().mean(0), p, rtol=0, atol=0.012)  # 3.5 standard errors
+        torch.testing.assert_close(factors.amax(0), (1 / (1 - p)).float().double())
+        torch.testing.assert_close(factors.mean(0), torch.ones(4, 2, dtype=torch.float64), rtol=0, atol=0.03)
+        dropped = (factors[:, 3] == 0).double()
         assert float((dropped[:, 0] * dropped[:, 1]).mean()) == pytest.approx(rate**2, abs=0.012), "attention and MLP apart"
 
     def test_fixed_draws(self) -> None:
         """Features that were stored before belong to these."""
-        dropped = (draw_scales(["0001", "é"], 1, 0.9, 4) == 0).int().tolist()
+        dropped = (draw_factors(["0001", "é"], 1, 0.9, 4) == 0).int().tolist()
         assert dropped == [[[0, 0], [0, 1], [1, 1], [1, 1]], [[0, 0], [1, 0], [1, 0], [1, 1]]]
 
     def test_they_depend_on_image_and_view_alone(self) -> None:
-        scales = draw_scales(IDS, 3, 0.5, 12)
-        assert torch.equal(draw_scales(IDS[::-1], 3, 0.5, 12), scales.flip(0))
-        assert torch.equal(draw_scales(IDS[2:3], 3, 0.5, 12)[0], scales[2])
-        assert not torch.equal(draw_scales(IDS, 4, 0.5, 12), scales)
+        factors = draw_factors(IDS, 3, 0.5, 12)
+        assert torch.equal(draw_factors(IDS[::-1], 3, 0.5, 12), factors.flip(0))
+        assert torch.equal(draw_factors(IDS[2:3], 3, 0.5, 12)[0], factors[2])
+        assert not torch.equal(draw_factors(IDS, 4, 0.5, 12), factors)
 
     def test_a_higher_rate_drops_what_a_lower_one_does(self) -> None:
-        low, high = (draw_scales(IDS, 1, rate, 12) == 0 for rate in (0.3, 0.6))
+        low, high = (draw_factors(IDS, 1, rate, 12) == 0 for rate in (0.3, 0.6))
         assert bool((high | ~low).all())
         assert int(high.sum()) > int(low.sum())
 
@@ -142,7 +143,7 @@ class TestExtraction:
             concerned = name.endswith(("view1", "view2")) and not name.startswith("images/") and "/block0/" not in name
             assert equal != concerned, name
         crop = encoder.views.cut(forty.image(7), "0007", 2)[0][None]
-        expected = encoder(crop, [3], scales=encoder.drop_scales(["0007"], 2, 0.9)).patch[3]
+        expected = encoder(crop, [3], factors=encoder.drop_factors(["0007"], 2, 0.9)).patch[3]
         np.testing.assert_allclose(noisy.array("patch/block3/view2").rows([7]), expected, rtol=2e-3, atol=2e-3)
 
     def test_other_batches_and_a_resumed_run_give_the_same(self, images: ImageSet, tmp_path: Path) -> None:
@@ -190,17 +191,15 @@ class TestExtraction:
         assert (blocks.spec.drop_path, blocks.spec.n_views) == (0.9, 3)
 
 
-class TestKeys:
-    def test_the_rate_is_in_the_key_unless_it_is_0(self, forty: ImageSet) -> None:
-        encoder = tiny_encoder()
-        plain, off, on = (Request.resolve(encoder, forty, views=2, **rate).spec for rate in ({}, {"drop_path": 0}, RATE_2))
-        assert plain.to_dict() == off.to_dict()
-        assert "drop_path" not in plain.to_dict()
-        assert on == replace(plain, drop_path=0.1)
-        assert on.key != plain.key
-
-
-RATE_2: Any = {"drop_path": 0.1}
+def test_the_rate_is_in_the_key_unless_it_is_0(forty: ImageSet) -> None:
+    encoder = tiny_encoder()
+    plain, off, on = (
+        Request.resolve(encoder, forty, views=2, **rate).spec for rate in ({}, {"drop_path": 0}, {"drop_path": 0.1})
+    )
+    assert plain.to_dict() == off.to_dict()
+    assert "drop_path" not in plain.to_dict()
+    assert on == replace(plain, drop_path=0.1)
+    assert on.key != plain.key
 
 
 @pytest.mark.parametrize("rate", [1, 1.0, -0.1, float("nan"), "0.1", True])
