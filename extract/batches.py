@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from extract.encoders import Encoded
@@ -41,8 +42,11 @@ class Batches:
         self._request, self._warn = request, warn
         self._streams, self._course = streams, course or Course()
 
-    def encode(self, images: Tensor) -> Iterator[tuple[slice, Encoded]]:
+    def encode(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None = None) -> Iterator[tuple[slice, Encoded]]:
         """Features of views [B, 3, H, W], by parts: which images they are of, and what the encoder makes of them.
+
+        Args:
+            factors: of these images, as for the encoder.
 
         Raises:
             BeyondClsError: memory does not suffice for a single image.
@@ -50,19 +54,19 @@ class Batches:
         begin = 0
         while begin < len(images):
             part = slice(begin, begin + self.size)
-            encoded = self.forward(images[part])
+            encoded = self.forward(images[part], None if factors is None else factors[part])
             if encoded is not None:  # else again, with a smaller batch
                 yield part, encoded
                 begin = part.stop
 
-    def forward(self, images: Tensor) -> Encoded | None:
+    def forward(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None = None) -> Encoded | None:
         """Features of some images; None, and a smaller `size`, if memory did not suffice."""
         encoder = self._request.encoder
         try:
             with self._course.doing(COPYING_IN):
                 placed = self._placed(images)
             with self._course.doing(ENCODING):
-                return self._encoded(placed)
+                return self._encoded(placed, factors)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -77,11 +81,11 @@ class Batches:
         self._warn(f"out of memory: going on with batches of {self.size}")
         return None
 
-    def _encoded(self, images: Tensor) -> Encoded:
+    def _encoded(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None) -> Encoded:
         """Features of images on the device. A compiled encoder sees full batches alone: for each size it is compiled again."""
         n_missing = self.size - len(images)
-        if not self._request.encoder.is_compiled or n_missing <= 0:
-            return self._request.encode(images)
+        if not self._request.encoder.is_compiled or n_missing <= 0 or factors is not None:
+            return self._request.encode(images, factors)
         filled = torch.cat([images, images[-1:].expand(n_missing, -1, -1, -1)])
         return self._request.encode(filled).first(len(images))
 

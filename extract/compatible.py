@@ -10,9 +10,12 @@ def check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None
     """Refuse a set that cannot serve as a source of features.
 
     Raises:
-        StoreError: `base` has another encoder, transform or dtype; the message says that it cannot be `used`.
+        StoreError: `base` has another encoder, transform or dtype, or crops whose branches were dropped at another rate; the
+            message says that it cannot be `used`.
     """
-    if differ := base.spec.explained(spec, EXTENDABLE_FIELDS):
+    have_crops = min(base.spec.n_views, spec.n_views) > 1
+    ignored = [name for name in EXTENDABLE_FIELDS if name != "drop_path" or not have_crops]
+    if differ := base.spec.explained(spec, ignored):
         raise StoreError(
             f"{base.where} cannot be {used}: {differ} differ; "
             f"give another set, or the options it was made with{transform_options(base.spec, spec)}"

@@ -12,6 +12,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from extract.datasets import ImageSet
+from extract.drop_path import check_branches, checked_rate
 from extract.encoders import Encoded, Encoder
 from extract.layouts import layouts_of
 from extract.older import unnumbered_spec
@@ -39,6 +40,7 @@ class Request:
         pooled: whether the vector is kept that the encoder's own pooling gives.
         numbered: as for `layouts.arrays_by_name`.
         truths: label maps and instances of the images that are kept, by name.
+        drop_path: the rate at which the last block's branches are dropped for random crops, 0…1.
     """
 
     encoder: Encoder
@@ -53,6 +55,7 @@ class Request:
     pooled: bool = False
     numbered: bool = True
     truths: tuple[str, ...] = ()
+    drop_path: float = 0.0
 
     @classmethod
     def resolve(
@@ -68,6 +71,7 @@ class Request:
         shard_rows: int | None = None,
         vectors: str = "kept",
         truths: str | Sequence[str] | None = None,
+        drop_path: float = 0.0,
     ) -> Self:
         """The request that these options make of an encoder.
 
@@ -84,27 +88,42 @@ class Request:
                 [cls] of these. Either keeps what an encoder's own pooling gives, if it has one.
             truths: label maps and instances of the images to keep: names, "all" or "none"; by default what the form of the
                 data set exists for.
+            drop_path: stochastic depth of random crops: the rate, from 0 up to but not 1, at which attention and MLP of the
+                last block are left out; it falls linearly to 0 in the first. The evaluation crop is never concerned.
 
         Raises:
-            BeyondClsError: unknown block, statistic, codec or value of `vectors`; a number that cannot be; or truths that
-                the data set does not have.
+            BeyondClsError: unknown block, statistic, codec or value of `vectors`; a number that cannot be; truths that
+                the data set does not have; or a rate without crops, or for blocks whose branches cannot be dropped.
         """
         get_codec(dtype)
         if shard_rows is not None and (shard_rows % 32 or shard_rows < 32):
             raise BeyondClsError(f"shard_rows is {shard_rows}, expected a multiple of 32")
         if views < 1:
             raise BeyondClsError(f"views is {views}, expected 1 (the evaluation crop) or more")
+        drop_path = checked_rate(drop_path, views)
+        if drop_path:
+            check_branches(encoder.name, encoder.model.blocks)  # type: ignore[arg-type]
         kept = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
         map_blocks = kept if maps and encoder.attends else ()
         chosen = checked_statistics(encoder, statistics)
         beside = vector_blocks(vectors, encoder.n_blocks)
         stored = (dtype, shard_rows, beside, encoder.pools)
         images = images.with_pixels(replace(encoder.pixels, max_pixels=images.pixels.max_pixels))
-        return cls(encoder, images, kept, chosen, map_blocks, views, *stored, truths=chosen_truths(images, truths))
+        truth_names = chosen_truths(images, truths)
+        return cls(encoder, images, kept, chosen, map_blocks, views, *stored, truths=truth_names, drop_path=drop_path)
 
-    def encode(self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"]) -> Encoded:
-        """Features of a batch of views, on any device: pixels, or normalised already."""
-        return self.encoder(views, self.blocks, self.statistics, self.map_blocks, self.vector_blocks, self.pooled)
+    def encode(
+        self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"], factors: Float[Tensor, "B L 2"] | None = None
+    ) -> Encoded:
+        """Features of a batch of views, on any device: pixels, or normalised already; `factors` as `factors_of` gives them."""
+        kept = (self.blocks, self.statistics, self.map_blocks, self.vector_blocks, self.pooled)
+        return self.encoder(views, *kept, factors)
+
+    def factors_of(self, rows: Sequence[int], view: int) -> Float[Tensor, "B L 2"] | None:
+        """What branches are multiplied by in a view of some of the images; None if nothing is dropped there."""
+        if not self.drop_path or view == 0:
+            return None
+        return self.encoder.drop_factors([self.images.samples[row].id for row in rows], view, self.drop_path)
 
     @cached_property
     def example(self) -> Encoded:
@@ -128,6 +147,7 @@ class Request:
             compute_dtype=self.encoder.compute_dtype,
             vectors=self._vector_names,
             truths={name: self.images.truth_columns(name).digest(self.images.truths[name].classes) for name in self.truths},
+            drop_path=self.drop_path,
         )
 
     @property
@@ -195,10 +215,11 @@ class Request:
         maps = tuple(sorted({*(blocks if self.map_blocks else ()), *of_base}))
         statistics = tuple(name for name in self.encoder.statistics if name in {*self.statistics, *base.spec.statistics})
         n_views = max(self.n_views, base.spec.n_views)
+        drop_path = self.drop_path if self.n_views > 1 else base.spec.drop_path
         vectors = tuple(sorted({*self.vector_blocks, *base.spec.vector_blocks}))
         truths = chosen_truths(self.images, sorted({*self.truths, *base.spec.truths}))
         features = replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views)
-        return replace(features, vector_blocks=vectors, truths=truths)
+        return replace(features, vector_blocks=vectors, truths=truths, drop_path=drop_path)
 
     @property
     def constants(self) -> dict[str, np.ndarray]:

@@ -107,7 +107,8 @@ class Units:
         """Put the features of a batch in their rows."""
         valid = [i for i, image in enumerate(batch.images) if image.problem is None]
         for view, pixels in batch.pixels.items():
-            for part, encoded in self._batches.encode(batch.views(view, valid)) if valid else ():
+            factors = self._request.factors_of([batch.unit.rows[batch.first + i] for i in valid], view)
+            for part, encoded in self._batches.encode(batch.views(view, valid), factors) if valid else ():
                 features = arrays_by_name(encoded, view, self._request.numbered)
                 rows = [batch.first + i for i in valid[part]]
                 convert = partial(stored_parts, features, batch.unit.names, self._request)

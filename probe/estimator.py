@@ -53,7 +53,7 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         epochs, batch_size, optimiser, base_lr, momentum, weight_decay, warmup_epochs: as in `Recipe`; by default the preset's
             or, without one, those of `Recipe`.
         normalisation: of the vector before the classifier: "batch" or "none".
-        init: of the classifier: "normal" or "uniform"; the preset's by default.
+        init: of the classifier: "normal", "small" or "uniform"; the preset's by default.
         random_state: of the start and of the order of the images: a number, a RandomState, or None for another each time.
         device: where it trains and predicts.
 

@@ -16,7 +16,8 @@ from store.format.names import kind_of
 from store.html_table import html_table
 
 NORMALISATIONS = ("batch", "none")
-INITS = ("normal", "uniform")
+# Of the classifier: the deviation of what its weights are drawn from, and a factor; None is torch's own start.
+INITS: dict[str, tuple[float, float] | None] = {"normal": (0.01, 1.0), "small": (0.02, 0.001), "uniform": None}
 EPS = 1e-6
 TOKENS = ("patch", "cls", "registers")
 
@@ -81,7 +82,8 @@ class Head(nn.Module):
 
     Where the classifier starts matters under LARS, whose steps are proportional to |w|. "normal": weights from N(0, 0.01²),
     bias 0, as MAE's linear probing does. "uniform": weights and bias from U(-1/√W, 1/√W), as torch's `nn.Linear`, which
-    the official code of the paper leaves as it is for ViTs (its SimMIM starts from N(0, (2e-5)²) with bias 0).
+    the official code of the paper leaves as it is for ViTs. "small": weights from N(0, (2e-5)²), bias 0, as its SimMIM, which
+    draws from N(0, 0.02²) and multiplies by 0.001.
 
     Args:
         aggregator: tokens to one vector.
@@ -110,8 +112,10 @@ class Head(nn.Module):
         self.aggregator, self.final_norm = aggregator, final_norm
         self.norm = nn.BatchNorm1d(aggregator.width, affine=False, eps=EPS) if normalisation == "batch" else nn.Identity()
         self.classifier = nn.Linear(aggregator.width, n_classes)
-        if init == "normal":
-            nn.init.trunc_normal_(self.classifier.weight, std=0.01)
+        if (start := INITS[init]) is not None:
+            std, factor = start
+            nn.init.trunc_normal_(self.classifier.weight, std=std)
+            self.classifier.weight.data.mul_(factor)
             nn.init.zeros_(self.classifier.bias)
 
     def forward(self, features: Features) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B T"] | None]:

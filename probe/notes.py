@@ -10,15 +10,16 @@ from probe.metrics import n_without_positive
 from probe.recipe import Recipe
 
 
-def notes_on_training(recipe: Recipe, n_images: int, n_seeds: int, views: Sequence[int]) -> list[str]:
+def notes_on_training(recipe: Recipe, n_images: int, n_seeds: int, views: Sequence[int], drop_path: float = 0.0) -> list[str]:
     """Sentences, in the order in which they are shown.
 
     Args:
         n_images: of the training set.
         n_seeds: that were trained.
         views: of the training images that were shown; 0 is the evaluation crop, the others are random crops.
+        drop_path: the rate of stochastic depth of these crops.
     """
-    return [*_on_augmentation(views), *_on_steps(recipe, n_images), *_on_order(recipe, n_seeds, views)]
+    return [*_on_augmentation(views, drop_path), *_on_steps(recipe, n_images), *_on_order(recipe, n_seeds, views)]
 
 
 def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndarray, "M K"]) -> list[str]:
@@ -28,21 +29,29 @@ def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndar
     return [f"{n} of {training.shape[1]} classes have no {words}" for words, n in missing.items() if n]
 
 
-def augmentation(views: Sequence[int]) -> dict[str, int | bool]:
-    """How many stored random crops of each image training draws from, and whether it draws from the evaluation crop, too."""
-    return {"n_crops": sum(view > 0 for view in views), "evaluation_view": 0 in views}
+def augmentation(views: Sequence[int], drop_path: float = 0.0) -> dict[str, int | float | bool]:
+    """How many stored random crops of each image training draws from, and whether it draws from the evaluation crop, too.
+
+    Args:
+        drop_path: the rate of stochastic depth of these crops; left out where it is 0, or none is shown.
+    """
+    n_crops = sum(view > 0 for view in views)
+    return {"n_crops": n_crops, "evaluation_view": 0 in views} | ({"drop_path": drop_path} if drop_path and n_crops else {})
 
 
-def _on_augmentation(views: Sequence[int]) -> list[str]:
-    shown = augmentation(views)
+def _on_augmentation(views: Sequence[int], drop_path: float) -> list[str]:
+    shown = augmentation(views, drop_path)
     if not shown["n_crops"]:
         return [
             "no augmentation: every epoch shows the evaluation crop of each image, where the paper shows a new random crop; "
             "extract the training images with --views to have some"
         ]
-    if len(views) == 1:
-        return ["no augmentation: every epoch shows the same random crop of each image; give more --views"]
-    return []
+    notes = ["no augmentation: every epoch shows the same random crop of each image; give more --views"] * (len(views) == 1)
+    if "drop_path" in shown:
+        notes.append(
+            f"stochastic depth: branches of the encoder were dropped in crops (drop_path {drop_path:g}), not in test images"
+        )
+    return notes
 
 
 def _on_steps(recipe: Recipe, n_images: int) -> list[str]:

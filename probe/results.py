@@ -41,7 +41,8 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
-    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
+    drop_path = passes.training.store.spec.drop_path
+    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views, drop_path)
     if passes.test.store.multilabel:
         notes += notes_on_classes(*(source.store.labels[source.rows] for source in (passes.training, passes.test)))
     if cost.flops_per_image is None:
@@ -99,7 +100,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_test": len(passes.test.rows),
         "test_images": _digest_of_images(passes.test),
         "n_views": len(passes.views),
-        "augmentation": augmentation(passes.views),
+        "augmentation": augmentation(passes.views, passes.training.store.spec.drop_path),
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }

@@ -57,9 +57,9 @@ def probe(
 
     Heads with the same recipe train in one pass over the features, all seeds in one order of the images (recipe.order
     "shared": seeds differ in where heads start) or each seed in its own pass ("own": as if it were the only one). Where a plan
-    gives several learning rates or weight decays, up to three seeds are trained with each of them on a part of the training images, and
-    the others select one (`probe.select`); then each seed is trained with it on all training images. Test images select
-    nothing: every seed's last epoch counts.
+    gives several learning rates or weight decays, up to three seeds are trained with each of them on a part of the training
+    images, and the others select one (`probe.select`); then each seed is trained with it on all training images. Test images
+    select nothing: every seed's last epoch counts.
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
     weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (with one label an

@@ -75,10 +75,11 @@ def select(
     """The setting of each head: the best learning rate, with the strongest decay that is not told from the best one.
 
     All settings of all heads train in one pass over the images that are not held out, and are judged once, by those that are.
-    Each is tried with the first three seeds at most. A setting is told from the best, on average over seeds, where it is behind by more than one standard error of the paired
-    difference (Hastie et al., The Elements of Statistical Learning, 7.10); with several labels an image where it is behind at
-    all. No learning rate is simpler than another, so the rate is that of the best setting, of equally good ones of the first. A
-    setting with which a seed diverged is not chosen, and one with which weights collapsed only where all others did.
+    Each is tried with the first three seeds at most. A setting is told from the best, on average over seeds, where it is behind
+    by more than one standard error of the paired difference (Hastie et al., The Elements of Statistical Learning, 7.10); with
+    several labels an image where it is behind at all. No learning rate is simpler than another, so the rate is that of the best
+    setting, of equally good ones of the first. A setting with which a seed diverged is not chosen, and one with which weights
+    collapsed only where all others did.
 
     Args:
         chosen_before: settings of heads that are kept, which stay.

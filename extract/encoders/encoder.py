@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
 from extract.datasets.pixels import Pixels
+from extract.drop_path import check_branches, draw_factors, dropped
 from extract.encoders.not_plain import INSTEAD, check_plain
 from extract.encoders.weights import weights_digest
 from extract.linear import FastLinear
@@ -120,7 +121,7 @@ class Encoder:
                 norms and statistics stay float32.
             channels_last: keep images and weights with channels last, which is faster on some GPUs.
             compile: use `torch.compile`, which takes minutes for each size of batch, and pays for itself on large sets. For a
-                single image, which names and shapes come from, it is not used.
+                single image, which names and shapes come from, and where branches are dropped, it is not used.
 
         Raises:
             BeyondClsError: unknown `amp`.
@@ -200,6 +201,15 @@ class Encoder:
             return {}, None
         return {n: p.detach().cpu().float() for n, p in norm.named_parameters()}, norm.eps
 
+    def drop_factors(self, image_ids: Sequence[str], view: int, rate: float) -> Float[Tensor, "B L 2"]:
+        """What to give as `factors`, so that branches of a view of these images are dropped; see `draw_factors`.
+
+        Raises:
+            BeyondClsError: its blocks are not such that their branches can be dropped.
+        """
+        check_branches(self.name, self.model.blocks)  # type: ignore[arg-type]
+        return draw_factors(image_ids, view, rate, self.n_blocks)
+
     @torch.inference_mode()
     def __call__(
         self,
@@ -209,6 +219,7 @@ class Encoder:
         maps: Sequence[int] = (),
         vectors: Sequence[int] = (),
         pooled: bool = False,
+        factors: Float[Tensor, "B L 2"] | None = None,
     ) -> Encoded:
         """One forward pass.
 
@@ -220,6 +231,7 @@ class Encoder:
                 for models without attention.
             vectors: blocks whose average patch token to keep, taken where tokens are, and [cls].
             pooled: whether to keep what the encoder's own pooling makes of the normalised output; ignored where it has none.
+            factors: what attention and MLP of each block are multiplied by, on any device (`drop_factors`); nothing by default.
 
         Raises:
             BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
@@ -255,10 +267,12 @@ class Encoder:
             watcher = on_attention if attention_statistics or maps else None
             with (
                 watched(modules, self.layout, watcher, on_branch if block_statistics else None),
+                nullcontext() if factors is None else dropped(modules, factors.to(images.device)),
                 self._linear(),  # innermost, so that it does not see the many operations of the watcher
                 self.autocast(images.device.type),
             ):
-                forward: Any = self._forward if len(images) > 1 else self.model.forward_features
+                # Compiled code does not see hooks that come and go.
+                forward: Any = self._forward if len(images) > 1 and factors is None else self.model.forward_features
                 final = forward(images.contiguous(memory_format=self._memory_format))
                 if pooled and self.pools:
                     out.pooled = self._pool(final, pre_logits=True).float()

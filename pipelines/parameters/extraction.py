@@ -105,8 +105,9 @@ def resolve_extraction(
     """What a parameter file says of an extraction, and where: `extract`, then datasets.NAME, then encoders.NAME, which wins.
 
     `block` of an encoder is what is stored of it if it has no `blocks`. Random crops, `views` of a data set or an encoder, are
-    of training images; those of `extract` are of all. Of the data sets of dense tasks all truths are kept, and whole images are
-    seen, unless dense.datasets.NAME says otherwise; what that says of crops and sizes wins over the encoder.
+    of training images; those of `extract` are of all. `drop_path` is of training images wherever it is. Of the data sets of
+    dense tasks all truths are kept, and whole images are seen, unless dense.datasets.NAME says otherwise; what that says of
+    crops and sizes wins over the encoder.
 
     Args:
         params: the parameter file.
@@ -137,6 +138,8 @@ def resolve_extraction(
     )
     given = resolve([replace(layer, values={n: v for n, v in layer.values.items() if v is not None}) for layer in layers])
     _check(given)
+    if split == "test":
+        given.pop("drop_path", None)
     return given
 
 

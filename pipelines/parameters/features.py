@@ -68,6 +68,9 @@ FEATURES = {
         "all for forms of dense tasks, none for others",
     ),
     "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
+    "drop_path": Option(
+        float, "stochastic depth of random crops: the rate, below 1, at which branches of the last block are left out", "0"
+    ),
     "dtype": Option(str, "of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4", "float16"),
     "shard_rows": Option(int, "images per shard file, a multiple of 32", "as suits the set"),
 }

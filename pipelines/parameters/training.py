@@ -28,7 +28,7 @@ OF_A_HEAD = {
     "weight_decays": Option(str, "likewise", read=numbers),
     "normalisation": Option(str, "before the classifier: batch or none", "batch"),
     "final_norm": Option(bool, "apply the encoder's last LayerNorm to the tokens first", flags="--final-norm/--no-final-norm"),
-    "init": Option(str, "start of the classifier: normal, N(0, 0.01²), or uniform, as torch's", "normal"),
+    "init": Option(str, "start of the classifier: normal, N(0, 0.01²); small, N(0, (2e-5)²); or uniform, as torch's", "normal"),
     "protocol": Option(str, "logistic, knn or ridge instead of gradient steps, for aggregators without parameters"),
 }
 # … of its protocol, which params.yaml has within it, `protocol: { name: knn, ks: [5], temperature: 0.1 }`: fields of
@@ -85,4 +85,7 @@ def shared_parameters() -> list[str]:
 
 # What params.yaml may say of training for one data set, and for one encoder, whose `batch_size` and `views` are extraction's.
 OF_A_DATASET = tuple(name for name in shared_parameters() if name not in ("block", "views"))
-OF_AN_ENCODER = ("preset", *(name for name in OF_A_RECIPE if name != "batch_size"), "base_lrs", "weight_decays", "block")
+OF_AN_ENCODER = (
+    *("preset", *(name for name in OF_A_RECIPE if name != "batch_size")),
+    *("base_lrs", "weight_decays", "init", "block"),
+)

@@ -109,7 +109,7 @@ def measure_encoders(
     by_name, by_study, known = {}, {}, dict[Any, Rates]()
     for name in section(params, "encoders"):
         say(f"measuring {name} …")
-        asked = options_of(params, given, name) | {"views": 1}
+        asked = options_of(params, given, name) | {"views": 1, "drop_path": 0.0}
         encoder = load_unfetched(name, {n: value for n, value in asked.items() if n in OF_LOADING})
         cost = cost_of(encoder.model, encoder.config["input_size"])
         place_encoder(encoder, asked, device)

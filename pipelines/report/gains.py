@@ -1,5 +1,6 @@
 """What AbMILP gains over [cls] and over the average patch: in points, and as a share of their errors."""
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -41,6 +42,21 @@ def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
                 accuracies = {probes[encoder, name].measure for name in (head, "abmilp")} == {"top1"}
                 gains[encoder, head] = Gain(one.minus(other), one.share_of(other) if accuracies else None)
     return gains
+
+
+def contrasts_of_depth(probes: Probes) -> list[tuple[str, str, str]]:
+    """Label and two encoders of each pair that is one encoder, trained on crops with stochastic depth and on as many without.
+
+    Both were measured on one feature set, which shows that they are the same, and trained alike.
+    """
+    crops = {encoder: probe for (encoder, head), probe in probes.items() if head == "abmilp" and probe.crops}
+    rates = {encoder: probe.recorded["augmentation"].get("drop_path", 0.0) for encoder, probe in crops.items()}
+    alike = {e: (p.features["test"], p.crops, p.recipe, p.recorded.get("init")) for e, p in crops.items()}
+    return [
+        (f"{one} − {other}", one, other)
+        for one, other in itertools.permutations(crops, 2)
+        if rates[one] > rates[other] == 0 and alike[one] == alike[other]
+    ]
 
 
 def basis(probes: Probes) -> list[str]:

@@ -40,6 +40,7 @@ def options_of_spec(spec: FeatureSpec) -> dict[str, Any]:
     amp = {"bfloat16": "bf16", "float16": "fp16"}.get(spec.compute_dtype)
     return {
         **({"views": spec.n_views} if spec.n_views > 1 else {}),
+        **({"drop_path": spec.drop_path} if spec.drop_path else {}),
         **({"amp": amp} if amp else {}),
         "blocks": ",".join(map(str, spec.blocks)),
         "statistics": ",".join(spec.statistics) or "none",

@@ -116,6 +116,7 @@ def _check_types(group: Any, entries: Any) -> None:
         **{f"spec.{name}": isinstance(spec[name], str) for name in texts},
         **{f"spec.{name}": type(spec[name]) is int and spec[name] > 0 for name in ("n_images", "n_views")},
         **{f"spec.{name}": _texts(spec.get(name, [])) for name in ("statistics", "maps", "vectors")},
+        "spec.drop_path": type(spec.get("drop_path", 0.0)) is float and 0 <= spec.get("drop_path", 0.0) < 1,
         "spec.blocks": isinstance(spec["blocks"], list) and all(type(block) is int for block in spec["blocks"]),
         "spec.transform": isinstance(spec["transform"], dict),
     }

@@ -11,9 +11,10 @@ from store.errors import StoreError
 FORMAT_VERSION = 2
 DATA_FIELDS = ("data", "n_images", "truths")  # fields that describe the data set, not the encoder
 # What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
-EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "vectors", "n_views")
+EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "vectors", "n_views", "drop_path")
 MOST_NAMED = 3  # vectors that a message names
-ABSENT_IF_EMPTY = ("vectors", "truths")  # so that sets without them have the keys that they had before there was such a field
+# So that sets without them have the keys that they had before there was such a field.
+ABSENT_IF_EMPTY = ("vectors", "truths", "drop_path")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class FeatureSpec:
     truths: Mapping[str, str] = field(
         default_factory=dict
     )  # "segmentation", "instances" -> digest of them and of their classes
+    drop_path: float = 0.0  # rate at which branches of the last block were dropped for views from 1 on; 0 in the first
 
     @property
     def key(self) -> str:
@@ -72,7 +74,7 @@ class FeatureSpec:
         return [f.name for f in fields(self) if _plain(getattr(self, f.name)) != _plain(getattr(other, f.name))]
 
     def explained(self, other: "FeatureSpec", ignored: Sequence[str] = ()) -> str:
-        """The same as text, with the values where transforms differ: `dtype, transform (crop_pct 0.9 and 0.875)`."""
+        """The same as text, with the values where it matters: `dtype, transform (crop_pct 0.9 and 0.875)`."""
         names = []
         for name in (n for n in self.differences(other) if n not in ignored):
             if name == "transform":
@@ -82,6 +84,8 @@ class FeatureSpec:
             elif name == "vectors":
                 differing = sorted({*self.vectors} ^ {*other.vectors})
                 name += f" ({', '.join(differing[:MOST_NAMED])}{', …' * (len(differing) > MOST_NAMED)})"
+            elif name == "drop_path":
+                name += f" ({self.drop_path} and {other.drop_path})"
             names.append(name)
         return ", ".join(names)
 

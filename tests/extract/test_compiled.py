@@ -54,6 +54,15 @@ def test_the_same_features(sizes: list[int], images: ImageSet, tmp_path: Path) -
     assert files(tmp_path / "compiled") == files(tmp_path / "plain")
 
 
+def test_branches_are_dropped_outside_of_compiled_code(sizes: list[int], images: ImageSet, tmp_path: Path) -> None:
+    """Which does not see that a hook is another one than when it was compiled."""
+    encoder = tiny_encoder()
+    encoder.run_with(compile=True)
+    options: Any = {"batch_size": 12, "shard_rows": 32, "on_error": "record"}
+    extract(encoder, images, tmp_path / "compiled", **options, views=2, drop_path=0.5)
+    assert len(sizes) == 3 + 3 + 1, "of view 0 alone"
+
+
 def test_the_first_of_all_features() -> None:
     values = torch.arange(12.0).view(4, 3)
     by_block: Any = {

@@ -411,9 +411,9 @@ def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path: Path, monkeypat
 
     forward, ahead = Batches.forward, []
 
-    def waiting(self: Batches, batch: torch.Tensor) -> Any:
+    def waiting(self: Batches, *given: Any) -> Any:
         ahead.append(seen.wait(10))
-        return forward(self, batch)
+        return forward(self, *given)
 
     monkeypatch.setattr(Decoding, "decode", watched)
     monkeypatch.setattr(Batches, "forward", waiting)

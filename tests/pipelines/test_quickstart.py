@@ -15,6 +15,10 @@ from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
 from extract.encoders.quickstart import CIFAR10
+from pipelines.parameters.common import common_layers
+from pipelines.parameters.extraction import resolve_extraction
+from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.params import read_params
 from pipelines.quickstart import cut, pretrain, training
 from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.augment import colour_jitter, random_resized_crop
@@ -26,6 +30,20 @@ from store import BeyondClsError
 from tests.folders import files
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_study_of_stochastic_depth_has_every_pair():
+    params = read_params(ROOT / "quickstart/drop-path/params.yaml")
+    (dataset,) = params["datasets"]
+    given = {encoder: resolve_extraction(params, encoder, dataset, "train") for encoder in params["encoders"]}
+    compared = {
+        e: {name: of_encoder[name].value for name in ("views", "drop_path") if name in of_encoder}
+        for e, of_encoder in given.items()
+    }
+    assert compared == {"mae": {"views": 5}, "mae-dropped": {"views": 5, "drop_path": 0.1}}
+    heads = [f"{head}{end}" for head in ("cls", "average", "abmilp") for end in ("", "-small")]
+    plans, _ = plans_and_run(heads, params, {}, {}, common_layers(params, "mae", dataset))
+    assert [plan.head.init for plan in plans.values()] == ["uniform", "small"] * 3
 
 
 @pytest.fixture

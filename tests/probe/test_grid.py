@@ -43,6 +43,14 @@ def test_the_classifier_starts_as_maes_or_as_torchs():
         HeadSpec("cls", normalisation="bach").build(8, None, 3)
 
 
+def test_the_classifier_starts_a_thousandth_as_large_as_that_of_simmim():
+    """N(0, 0.02²) times 0.001, with which a draw has other values than N(0, 0.01²) but for that factor."""
+    small, normal = (HeadSpec("cls", init=init).build(400, None, 100).classifier for init in ("small", "normal"))
+    assert small.weight.std().item() == pytest.approx(2e-5, rel=0.02)
+    torch.testing.assert_close(small.weight, normal.weight * 2e-3, rtol=1e-5, atol=0)
+    assert not small.bias.any()
+
+
 def test_plain_values():
     assert HeadSpec("ap", {"heads": 2}, "none", True, "uniform").to_dict() == {
         "aggregator": "ap",

@@ -356,6 +356,15 @@ class TestAugmentation:
         crops = "order of images and crops:" if sum(shown) > 1 else "order of images:"
         assert any(f"all 2 seeds see the same {crops}" in n for n in written["cls"]["notes"])
 
+    @pytest.mark.parametrize(("views", "recorded"), [(3, {"drop_path": 0.1}), (1, {})])
+    def test_stochastic_depth_is_recorded_where_crops_are_shown(self, views, recorded, tmp_path):
+        train, test = write_features(tmp_path / "a", views=3), write_features(tmp_path / "b", seed=1)
+        train.spec = replace(train.spec, drop_path=0.1)
+        written = probe(train, test, tmp_path / "out", {"cls": HeadPlan(HeadSpec("cls"), RECIPE)}, views=views)["cls"]
+        shown = {"n_crops": views - 1, "evaluation_view": views == 1}
+        assert written["augmentation"] == shown | recorded
+        assert any("drop_path 0.1" in note for note in written["notes"]) == bool(recorded)
+
 
 class TestSteps:
     @pytest.mark.parametrize(

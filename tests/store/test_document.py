@@ -88,7 +88,7 @@ def test_constants() -> None:
 def test_description() -> None:
     (table,) = _tables("Description")
     assert _fields(table) == [f.name for f in fields(FeatureSpec)]
-    described = replace(SPEC, truths={"segmentation": "0" * 32}).to_dict()
+    described = replace(SPEC, truths={"segmentation": "0" * 32}, drop_path=0.1).to_dict()
     assert [row["Field"] for row in table if not _fits(described[row["Field"]], row["Type"])] == []
 
 

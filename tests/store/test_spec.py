@@ -26,6 +26,7 @@ OTHER: dict[str, Any] = {
     "format_version": 3,
     "vectors": ("average/block0",),
     "truths": {"segmentation": "4" * 32},
+    "drop_path": 0.1,
 }
 
 
@@ -51,7 +52,7 @@ def test_key_of_a_known_description() -> None:
     assert replace(plain, maps=("centre", "cls")).key == "41290ebd35325960a6ca2db34ed7a26f"  # of an older set
     assert plain.key == "e3c1ce9e486acfb70f46acd54463b468"
     assert FeatureSpec.from_dict(plain.to_dict()) == plain
-    assert {"vectors", "truths"}.isdisjoint(plain.to_dict()), "which programs that know no such field can read"
+    assert {"vectors", "truths", "drop_path"}.isdisjoint(plain.to_dict()), "which programs that know no such field can read"
 
 
 def test_vectors_by_block_and_in_words() -> None:

@@ -37,9 +37,10 @@ def section(inputs: Inputs) -> Section:
 
 
 def gains_table(inputs: Inputs) -> Table | None:
-    """What AbMILP gains on each encoder, and how much more on the masked one; None where nothing can be compared."""
+    """What AbMILP gains on each encoder, and how much more on the masked one, or with stochastic depth; None without gains."""
     lead = lead_on_page(inputs)
-    return gains.table(inputs.probes, lead.contrasts if lead else ())
+    contrasts = (*(lead.contrasts if lead else ()), *gains.contrasts_of_depth(inputs.probes))
+    return gains.table(inputs.probes, contrasts)
 
 
 def scores(inputs: Inputs) -> Table:

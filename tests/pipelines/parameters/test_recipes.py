@@ -9,7 +9,7 @@ import yaml
 
 from pipelines.parameters.common import common_layers
 from pipelines.parameters.datasets import check_metric, datasets_of
-from pipelines.parameters.extraction import from_params
+from pipelines.parameters.extraction import from_params, resolve_extraction
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.layers import layered
 from pipelines.parameters.params import read_params
@@ -27,7 +27,7 @@ datasets:
 encoders:
   mae-b16: {}
   mae-h14: { epochs: 50, batch_size: 32, amp: bf16 }
-  simmim-b16: { block: 8, views: 2 }
+  simmim-b16: { block: 8, views: 2, drop_path: 0.1, init: small }
 extract: { dtype: float16, batch_size: 128, views: 1 }
 cls_heads: { cls: {} }
 heads: { average: {}, abmilp: { base_lr: 0.5, epochs: 11 } }
@@ -110,7 +110,12 @@ class TestExtraction:
             ("mae-b16", "cub", "train", {"dtype": "float16", "batch_size": 128, "views": 4}),
             ("mae-b16", "cub", "test", {"dtype": "float16", "batch_size": 128, "views": 1}),
             ("mae-h14", "imagenet", "test", {"dtype": "float16", "batch_size": 32, "views": 1, "amp": "bf16"}),
-            ("simmim-b16", "cub", "train", {"dtype": "float16", "batch_size": 128, "views": 2, "blocks": [8]}),
+            (
+                "simmim-b16",
+                "cub",
+                "train",
+                {"dtype": "float16", "batch_size": 128, "views": 2, "drop_path": 0.1, "blocks": [8]},
+            ),
             ("simmim-b16", "cub", "test", {"dtype": "float16", "batch_size": 128, "views": 1, "blocks": [8]}),
         ],
     )
@@ -118,6 +123,19 @@ class TestExtraction:
         (tmp_path / "params.yaml").write_text(FILE)
         loading, options = from_params(tmp_path / "params.yaml", encoder, dataset, split)
         assert (loading, options) == ({}, expected)
+
+    @pytest.mark.parametrize(("split", "rate"), [("train", 0.3), ("test", None)])
+    def test_stochastic_depth_is_of_training_images_wherever_it_is(
+        self, split: str, rate: float | None, params: dict[str, Any]
+    ) -> None:
+        params["extract"] |= {"drop_path": 0.3}
+        given = resolve_extraction(params, "mae-b16", "cub", split).get("drop_path")
+        assert (given and given.value) == rate
+
+    def test_a_start_of_an_encoder_wins_over_the_preset_of_a_data_set(self, params: dict[str, Any]) -> None:
+        layers = {encoder: common_layers(params, encoder, "imagenet") for encoder in ("simmim-b16", "mae-b16")}
+        inits = {e: plans_and_run(["abmilp"], params, {}, {}, layers[e])[0]["abmilp"].head.init for e in layers}
+        assert inits == {"simmim-b16": "small", "mae-b16": "uniform"}
 
     def test_splits_are_called_as_the_data_set_says(self, params: dict[str, Any]) -> None:
         given = of_extraction(params, "mae-b16", "imagenet", "test")

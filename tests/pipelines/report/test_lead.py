@@ -1,13 +1,14 @@
 """What AbMILP gains on masked, joint-embedding and untrained encoders, and what is said of it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pipelines.report.collect import Folders, collect
 from pipelines.report.estimate import Probes
-from pipelines.report.gains import basis, gains, table
+from pipelines.report.gains import basis, contrasts_of_depth, gains, table
 from pipelines.report.lead import Lead, headline, lead, verdicts
 from tests.pipelines.report.written import several_labels, write_correct, write_probe
 
@@ -155,6 +156,32 @@ def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:
     assert "not paired" not in text
     write(tmp_path / "with", "dino", 40, 45, images="others")
     assert "tested on different images are not paired, and have no interval" in " ".join(basis(probes_of(tmp_path / "with")))
+
+
+def test_encoders_that_differ_in_stochastic_depth_alone_are_subtracted(tmp_path: Path) -> None:
+    """Not those that were measured on other features, or trained on another number of crops or from another start."""
+    crops: dict[str, Any] = {
+        "plain": ("same", {"n_crops": 4}),
+        "dropped": ("same", {"n_crops": 4, "drop_path": 0.1}),
+        "few": ("same", {"n_crops": 2, "drop_path": 0.1}),
+        "other": ("others", {"n_crops": 4, "drop_path": 0.1}),
+        "small": ("same", {"n_crops": 4, "drop_path": 0.1}),
+        "none": ("same", {"n_crops": 0}),
+    }
+    for encoder, (test, augmentation) in crops.items():
+        for head, top1 in (("cls", 60), ("abmilp", 66 + 2 * ("drop_path" in augmentation))):
+            features = {"training": encoder, "test": test}
+            init = "small" if encoder == "small" else "normal"
+            folder = write_probe(tmp_path, encoder, head, top1, features=features, augmentation=augmentation, init=init)
+            write_correct(folder, (np.arange(N) + 0.5) / N < top1 / 100 + np.array([[-0.001], [0.0], [0.001]]))
+    contrasts = contrasts_of_depth(probes_of(tmp_path))
+    assert contrasts == [("dropped − plain", "dropped", "plain")]
+    gains_table = table(probes_of(tmp_path), contrasts)
+    assert gains_table is not None
+    (row,) = (row for row in gains_table.rows if row.cells[0].text == "dropped − plain")
+    points = gains(probes_of(tmp_path))["dropped", "cls"].minus(gains(probes_of(tmp_path))["plain", "cls"]).points
+    assert [cell.text for cell in row.cells[1:3]] == ["+2.0 ± 0.2", points.bounds()]
+    assert points.interval is not None
 
 
 def test_the_table_has_encoders_and_contrasts(tmp_path: Path) -> None:

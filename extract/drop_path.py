@@ -1,0 +1,85 @@
+"""Stochastic depth: what the blocks of a frozen encoder add to the tokens, left out at random for training views."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import xxhash
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extract.views import SEED
+from store import BeyondClsError
+
+BRANCHES = ("drop_path1", "drop_path2")  # behind attention and behind the MLP, and their LayerScale, in blocks of timm
+
+
+def checked_rate(rate: float, n_views: int) -> float:
+    """A rate that can be.
+
+    Args:
+        n_views: of each image.
+
+    Raises:
+        BeyondClsError: it is none, or there is no random crop that it would act on.
+    """
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise BeyondClsError(f"drop_path is {rate!r}, expected a rate from 0 (nothing is dropped) up to but not 1, e.g. 0.1")
+    if rate and n_views == 1:
+        raise BeyondClsError(
+            f"drop_path is {rate}, but views is 1: it acts on random crops alone, as the evaluation crop is what heads are "
+            "measured on; give views of 2 or more, or leave drop_path out"
+        )
+    return float(rate)
+
+
+def check_branches(name: str, blocks: Sequence[nn.Module]) -> None:
+    """Refuse an encoder whose blocks don't say where a branch ends.
+
+    Raises:
+        BeyondClsError: names the encoder and the class of the block.
+    """
+    for block in blocks:
+        if not all(isinstance(getattr(block, branch, None), nn.Module) for branch in BRANCHES):
+            raise BeyondClsError(
+                f"{name} was given drop_path, but its blocks ({type(block).__name__}) do not have the two branches of a plain "
+                f"ViT of timm ({', '.join(BRANCHES)}); leave drop_path out"
+            )
+
+
+def draw_factors(image_ids: Sequence[str], view: int, rate: float, n_blocks: int) -> Float[Tensor, "B L 2"]:
+    """What the attention and the MLP of each block are multiplied by: 0 where dropped, else 1 / (1 - p), in float32.
+
+    p rises linearly from 0 in the first block to `rate` in the last. A draw depends on the image's id and the view alone: any
+    machine, batch and resumed run has the same; and what a lower rate drops, a higher one drops as well.
+
+    Source: Huang et al. 2016, arXiv 1603.09382; scaled as in timm's `DropPath`.
+    """
+    drawn = torch.empty(len(image_ids), n_blocks, 2, dtype=torch.float64)
+    for row, image_id in zip(drawn, image_ids, strict=True):
+        seed = xxhash.xxh3_128_intdigest(f"{SEED}\0{view}\0{image_id}\0drop_path".encode())
+        generator = random.Random(seed)
+        row[:] = torch.tensor([[generator.random(), generator.random()] for _ in range(n_blocks)], dtype=torch.float64)
+    p = torch.linspace(0, rate, n_blocks, dtype=torch.float64)[:, None]
+    return ((drawn >= p) / (1 - p)).float()
+
+
+@contextmanager
+def dropped(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Iterator[None]:
+    """While active, branches of blocks are multiplied by `factors`, image by image, before they are added to the tokens."""
+
+    def multiplied(values: Tensor, of_branch: Tensor) -> Tensor:
+        return values * of_branch.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
+
+    hooks: list[Any] = []
+    try:
+        for index, block in enumerate(blocks):
+            for branch, of_branch in zip(BRANCHES, factors[:, index].unbind(1), strict=True):
+                hook = getattr(block, branch).register_forward_hook(lambda _m, _i, out, f=of_branch: multiplied(out, f))
+                hooks.append(hook)
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
