@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -111,7 +111,8 @@ def _join_draws(probes: Path) -> None:
                 arrays = [
                     {name: array_of(file, "[seeds, images]", name) for name in ("correct", "converged")} for file in files
                 ]
-                np.savez_compressed(files[0], **{name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]})
+                joined_arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]}
+                np.savez_compressed(files[0], **joined_arrays)
         for folder in others:
             shutil.rmtree(folder)
 
