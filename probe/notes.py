@@ -9,14 +9,17 @@ from jaxtyping import Integer
 from probe.metrics import n_without_positive
 from probe.recipe import Recipe
 
+FRESH = "fresh"  # number of crops where each epoch shows a crop that no epoch before has shown
 
-def notes_on_training(recipe: Recipe, n_images: int, n_seeds: int, views: Sequence[int]) -> list[str]:
+
+def notes_on_training(recipe: Recipe, n_images: int, n_seeds: int, views: Sequence[int] | None) -> list[str]:
     """Sentences, in the order in which they are shown.
 
     Args:
         n_images: of the training set.
         n_seeds: that were trained.
-        views: of the training images that were shown; 0 is the evaluation crop, the others are random crops.
+        views: of the training images that were shown; 0 is the evaluation crop, the others are random crops. None: a fresh
+            random crop in each epoch.
     """
     return [*_on_augmentation(views), *_on_steps(recipe, n_images), *_on_order(recipe, n_seeds, views)]
 
@@ -28,14 +31,17 @@ def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndar
     return [f"{n} of {training.shape[1]} classes have no {words}" for words, n in missing.items() if n]
 
 
-def augmentation(views: Sequence[int]) -> dict[str, int | bool]:
+def augmentation(views: Sequence[int] | None) -> dict[str, int | str | bool]:
     """How many stored random crops of each image training draws from, and whether it draws from the evaluation crop, too."""
+    if views is None:
+        return {"n_crops": FRESH, "evaluation_view": False}
     return {"n_crops": sum(view > 0 for view in views), "evaluation_view": 0 in views}
 
 
-def _on_augmentation(views: Sequence[int]) -> list[str]:
-    shown = augmentation(views)
-    if not shown["n_crops"]:
+def _on_augmentation(views: Sequence[int] | None) -> list[str]:
+    if views is None:
+        return []
+    if not augmentation(views)["n_crops"]:
         return [
             "no augmentation: every epoch shows the evaluation crop of each image, where the paper shows a new random crop; "
             "extract the training images with --views to have some"
@@ -58,10 +64,10 @@ def _on_steps(recipe: Recipe, n_images: int) -> list[str]:
     return []
 
 
-def _on_order(recipe: Recipe, n_seeds: int, views: Sequence[int]) -> list[str]:
+def _on_order(recipe: Recipe, n_seeds: int, views: Sequence[int] | None) -> list[str]:
     if recipe.order == "own" or n_seeds < 2:
         return []
-    crops = " and crops" if len(views) > 1 else ""
+    crops = " and crops" if views is None or len(views) > 1 else ""
     return [
         f"all {n_seeds} seeds see the same order of images{crops}: their spread is that of where heads start alone, not of the "
         "order; --order own gives each its own"
