@@ -265,6 +265,8 @@ class Passes:
         streamed = isinstance(learn, Loader) and learn.placement == "stream"  # in another order than features in memory
         if isinstance(learn, Loader):
             self.say(f"features in {learn.reason}")
+        if self.loop is not None:
+            self.say(f"encoder in the loop: a pass over {len(learn_from.rows):,} images an epoch, for {len(members)} trainings")
         if self.rehearses and isinstance(learn, Loader | PooledImages):
             self._note(members, recipe, order, learn, learn_from, judge_by, norm)
         checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)

@@ -202,18 +202,20 @@ def test_what_concerns_stored_features_is_refused(tmp_path, loop, stores):
             probe(*pair, tmp_path / "out", plans("cls"), loop=loop, **given)
 
 
-def test_an_image_that_has_gone_bad_is_named(tmp_path):
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
     for number in range(4):
         (tmp_path / f"images/{number % 2}").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (40 * number, 0, 0)).save(tmp_path / f"images/{number % 2}/{number}.png")
+    (tmp_path / "images/1/3.png").write_bytes(b"no image")
     images = open_images(str(tmp_path / "images"))
-    store = extract(tiny_encoder(), images, tmp_path / "f", statistics=(), maps=False)
+    store = extract(tiny_encoder(), images, tmp_path / "f", statistics=(), maps=False, on_error="record")
     assert store is not None
-    loop = EncoderLoop(tiny_encoder(), images, store)
-    bad = tmp_path / "images/1/3.png"
-    bad.write_bytes(bad.read_bytes()[:60])
+    loop, arrays = EncoderLoop(tiny_encoder(), images, store), {"cls": "cls/block1/view0"}
+    (shown,) = loop.batches(arrays, Source(store), 4, CPU, [1], (0, 1)).epoch(1)
+    assert sorted(shown["row"].tolist()) == [0, 1, 2]
+    every = Source(store).part(np.arange(4))
     with pytest.raises(DataError, match=r"3\.png"):
-        list(loop.batches({"cls": "cls/block1/view0"}, Source(store), 4, CPU, [1], (0, 1)).epoch(1))
+        list(loop.batches(arrays, every, 4, CPU, [1], (0, 1)).epoch(1))
 
 
 def probe_in_ranks(folder: Path) -> None:
