@@ -118,7 +118,7 @@ def probe(
     shown = shown_views(training, views, mix_evaluation_view) if loop is None else range(1)
     others, rows = joined or (None, None), (subset, None)
     read = training if loop is None else test  # whose deepest block may be another
-    block = read.spec.blocks[-1] if block is None else block
+    block = read.spec.deepest if block is None else block
     learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
     check_writable(out)
     place, unfinished = torch.device(device), Unfinished.beside(out)

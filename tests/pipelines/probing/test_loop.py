@@ -173,10 +173,18 @@ def test_a_state_on_fresh_crops_is_not_gone_on_with_on_others(tmp_path, loop, st
 
 
 def test_tokens_of_the_training_set_are_not_needed(tmp_path, loop, images, stores):
-    """Ids and labels are: here from a set of another block."""
+    """Ids and labels are: here from a set of another block, without patch tokens."""
     written = probe(stores["plain"], stores["test"], tmp_path / "a", plans("abmilp"), loop=loop)
     labels = extract(
-        tiny_encoder(), images, tmp_path / "f", blocks=[0], statistics=(), maps=False, dtype="float32", shard_rows=32
+        tiny_encoder(),
+        images,
+        tmp_path / "f",
+        blocks=[0],
+        vectors="only",
+        statistics=(),
+        maps=False,
+        dtype="float32",
+        shard_rows=32,
     )
     assert labels is not None
     ours = probe(labels, stores["test"], tmp_path / "b", plans("abmilp"), loop=replace(loop, training=labels))
