@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.encoders import Encoder
+from extract.encoders import Encoder, load_encoder
 from extract.run import extract
 from pipelines.probing.loop import EncoderLoop
 from probe.checkpoint import Stopped
@@ -224,6 +224,58 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
     every = Source(store).part(np.arange(4))
     with pytest.raises(DataError, match=r"3\.png"):
         list(loop.batches(arrays, every, 4, CPU, [1], (0, 1)).epoch(1))
+
+
+class TestCommand:
+    SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "16", "--seeds", "0", "--device", "cpu")
+
+    @pytest.fixture
+    def sets(self, tmp_path: Path) -> Path:
+        """A folder with images, 30 and 12, features of the quickstart's MAE, in bfloat16 those of `bf16`, and params.yaml."""
+        for split, n in (("train", 30), ("test", 12)):
+            for number, sample in enumerate(first(split, n).samples):
+                folder = tmp_path / "data/pets" / split / str(number % 2)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{number}.png").write_bytes(sample.read())
+        encoder = load_encoder("quickstart-mae")
+        for split in ("train", "test"):
+            images = open_images(str(tmp_path / "data/pets" / split))
+            extract(encoder, images, tmp_path / split, statistics=(), maps=False, vectors="only")
+        (tmp_path / "params.yaml").write_text(
+            f"data: {tmp_path}/data\ndatasets: {{pets: {{}}}}\nencoders: {{quickstart-mae: {{batch_size: 8}}}}\nheads: {{average: {{}}}}\n"
+        )
+        return tmp_path
+
+    def test_images_by_their_folder_or_of_the_parameter_file(self, beyondcls, sets):
+        places = ("--features", sets / "train", "--test", sets / "test", "--head", "average", *self.SHORT)
+        named = ("--params", sets / "params.yaml", "--dataset", "pets", "--encoder", "quickstart-mae")
+        written = []
+        for given in (("--data", sets / "data/pets/train", "--workers", "1"), named):
+            shown = beyondcls("probe", "--in-the-loop", "fresh", *given, *places, "--out", sets / "out")
+            assert "trained on fresh random crops of each image" in shown
+            written.append(read_result(sets / "out/metrics.json"))
+        assert written[0]["encoder_passes"] == {"made": 2, "one_by_one": 2}
+        assert written[0]["top1"] == written[1]["top1"]
+        beyondcls("probe", "--in-the-loop", "evaluation", *named, *places, "--out", sets / "out")
+        cached, out = read_result(sets / "out/metrics.json"), ("--out", sets / "cached")
+        beyondcls("probe", *places, *out)
+        assert cached["augmentation"] == read_result(sets / "cached/metrics.json")["augmentation"]
+
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            (("--in-the-loop", "frehs", "--data", "data"), "did you mean 'fresh'?"),
+            (("--data", "data"), "--data data concerns images, but heads train from cached features"),
+            (("--workers", "2"), "--workers 2 concerns images, but heads train from cached features"),
+            (("--in-the-loop", "fresh"), "no images were named for quickstart-mae; give --data, or --dataset NAME"),
+            (("--in-the-loop", "fresh", "--data", "data/pets/test"), "data, n_images differ"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, given, expected, beyondcls, sets):
+        given = [sets / word if str(word).startswith("data/") else word for word in given]
+        places = ("--features", sets / "train", "--test", sets / "test", "--out", sets / "out", *self.SHORT)
+        assert expected in beyondcls("probe", *given, *places, fails=True)
+        assert not (sets / "out").exists()
 
 
 def probe_in_ranks(folder: Path) -> None:
