@@ -242,7 +242,8 @@ class TestCommand:
             images = open_images(str(tmp_path / "data/pets" / split))
             extract(encoder, images, tmp_path / split, statistics=(), maps=False, vectors="only")
         (tmp_path / "params.yaml").write_text(
-            f"data: {tmp_path}/data\ndatasets: {{pets: {{}}}}\nencoders: {{quickstart-mae: {{batch_size: 8}}}}\nheads: {{average: {{}}}}\n"
+            f"data: {tmp_path}/data\ndatasets: {{pets: {{}}}}\nencoders: {{quickstart-mae: {{batch_size: 8}}}}\n"
+            "heads: {average: {}}\n"
         )
         return tmp_path
 
