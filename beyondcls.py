@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from extract.settings import Settings
     from pipelines.live.detections import online_detector
     from pipelines.live.online import online
+    from pipelines.probing.loop import EncoderLoop
     from pipelines.process.progress import progress_bar
     from pipelines.report.read_results import read_results
     from pipelines.sharing.places import open_features
@@ -53,6 +54,7 @@ _HOME = {
     "CLOSED": "probe.closed",
     "Cls": "probe.aggregators",
     "ENCODERS": "extract.encoders",
+    "EncoderLoop": "pipelines.probing.loop",
     "FeatureStore": "store",
     "HeadPlan": "probe.grid",
     "HeadSpec": "probe.grid",
@@ -102,6 +104,7 @@ __all__ = [
     "Average",
     "BeyondClsError",
     "Cls",
+    "EncoderLoop",
     "FeatureStore",
     "HeadPlan",
     "HeadSpec",

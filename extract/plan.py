@@ -231,9 +231,11 @@ def _extract(request: Request, out: Path, settings: Settings) -> tuple[float, fl
 def _read(path: Path, batch_size: int, device: str | torch.device) -> float:
     """Images per second that the loader reads past the page cache."""
     store = FeatureStore.open(path)
-    block = store.spec.blocks[-1]
+    block = store.spec.deepest
     tokens: dict[str, ArrayReader] = {
-        kind: store.array(f"{kind}/block{block}/view0") for kind in ("patch", "cls") if kind in store.kinds
+        kind: store.array(f"{kind}/block{block}/view0")
+        for kind in (("patch", "cls") if store.spec.blocks else ("average", "cls"))
+        if kind in store.kinds
     }
     labels = np.zeros(len(store), np.int64)
     loader = Loader(tokens, labels, batch_size=batch_size, device=device, placement="stream", direct=True)

@@ -17,7 +17,7 @@ from extract.encoders import Encoded, Encoder
 from extract.layouts import layouts_of
 from extract.older import unnumbered_spec
 from extract.patch_labels import patch_label_layouts
-from extract.selection import checked_blocks, checked_statistics, chosen_truths, vector_blocks
+from extract.selection import checked_statistics, chosen_truths, kept_blocks
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.writing.repair import is_pooled, is_unnumbered
@@ -30,7 +30,7 @@ class Request:
     Attributes:
         encoder: frozen, on the device where it runs.
         images: in fixed order; row i of the store is image i.
-        blocks: whose tokens are kept, counted from 0, ascending.
+        blocks: whose tokens are kept, counted from 0, ascending; none for vectors alone.
         statistics: attention statistics of every block, in the encoder's order.
         map_blocks: whose attention maps are kept.
         n_views: of each image: the evaluation crop, and random crops beside it.
@@ -85,7 +85,8 @@ class Request:
             dtype: codec of tokens, a name in `store.codecs.CODECS`.
             shard_rows: images per shard file, a multiple of 32; chosen by default to suit the set (4 to 512 MB).
             vectors: "all" keeps [cls] and the average patch token of every block, beside the tokens of `blocks`; "kept" only
-                [cls] of these. Either keeps what an encoder's own pooling gives, if it has one.
+                [cls] of these; "only" [cls] and the average patch token of `blocks`, without their patch tokens and registers.
+                Each keeps what an encoder's own pooling gives, if it has one.
             truths: label maps and instances of the images to keep: names, "all" or "none"; by default what the form of the
                 data set exists for.
             drop_path: stochastic depth of random crops: the rate, from 0 up to but not 1, at which attention and MLP of the
@@ -103,10 +104,9 @@ class Request:
         drop_path = checked_rate(drop_path, views)
         if drop_path:
             check_branches(encoder.name, encoder.model.blocks)  # type: ignore[arg-type]
-        kept = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
-        map_blocks = kept if maps and encoder.attends else ()
+        kept, beside = kept_blocks([encoder.block] if blocks is None else blocks, vectors, encoder.n_blocks)
+        map_blocks = (kept or beside) if maps and encoder.attends else ()
         chosen = checked_statistics(encoder, statistics)
-        beside = vector_blocks(vectors, encoder.n_blocks)
         stored = (dtype, shard_rows, beside, encoder.pools)
         images = images.with_pixels(replace(encoder.pixels, max_pixels=images.pixels.max_pixels))
         truth_names = chosen_truths(images, truths)

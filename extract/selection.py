@@ -9,7 +9,7 @@ from store import BeyondClsError
 from store.errors import unknown
 
 TRUTHS = ("segmentation", "instances")
-VECTORS = ("kept", "all")  # blocks whose vectors are kept: those whose tokens are, or all
+VECTORS = ("kept", "all", "only")  # [cls] of the blocks whose tokens are kept; vectors of all blocks beside; in place of tokens
 
 
 def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
@@ -46,15 +46,18 @@ def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[s
     return tuple(name for name in encoder.statistics if names is None or name in names)
 
 
-def vector_blocks(vectors: str, n_blocks: int) -> tuple[int, ...]:
-    """Blocks whose [cls] and average patch are kept beside the tokens: none ("kept"), or all.
+def kept_blocks(blocks: Sequence[int], vectors: str, n_blocks: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Blocks whose tokens are kept, and those whose [cls] and average patch are: none ("kept"), all, or the former ("only").
 
     Raises:
-        BeyondClsError: another word.
+        BeyondClsError: another word, or an unknown block.
     """
     if vectors not in VECTORS:
         raise BeyondClsError(unknown("value of vectors", vectors, VECTORS))
-    return tuple(range(n_blocks)) if vectors == "all" else ()
+    chosen = checked_blocks(blocks, n_blocks)
+    if vectors == "only":
+        return (), chosen
+    return chosen, tuple(range(n_blocks)) if vectors == "all" else ()
 
 
 def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:

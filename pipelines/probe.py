@@ -2,23 +2,31 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.parameters.engine import ENGINE
+from pipelines.parameters.extraction import IMAGES, RUNNING, Data
+from pipelines.parameters.features import FEATURES
 from pipelines.parameters.options import flag_of, select_options, takes_options
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 
 if TYPE_CHECKING:
     from pipelines.engines.engine import Engine
     from pipelines.engines.run import Run
+    from pipelines.probing.loop import EncoderLoop
+    from store import FeatureStore
 
 PARAMS = Path("params.yaml")
+LOOPING = (*RUNNING, "drop_path")
+FRESH, EVALUATION = "fresh", "evaluation"  # crops of training images with the encoder in the loop
+OF_THE_LOOP = {**IMAGES, "workers": RUNNING["workers"], "drop_path": FEATURES["drop_path"]}
 
 
-@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, ENGINE)
+@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, ENGINE, OF_THE_LOOP)
 def main(
     features: Annotated[
         str | None, typer.Option(help="feature set of the training images: its folder, receipt, or address")
@@ -59,6 +67,15 @@ def main(
         str | None, typer.Option(help="second feature set of the training images, for heads that read joined/…")
     ] = None,
     joined_test: Annotated[str | None, typer.Option(help="likewise of the test images")] = None,
+    in_the_loop: Annotated[
+        str | None,
+        typer.Option(
+            help="compute tokens of the training images in each epoch, with the encoder of --features (or --encoder, as "
+            "--params has it), from the images of --data, or of --dataset: fresh, of a new random crop of each, as the paper "
+            "trains; or evaluation, of the evaluation crop"
+        ),
+    ] = None,
+    data: Data = None,
     skip_absent: Annotated[
         bool,
         typer.Option(
@@ -85,6 +102,9 @@ def main(
     --on has other processes train: each of several heads is then a run of its own, with a GPU of its own. With --every, the
     runs are those of dvc.yaml; `dvc repro` finds them done then.
 
+    --in-the-loop fresh is the paper's own protocol: the encoder runs once in each epoch, for all that trains side by side. Test
+    images, and what describes the training images, are still read from feature sets.
+
     A head that is already in --out, for exactly this request, stays as it is if a few of its steps, its schedule, the order of
     the images and its measures are unchanged: the program may have been edited. kept.json beside it says what was compared.
     """
@@ -94,14 +114,17 @@ def main(
     from pipelines.probing.spread import runs_of, spread
     from pipelines.process.stopping import stops_at_signal
 
-    of_training = {name: value for name, value in given.items() if name not in ENGINE}
+    of_training = {name: value for name, value in given.items() if name not in {**ENGINE, **OF_THE_LOOP}}
+    of_loop = select_options(given, OF_THE_LOOP)
+    _check_loop(in_the_loop, {"data": data, **of_loop})
     engine = _engine(params, every, given, device)
     check_script(engine, script, dry_run)
     _check_names(params, every, head, dataset=dataset, encoder=encoder, study=study)
     places: dict[str, Any] = {"features": features, "test": test, "out": out}
     pair: dict[str, Any] = {"joined": joined, "joined_test": joined_test}
     if every:
-        _refuse_beside_every({**places, **pair, "option": option, "skip_absent": skip_absent, **of_training})
+        loop_options = {"in_the_loop": in_the_loop, "data": data, **of_loop}
+        _refuse_beside_every({**places, **pair, **loop_options, "option": option, "skip_absent": skip_absent, **of_training})
         names = {"--dataset": dataset, "--encoder": encoder, "--study": study}
         runs = _every_run({**{n: [v] for n, v in names.items() if v}, "--head": head or []}, params, device, retrain, dry_run)
     else:
@@ -116,11 +139,67 @@ def main(
 
     named: dict[str, Any] = {"params": params, "encoder": encoder, "dataset": dataset, "study": study}
     how: dict[str, Any] = {"skip_absent": skip_absent, "retrain": retrain, "device": device, "given": of_training}
+    how["loop"] = in_the_loop and partial(_loop, encoder, data, dataset, params, of_loop, in_the_loop == FRESH)
     asked = Request(**places, **pair, head=head or ["abmilp"], option=option or [], **named, **how)
     finished = train_heads(asked, stops)
     if not finished:
         typer.echo(f"{out}: stopped after an epoch (SIGUSR1); the same command goes on", err=True)
     _end(finished)
+
+
+def _check_loop(in_the_loop: str | None, beside: Mapping[str, Any]) -> None:
+    """Refuse what concerns the encoder in the loop without that.
+
+    Raises:
+        BeyondClsError: such an option was given, or crops that there are not.
+    """
+    from store import BeyondClsError
+    from store.errors import unknown
+
+    if in_the_loop is None:
+        for name, value in beside.items():
+            if value is not None:
+                raise BeyondClsError(
+                    f"{flag_of(name)} {value} concerns images, but heads train from cached features; leave it out, or give "
+                    f"--in-the-loop {FRESH}"
+                )
+    elif in_the_loop not in (FRESH, EVALUATION):
+        raise BeyondClsError(unknown("value of --in-the-loop", in_the_loop, (FRESH, EVALUATION)))
+
+
+def _loop(
+    encoder: str | None,
+    data: str | None,
+    dataset: str | None,
+    params: Path | None,
+    given: Mapping[str, Any],
+    fresh: bool,
+    training: "FeatureStore",
+) -> "EncoderLoop":
+    """The images and the encoder of the training features, as the parameter file and the command line name them.
+
+    Raises:
+        BeyondClsError: there are no such images or no such encoder, or they are not those of the features.
+    """
+    from extract.datasets import open_images
+    from extract.encoders.encoder import AMP
+    from pipelines.live.online import load_as_recorded
+    from pipelines.parameters.extraction import from_params
+    from pipelines.parameters.requested import requested_images
+    from pipelines.probing.loop import EncoderLoop
+    from pipelines.process.progress import progress_bar
+
+    name = encoder or str(training.attributes["encoder"])
+    if dataset is not None and data is None and given.get("split") is None:
+        given = {**given, "split": "train"}
+    source, opening = requested_images(name, data, None if data else dataset, params, given)
+    loading, options = from_params(params if encoder else None, name, None if data else dataset)
+    frozen = load_as_recorded(name, {"transform": training.spec.transform}, loading)
+    amp = next((amp for amp, dtype in AMP.items() if dtype == training.spec.compute_dtype), "none")
+    frozen.run_with(**{**select_options(options, ("channels_last", "compile")), "amp": amp})
+    running = {**select_options(options, LOOPING if fresh else RUNNING), **select_options(given, LOOPING)}
+    warn = lambda message: typer.echo(message, err=True)  # noqa: E731
+    return EncoderLoop(frozen, open_images(source, **opening, bars=progress_bar), training, fresh, warn=warn, **running)
 
 
 def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: str) -> "Engine":

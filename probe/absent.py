@@ -15,7 +15,8 @@ def absent_kinds(
 ) -> dict[str, list[str]]:
     """Kinds of tokens that heads read but the encoder does not have, by head; heads that can be trained are left out.
 
-    Blocks, views and attention maps that were not extracted don't count: they can be extracted, and `probe` says how.
+    What was not extracted (blocks, views, attention maps, tokens beside vectors) doesn't count: it can be, and `probe` says
+    how.
 
     Raises:
         BeyondClsError: unknown aggregator or options.
@@ -32,7 +33,9 @@ def absent_kinds(
 def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -> bool:
     store = joined if kind.startswith(JOINED) else training
     token_kind = kind_of(kind.removeprefix(JOINED))
-    return store is not None and token_kind in (*TOKENS, *VECTORS) and token_kind not in store.extracted_kinds
+    if store is None or (token_kind in ("patch", "registers") and not store.spec.blocks):
+        return False
+    return token_kind in (*TOKENS, *VECTORS) and token_kind not in store.extracted_kinds
 
 
 def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: FeatureStore, test: FeatureStore) -> None:

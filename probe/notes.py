@@ -9,14 +9,19 @@ from jaxtyping import Integer
 from probe.metrics import n_without_positive
 from probe.recipe import Recipe
 
+FRESH = "fresh"  # number of crops where each epoch shows a crop that no epoch before has shown
 
-def notes_on_training(recipe: Recipe, n_images: int, n_seeds: int, views: Sequence[int], drop_path: float = 0.0) -> list[str]:
+
+def notes_on_training(
+    recipe: Recipe, n_images: int, n_seeds: int, views: Sequence[int] | None, drop_path: float = 0.0
+) -> list[str]:
     """Sentences, in the order in which they are shown.
 
     Args:
         n_images: of the training set.
         n_seeds: that were trained.
-        views: of the training images that were shown; 0 is the evaluation crop, the others are random crops.
+        views: of the training images that were shown; 0 is the evaluation crop, the others are random crops. None: a fresh
+            random crop in each epoch.
         drop_path: the rate of stochastic depth of these crops.
     """
     return [*_on_augmentation(views, drop_path), *_on_steps(recipe, n_images), *_on_order(recipe, n_seeds, views)]
@@ -29,24 +34,28 @@ def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndar
     return [f"{n} of {training.shape[1]} classes have no {words}" for words, n in missing.items() if n]
 
 
-def augmentation(views: Sequence[int], drop_path: float = 0.0) -> dict[str, int | float | bool]:
+def augmentation(views: Sequence[int] | None, drop_path: float = 0.0) -> dict[str, int | float | str | bool]:
     """How many stored random crops of each image training draws from, and whether it draws from the evaluation crop, too.
 
     Args:
-        drop_path: the rate of stochastic depth of these crops; left out where it is 0, or none is shown.
+        views: None where each epoch shows a fresh crop.
+        drop_path: the rate of stochastic depth of crops; left out where it is 0, or none is shown.
     """
-    n_crops = sum(view > 0 for view in views)
-    return {"n_crops": n_crops, "evaluation_view": 0 in views} | ({"drop_path": drop_path} if drop_path and n_crops else {})
+    n_crops = FRESH if views is None else sum(view > 0 for view in views)
+    shown = {"n_crops": n_crops, "evaluation_view": views is not None and 0 in views}
+    return shown | ({"drop_path": drop_path} if drop_path and n_crops else {})
 
 
-def _on_augmentation(views: Sequence[int], drop_path: float) -> list[str]:
+def _on_augmentation(views: Sequence[int] | None, drop_path: float) -> list[str]:
     shown = augmentation(views, drop_path)
     if not shown["n_crops"]:
         return [
             "no augmentation: every epoch shows the evaluation crop of each image, where the paper shows a new random crop; "
             "extract the training images with --views to have some"
         ]
-    notes = ["no augmentation: every epoch shows the same random crop of each image; give more --views"] * (len(views) == 1)
+    notes = []
+    if views is not None and len(views) == 1:
+        notes.append("no augmentation: every epoch shows the same random crop of each image; give more --views")
     if "drop_path" in shown:
         notes.append(
             f"stochastic depth: branches of the encoder were dropped in crops (drop_path {drop_path:g}), not in test images"
@@ -67,10 +76,10 @@ def _on_steps(recipe: Recipe, n_images: int) -> list[str]:
     return []
 
 
-def _on_order(recipe: Recipe, n_seeds: int, views: Sequence[int]) -> list[str]:
+def _on_order(recipe: Recipe, n_seeds: int, views: Sequence[int] | None) -> list[str]:
     if recipe.order == "own" or n_seeds < 2:
         return []
-    crops = " and crops" if len(views) > 1 else ""
+    crops = " and crops" if views is None or len(views) > 1 else ""
     return [
         f"all {n_seeds} seeds see the same order of images{crops}: their spread is that of where heads start alone, not of the "
         "order; --order own gives each its own"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from probe.aggregators import is_custom
 from probe.aggregators.custom import check_custom, custom_digest
 from probe.checkpoint import Checkpoint, Stopped, Unfinished
+from probe.course import epoch_seed
 from probe.evaluate import evaluate
 from probe.grid import HeadSpec, Member
 from probe.head import FinalNorm, Head
@@ -28,13 +29,43 @@ from probe.recipe import Recipe
 from probe.rehearsal import is_worth_it, rehearse
 from probe.sources import Source, check_labels
 from probe.stack import Stack
-from probe.train import Family, train
+from probe.train import Batches, Family, train
 from store import BeyondClsError, Loader
 from store.loading.loader import Stats
 from store.loading.placement import Placement
 
+Share = tuple[int, int]
 SHARED = 0  # seed of the images' order where all seeds share it
 FEW = 4  # images that a custom aggregator and the need of memory are tried on
+
+
+class Loop(Protocol):
+    """The training images with their encoder in front of the heads: tokens are computed anew in every epoch.
+
+    Attributes:
+        fresh: whether the nth epoch shows the nth random crop of each image; otherwise all show the evaluation crop.
+        drop_path: the rate of stochastic depth of these crops.
+    """
+
+    fresh: bool
+    drop_path: float
+
+    def batches(
+        self,
+        arrays: Mapping[str, str],
+        source: Source,
+        batch_size: int,
+        device: torch.device,
+        epochs: Sequence[int],
+        share: Share,
+    ) -> Batches:
+        """Batches of the images `source.rows`, as a `store.Loader` gives them from features in memory.
+
+        Args:
+            arrays: names of arrays of view 0, by kind.
+            epochs: seeds of the epochs of training, in turn; none: images in the order of their rows, by evaluation crops.
+            share: number of this process, and how many share each batch.
+        """
 
 
 @dataclass
@@ -75,7 +106,8 @@ class Passes:
         progress: called with the number of epochs since the last call, summed over members.
         stops: whether to stop after the present epoch, where its state can be saved; of several processes the first decides.
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
-        rehearses: whether members are rehearsed before they train.
+        rehearses: whether members are rehearsed before they train. With a loop they are not: that would cost passes of it.
+        loop: gives the tokens of the training images, of which the stored ones are not read then.
 
     Attributes:
         lost: members that diverged, with a note.
@@ -102,6 +134,7 @@ class Passes:
     rank: int = 0
     world_size: int = 1
     rehearses: bool = False
+    loop: Loop | None = None
     lost: dict[Member, str] = field(default_factory=dict)
     kept_heads: set[str] = field(default_factory=set)
     rehearsed: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -110,7 +143,7 @@ class Passes:
     def __post_init__(self) -> None:
         for name in self.heads:
             reads = self.template(name).aggregator.reads
-            for source, views in ((self.training, self.views), (self.test, (0,))):
+            for source, views in self._stored:
                 for kind in reads:
                     source.arrays(kind, views)
             if is_custom(self.heads[name].aggregator):
@@ -222,7 +255,28 @@ class Passes:
     @property
     def n_patches(self) -> int | None:
         """T, the number of patch tokens of an image; None for a set without patch tokens."""
-        return self.training.n_patches
+        return self.shapes.n_patches
+
+    @property
+    def shapes(self) -> Source:
+        """The source whose stored features show what heads read."""
+        return self.training if self.loop is None else self.test
+
+    @property
+    def shown(self) -> Sequence[int] | None:
+        """Stored views that training shows; None where every epoch shows a fresh crop."""
+        return None if self.loop is not None and self.loop.fresh else self.views
+
+    @property
+    def drop_path(self) -> float:
+        """The rate of stochastic depth of the random crops that training shows."""
+        return self.training.store.spec.drop_path if self.loop is None else self.loop.drop_path
+
+    @property
+    def _stored(self) -> Sequence[tuple[Source, Sequence[int]]]:
+        """Sources whose stored features are read, and their views."""
+        of_training = [(self.training, self.views)] if self.loop is None else []
+        return [*of_training, (self.test, (0,))]
 
     def _pass(self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source) -> list[Outcome]:
         names, norm = self._names_and_norm(members)
@@ -233,12 +287,14 @@ class Passes:
         first_images = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe, self.views[:1])
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # an aggregator may draw random numbers
             check_memory(families, next(iter(first_images.epoch())), recipe, self.device, norm)
-        learn = self._batches(names, learn_from, recipe, self.views, shuffle=True)
+        learn = self._batches(names, learn_from, recipe, self.views, order)
         judge = self._batches(names, judge_by, recipe)
         streamed = isinstance(learn, Loader) and learn.placement == "stream"  # in another order than features in memory
         if isinstance(learn, Loader):
             self.say(f"features in {learn.reason}")
-        if self.rehearses:
+        if self.loop is not None:
+            self.say(f"encoder in the loop: a pass over {len(learn_from.rows):,} images an epoch, for {len(members)} trainings")
+        if self.rehearses and isinstance(learn, Loader | PooledImages):
             self._note(members, recipe, order, learn, learn_from, judge_by, norm)
         checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)
         start = checkpoint.load(families) if checkpoint else 0
@@ -268,7 +324,8 @@ class Passes:
         self, only: Collection[str], members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source
     ) -> None:
         names, norm = self._names_and_norm(members)
-        learn = self._batches(names, learn_from, recipe, self.views, shuffle=True)
+        learn = self._batches(names, learn_from, recipe, self.views, order)
+        assert isinstance(learn, Loader | PooledImages)
         self._note([member for member in members if member.head in only], recipe, order, learn, learn_from, judge_by, norm)
 
     def _note(
@@ -298,9 +355,7 @@ class Passes:
         names = sorted({member.head for member in members})
         return names, None if self._uses_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
 
-    def _outcomes(
-        self, families: list[Family], judge: Loader | PooledImages, norm: FinalNorm | None, judge_by: Source
-    ) -> list[Outcome]:
+    def _outcomes(self, families: list[Family], judge: Batches, norm: FinalNorm | None, judge_by: Source) -> list[Outcome]:
         outcomes, final = [], judge_by is self.test
         measured = evaluate([f.stack for f in families], judge, norm, keep_weights=final) if families else []
         for family, scored in zip(families, measured, strict=True):
@@ -324,12 +379,12 @@ class Passes:
         return Family(stack, values[:, 0], values[:, 1], list(members), [curve for _, curve in trained])
 
     def _build(self, name: str, seed: int = 0) -> Head:
-        dim, n_classes = self.training.dim, self.training.store.n_classes
+        dim, n_classes = self.shapes.dim, self.training.store.n_classes
         head = self.heads[name].build(dim, self.n_patches, n_classes, self._final_norm, seed)
         self._use_vectors(head)
-        self.training.check_width(head.aggregator.reads, dim)
+        self.shapes.check_width(head.aggregator.reads, dim)
         if head.aggregator.needs_square:
-            self.training.check_square(self.heads[name].aggregator)
+            self.shapes.check_square(self.heads[name].aggregator)
         return head
 
     def _use_vectors(self, head: Head) -> None:
@@ -338,21 +393,21 @@ class Passes:
         What feature sets describe decides, not what this copy of them has: results depend on the keys alone.
         """
         if head.final_norm is None:
-            sides = ((self.training, {0, *self.views}), (self.test, {0}))
-            head.aggregator.use_vectors(lambda kind: all(source.describes(kind, views) for source, views in sides))
+            head.aggregator.use_vectors(lambda kind: all(source.describes(kind, {0, *views}) for source, views in self._stored))
 
     def _check_custom(self, name: str) -> None:
         """Let a custom aggregator pool the first images."""
-        head, first_images = self.template(name), self.training.part(self.training.rows[:FEW])
+        head, first_images = self.template(name), self.shapes.part(self.shapes.rows[:FEW])
         loader = first_images.loader(head.aggregator.reads, batch_size=FEW, shuffle=False)
         batch = next(iter(loader.epoch()))
         features = {kind: batch[kind] for kind in head.aggregator.reads}
         check_custom(self.heads[name].aggregator, head.aggregator, features, self.n_patches)
 
     def _batches(
-        self, names: Sequence[str], source: Source, recipe: Recipe, views: Sequence[int] = (0,), shuffle: bool = False
-    ) -> Loader | PooledImages:
-        """Batches of what these heads read, in one of the views at random; shuffled for training."""
+        self, names: Sequence[str], source: Source, recipe: Recipe, views: Sequence[int] = (0,), order: int | None = None
+    ) -> Batches:
+        """Batches of what these heads read, in one of the views at random; for training, shuffled as `order` says."""
+        shuffle = order is not None
         size = recipe.per_process(self.world_size)[1] if shuffle else recipe.at_once
         if self._uses_vectors(names[0]):
             whole = self.test if source is self.test else self.training
@@ -360,6 +415,11 @@ class Passes:
             return PooledImages(vectors, whole, size, shuffle, source.rows)
         heads = [self.template(name) for name in names]
         kinds = sorted({kind for head in heads for kind in head.aggregator.reads})
+        if self.loop is not None and source is not self.test:
+            arrays = {kind: self.test.arrays(kind)[0].name for kind in kinds}
+            epochs = [] if order is None else [epoch_seed(order, epoch) for epoch in range(recipe.epochs)]
+            share = (self.rank, self.world_size) if shuffle else (0, 1)
+            return self.loop.batches(arrays, source, size, self.device, epochs, share)
         options: dict[str, Any] = {"batch_size": size, "device": self.device, "placement": self.placement, "shuffle": shuffle}
         if shuffle:
             options |= {"rank": self.rank, "world_size": self.world_size}
@@ -395,6 +455,8 @@ class Passes:
             self.world_size,
             streamed,
         ]
+        if self.loop is not None:
+            described.append({"in_the_loop": self.loop.fresh, "drop_path": self.loop.drop_path})
         if self.kept_heads and streamed:
             described.append(sorted(self.kept_heads))
         return Checkpoint(self.unfinished.path_of(described))
@@ -406,7 +468,7 @@ class Passes:
 
     def _uses_vectors(self, name: str) -> bool:
         """Whether a head trains on vectors in memory; several processes share the tokens instead."""
-        return self.world_size == 1 and name in self._pooled
+        return self.world_size == 1 and self.loop is None and name in self._pooled
 
     def _vectors(self, name: str, source: Source, views: Sequence[int]) -> Float[Tensor, "V n W"]:
         """Vectors of all training or test images, in some views."""

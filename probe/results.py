@@ -41,8 +41,7 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
-    drop_path = passes.training.store.spec.drop_path
-    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views, drop_path)
+    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.shown, passes.drop_path)
     if passes.test.store.multilabel:
         notes += notes_on_classes(*(source.store.labels[source.rows] for source in (passes.training, passes.test)))
     if cost.flops_per_image is None:
@@ -54,6 +53,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
         "seeds": list(plan.seeds),
         "recipe": _recipe(plan, chosen),
         "selected": chosen.to_dict(),
+        **({} if passes.loop is None else {"encoder_passes": encoder_passes(plan)}),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
         "cost": asdict(cost),
         "notes": [*notes_on_convergence(outcomes), *chosen.notes, *notes, *_cautions(name, passes)],
@@ -99,8 +99,8 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_training": len(passes.training.rows),
         "n_test": len(passes.test.rows),
         "test_images": _digest_of_images(passes.test),
-        "n_views": len(passes.views),
-        "augmentation": augmentation(passes.views, passes.training.store.spec.drop_path),
+        "n_views": None if passes.shown is None else len(passes.shown),
+        "augmentation": augmentation(passes.shown, passes.drop_path),
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
@@ -135,7 +135,18 @@ def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
 
 def _cost(name: str, passes: Passes) -> Cost:
     head = passes.template(name)
-    return cost_of(head, shapes_read(head, passes.training), bytes_read(head, passes.training))
+    return cost_of(head, shapes_read(head, passes.shapes), bytes_read(head, passes.shapes))
+
+
+def encoder_passes(plan: HeadPlan) -> dict[str, int]:
+    """Epochs through which the encoder ran, and what they would be with a run for each seed and setting.
+
+    The first are shared by all heads of the command that have this recipe, but for its learning rate and weight decay.
+    """
+    n_orders, n_runs = len(plan.seeds) if plan.recipe.order == "own" else 1, len(plan.seeds)
+    n_selecting = len(plan.settings) if len(plan.settings) > 1 else 0
+    made = n_orders * (1 + bool(n_selecting))
+    return {"made": plan.recipe.epochs * made, "one_by_one": plan.recipe.epochs * n_runs * (1 + n_selecting)}
 
 
 def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
 from probe.convergence import converge
 from probe.grid import HeadPlan, Member
-from probe.passes import Outcome, Passes
+from probe.passes import Loop, Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
 from probe.record import request_of, write_record
@@ -38,6 +38,7 @@ def probe(
     *,
     bars: Bars | None = None,
     joined: tuple[FeatureStore, FeatureStore] | None = None,
+    loop: Loop | None = None,
     block: int | None = None,
     views: int | None = None,
     mix_evaluation_view: bool = False,
@@ -72,12 +73,17 @@ def probe(
     killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started again. Protocols without gradient
     steps leave `curves.csv` empty, write no probe, and take view 0 of the training images.
 
+    With a `loop`, the encoder stands before the heads: tokens of the training images are computed in each epoch, once for all
+    heads, seeds and settings of a pass, on fresh crops as in the paper. Of `training` only ids, labels and classes are
+    read then, and heads that are in place are trained again.
+
     Args:
         training, test: feature sets of one encoder.
         heads: plans by name; or one plan.
         bars: shows the progress, as `beyondcls.progress_bar` does; in place of `progress`.
         joined: a second pair of feature sets of the same images, for heads that read `joined/…`. Images that it lacks are left
             out for all heads (`n_training` and `n_test` count the others).
+        loop: encoder and training images, e.g. a `beyondcls.EncoderLoop`.
         block: the block whose tokens are read; the deepest stored one by default.
         views: how many of the training images' stored views to use, counted from view 0; all by default. Where there are random
             crops (all but view 0) among them, each epoch shows one of the crops at random, and view 0 is only for evaluation;
@@ -110,9 +116,12 @@ def probe(
     check_pair(training, test)
     if joined is not None:
         check_pair(*joined)
-    shown = shown_views(training, views, mix_evaluation_view)
+    if loop is not None:
+        _check_loop(joined, views, mix_evaluation_view)
+    shown = shown_views(training, views, mix_evaluation_view) if loop is None else range(1)
     others, rows = joined or (None, None), (subset, None)
-    block = training.spec.blocks[-1] if block is None else block  # the deepest one of the test set may be another
+    read = training if loop is None else test  # whose deepest block may be another
+    block = read.spec.deepest if block is None else block
     learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
     check_writable(out)
     place, unfinished = torch.device(device), Unfinished.beside(out)
@@ -137,14 +146,22 @@ def probe(
             (
                 recipe,
                 group,
-                Passes({n: p.head for n, p in group.items()}, learn_from, judge_by, shown if recipe else (0,), **common),
+                Passes(
+                    {n: p.head for n, p in group.items()},
+                    learn_from,
+                    judge_by,
+                    shown if recipe else (0,),
+                    loop=loop if recipe else None,
+                    **common,
+                ),
             )
             for recipe, group in _group_by_recipe(plans)
         ]
         while passes_of:  # vectors that one of them has pooled are gone when the next begins
             recipe, group, passes = passes_of.pop(0)
             folders = {name: of_heads[name].folder for name in group}
-            unchanged = keep_unchanged(group, passes, recipe, held_out, folders, about) if recipe and not retrain else {}
+            keeps = recipe is not None and not retrain and loop is None
+            unchanged = keep_unchanged(group, passes, recipe, held_out, folders, about) if recipe and keeps else {}
             passes.kept_heads |= unchanged.keys()
             written |= {name: measures for name, (measures, _) in unchanged.items()}
             if unchanged:
@@ -196,6 +213,19 @@ def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[s
         if not name or name != Path(name).name or name == "..":
             raise BeyondClsError(f"a head is named {name!r}, expected a name for a folder, without slashes")
     return dict(heads)
+
+
+def _check_loop(joined: tuple[FeatureStore, FeatureStore] | None, views: int | None, mix_evaluation_view: bool) -> None:
+    """Refuse what concerns stored features where the encoder is in the loop.
+
+    Raises:
+        BeyondClsError: one of these was given.
+    """
+    for name, value in (("joined", joined is not None), ("views", views), ("mix_evaluation_view", mix_evaluation_view)):
+        if value:
+            raise BeyondClsError(
+                f"{name} is {value}, which concerns stored features, but the encoder is in the loop; leave out one of the two"
+            )
 
 
 def shown_views(training: FeatureStore, views: int | None, mix_evaluation_view: bool) -> range:

@@ -50,7 +50,7 @@ class Source:
         if kind.startswith(JOINED):
             if self.joined is None:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
-            store, block = self.joined, self.joined.spec.blocks[-1]
+            store, block = self.joined, self.joined.spec.deepest
         return [_array(store, plain_kind, block, view) for view in views]
 
     def describes(self, kind: str, views: Iterable[int] = (0,)) -> bool:
@@ -61,7 +61,7 @@ class Source:
     @property
     def probed_block(self) -> int:
         """The block that `patch`, `cls` and `attention/cls` refer to."""
-        return self.store.spec.blocks[-1] if self.block is None else self.block
+        return self.store.spec.deepest if self.block is None else self.block
 
     @cached_property
     def numbers(self) -> np.ndarray | None:
@@ -137,7 +137,7 @@ class Source:
         """The encoder that a probe needs, and whether images have one label or several; plain values."""
         description = {**_encoder_of(self.store, self.probed_block), "multilabel": self.store.multilabel}
         if self.joined is not None:
-            description["joined_encoder"] = _encoder_of(self.joined, self.joined.spec.blocks[-1])
+            description["joined_encoder"] = _encoder_of(self.joined, self.joined.spec.deepest)
         return description
 
     @property

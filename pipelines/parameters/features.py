@@ -61,7 +61,12 @@ FEATURES = {
     ),
     "statistics": Option(str, "attention statistics: all, none, or names with commas", "all", read=_statistics),
     "maps": Option(bool, "keep attention maps of these blocks", "maps"),
-    "vectors": Option(str, "all: keep [cls] and the average patch of every block too; kept: [cls] of --blocks", "kept"),
+    "vectors": Option(
+        str,
+        "all: keep [cls] and the average patch of every block too; kept: [cls] of --blocks; only: [cls] and the average patch "
+        "of --blocks, without patch tokens",
+        "kept",
+    ),
     "truths": Option(
         str,
         "label maps and instances to keep: segmentation, instances, with commas; all that the data set has; or none",

@@ -26,7 +26,7 @@ def _summary(measures: Mapping[str, Any]) -> str:
     reached, n = measures[measure], len(measures["seeds"])
     spread = f"± {reached['std']:.2f} % over {n} seed{'s' * (n > 1)}" if n else f"% by {measures['protocol']['name']}"
     n_crops = measures["augmentation"]["n_crops"]
-    crops = f", trained on {n_crops} random crop{'s' * (n_crops > 1)} of each image" if n_crops else ""
+    crops = f", trained on {n_crops} random crop{'s' * (n_crops != 1)} of each image" if n_crops else ""
     if crops and measures["augmentation"]["evaluation_view"]:
         crops += " and its evaluation crop"
     return f"{words} {reached['mean']:.2f} {spread}, {measures['n_test']:,} test images{crops}"

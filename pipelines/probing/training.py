@@ -27,6 +27,7 @@ from pipelines.sharing.places import open_features
 from probe.absent import absent_kinds, write_absent
 from probe.checkpoint import Stopped
 from probe.grid import HeadPlan
+from probe.passes import Loop
 from probe.run import n_epochs, probe
 from store import BeyondClsError, FeatureStore
 
@@ -36,6 +37,7 @@ class Request:
     """What the command line asks for, as its help says.
 
     Attributes:
+        loop: makes the encoder in the loop, for the feature set of the training images; None: features are read.
         given: options of OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL and OF_A_RUN.
     """
 
@@ -53,6 +55,7 @@ class Request:
     skip_absent: bool
     retrain: bool
     device: str
+    loop: Callable[[FeatureStore], Loop] | None
     given: Mapping[str, Any]
 
 
@@ -80,6 +83,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
     if asked.dataset is not None:
         check_metric(described or {}, asked.dataset, stores[1].multilabel)
     subset, about = subset_of(stores[0], of_run)
+    loop = None if asked.loop is None else asked.loop(stores[0])
     is_single, head_names = len(plans) == 1 and study is None, list(plans)
     if asked.skip_absent:
         plans = _trainable(plans, stores, pair, lambda name: out if is_single else out / name)
@@ -93,6 +97,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
                     out,
                     single or plans,
                     joined=pair,
+                    loop=loop,
                     subset=subset,
                     device=place,
                     progress=progress,

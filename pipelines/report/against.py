@@ -113,7 +113,7 @@ def differences(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, s
     yield from _training(row, result)
     crops, transform, block = recorded.get("augmentation"), recorded.get("transform"), recorded.get("block")
     stated: dict[str, str | None] = {
-        "crops": crops and (f"stored, {crops['n_crops']}" if crops["n_crops"] else "none"),
+        "crops": crops and _crops(crops["n_crops"]),
         "n_training": str(result.probe.n_training),
         "resolution": transform and str(transform["input_size"][-1]),
         "frame": transform and f"{transform['crop_mode']} {transform['crop_pct']:g}",
@@ -123,6 +123,11 @@ def differences(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, s
         published = getattr(row, name)
         if published and found is not None and published != found:
             yield name, published, found
+
+
+def _crops(n_crops: int | str) -> str:
+    """Crops that training showed, in the words of published rows."""
+    return f"stored, {n_crops}" if isinstance(n_crops, int) and n_crops else str(n_crops or "none")
 
 
 def _is_told_apart(row: PublishedRow, result: Result) -> bool:

@@ -87,7 +87,7 @@ class Detection:
                 f"{self.training.store.where} has; extract it with --views"
             )
         if self.block is None:  # the deepest one of the test set may be another
-            self.block = self.training.store.spec.blocks[-1]
+            self.block = self.training.store.spec.deepest
         for images in (self.training, self.test):
             images.store.tokens("patch", self.block)
 

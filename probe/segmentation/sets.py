@@ -46,7 +46,7 @@ class Sets:
 
     def __post_init__(self) -> None:
         if self.block is None:  # the deepest one of another set may be another
-            object.__setattr__(self, "block", self.training.spec.blocks[-1])
+            object.__setattr__(self, "block", self.training.spec.deepest)
         classes = self.training.segmentation.classes
         for store in filter(None, (self.test, self.validation)):
             if differ := self.training.spec.explained(store.spec, EXTENDABLE_FIELDS):

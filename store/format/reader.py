@@ -39,6 +39,7 @@ TITLES = {  # of kinds, in messages
     "attention": "attention maps",
 }
 REMEDIES = {  # for a set without that kind
+    "patch": "add them: beyondcls extract --extend --vectors kept with the other options that the set was made with",
     "average": "add them: beyondcls extract --extend --vectors all with the options that the set was made with",
     "pooled": (
         "extract with an encoder that pools by itself; if this one does, the set is older than these vectors: add them with "
@@ -253,9 +254,9 @@ class FeatureStore:
     ) -> ArrayReader:
         """Tokens of one block: patch [N, T, D], cls [N, D], registers [N, R, D]; or the average patch token, [N, D].
 
-        The deepest block whose patch tokens are stored by default.
+        The deepest block whose patch tokens are stored by default; where none are, the deepest whose vectors are.
         """
-        chosen = self.spec.blocks[-1] if block is None else block
+        chosen = self.spec.deepest if block is None else block
         return self.array(str(ArrayName(kind, "", chosen, view)))
 
     def attention(self, row: str, block: int | None = None, view: int = 0) -> ArrayReader:
@@ -283,11 +284,11 @@ class FeatureStore:
         Older sets keep the last block's alone. A copy without statistics does not show how many blocks there are: the
         last is then taken to be the deepest whose tokens are kept.
         """
-        return self.spec.map_blocks(row, self.spec.blocks[-1] if self.n_blocks is None else self.n_blocks - 1)
+        return self.spec.map_blocks(row, self.spec.deepest if self.n_blocks is None else self.n_blocks - 1)
 
     def map_block(self, row: str) -> int:
         """The deepest block whose tokens are kept, or if its map is not, the deepest whose map is."""
-        deepest, stored = self.spec.blocks[-1], self.map_blocks(row)
+        deepest, stored = self.spec.deepest, self.map_blocks(row)
         return deepest if deepest in stored or not stored else stored[-1]
 
     @property

@@ -29,7 +29,7 @@ class FeatureSpec:
     transform: Mapping[str, Any]  # size, crop, interpolation, mean and std of the evaluation view
     data: str  # digest of ids, labels, boxes and image bytes, in row order
     n_images: int
-    blocks: tuple[int, ...]  # blocks whose tokens are kept, counted from 0
+    blocks: tuple[int, ...]  # blocks whose tokens are kept, counted from 0; none where only vectors are
     statistics: tuple[str, ...] = ()  # attention statistics, of every block
     maps: tuple[str, ...] = ()  # attention maps: row and block, "cls/block11"; in older sets "cls", of the last block
     n_views: int = 1
@@ -63,6 +63,11 @@ class FeatureSpec:
         """Blocks whose average patch token is kept, and [cls] where the encoder has it, ascending."""
         named = (name.partition("/block")[::2] for name in self.vectors)  # (kind, block)
         return tuple(sorted(int(block) for kind, block in named if kind == "average"))
+
+    @property
+    def deepest(self) -> int:
+        """The block that is read where none is named: the deepest whose tokens are kept, or else whose vectors are."""
+        return (self.blocks or self.vector_blocks)[-1]
 
     @property
     def is_pooled(self) -> bool:

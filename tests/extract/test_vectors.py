@@ -17,6 +17,7 @@ from extract.sample import check_by_sample
 from extract.settings import Settings
 from store import BeyondClsError, FeatureStore, StoreError
 from store.codecs import CODECS
+from store.format.layout import KINDS
 from tests.extract.conftest import BAD, N, Run, Whole
 from tests.extract.tiny import Counting, tiny_encoder
 from tests.folders import files
@@ -118,6 +119,48 @@ def test_a_set_from_before_these_kinds_gets_their_groups(run: Run, make_set: Run
         shutil.rmtree(tmp_path / "f" / kind)
     run(tmp_path / "f", existing="update")
     assert files(tmp_path / "f") == before
+
+
+class TestWithoutPatchTokens:
+    def test_vectors_are_those_of_a_set_with_them(self, make_set: Run, tmp_path: Path) -> None:
+        tokens = make_set(tmp_path / "tokens", vectors="all", views=3)
+        alone = make_set(tmp_path / "alone", vectors="only", views=3)
+        assert (alone.spec.blocks, alone.spec.vectors, alone.spec.deepest) == ((), ("average/block1", "cls/block1"), 1)
+        assert {"patch", "registers"}.isdisjoint(alone.kinds)
+        assert all((tmp_path / "alone" / kind).is_dir() for kind in KINDS), "outs of a stage"
+        for kind in ("average", "cls"):
+            for view in range(3):
+                assert np.array_equal(alone.tokens(kind, view=view).all(), tokens.tokens(kind, 1, view).all())
+        assert np.array_equal(alone.attention("cls").all(), tokens.attention("cls").all())
+        with pytest.raises(StoreError, match=r"has no patch tokens .*--extend --vectors kept"):
+            alone.tokens("patch")
+
+    def test_they_get_patch_tokens_and_lose_them_again(
+        self, run: Run, make_set: Run, images: ImageSet, encoder: Counting, tmp_path: Path
+    ) -> None:
+        make_set(tmp_path / "f", vectors="only")
+        alone = files(tmp_path / "f")
+        run(tmp_path / "f", existing="extend")
+        both = FeatureStore.open(tmp_path / "f")
+        assert (both.spec.blocks, both.spec.vector_blocks) == ((1,), (1,))
+        assert np.array_equal(both.tokens("patch").all(), make_set(tmp_path / "g").tokens("patch").all())
+        run(tmp_path / "f", vectors="only", existing="update")
+        assert files(tmp_path / "f") == alone
+        request = Request.resolve(encoder, images, vectors="only", shard_rows=32)
+        assert check_by_sample(request, FeatureStore.open(tmp_path / "f")).agrees
+
+    def test_damage_is_repaired(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f", vectors="only", views=2)
+        before = files(tmp_path / "f")
+        (tmp_path / "f/average/block1/view1/c/1/0").unlink()
+        (tmp_path / "f/zarr.json").write_text("broken")
+        run(tmp_path / "f", vectors="only", views=2, existing="repair")
+        assert files(tmp_path / "f") == before
+
+    def test_blocks_are_those_asked_for(self, images: ImageSet, encoder: Counting) -> None:
+        assert Request.resolve(encoder, images, vectors="only", blocks=[0, -1]).spec.vector_blocks == (0, 1)
+        with pytest.raises(BeyondClsError, match="there is no block 5"):
+            Request.resolve(encoder, images, vectors="only", blocks=[5])
 
 
 class TestPooling:

@@ -30,12 +30,12 @@ SPECS = [HeadSpec("abmilp", {"branches": 2}), HeadSpec("ap", {"heads": 2, "form"
 RECIPES = [Recipe(4, 16, 8, rule, warmup_epochs=1) for rule in ("lars", "adamw")]
 
 
-def under_torchrun(function, folder, n=2, python=Path(sys.executable)):
-    """Run a function of this file in n processes, each by `python`; what they printed, or the error."""
+def under_torchrun(function, folder, n=2, python=Path(sys.executable), module="tests.probe.test_ranks"):
+    """Run a function of a module in n processes, each by `python`; what they printed, or the error."""
     script = folder / "script.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\n")
     with script.open("a") as file:
-        file.write(f"from tests.probe.test_ranks import {function}\n{function}(Path(sys.argv[1]))\n")
+        file.write(f"from {module} import {function}\n{function}(Path(sys.argv[1]))\n")
     launcher = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**os.environ, "PYTHON_EXEC": str(python)}}
     with subprocess.Popen([*launcher, str(script), str(folder)], cwd=ROOT, text=True, **options) as process:

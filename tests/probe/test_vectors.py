@@ -1,6 +1,7 @@
 """Heads that read a vector where feature sets have it, in place of the tokens that it was made of."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from probe.recipe import Recipe
 from probe.run import probe
 from probe.sources import Source
 from store import BeyondClsError, FeatureStore, StoreError
-from tests.features import write_features
+from tests.features import write_arrays, write_features
 
 D, T = 8, 9
 RECIPE = Recipe(epochs=2, batch_size=32, warmup_epochs=0)
@@ -106,3 +107,36 @@ def test_without_a_pooling(tokens, tmp_path):
 def test_blocks_that_cannot_be(blocks, sets, tmp_path):
     with pytest.raises(BeyondClsError, match="expected a list of different whole numbers"):
         probe(*sets, tmp_path / "out", plan("average", blocks=blocks))
+
+
+@pytest.fixture(scope="module")
+def vectors_alone(sets, tmp_path_factory):
+    """The same vectors without patch tokens and the pooling."""
+    folder, pair = tmp_path_factory.mktemp("alone"), []
+    for store in sets:
+        arrays = {n: a for n, a in store.arrays.items() if not n.startswith(("patch", "pooled"))}
+        spec = replace(store.spec, blocks=(), vectors=tuple(name for name in store.spec.vectors if name != "pooled"))
+        values = {name: array.stored(np.arange(len(store))) for name, array in arrays.items()}
+        attributes = {name: store.attributes[name] for name in ("encoder", "norm_eps", "classes", "problems")}
+        pair.append(write_arrays(folder / store.path.name, spec, [a.layout for a in arrays.values()], values, attributes))
+    return pair
+
+
+class TestWithoutPatchTokens:
+    @pytest.mark.parametrize("block", [None, 0])
+    @pytest.mark.parametrize("head", ["cls", "average", "cls-average"])
+    def test_heads_of_vectors_are_the_same(self, head, block, sets, vectors_alone, tmp_path):
+        with_tokens, without = (
+            probe(*pair, tmp_path / name, plan(head), block=block) for name, pair in (("t", sets), ("v", vectors_alone))
+        )
+        for measure in ("top1", "block", "augmentation", "n_tokens"):
+            assert without["v"][measure] == with_tokens["t"][measure]
+
+    def test_others_say_what_is_lacking_and_what_gives_it(self, vectors_alone, tmp_path):
+        with pytest.raises(StoreError, match=r"no patch tokens .*beyondcls extract --extend --vectors kept"):
+            probe(*vectors_alone, tmp_path / "out", plan("abmilp"))
+        assert absent_kinds({"abmilp": plan("abmilp"), "own": plan("encoder-pooling")}, vectors_alone[0]) == {"own": ["pooled"]}
+
+    def test_they_may_be_trained_on_and_tokens_tested_on(self, sets, vectors_alone, tmp_path):
+        written = probe(vectors_alone[0], sets[1], tmp_path / "mixed", plan("average"))
+        assert written["mixed"]["top1"] == probe(*sets, tmp_path / "tokens", plan("average"))["tokens"]["top1"]

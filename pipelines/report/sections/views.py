@@ -12,9 +12,9 @@ from pipelines.report.measured import Measure, Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
 from pipelines.report.tables import NOTHING, difference, file_names, plus_minus, signed, spread, title
+from probe.notes import FRESH
 
 STUDY = "views"
-FRESH = "fresh"  # a crop that was never shown before, of each image in each epoch, with the encoder in the loop
 CLOSE = 0.5  # points below fresh crops that are called close
 
 Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops

@@ -26,7 +26,7 @@ from tests.pipelines.report.written import write_correct, write_probe
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = ",".join(COLUMNS)
 ROW = PublishedRow("mae-b16", "imagenet", "cls", "", "top1", 67.8, "a paper")
-# What a head of ours records that was trained and measured as the paper's are; crops are left out: fresh ones are not stored.
+# What a head of ours records that was trained and measured as the paper's are, but for crops.
 ALIKE: dict[str, Any] = {
     "recipe": {**settings_of("mae-lars"), "base_lr": 0.1},
     "n_training": 1_281_167,
@@ -182,6 +182,7 @@ class TestOtherwise:
             ({"block": None}, []),
             ({"augmentation": {"n_crops": 0, "evaluation_view": True}}, [("crops", "fresh", "none")]),
             ({"augmentation": {"n_crops": 4, "evaluation_view": False}}, [("crops", "fresh", "stored, 4")]),
+            ({"augmentation": {"n_crops": "fresh", "evaluation_view": False}}, []),
         ],
     )
     def test_as_recorded(self, recorded: dict[str, Any], expected: list[tuple[str, str, str]], tmp_path: Path) -> None:

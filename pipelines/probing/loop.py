@@ -1,0 +1,177 @@
+"""The encoder in front of the heads: tokens of training images, computed anew in every epoch on fresh random crops."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from extract.batches import Batches
+from extract.buffers import Buffers
+from extract.datasets import DataError, ImageSet
+from extract.decoding import Decoding, Unit
+from extract.drop_path import check_branches, checked_rate
+from extract.encoders import Encoder
+from extract.layouts import arrays_by_name
+from extract.requests import Request
+from extract.stages import Course
+from extract.streams import streams_of
+from probe.passes import Share
+from probe.sources import Source
+from store import FeatureStore, StoreError
+from store.format.names import ArrayName
+from store.format.spec import EXTENDABLE_FIELDS
+from store.loading.order import Order
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class EncoderLoop:
+    """Training images and their encoder, for `probe(…, loop=…)`: heads train on what it makes of a crop of each, in each epoch.
+
+    In the nth epoch that is the nth random crop, as the paper has it: the crop that is view n of a feature set with so many
+    views, on any machine. One forward pass of a batch serves all heads, seeds and settings that train side by side. Tokens are
+    float32, without the rounding of a store.
+
+    Attributes:
+        training: the feature set of these images and this encoder whose ids and labels count; its tokens are not read.
+        fresh: False: every epoch shows the evaluation crop, and heads train as from stored features of float32.
+        batch_size: images of a forward pass; halved where memory does not suffice.
+        workers: threads that decode images and cut crops, while the batch before is computed.
+        warn: called with what a user should know.
+        drop_path: stochastic depth of fresh crops, as `extract` has it for stored ones; each epoch has its own draws.
+
+    Raises:
+        BeyondClsError: a rate that cannot be, or for an encoder whose branches cannot be dropped, or without fresh crops.
+        StoreError: the feature set is of other images, or of another encoder (weights, transform, …).
+    """
+
+    encoder: Encoder
+    images: ImageSet
+    training: FeatureStore
+    fresh: bool = True
+    batch_size: int = 128
+    workers: int = 4
+    warn: Callable[[str], None] = _ignore
+    drop_path: float = 0.0
+
+    def __post_init__(self) -> None:
+        if checked_rate(self.drop_path, 2 if self.fresh else 1):
+            check_branches(self.encoder.name, self.encoder.model.blocks)  # type: ignore[arg-type]
+        kept = ("dtype", *(name for name in EXTENDABLE_FIELDS if name not in ("data", "n_images")))
+        if differ := self.training.spec.explained(self._request.spec, kept):
+            raise StoreError(
+                f"{self.training.where} is not of {self.images.source} through {self.encoder.name} as it is loaded: {differ} "
+                "differ; name the images and the encoder that it was extracted from, with their options"
+            )
+
+    @cached_property
+    def _request(self) -> Request:
+        return Request.resolve(self.encoder, self.images, statistics=(), maps=False, truths="none")
+
+    def batches(
+        self,
+        arrays: Mapping[str, str],
+        source: Source,
+        batch_size: int,
+        device: torch.device,
+        epochs: Sequence[int],
+        share: Share,
+    ) -> "LoopBatches":
+        """As `probe.passes.Loop` has it."""
+        self.encoder.model.to(device)
+        names = {kind: ArrayName.parse(name) for kind, name in arrays.items()}
+        last = self.encoder.n_blocks - 1  # of attention maps in older sets, whose names do not say it
+
+        def blocks(*kinds: str) -> tuple[int, ...]:
+            return tuple(sorted({last if n.block is None else n.block for n in names.values() if n.kind in kinds}))
+
+        request = replace(
+            self._request,
+            blocks=blocks("patch", "registers"),
+            map_blocks=blocks("attention"),
+            vector_blocks=blocks("cls", "average"),
+            pooled=any(name.kind == "pooled" for name in names.values()),
+            numbered=all(name.block is not None for name in names.values() if name.kind == "attention"),
+            drop_path=self.drop_path,
+        )
+        order = Order(source.rows, source.store.shard_rows, 1, max(1, len(source.rows)), shuffle=len(epochs) > 0)
+        views = {seed: number if self.fresh else 0 for number, seed in enumerate(epochs, 1)}
+        return LoopBatches(self, request, names, source.labels, order, batch_size, views, share)
+
+
+@dataclass(frozen=True)
+class LoopBatches:
+    """Batches of one pass.
+
+    Each of several processes takes every nth image of the order, so that together they take the steps of one. Where they cannot
+    share the images evenly, some are shown twice.
+
+    Attributes:
+        names: of arrays to compute, by kind.
+        labels: [N] or [N, C].
+        views: that the epoch of a seed shows; view 0 if none.
+    """
+
+    loop: EncoderLoop
+    request: Request
+    names: Mapping[str, ArrayName]
+    labels: np.ndarray
+    order: Order
+    batch_size: int
+    views: Mapping[int, int] = field(default_factory=dict)
+    share: Share = (0, 1)
+
+    @property
+    def n_rows(self) -> int:
+        """Images of an epoch of this process."""
+        return -(-len(self.order.rows) // self.share[1])
+
+    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
+        """One pass, or its rest from batch `start` on.
+
+        Raises:
+            DataError: an image that the feature set has cannot be read any more.
+            BeyondClsError: memory does not suffice for a single image.
+        """
+        rank, world_size = self.share
+        view, visited = self.views.get(seed, 0), np.resize(self.order.visited(seed), self.n_rows * world_size)[rank::world_size]
+        names = {kind: str(replace(name, view=view)) for kind, name in self.names.items()}
+        parts = (
+            visited[begin : begin + self.batch_size] for begin in range(start * self.batch_size, len(visited), self.batch_size)
+        )
+        units = (Unit(number, rows.tolist(), list(names.values())) for number, rows in enumerate(parts))
+        encoder, streams = self.request.encoder, streams_of(self.request.encoder.device)
+        buffers = Buffers() if streams is None else Buffers(streams.allocate)
+        encoding = Batches(self.request, self.loop.batch_size, self.loop.warn, streams)
+        with ThreadPoolExecutor(self.loop.workers, "beyondcls-crops") as threads:
+            shape = encoder.config["input_size"]
+            decoding = Decoding(self.request.images, encoder.views, threads, shape, buffers, Course())
+            tokens: dict[str, Tensor] = {}
+            for decoded in decoding.batches(units, lambda: encoding.size):
+                n, rows = len(decoded.images), decoded.unit.rows
+                if problem := next((image.problem for image in decoded.images if image.problem is not None), None):
+                    raise DataError(f"{problem}\nmend the data, or extract its features again")
+                if decoded.first == 0:
+                    tokens = {}
+                factors = self.request.factors_of(rows[decoded.first : decoded.first + n], view)
+                for part, encoded in encoding.encode(decoded.views(view, range(n)), factors):
+                    features = arrays_by_name(encoded, view, self.request.numbered)
+                    for kind, name in names.items():
+                        values = features[name]
+                        if kind not in tokens:  # autograd takes no tensors of inference mode, so they are copied
+                            tokens[kind] = torch.empty(len(rows), *values.shape[1:], device=values.device)
+                        begin = decoded.first + part.start
+                        tokens[kind][begin : begin + len(values)] = values
+                for pixels in decoded.pixels.values():
+                    buffers.give_back(pixels, encoding.copied)
+                if decoded.first + n == len(rows):
+                    described = {"label": torch.from_numpy(self.labels[rows]), "row": torch.tensor(rows)}
+                    yield {**tokens, **{name: values.to(encoder.device) for name, values in described.items()}}

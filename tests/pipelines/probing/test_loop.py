@@ -1,0 +1,299 @@
+"""The encoder in the loop: heads train as from stored features, and on crops that no epoch before has shown."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from extract.datasets import DataError, ImageSet, open_images
+from extract.encoders import Encoder, load_encoder
+from extract.run import extract
+from pipelines.probing.loop import EncoderLoop
+from probe.checkpoint import Stopped
+from probe.grid import HeadPlan, HeadSpec
+from probe.passes import Loop
+from probe.recipe import Recipe
+from probe.result_files import read_result
+from probe.run import probe
+from probe.saved import load_probe
+from probe.sources import Source
+from store import BeyondClsError, FeatureStore, StoreError
+from tests.extract.tiny import Counting, tiny_encoder
+from tests.probe.test_ranks import under_torchrun
+
+N, N_TEST = 40, 24
+CPU = torch.device("cpu")
+RECIPE = Recipe(epochs=3, batch_size=16, base_lr=1.0, warmup_epochs=1)
+
+
+def counting_encoder() -> Counting:
+    encoder = tiny_encoder()
+    encoder.__class__ = Counting
+    assert isinstance(encoder, Counting)
+    return encoder
+
+
+def first(split: str, n: int) -> ImageSet:
+    images = open_images("quickstart/data/cifar10", split=split)
+    return ImageSet(images.source, images.samples[:n], images.classes)
+
+
+def plans(*names: str, recipe: Recipe = RECIPE, **grid: tuple[float, ...]) -> dict[str, HeadPlan]:
+    return {name: HeadPlan(HeadSpec(name), recipe, seeds=(0, 1), **grid) for name in names}
+
+
+@pytest.fixture(scope="module")
+def images() -> ImageSet:
+    return first("train", N)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory, images: ImageSet) -> dict[str, FeatureStore]:
+    """float32 features: `train` with four views, `plain` with the evaluation crop alone, and `test`."""
+    folder, encoder = tmp_path_factory.mktemp("features"), tiny_encoder()
+    sets = {"train": (images, 4), "plain": (images, 1), "test": (first("test", N_TEST), 1)}
+    return {
+        name: extract(encoder, of, folder / name, statistics=(), views=views, dtype="float32", shard_rows=32)
+        for name, (of, views) in sets.items()
+    }  # type: ignore[dict-item]
+
+
+@pytest.fixture
+def loop(images: ImageSet, stores: dict[str, FeatureStore]) -> EncoderLoop:
+    return EncoderLoop(counting_encoder(), images, stores["plain"], batch_size=7, workers=2)
+
+
+def seen(loop: Loop) -> int:
+    assert isinstance(loop, EncoderLoop)
+    assert isinstance(loop.encoder, Counting)
+    return loop.encoder.seen
+
+
+def test_the_nth_epoch_shows_the_nth_crop(loop, stores):
+    source, arrays = Source(stores["plain"]), {"patch": "patch/block1/view0", "cls": "cls/block1/view0"}
+    arrays |= {"average": "average/block0/view0", "attention/cls": "attention/cls/block1/view0"}
+    epochs = [11, 12, 13]
+    batches = loop.batches(arrays, source, 16, CPU, epochs, (0, 1))
+    assert batches.n_rows == N
+    orders = []
+    for view, seed in enumerate(epochs, 1):
+        shown = list(batches.epoch(seed))
+        assert [len(batch["row"]) for batch in shown] == [16, 16, 8]
+        joined = {name: torch.cat([batch[name] for batch in shown]).numpy() for name in shown[0]}
+        rows = joined["row"]
+        orders.append(rows.tolist())
+        assert np.array_equal(joined["label"], stores["train"].labels[rows])
+        for name in ("patch", "cls"):
+            stored = stores["train"].array(f"{name}/block1/view{view}").all()
+            np.testing.assert_allclose(joined[name], stored[rows], atol=1e-5)
+        stored = stores["train"].array(f"attention/cls/block1/view{view}").all()
+        np.testing.assert_allclose(joined["attention/cls"], stored[rows], atol=1e-5)
+        rest = next(iter(batches.epoch(seed, 2)))
+        assert rest["row"].tolist() == orders[-1][32:]
+        assert torch.equal(rest["patch"], torch.from_numpy(joined["patch"][32:]))
+    assert len({tuple(order) for order in orders}) == 3
+    assert all(sorted(order) == list(range(N)) for order in orders)
+    (judged,) = loop.batches(arrays, source.part(np.arange(5)), 16, CPU, [], (0, 1)).epoch()
+    assert judged["row"].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(judged["patch"], stores["plain"].array("patch/block1/view0").all()[:5], atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["shared", "own"])
+def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop, stores, order):
+    of_heads = plans("cls", "average", "abmilp", recipe=replace(RECIPE, order=order), base_lrs=(0.3, 1.0))
+    cached = probe(stores["plain"], stores["test"], tmp_path / "cached", of_heads)
+    looped = probe(stores["plain"], stores["test"], tmp_path / "looped", of_heads, loop=replace(loop, fresh=False))
+    for name, measures in looped.items():
+        assert measures["selected"]["candidates"] == cached[name]["selected"]["candidates"]
+        assert measures["augmentation"] == cached[name]["augmentation"]
+        for seed in (0, 1):
+            ours, theirs = (
+                load_probe(tmp_path / folder / name / f"trained/seed{seed}").state_dict() for folder in ("looped", "cached")
+            )
+            for parameter, values in theirs.items():
+                torch.testing.assert_close(ours[parameter], values, rtol=1e-4, atol=1e-5)
+        curves = [list(csv.DictReader((tmp_path / f / name / "curves.csv").open())) for f in ("looped", "cached")]
+        assert [row["top1"] for row in curves[0]] == [row["top1"] for row in curves[1]]
+
+
+def test_one_forward_pass_serves_all_heads_seeds_and_settings(tmp_path, loop, stores):
+    written = probe(
+        stores["plain"], stores["test"], tmp_path / "out", plans("cls", "abmilp", base_lrs=(0.1, 0.3, 1.0)), loop=loop
+    )
+    held_out = written["cls"]["selected"]["n_images"]
+    # Twice a few images beforehand; the held-out ones once, by evaluation crops.
+    assert seen(loop) == RECIPE.epochs * (N + (N - held_out)) + held_out + 2 * 4
+    for measures in written.values():
+        assert measures["encoder_passes"] == {"made": 2 * RECIPE.epochs, "one_by_one": RECIPE.epochs * 2 * (1 + 3)}
+        assert measures["augmentation"] == {"n_crops": "fresh", "evaluation_view": False}
+        assert not any("augmentation" in note for note in measures["notes"])
+    assert {p.name for p in (tmp_path / "out/abmilp").iterdir()} >= {
+        "metrics.json",
+        "description.json",
+        "curves.csv",
+        "trained",
+    }
+    assert {p.name for p in (tmp_path / "out/abmilp/trained").iterdir()} >= {"seed0.safetensors", "correct.npz", "weights.npy"}
+
+
+def test_fresh_crops_train_as_the_same_crops_stored(tmp_path, loop, stores):
+    """In steps of all images, whose order does not count, one epoch shows the crop that is stored as view 1."""
+    of_heads = plans("cls", "average", "abmilp", recipe=Recipe(epochs=1, batch_size=N, base_lr=30.0, warmup_epochs=0))
+    stored = probe(stores["train"], stores["test"], tmp_path / "stored", of_heads, views=2)
+    fresh = probe(stores["plain"], stores["test"], tmp_path / "fresh", of_heads, loop=loop)
+    for name, measures in fresh.items():
+        assert measures["top1"]["values"] == stored[name]["top1"]["values"]
+    np.testing.assert_allclose(fresh["abmilp"]["entropy"]["values"], stored["abmilp"]["entropy"]["values"], rtol=1e-5)
+
+
+def test_a_run_that_stops_goes_on_with_the_crops_that_would_have_come(tmp_path, loop, stores):
+    whole = probe(stores["plain"], stores["test"], tmp_path / "whole", plans("abmilp"), loop=loop)
+    begun = replace(loop, encoder=counting_encoder())
+    with pytest.raises(Stopped):
+        probe(stores["plain"], stores["test"], tmp_path / "out", plans("abmilp"), loop=begun, stops=lambda: True)
+    assert seen(begun) == N + 4
+    going_on = replace(loop, encoder=counting_encoder())
+    finished = probe(stores["plain"], stores["test"], tmp_path / "out", plans("abmilp"), loop=going_on)
+    assert seen(going_on) == (RECIPE.epochs - 1) * N + 4
+    assert finished == whole
+    ours, theirs = (load_probe(tmp_path / f / "abmilp/trained/seed0").state_dict() for f in ("out", "whole"))
+    assert all(torch.equal(ours[name], values) for name, values in theirs.items())
+
+
+def test_a_state_on_fresh_crops_is_not_gone_on_with_on_others(tmp_path, loop, stores):
+    with pytest.raises(Stopped):
+        probe(stores["plain"], stores["test"], tmp_path / "out", plans("abmilp"), loop=loop, stops=lambda: True)
+    other = replace(loop, encoder=counting_encoder(), fresh=False)
+    probe(stores["plain"], stores["test"], tmp_path / "out", plans("abmilp"), loop=other)
+    assert seen(other) == RECIPE.epochs * N + 4
+
+
+def test_tokens_of_the_training_set_are_not_needed(tmp_path, loop, images, stores):
+    """Ids and labels are: here from a set of another block, without patch tokens."""
+    written = probe(stores["plain"], stores["test"], tmp_path / "a", plans("abmilp"), loop=loop)
+    labels = extract(
+        tiny_encoder(),
+        images,
+        tmp_path / "f",
+        blocks=[0],
+        vectors="only",
+        statistics=(),
+        maps=False,
+        dtype="float32",
+        shard_rows=32,
+    )
+    assert labels is not None
+    ours = probe(labels, stores["test"], tmp_path / "b", plans("abmilp"), loop=replace(loop, training=labels))
+    assert ours["abmilp"]["top1"] == written["abmilp"]["top1"]
+    assert ours["abmilp"]["block"] == 1
+
+
+def test_other_images_or_another_encoder_are_refused(loop, stores, images):
+    with pytest.raises(StoreError, match="weights differ"):
+        replace(loop, encoder=tiny_encoder(seed=1))
+    with pytest.raises(StoreError, match="data, n_images differ"):
+        replace(loop, images=ImageSet(images.source, images.samples[: N - 1], images.classes))
+    other: Encoder = tiny_encoder()
+    other.run_with(amp="bf16")
+    with pytest.raises(StoreError, match="compute_dtype differ"):
+        replace(loop, encoder=other)
+
+
+def test_what_concerns_stored_features_is_refused(tmp_path, loop, stores):
+    pair = (stores["plain"], stores["test"])
+    for given in ({"views": 3}, {"mix_evaluation_view": True}, {"joined": pair}):
+        with pytest.raises(BeyondClsError, match=f"{next(iter(given))} is .*, but the encoder is in the loop"):
+            probe(*pair, tmp_path / "out", plans("cls"), loop=loop, **given)
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    for number in range(4):
+        (tmp_path / f"images/{number % 2}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (40 * number, 0, 0)).save(tmp_path / f"images/{number % 2}/{number}.png")
+    (tmp_path / "images/1/3.png").write_bytes(b"no image")
+    images = open_images(str(tmp_path / "images"))
+    store = extract(tiny_encoder(), images, tmp_path / "f", statistics=(), maps=False, on_error="record")
+    assert store is not None
+    loop, arrays = EncoderLoop(tiny_encoder(), images, store), {"cls": "cls/block1/view0"}
+    (shown,) = loop.batches(arrays, Source(store), 4, CPU, [1], (0, 1)).epoch(1)
+    assert sorted(shown["row"].tolist()) == [0, 1, 2]
+    every = Source(store).part(np.arange(4))
+    with pytest.raises(DataError, match=r"3\.png"):
+        list(loop.batches(arrays, every, 4, CPU, [1], (0, 1)).epoch(1))
+
+
+class TestCommand:
+    SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "16", "--seeds", "0", "--device", "cpu")
+
+    @pytest.fixture
+    def sets(self, tmp_path: Path) -> Path:
+        """A folder with images, 30 and 12, features of the quickstart's MAE, in bfloat16 those of `bf16`, and params.yaml."""
+        for split, n in (("train", 30), ("test", 12)):
+            for number, sample in enumerate(first(split, n).samples):
+                folder = tmp_path / "data/pets" / split / str(number % 2)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{number}.png").write_bytes(sample.read())
+        encoder = load_encoder("quickstart-mae")
+        for split in ("train", "test"):
+            images = open_images(str(tmp_path / "data/pets" / split))
+            extract(encoder, images, tmp_path / split, statistics=(), maps=False, vectors="only")
+        (tmp_path / "params.yaml").write_text(
+            f"data: {tmp_path}/data\ndatasets: {{pets: {{}}}}\nencoders: {{quickstart-mae: {{batch_size: 8}}}}\n"
+            "heads: {average: {}}\n"
+        )
+        return tmp_path
+
+    def test_images_by_their_folder_or_of_the_parameter_file(self, beyondcls, sets):
+        places = ("--features", sets / "train", "--test", sets / "test", "--head", "average", *self.SHORT)
+        named = ("--params", sets / "params.yaml", "--dataset", "pets", "--encoder", "quickstart-mae")
+        written = []
+        for given in (("--data", sets / "data/pets/train", "--workers", "1"), named):
+            shown = beyondcls("probe", "--in-the-loop", "fresh", *given, *places, "--out", sets / "out")
+            assert "trained on fresh random crops of each image" in shown
+            written.append(read_result(sets / "out/metrics.json"))
+        assert written[0]["encoder_passes"] == {"made": 2, "one_by_one": 2}
+        assert written[0]["top1"] == written[1]["top1"]
+        beyondcls("probe", "--in-the-loop", "evaluation", *named, *places, "--out", sets / "out")
+        cached, out = read_result(sets / "out/metrics.json"), ("--out", sets / "cached")
+        beyondcls("probe", *places, *out)
+        assert cached["augmentation"] == read_result(sets / "cached/metrics.json")["augmentation"]
+
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            (("--in-the-loop", "frehs", "--data", "data"), "did you mean 'fresh'?"),
+            (("--data", "data"), "--data data concerns images, but heads train from cached features"),
+            (("--workers", "2"), "--workers 2 concerns images, but heads train from cached features"),
+            (("--in-the-loop", "fresh"), "no images were named for quickstart-mae; give --data, or --dataset NAME"),
+            (("--in-the-loop", "fresh", "--data", "data/pets/test"), "data, n_images differ"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, given, expected, beyondcls, sets):
+        given = [sets / word if str(word).startswith("data/") else word for word in given]
+        places = ("--features", sets / "train", "--test", sets / "test", "--out", sets / "out", *self.SHORT)
+        assert expected in beyondcls("probe", *given, *places, fails=True)
+        assert not (sets / "out").exists()
+
+
+def probe_in_ranks(folder: Path) -> None:
+    images = first("train", N)
+    stores = [FeatureStore.open(folder / name) for name in ("plain", "test")]
+    loop = EncoderLoop(tiny_encoder(), images, stores[0], workers=1)
+    probe(*stores, folder / "out", plans("cls", "abmilp"), loop=loop)
+
+
+def test_two_processes_take_the_steps_of_one(tmp_path, loop, stores):
+    alone = probe(stores["plain"], stores["test"], tmp_path / "alone", plans("cls", "abmilp"), loop=loop)
+    for name in ("plain", "test"):
+        (tmp_path / name).symlink_to(stores[name].path)
+    code, shown = under_torchrun("probe_in_ranks", tmp_path, module="tests.pipelines.probing.test_loop")
+    assert code == 0, shown
+    for name, measures in alone.items():
+        assert read_result(tmp_path / "out" / name / "metrics.json")["top1"] == measures["top1"]
+        ours, theirs = (load_probe(tmp_path / f / name / "trained/seed1").state_dict() for f in ("out", "alone"))
+        for parameter, values in theirs.items():
+            torch.testing.assert_close(ours[parameter], values, rtol=1e-4, atol=1e-5)
