@@ -42,7 +42,7 @@ class Batches:
         self._request, self._warn = request, warn
         self._streams, self._course = streams, course or Course()
 
-    def encode(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None = None) -> Iterator[tuple[slice, Encoded]]:
+    def encode(self, images: Tensor, factors: Float[Tensor, "_ _ 2"] | None = None) -> Iterator[tuple[slice, Encoded]]:
         """Features of views [B, 3, H, W], by parts: which images they are of, and what the encoder makes of them.
 
         Args:

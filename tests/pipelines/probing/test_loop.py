@@ -102,6 +102,28 @@ def test_the_nth_epoch_shows_the_nth_crop(loop, stores):
     np.testing.assert_allclose(judged["patch"], stores["plain"].array("patch/block1/view0").all()[:5], atol=1e-5)
 
 
+def test_fresh_crops_have_the_branches_dropped_of_stored_ones(tmp_path, loop, stores, images):
+    stored = extract(
+        tiny_encoder(), images, tmp_path / "dropped", statistics=(), views=3, dtype="float32", shard_rows=32, drop_path=0.5
+    )
+    assert stored is not None
+    dropping = replace(loop, drop_path=0.5)
+    batches = dropping.batches({"patch": "patch/block1/view0"}, Source(stores["plain"]), 16, CPU, [11, 12], (0, 1))
+    for view, seed in ((1, 11), (2, 12)):
+        for batch in batches.epoch(seed):
+            rows = batch["row"].numpy()
+            np.testing.assert_allclose(batch["patch"], stored.array(f"patch/block1/view{view}").all()[rows], atol=1e-5)
+            assert np.abs(batch["patch"].numpy() - stores["train"].array(f"patch/block1/view{view}").all()[rows]).max() > 0.01
+    (judged,) = dropping.batches(
+        {"patch": "patch/block1/view0"}, Source(stores["plain"]).part(np.arange(5)), 16, CPU, [], (0, 1)
+    ).epoch()
+    np.testing.assert_allclose(judged["patch"], stores["plain"].array("patch/block1/view0").all()[:5], atol=1e-5)
+    written = probe(stores["plain"], stores["test"], tmp_path / "out", plans("cls"), loop=dropping)["cls"]
+    assert written["augmentation"] == {"n_crops": "fresh", "evaluation_view": False, "drop_path": 0.5}
+    with pytest.raises(BeyondClsError, match=r"drop_path is 0\.5, but views is 1"):
+        replace(loop, drop_path=0.5, fresh=False)
+
+
 @pytest.mark.parametrize("order", ["shared", "own"])
 def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop, stores, order):
     of_heads = plans("cls", "average", "abmilp", recipe=replace(RECIPE, order=order), base_lrs=(0.3, 1.0))
