@@ -51,7 +51,7 @@ def contrasts_of_depth(probes: Probes) -> list[tuple[str, str, str]]:
     """
     crops = {encoder: probe for (encoder, head), probe in probes.items() if head == "abmilp" and probe.crops}
     rates = {encoder: probe.recorded["augmentation"].get("drop_path", 0.0) for encoder, probe in crops.items()}
-    alike = {e: (p.features["test"], p.crops, p.recipe, p.recorded.get("init")) for e, p in crops.items()}
+    alike = {e: (p.features["test"], p.crops, p.protocol, p.recorded.get("init")) for e, p in crops.items()}
     return [
         (f"{one} − {other}", one, other)
         for one, other in itertools.permutations(crops, 2)

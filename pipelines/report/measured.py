@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from probe.recipe import CHOSEN
 from probe.result_files import REACHED
 from store.format.pretraining import UNKNOWN, Pretraining
 
@@ -86,6 +87,12 @@ class Probe:
     def score(self) -> Measure:
         """What counts, percent."""
         return self.measures[self.measure]
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The recipe; without the learning rate and weight decay where each head has those that were selected for it."""
+        selected = self.recorded.get("selected", {}).get("by") is not None
+        return {name: value for name, value in self.recipe.items() if not (selected and name in CHOSEN)}
 
 
 @dataclass(frozen=True)

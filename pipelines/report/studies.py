@@ -85,20 +85,21 @@ def count(value: int | None) -> Cell:
 
 def trained_alike(probes: Iterable[Probe]) -> str:
     """How the heads of a study were trained, and whether all were trained in that way."""
-    ways = {repr((sorted(probe.recipe.items(), key=str), probe.seeds)): probe for probe in probes}
+    ways = {repr((sorted(probe.protocol.items(), key=str), probe.seeds)): probe for probe in probes}
     if len(ways) > 1:
         return (
             "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."
         )
     probe = next(iter(ways.values()), None)
-    if probe is None or not {"epochs", "optimiser", "batch_size", "base_lr"} <= set(probe.recipe):
+    if probe is None or not {"epochs", "optimiser", "batch_size"} <= set(probe.protocol):
         return ""
-    recipe, n_seeds = probe.recipe, len(probe.seeds)
-    how = f"{recipe['optimiser']} in batches of {recipe['batch_size']}, base learning rate {recipe['base_lr']}"
-    return (
-        f"All heads were trained alike: {recipe['epochs']} epochs, {n_seeds} seed{'s' * (n_seeds != 1)}, {how}; "
-        "another rate, or more epochs, may suit one better."
-    )
+    recipe, n_seeds = probe.protocol, len(probe.seeds)
+    alike = f"{recipe['epochs']} epochs, {n_seeds} seed{'s' * (n_seeds != 1)}, {recipe['optimiser']} in batches of "
+    alike += str(recipe["batch_size"])
+    if "base_lr" not in recipe:
+        return f"All heads were trained alike: {alike}, each with the learning rate that was selected for it."
+    rate = f"base learning rate {recipe['base_lr']}"
+    return f"All heads were trained alike: {alike}, {rate}; another rate, or more epochs, may suit one better."
 
 
 def _price(probe: Probe) -> tuple[float, float, int, str]:

@@ -12,7 +12,7 @@ class ClsAttention(StoredAttention):
     on MAE's tokens, "average DINO [cls] token attention" (`dino`, which is not renormalised there).
 
     Args:
-        of, head: see `StoredAttention`.
+        of, head, without: see `StoredAttention`.
     """
 
-    variants = ({}, {"of": "joined", "top_k": 3}, {"head": 3})
+    variants = ({}, {"of": "joined", "top_k": 3}, {"head": 3}, {"without": 1})

@@ -18,15 +18,22 @@ class StoredAttention(Weighted):
         of: "own" maps, or "joined" for those of the second feature set (another encoder on the same images, with as many
             patches), which then weight this encoder's tokens.
         head: index of the attention head whose map is used, from 0 on; the mean over heads by default.
+        without: index of one that is left out of that mean.
+
+    Raises:
+        BeyondClsError: another source of attention, an index below 0, or both `head` and `without`.
     """
 
     row = "attention/cls"
 
-    def __init__(self, dim: int, of: str = "own", head: int | None = None):
+    def __init__(self, dim: int, of: str = "own", head: int | None = None, without: int | None = None):
         super().__init__(dim)
+        if head is not None and without is not None:
+            raise BeyondClsError(f"head is {head} and without {without}, expected one of them: a head by itself, or left out")
         self.map = ("joined/" if choice("source of attention", of, ("own", "joined")) == "joined" else "") + self.row
         self.reads = ("patch", self.map)
         self.head = None if head is None else whole_number("head", head, 0)
+        self.without = None if without is None else whole_number("without", without, 0)
 
     def forward(self, features: Features) -> Pooled:
         patch, rows = features["patch"], features[self.map]
@@ -41,11 +48,20 @@ class StoredAttention(Weighted):
         """Weights that sum to 1: the mean over heads, or one head's, renormalised over the patches.
 
         Raises:
-            BeyondClsError: there is no such head.
+            BeyondClsError: there is no such head, or no other.
         """
-        if self.head is not None and self.head >= rows.shape[1]:
-            raise BeyondClsError(
-                f"head is {self.head}, expected 0 to {rows.shape[1] - 1}: {self.map} has {rows.shape[1]} attention heads"
-            )
-        row = rows.mean(1) if self.head is None else rows[:, self.head]
+        n_heads = rows.shape[1]
+        for name, index in (("head", self.head), ("without", self.without)):
+            if index is not None and index >= n_heads:
+                raise BeyondClsError(
+                    f"{name} is {index}, expected 0 to {n_heads - 1}: {self.map} has {n_heads} attention heads"
+                )
+        if self.without is not None and n_heads == 1:
+            raise BeyondClsError(f"without is {self.without}, but {self.map} has one attention head; nothing would be left")
+        if self.head is not None:
+            row = rows[:, self.head]
+        elif self.without is not None:
+            row = rows[:, [head for head in range(n_heads) if head != self.without]].mean(1)
+        else:
+            row = rows.mean(1)
         return row / row.sum(-1, keepdim=True)

@@ -41,6 +41,16 @@ def test_one_head_renormalised(name):
         weights_of(name, head=3)
 
 
+@pytest.mark.parametrize("name", ["cls-attention", "central-attention"])
+def test_all_heads_but_one(name):
+    expected = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0, 1, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(weights_of(name, without=1), expected)
+    with pytest.raises(BeyondClsError, match=r"without is 3, expected 0 to 2"):
+        weights_of(name, without=3)
+    with pytest.raises(BeyondClsError, match=r"head is 0 and without 1, expected one of them"):
+        weights_of(name, head=0, without=1)
+
+
 def test_head_of_lowest_entropy_of_each_image():
     weights = weights_of("lowest-entropy-head")
     assert weights.tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]

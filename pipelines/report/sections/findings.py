@@ -45,7 +45,7 @@ def warnings(inputs: Inputs) -> list[str]:
 
 def _protocol(inputs: Inputs, key: tuple[str, str]) -> str:
     probe = inputs.probes[key]
-    return repr((sorted(probe.recipe.items()), probe.seeds, probe.n_training))
+    return repr((sorted(probe.protocol.items(), key=str), probe.seeds, probe.n_training))
 
 
 def _gains(inputs: Inputs) -> Text:

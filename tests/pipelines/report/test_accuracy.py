@@ -10,6 +10,7 @@ from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.csv_table import to_csv
 from pipelines.report.sections.accuracy import every_probe, scores, section, top5
+from pipelines.report.studies import trained_alike
 from pipelines.report.tables import file_names, listed, signed
 from tests.pipelines.report.parts import shown, words
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
@@ -161,3 +162,17 @@ def test_names_of_files_differ():
 
 def test_listed():
     assert [listed(list(parts)) for parts in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
+
+
+def test_heads_with_rates_of_their_own_are_trained_alike(tmp_path: Path) -> None:
+    """Where each rate was selected from a grid; else rows do not compare."""
+    for head, rate in (("cls", 1.0), ("abmilp", 0.1)):
+        recipe = {"epochs": 4, "batch_size": 8, "optimiser": "sgd", "base_lr": rate}
+        selected = {"base_lr": rate, "weight_decay": 0.0, "on": "10 %", "by": "top1", "n_images": 9, "candidates": []}
+        write_probe(tmp_path / "grid", "mae", head, 40.0, recipe=recipe, selected=selected)
+        write_probe(tmp_path / "given", "mae", head, 40.0, recipe=recipe)
+    sentences = {
+        name: trained_alike(collect(Folders(tmp_path / name, tmp_path / "none")).probes.values()) for name in ("grid", "given")
+    }
+    assert "each with the learning rate that was selected for it" in sentences["grid"]
+    assert "rows do not compare" in sentences["given"]
