@@ -62,7 +62,7 @@ def blocks(root: Path) -> dict[str, str]:
     """
     small, full = (kept(root / folder, data) for folder, data in KEPT.items())
     return {
-        "accuracy on the quickstart": table(small, trained(root), 1),
+        "accuracy on the quickstart": table(small, trained(root) | draws(small), 1),
         "gains on the quickstart": paragraph(*claims(small, ("cls",), (AGREES, FAILS))),
         "accuracy on all images": table(full, {}, 2),
         "gains on all images": paragraph(*claims(full, ("cls", "average"), ()), *basis(full.probes)),
@@ -77,6 +77,12 @@ def trained(root: Path) -> dict[str, str]:
     cards = {encoder: _card(root, encoder) for encoder in (MAE, MOCO)}
     epochs = {encoder: card["recipe"]["epochs"] for encoder, card in cards.items()}
     return {e: f"{sum(n) if isinstance(n, list) else n} epochs" for e, n in epochs.items()}
+
+
+def draws(inputs: Inputs) -> dict[str, str]:
+    """How many draws of a twin's weights were measured, of twins with several."""
+    n_draws = {encoder: probe.recorded.get("draws", 1) for (encoder, _), probe in inputs.probes.items()}
+    return {encoder: f"{n} draws of its weights" for encoder, n in n_draws.items() if n > 1}
 
 
 def _card(root: Path, encoder: str) -> dict:

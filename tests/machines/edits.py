@@ -80,7 +80,7 @@ def of_params(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], ob
 
 
 def of_head(group: str, name: str) -> Callable[[Path], object]:
-    return of_params(lambda params: params[group][name].update(base_lr=1))
+    return of_params(lambda params: params[group][name].update(base_lrs=[1]))
 
 
 def more_images(repo: Path) -> None:
