@@ -341,7 +341,8 @@ class Passes:
         """Rehearse members of a pass, head by head."""
         if not is_worth_it(learn.n_rows, recipe):
             return
-        pass_name = f"{'training' if judge_by is self.test else 'selection'}, order {order}"
+        seeds = ", ".join(map(str, sorted({member.seed for member in members})))
+        pass_name = f"training, order {order}" if judge_by is self.test else f"selection, order {order}, seeds {seeds}"
         for name, group in groupby(members, lambda m: m.head):
             fresh = partial(self._family, name, list(group))
             judged = xxhash.xxh3_128_hexdigest(judge_by.rows.astype("int64").tobytes())

@@ -17,7 +17,8 @@ from probe.subsets import hold_out
 from store import BeyondClsError
 
 SEED = 0  # of the images that are held out
-N_SEEDS = 3  # of a head, that each setting is tried with: more tell little more, as the held-out images are the same
+N_SEEDS = 3  # of a head, that each setting is tried with
+ENOUGH = 10_000  # held-out images, which resolve half a point; with fewer each seed is judged by others
 
 
 COLLAPSED = math.log(2)  # nats: below, weights are on fewer than two patches on average, and what they chose is hardly learned
@@ -29,8 +30,8 @@ class Tried:
 
     Attributes:
         percent: results of the seeds that did not diverge.
-        error: standard error of its distance from the best setting, percentage points: over the same images, and over seeds;
-            None where images have several labels.
+        error: standard error of its distance from the best setting, percentage points: over images, and over seeds; None where
+            images have several labels.
         collapsed: whether some seed's weights are on fewer than two patches on average (entropy below ln 2).
     """
 
@@ -46,7 +47,7 @@ class Selected:
     Attributes:
         on: what it was selected on, in words; "nothing" where there was one setting.
         by: the measure, in percent.
-        n_images: number of images that were held out.
+        n_images: number of images that were held out, of all seeds.
         candidates: of each setting, mean and standard deviation over seeds (None where a seed diverged), how far its mean is
             behind the best one, the standard error of that, and whether weights collapsed.
         notes: what a reader should know.
@@ -74,12 +75,13 @@ def select(
 ) -> dict[str, Selected]:
     """The setting of each head: the best learning rate, with the strongest decay that is not told from the best one.
 
-    All settings of all heads train in one pass over the images that are not held out, and are judged once, by those that are.
-    Each is tried with the first three seeds at most. A setting is told from the best, on average over seeds, where it is behind
-    by more than one standard error of the paired difference (Hastie et al., The Elements of Statistical Learning, 7.10); with
-    several labels an image where it is behind at all. No learning rate is simpler than another, so the rate is that of the best
-    setting, of equally good ones of the first. A setting with which a seed diverged is not chosen, and one with which weights
-    collapsed only where all others did.
+    All settings of all heads train side by side on the images that are not held out, and are judged once, by those that are.
+    Each is tried with the first three seeds at most; where few images are held out, each seed has its own hold-out and pass, so
+    that more images tell (Monte Carlo cross-validation). A setting is told from the best, on average over seeds, where it is
+    behind by more than one standard error of the paired difference (Hastie et al., The Elements of Statistical Learning, 7.10);
+    with several labels an image where it is behind at all. No learning rate is simpler than another, so the rate is that of the
+    best setting, of equally good ones of the first. A setting with which a seed diverged is not chosen, and one with which
+    weights collapsed only where all others did.
 
     Args:
         chosen_before: settings of heads that are kept, which stay.
@@ -90,17 +92,18 @@ def select(
     chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if len(plan.settings) == 1} | dict(
         chosen_before
     )
-    members, grids = candidates(plans), {name: plan for name, plan in plans.items() if name not in chosen}
+    grids = {name: plan for name, plan in plans.items() if name not in chosen}
     if not grids:
         return chosen
-    learn, held_out = split_training(passes, share)
-    by_setting = defaultdict[tuple[str, float, float], list[Outcome]](list)
-    for outcome in passes.train(members, recipe, learn, held_out):
-        member = outcome.member
-        by_setting[member.head, member.base_lr, member.weight_decay].append(outcome)
+    by_setting, n_images = defaultdict[tuple[str, float, float], list[Outcome]](list), 0
+    for members, learn, held_out in trials(plans, passes, share):
+        n_images += len(held_out)
+        for outcome in passes.train(members, recipe, learn, held_out):
+            member = outcome.member
+            by_setting[member.head, member.base_lr, member.weight_decay].append(outcome)
     for name, plan in grids.items():
-        tried = _tried([by_setting[name, *setting] for setting in plan.settings], plan, passes, len(held_out))
-        chosen[name] = best_setting(name, plan, tried, passes, share, len(held_out))
+        tried = _tried([by_setting[name, *setting] for setting in plan.settings], plan, passes, share, n_images)
+        chosen[name] = best_setting(name, plan, tried, passes, share)
     return chosen
 
 
@@ -114,9 +117,23 @@ def _seeds(plan: HeadPlan) -> tuple[int, ...]:
     return plan.seeds[:N_SEEDS]
 
 
-def split_training(passes: Passes, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the training set to learn from while settings are compared, and rows that are held out."""
-    return hold_out(passes.training.store.labels, share, SEED, passes.training.rows)
+def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[tuple[list[Member], np.ndarray, np.ndarray]]:
+    """Members of each pass in which settings are compared, rows of the training set to learn from, and rows held out."""
+    members, n_splits = candidates(plans), _n_splits(passes, share)
+    if n_splits == 1:
+        return [(members, *_split(passes, share, 0))]
+    place = {name: {seed: i for i, seed in enumerate(plan.seeds)} for name, plan in plans.items()}
+    of_split = [[member for member in members if place[member.head][member.seed] == split] for split in range(n_splits)]
+    return [(chosen, *_split(passes, share, split)) for split, chosen in enumerate(of_split) if chosen]
+
+
+def _n_splits(passes: Passes, share: float) -> int:
+    """Different hold-outs: one where it has enough images, else one for each seed that tries settings."""
+    return 1 if round(share * len(passes.training.rows)) >= ENOUGH else N_SEEDS
+
+
+def _split(passes: Passes, share: float, split: int) -> tuple[np.ndarray, np.ndarray]:
+    return hold_out(passes.training.store.labels, share, SEED + split, passes.training.rows)
 
 
 def collapses(head: Head, entropy: float | None) -> bool:
@@ -124,7 +141,7 @@ def collapses(head: Head, entropy: float | None) -> bool:
     return head.aggregator.trainable and entropy is not None and entropy < COLLAPSED
 
 
-def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes, n_images: int) -> list[Tried]:
+def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes, share: float, n_images: int) -> list[Tried]:
     """What was measured of each setting of a grid, given the outcomes of its seeds."""
     measure = _measure(passes)
     percent = [tuple(outcome.result[measure] for outcome in of_seeds) for of_seeds in outcomes]
@@ -139,7 +156,8 @@ def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes
     correct = [_correct(of_seeds) if len(of_seeds) == len(_seeds(plan)) else None for of_seeds in outcomes]
     if (right := correct[best]) is None:  # several labels an image
         return tried
-    errors = [None if other is None else _error(right, other) for other in correct]
+    same_images = _n_splits(passes, share) == 1
+    errors = [None if other is None else _error(right, other, same_images) for other in correct]
     return [replace(setting, error=error) for setting, error in zip(tried, errors, strict=True)]
 
 
@@ -148,13 +166,19 @@ def _correct(outcomes: Sequence[Outcome]) -> Float[np.ndarray, "S N"] | None:
     return np.stack(rows) if rows else None
 
 
-def _error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"]) -> float:
-    """Standard error of the mean difference, percentage points: over images, and over seeds, where there are several."""
+def _error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"], same_images: bool) -> float:
+    """Standard error of the mean difference, percentage points: over images, and over seeds, where there are several.
+
+    Where each seed was judged by other images, their spread has that of the images in it.
+    """
     difference = 100 * (best - other)
     n_seeds, n_images = difference.shape
-    over_images = difference.mean(0).std(ddof=1) / math.sqrt(n_images) if n_images > 1 else 0.0
-    over_seeds = difference.mean(1).std(ddof=1) / math.sqrt(n_seeds) if n_seeds > 1 else 0.0
-    return float(math.hypot(over_images, over_seeds))
+    over_seeds = float(difference.mean(1).std(ddof=1)) / math.sqrt(n_seeds) if n_seeds > 1 else 0.0
+    if n_images < 2:
+        return over_seeds
+    if same_images:
+        return math.hypot(float(difference.mean(0).std(ddof=1)) / math.sqrt(n_images), over_seeds)
+    return max(math.sqrt(difference.var(1, ddof=1).mean() / (n_images * n_seeds)), over_seeds)
 
 
 def _best(tried: Sequence[Tried], plan: HeadPlan) -> int | None:
@@ -168,17 +192,18 @@ def _measure(passes: Passes) -> str:
     return "map" if passes.training.store.multilabel else "top1"
 
 
-def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Passes, share: float, n_images: int) -> Selected:
+def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Passes, share: float) -> Selected:
     """The setting of a head's grid that `select` chooses.
 
     Args:
         tried: of each setting.
-        share: of the training images, that was held out: `n_images`.
+        share: of the training images, that was held out.
 
     Raises:
         BeyondClsError: every setting diverged with some seed.
     """
-    best, notes = _best(tried, plan), []
+    best, notes, n_splits = _best(tried, plan), [], min(_n_splits(passes, share), len(_seeds(plan)))
+    n_images = sum(len(_split(passes, share, split)[1]) for split in range(n_splits))
     for (base_lr, weight_decay), setting in zip(plan.settings, tried, strict=True):
         if n_lost := len(_seeds(plan)) - len(setting.percent):
             lost = f"{n_lost} of {len(_seeds(plan))} seeds"
@@ -210,7 +235,8 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Pass
         if len(grid) > 1 and winner[parameter] in (min(grid), max(grid)) and winner[parameter] > 0:
             notes.append(f"{parameter} {winner[parameter]:g} is at the edge of the grid; a wider grid may give more")
     drawn = "at random" if passes.training.store.multilabel else "stratified"
-    selected_on = f"{100 * share:g} % of the training images, {drawn}"
+    apart = ", others for each seed" if n_splits > 1 else ""
+    selected_on = f"{100 * share:g} % of the training images, {drawn}{apart}"
     chosen = winner["base_lr"], winner["weight_decay"]
     return Selected(*chosen, selected_on, _measure(passes), n_images, tuple(compared), tuple(notes), tuple(tried))
 

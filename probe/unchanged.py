@@ -19,7 +19,7 @@ from probe.recipe import Recipe
 from probe.record import read_record, request_of
 from probe.result_files import METRICS
 from probe.results import KEPT, measures_of, update_description, write_measures, write_trained
-from probe.select import Selected, Tried, best_setting, candidates, split_training
+from probe.select import Selected, Tried, best_setting, trials
 from probe.stored import first_difference, stored_probe
 from store import BeyondClsError
 from store.format.pretraining import pretraining_fields
@@ -48,7 +48,8 @@ def keep_unchanged(
     if not chosen:
         return {}
     if any(len(plans[name].settings) > 1 for name in chosen):
-        passes.rehearse(candidates(plans), recipe, chosen, *split_training(passes, held_out))
+        for members, *split in trials(plans, passes, held_out):
+            passes.rehearse(members, recipe, chosen, *split)
     settings = {n: (chosen[n].base_lr, chosen[n].weight_decay) if n in chosen else plans[n].settings[0] for n in plans}
     members = [Member(name, *settings[name], seed) for name, plan in plans.items() for seed in plan.seeds]
     passes.rehearse(members, recipe, chosen)
@@ -121,9 +122,8 @@ class _Check:
     def _chosen(self, name: str, plan: HeadPlan, record: Mapping[str, Any]) -> Selected:
         if len(plan.settings) == 1:
             return Selected(*plan.settings[0])
-        held_out_rows = split_training(self.passes, self.held_out)[1]
         tried = [Tried(**{**setting, "percent": tuple(setting["percent"])}) for setting in record["tried"]]
-        return best_setting(name, plan, tried, self.passes, self.held_out, len(held_out_rows))
+        return best_setting(name, plan, tried, self.passes, self.held_out)
 
     def _what_is_stored(self, name: str, chosen: Selected, recipe: Recipe, agreement: Agreement) -> str | None:
         """The first difference between the stored heads' measures or files and those of now; None if there is none."""

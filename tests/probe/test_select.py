@@ -51,23 +51,33 @@ def test_the_best_mean_over_seeds_is_taken(sets):
     values = {0.001: (90.0, 10.0, 10.0), 0.03: (40.0, 50.0, 45.0), 1.0: (60.0, 30.0, 30.0)}
     passes = Scripted({"h": PLAN}, lambda m: values[m.base_lr][m.seed], sets)
     chosen = select({"h": PLAN}, passes, RECIPE, 0.2)["h"]
-    assert (chosen.base_lr, chosen.weight_decay, chosen.by, chosen.n_images) == (0.03, 0.0, "top1", 32)
-    assert chosen.on == "20 % of the training images, stratified"
+    assert (chosen.base_lr, chosen.weight_decay, chosen.by, chosen.n_images) == (0.03, 0.0, "top1", 3 * 32)
+    assert chosen.on == "20 % of the training images, stratified, others for each seed"
     assert [c["mean"] for c in chosen.candidates] == [pytest.approx(np.mean(v)) for v in values.values()]
     assert [c["std"] for c in chosen.candidates] == [pytest.approx(np.std(v, ddof=1)) for v in values.values()]
     assert chosen.notes == ()
-    learn, held = hold_out(sets[0].labels, 0.2, 0)
-    assert [np.array_equal(*pair) for pair in zip(passes.calls[0], (learn, held), strict=True)] == [True, True]
-    assert not set(learn) & set(held)
+    splits = [hold_out(sets[0].labels, 0.2, seed) for seed in range(3)]
+    for call, split in zip(passes.calls, splits, strict=True):
+        assert [np.array_equal(*pair) for pair in zip(call, split, strict=True)] == [True, True]
+        assert not set(split[0]) & set(split[1])
+
+
+def test_where_many_images_are_held_out_all_seeds_share_them(sets, monkeypatch):
+    monkeypatch.setattr("probe.select.ENOUGH", 32)
+    passes = Scripted({"h": PLAN}, lambda m: 50.0, sets)
+    chosen = select({"h": PLAN}, passes, RECIPE, 0.2)["h"]
+    assert (len(passes.calls), chosen.n_images) == (1, 32)
+    assert chosen.on == "20 % of the training images, stratified"
 
 
 def test_neither_side_has_images_outside_of_the_subset(sets, tmp_path):
     train, subset = write_features(tmp_path / "t", invalid=(4, 10)), np.arange(0, 96, 2)
     passes = Scripted({"h": PLAN}, lambda m: 50.0, (train, sets[1]), subset)
     chosen = select({"h": PLAN}, passes, RECIPE, 0.25)["h"]
-    ((learn, held),) = passes.calls
-    assert sorted([*learn, *held]) == [row for row in subset if row not in (4, 10)]
-    assert chosen.n_images == len(held) == 12  # a quarter of 46
+    for learn, held in passes.calls:
+        assert sorted([*learn, *held]) == [row for row in subset if row not in (4, 10)]
+        assert len(held) == 12  # a quarter of 46
+    assert chosen.n_images == 36
 
 
 def test_of_equal_ones_the_first_and_only_heads_with_a_grid(sets):
@@ -90,7 +100,11 @@ def right(n: int, first: int = 0) -> list[int]:
 
 
 class TestOneStandardError:
-    """Settings (rate, decay) by which of N images they are right about, with every seed."""
+    """Settings (rate, decay) by which of N images they are right about, with every seed, all of which are judged by these."""
+
+    @pytest.fixture(autouse=True)
+    def shared_images(self, monkeypatch):
+        monkeypatch.setattr("probe.select.ENOUGH", 1)
 
     def chosen(self, table, sets, **options):
         rates, decays = (tuple(sorted({key[i] for key in table})) for i in (0, 1))
@@ -122,6 +136,20 @@ class TestOneStandardError:
         difference = np.array([right(40)]) - np.array([right(n) for n in (20, 40, 54)])
         expected = np.hypot(difference.mean(0).std(ddof=1) / math.sqrt(N), difference.mean(1).std(ddof=1) / math.sqrt(3))
         assert error == pytest.approx(100 * expected)
+
+    def test_seeds_with_images_of_their_own(self, sets, monkeypatch):
+        """Three times as many images tell: the error over images falls by √3, unless seeds spread more."""
+        monkeypatch.setattr("probe.select.ENOUGH", 1_000)
+        plan = replace(PLAN, base_lrs=(0.1, 1.0), weight_decays=())
+        apart = lambda n: lambda m: right(40) if m.base_lr == 1.0 else right(n[m.seed], 3)  # noqa: E731
+        of_images, of_seeds = (
+            select({"h": plan}, Scripted({"h": plan}, apart(n), sets), RECIPE, 0.1)["h"].candidates[0]["error"]
+            for n in ((37, 37, 37), (20, 40, 54))
+        )
+        difference = np.array(right(40)) - np.array(right(37, 3))
+        assert of_images == pytest.approx(100 * difference.std(ddof=1) / math.sqrt(3 * N))
+        spread = np.array([40 - n for n in (20, 40, 54)]) / N
+        assert of_seeds == pytest.approx(100 * spread.std(ddof=1) / math.sqrt(3))
 
     def test_three_seeds_try_settings(self, sets):
         plan = replace(PLAN, seeds=(5, 4, 3, 2, 1))
@@ -173,7 +201,7 @@ def test_a_setting_with_which_a_seed_diverged_is_not_taken(sets):
 
 
 def test_no_number_to_select_by(sets):
-    with pytest.raises(BeyondClsError, match="top1 of the 16 images held out is not a number"):
+    with pytest.raises(BeyondClsError, match="top1 of the 48 images held out is not a number"):
         select({"h": PLAN}, Scripted({"h": PLAN}, lambda m: float("nan"), sets), RECIPE, 0.1)
 
 
@@ -199,7 +227,7 @@ class TestEndToEnd:
         means = {c["base_lr"]: c["mean"] for c in selected["candidates"]}
         assert list(means) == [0.001, 0.03, 1.0]
         assert selected["base_lr"] == max(means, key=means.get) == written["recipe"]["base_lr"]
-        assert (selected["by"], selected["n_images"]) == ("top1", 16)
+        assert (selected["by"], selected["n_images"]) == ("top1", 48)
         assert written["n_training"] == 160
         alone = replace(PLAN, base_lrs=(), recipe=replace(RECIPE, base_lr=selected["base_lr"]))
         assert probe(*sets, tmp_path / "alone", alone)["alone"]["top1"] == written["top1"]
