@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 LOOPING = (*RUNNING, "drop_path")
 FRESH, EVALUATION = "fresh", "evaluation"  # crops of training images with the encoder in the loop
-OF_THE_LOOP = {**IMAGES, "workers": RUNNING["workers"], "drop_path": FEATURES["drop_path"]}
+OF_THE_LOOP = {
+    **{n: o for n, o in IMAGES.items() if n not in OF_A_RUN},
+    "workers": RUNNING["workers"],
+    "drop_path": FEATURES["drop_path"],
+}
 
 
 @takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, ENGINE, OF_THE_LOOP)

@@ -27,13 +27,14 @@ import torch
 from probe.closed import Vectors, make_closed
 vectors = Vectors(torch.eye(4).repeat(3, 1), torch.arange(12) % 2, 2)
 make_closed("ridge").fit(vectors, vectors), make_closed("knn", ks=(1, 2)).fit(vectors, vectors)
-loaded("ridge")
 make_closed("logistic").fit(vectors, vectors)
 loaded("logistic")
 train, test, out = sys.argv[1:]
 pipelines.cli.app(["probe", "--features", train, "--test", test, "--out", out, "--head", "cls", "--epochs", "2",
                    "--warmup-epochs", "0", "--seeds", "0"], standalone_mode=False)
 loaded("probe")
+beyondcls.ProbeClassifier
+loaded("classifier")
 """
 HEAVY = {"torch", "timm", "torchvision", "webdataset", "zarr", "matplotlib", "fsspec", "sklearn"}
 
@@ -57,8 +58,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         ("front door", HEAVY | {"store", "typer"}),
         ("commands", HEAVY),  # help is there at once, and digests of the code on a machine that only probes
         ("store", {"timm", "torchvision", "webdataset", "sklearn"}),
-        ("ridge", {"timm", "sklearn"}),
-        ("probe", {"timm", "torchvision", "webdataset", "extract"}),
+        ("logistic", {"timm", "sklearn"}),
+        ("probe", {"timm", "torchvision", "webdataset", "extract", "sklearn"}),
     ],
 )
 def test_is_not_loaded_before_it_is_used(step, absent, loaded):
@@ -67,7 +68,7 @@ def test_is_not_loaded_before_it_is_used(step, absent, loaded):
 
 def test_is_loaded_when_it_is_used(loaded):
     assert "store" in loaded["store"]
-    assert "sklearn" in loaded["logistic"]
+    assert "sklearn" in loaded["classifier"]
 
 
 @pytest.mark.parametrize("file", ["store.py", "probe/__init__.py"])

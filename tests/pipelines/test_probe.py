@@ -175,7 +175,10 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         content = read_params(ROOT / "params.yaml")
         plans, run = plans_and_run(list(content["heads"]), content, {}, {})
         assert run == {"held_out": content["probe"]["held_out"]}
-        assert {p.recipe.epochs for p in plans.values()} == {content["probe"]["epochs"]}
+        assert {name: plan.recipe.epochs for name, plan in plans.items()} == {
+            name: entry.get("epochs", content["probe"]["epochs"]) for name, entry in content["heads"].items()
+        }
+        assert {plan.recipe.batch_size for plan in plans.values()} == {content["probe"]["batch_size"]}
 
 
 class TestRun:

@@ -16,7 +16,7 @@ from probe.result_files import REACHED, SHORT
 
 CONVERGED = (
     "Converged: logistic regression to convergence on the vectors that the trained aggregator gives, its penalty selected on "
-    "held-out training images; where it is ahead, the head is not trained out. "
+    "held-out training images; where it is ahead, the head is not trained out, and a dash is where none was fitted. "
 )
 MANY = 8  # heads, of which more make a table that is folded: the leaderboard has the same numbers
 ENCODER = Column("encoder", "Encoder", "text")
