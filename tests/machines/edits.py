@@ -181,7 +181,12 @@ EDITS = (
         extracts=True,
         like=WEIGHTS,
     ),
-    Edit("`extract`: views, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), ABMILP, extracts=True),
+    Edit(
+        "`extract`: views, drop_path, blocks, dtype, …",
+        of_params(lambda p: p["extract"].update(views=2)),
+        ABMILP,
+        extracts=True,
+    ),
     Edit("images added to a data set, or changed", more_images, ABMILP, extracts=True),
     Edit(
         "a new data set under `datasets`",
