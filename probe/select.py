@@ -128,8 +128,8 @@ def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[
 
 
 def _n_splits(passes: Passes, share: float) -> int:
-    """Different hold-outs: one where it has enough images, else one for each seed that tries settings."""
-    return 1 if round(share * len(passes.training.rows)) >= ENOUGH else N_SEEDS
+    """Different hold-outs: one where it has enough images or the encoder runs in each pass, else one for each seed that tries."""
+    return 1 if passes.loop is not None or round(share * len(passes.training.rows)) >= ENOUGH else N_SEEDS
 
 
 def _split(passes: Passes, share: float, split: int) -> tuple[np.ndarray, np.ndarray]:
