@@ -128,7 +128,7 @@ def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[
 
 
 def _n_splits(passes: Passes, share: float) -> int:
-    """Different hold-outs: one where it has enough images or the encoder runs in each pass, else one for each seed that tries."""
+    """Different hold-outs: one where it has enough images, or each pass is one of the encoder; else one for each seed."""
     return 1 if passes.loop is not None or round(share * len(passes.training.rows)) >= ENOUGH else N_SEEDS
 
 
