@@ -61,7 +61,7 @@ def shrink(params: dict[str, Any]) -> None:
         {name: params[group][name]} for group, name in (("cls_heads", "cls"), ("heads", "abmilp"))
     )
     for grids in (params["probe"], params["cls_heads"]["cls"], params["heads"]["abmilp"]):
-        for name in ("base_lrs", "weight_decays"):
+        for name in ("base_lrs", "weight_decays", "epochs"):
             grids.pop(name, None)
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32

@@ -68,6 +68,8 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["encoders"] = {"quickstart-random": params["encoders"]["quickstart-random"]}
         params["datasets"] = ["few"]
         params["heads"] = {"abmilp": params["heads"]["abmilp"]}
+        for head in (params["cls_heads"]["cls"], *params["heads"].values()):
+            head |= {"epochs": 2, "base_lrs": head["base_lrs"][:2], "weight_decays": head["weight_decays"][:2]}
         params["probe"] |= {"epochs": 2, "warmup_epochs": 0, "batch_size": 32}
         alone = {"encoder": "quickstart-random", "dataset": "few"}
         heads = {"k-means": {}, "norm": {}}
