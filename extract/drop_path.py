@@ -23,7 +23,7 @@ def checked_rate(rate: float, n_views: int) -> float:
         n_views: of each image.
 
     Raises:
-        BeyondClsError: it is none, or there is no random crop that it would act on.
+        BeyondClsError: it is not a rate, or there is no random crop that it would act on.
     """
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise BeyondClsError(f"drop_path is {rate!r}, expected a rate from 0 (nothing is dropped) up to but not 1, e.g. 0.1")

@@ -94,6 +94,11 @@ class Probe:
         selected = self.recorded.get("selected", {}).get("by") is not None
         return {name: value for name, value in self.recipe.items() if not (selected and name in CHOSEN)}
 
+    @property
+    def trained_as(self) -> str:
+        """`protocol` and seeds, as text that is equal where two heads were trained alike."""
+        return repr((sorted(self.protocol.items(), key=str), self.seeds))
+
 
 @dataclass(frozen=True)
 class Attention:

@@ -85,7 +85,7 @@ def count(value: int | None) -> Cell:
 
 def trained_alike(probes: Iterable[Probe]) -> str:
     """How the heads of a study were trained, and whether all were trained in that way."""
-    ways = {repr((sorted(probe.protocol.items(), key=str), probe.seeds)): probe for probe in probes}
+    ways = {probe.trained_as: probe for probe in probes}
     if len(ways) > 1:
         return (
             "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."

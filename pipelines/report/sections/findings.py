@@ -38,14 +38,9 @@ def warnings(inputs: Inputs) -> list[str]:
             reasons.append(f"The attention of {encoder} is of another feature set than its probes; compute it again.")
     if len({a.data for a in inputs.attention.values()}) > 1 or len({p.n_test for p in inputs.probes.values()}) > 1:
         reasons.append("Not all encoders and heads were tested on the same images; rows are not comparable.")
-    if len({_protocol(inputs, key) for key in inputs.probes}) > 1:
+    if len({(probe.trained_as, probe.n_training) for probe in inputs.probes.values()}) > 1:
         reasons.append("Not all heads were trained with the same recipe and seeds; the last section lists both.")
     return reasons
-
-
-def _protocol(inputs: Inputs, key: tuple[str, str]) -> str:
-    probe = inputs.probes[key]
-    return repr((sorted(probe.protocol.items(), key=str), probe.seeds, probe.n_training))
 
 
 def _gains(inputs: Inputs) -> Text:

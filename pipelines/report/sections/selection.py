@@ -114,7 +114,7 @@ def _notices(inputs: Inputs, selections: Mapping[str, Mapping[str, Selection]]) 
     for encoder, by_head in selections.items():
         if len({tuple(sorted(s.probe.features.items())) for s in by_head.values()}) > 1:
             reasons.append(f"The heads of {encoder} were trained or tested on different feature sets; probe them again.")
-        if len({(repr(sorted(s.probe.protocol.items(), key=str)), s.probe.seeds) for s in by_head.values()}) > 1:
+        if len({s.probe.trained_as for s in by_head.values()}) > 1:
             reasons.append(f"Not all heads of {encoder} in this section were trained with the same recipe and seeds.")
         summary = inputs.folders.divergence and inputs.folders.divergence / encoder / "summary.json"
         tested = {s.probe.features["test"] for s in by_head.values()}
