@@ -59,10 +59,11 @@ class Stack:
         if self.batch_norm:
             vector = self._normalised(vector, training)
         weight, bias = self.parameters["classifier.weight"], self.parameters["classifier.bias"]
+        # Images last in memory: what runs over classes then takes many images at a time.
         if vector.ndim == 2:  # the same for all members: one matrix product
-            logits = torch.addmm(bias.flatten(), vector, weight.flatten(0, 1).T)
-            return logits.unflatten(1, weight.shape[:2]).transpose(0, 1), weights
-        return torch.baddbmm(bias[:, None], vector, weight.mT), weights
+            logits = torch.addmm(bias.flatten()[:, None], weight.flatten(0, 1), vector.T)
+            return logits.unflatten(0, weight.shape[:2]).mT, weights
+        return torch.baddbmm(bias[:, :, None], weight, vector.mT).mT, weights
 
     def _pooled(self, features: Features, training: bool) -> tuple[Tensor, Tensor | None]:
         """Vectors [M, B, W], or [B, W] where the aggregator has no parameters."""

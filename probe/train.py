@@ -130,7 +130,7 @@ def train(
                         (loss.sum() / piece.rows_of_step).backward()
                         total[0] += loss.detach()
                         if batch["label"].ndim == 1:
-                            total[1] += (logits.detach().argmax(-1) == batch["label"]).sum(-1)
+                            total[1] += (logits.detach().mT.max(1).indices == batch["label"]).sum(-1)
                 if piece.ends_step:
                     rate = recipe.peak(course.shares[epoch][piece.step])
                     for family in families:
@@ -219,7 +219,6 @@ def isolated_randomness(seed: int) -> Iterator[None]:
 def losses_of(logits: Float[Tensor, "M B K"], labels: Tensor) -> Float[Tensor, "M"]:
     """Each member's loss, summed over the images: cross-entropy, or with several labels the mean binary cross-entropy."""
     if labels.ndim == 1:
-        flat = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
-        return flat.view(logits.shape[:2]).sum(1)
+        return F.cross_entropy(logits.mT, labels.expand(len(logits), -1), reduction="none").sum(1)
     target = labels.to(logits.dtype).expand(logits.shape)
     return F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(2).sum(1)

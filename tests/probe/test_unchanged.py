@@ -242,7 +242,7 @@ REFACTORINGS = {
     "rates are scaled first": ("probe.optim.schedule", "base * epoch / warmup", "epoch * (base / warmup)"),
     "members' logits by einsum": (
         STACK,
-        "torch.baddbmm(bias[:, None], vector, weight.mT)",
+        "torch.baddbmm(bias[:, :, None], weight, vector.mT).mT",
         'torch.einsum("mbw,mkw->mbk", vector, weight) + bias[:, None]',
     ),
     "running statistics without lerp": (
