@@ -5,6 +5,7 @@ from typing import Any
 
 from extract.datasets import DataError, ImageSet
 from extract.encoders import known_pretraining
+from extract.encoders.cost import cost_of
 from extract.requests import Request
 from extract.settings import OnError, Settings
 from store import ArrayLayout, FeatureStore
@@ -25,6 +26,7 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
     truth_classes = {name: list(request.images.truths[name].classes) for name in request.truths}
     return {
         "encoder": encoder.name,
+        "encoder_flops": None if (cost := cost_of(encoder.model, encoder.config["input_size"])) is None else cost.flops,
         "norm_eps": encoder.norm()[1],
         "classes": None if classes is None else list(classes),
         "problems": _checked_problems(request.images, settings.on_error),
@@ -64,11 +66,14 @@ def kept_attributes(
     """Attributes of a set that is repaired or completed: an older one keeps its attributes, so that its receipt still fits."""
     if base is None or base.spec.key != request.spec.key:
         return attributes
+    left_out: set[str] = set()
     if "encoder" in base.attributes:
         records_training = NAMES[0] in base.attributes or training_difference(base, attributes) is not None
+        left_out |= {"encoder_flops"} - set(base.attributes)
     else:  # its zarr.json is lost; a set without digests of images is older than these attributes
         records_training = any(layout.name == DIGEST for layout in layouts)
-    return attributes if records_training else {name: value for name, value in attributes.items() if name not in NAMES}
+    left_out |= set() if records_training else set(NAMES)
+    return {name: value for name, value in attributes.items() if name not in left_out}
 
 
 def training_difference(stored: FeatureStore, attributes: Mapping[str, Any]) -> str | None:

@@ -80,7 +80,11 @@ def measures_of_closed(
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": protocol_name, **vars(protocol)},
-        "cost": asdict(cost if protocol.linear else Cost(0, None, None, cost.bytes_per_image)),
+        "cost": asdict(
+            cost
+            if protocol.linear
+            else replace(cost, parameters=0, parameters_classifier=None, flops_per_image=None, memory_per_image=None)
+        ),
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": [*result.notes, *_cautions(name, passes)],
     }
@@ -135,7 +139,8 @@ def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
 
 def _cost(name: str, passes: Passes) -> Cost:
     head = passes.template(name)
-    return cost_of(head, shapes_read(head, passes.shapes), bytes_read(head, passes.shapes))
+    flops_of_encoder = passes.training.store.attributes.get("encoder_flops")
+    return cost_of(head, shapes_read(head, passes.shapes), bytes_read(head, passes.shapes), flops_of_encoder)
 
 
 def encoder_passes(plan: HeadPlan) -> dict[str, int]:

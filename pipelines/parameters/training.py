@@ -87,5 +87,5 @@ def shared_parameters() -> list[str]:
 OF_A_DATASET = tuple(name for name in shared_parameters() if name not in ("block", "views"))
 OF_AN_ENCODER = (
     *("preset", *(name for name in OF_A_RECIPE if name != "batch_size")),
-    *("base_lrs", "weight_decays", "init", "block"),
+    *("seeds", "base_lrs", "weight_decays", "init", "block"),
 )

@@ -21,7 +21,7 @@ from store.shown import csv_cell
 FILE = "results.csv"  # in the folder of tables
 FURTHER = ("top5", "entropy", "train_top1", "train_map")  # measures, beside the one that counts
 BEST_EPOCH = "_best_epoch"  # behind the name of a measure
-COSTS = ("parameters", "parameters_classifier", "flops_per_image", "bytes_per_image")
+COSTS = ("parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder", "memory_per_image", "bytes_per_image")
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ def _check_types(group: Any, entries: Any) -> None:
         "encoder": isinstance(group["encoder"], str),
         "classes": group["classes"] is None or _texts(group["classes"]),
         "norm_eps": group["norm_eps"] is None or type(group["norm_eps"]) in (int, float),
+        "encoder_flops": group.get("encoder_flops") is None or type(group["encoder_flops"]) is int,
         "problems": _texts(group["problems"]),
         "invalid": _notes(group["invalid"], spec["n_images"]),
         "arrays": isinstance(group["arrays"], dict) and _texts(list(group["arrays"].values())),

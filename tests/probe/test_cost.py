@@ -1,6 +1,7 @@
 """What heads cost, against closed forms: T patches of width D, H queries or attention heads, K classes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -94,6 +95,20 @@ def test_parameters_and_width_are_those_of_the_papers(name, options, parameters,
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_every_aggregator_is_counted(name):
     assert cost(name).flops_per_image is not None
+    assert cost(name).memory_per_image is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("cls", 4 * D),  # batch normalisation: a vector in and out, and what it was divided by
+        ("average", T * D + D),
+        ("abmilp", T * D + T + D),  # tokens, their weights, and the sum
+        ("cls-attention", T * D + T + D),
+    ],
+)
+def test_memory_is_what_the_largest_operation_reads_and_writes(name, numbers):
+    assert cost(name).memory_per_image == 4 * numbers
 
 
 @pytest.mark.parametrize(("name", "options"), [("abmilp", {"branches": 8}), ("ep", {"queries": 16}), ("ap", {"heads": 12})])
@@ -108,7 +123,10 @@ def test_products_of_onednn_are_counted_too(name, options, monkeypatch):
 def test_the_head_stays_as_it_is():
     head = Head(make_aggregator("abmilp", D), K, final_norm=FinalNorm(torch.ones(D), torch.zeros(D), 1e-6))
     before = {name: value.clone() for name, value in head.state_dict().items()}
-    assert cost_of(head, SHAPES) == cost("abmilp")  # a norm is no product, and its parameters are not trained
+    normalised = cost_of(head, SHAPES)
+    assert normalised.memory_per_image == 4 * (2 * T * D + 2 * T)  # tokens in and out, their means and deviations
+    # A norm is no product, and its parameters are not trained.
+    assert replace(normalised, memory_per_image=None) == replace(cost("abmilp"), memory_per_image=None)
     assert head.training
     assert {name: value.device.type for name, value in head.state_dict().items()} == dict.fromkeys(before, "cpu")
     assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())

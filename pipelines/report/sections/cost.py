@@ -58,8 +58,19 @@ def measured(study: Study) -> Table:
     """Accuracy and costs; stored bytes and milliseconds where they were recorded."""
     after: list[tuple[Column, Callable[[Probe], Cell]]] = []
     note = COSTS
+    if any(probe.cost.get("flops_of_encoder") for probe in study.values()):
+        after.append((Column("share_of_inference", "Of inference, %", apart=True), _share))
+        note += " Of inference: the head's part of the operations of encoder and head together."
+    if any(probe.cost.get("memory_per_image") for probe in study.values()):
+        after.append(
+            (Column("memory_per_image", "Memory per image", apart=not after), lambda p: count(p.cost.get("memory_per_image")))
+        )
+        note += (
+            " Memory: bytes that the operation of the head which needs most reads and writes, of one image in float32, without "
+            "weights."
+        )
     if any(probe.cost.get("bytes_per_image") for probe in study.values()):
-        after.append((Column("bytes_per_image", "Bytes read per image", apart=True), lambda p: count(_nbytes(p))))
+        after.append((Column("bytes_per_image", "Bytes read per image", apart=not after), lambda p: count(_nbytes(p))))
         note += " Bytes: of the arrays that a head reads, one view of an image, as they are stored."
     if timings := [probe.timing for probe in study.values() if probe.timing]:
         after.append((Column("ms_per_image", "ms per image", apart=not after), _milliseconds))
@@ -151,6 +162,15 @@ def _flops(probe: Probe) -> int:
 
 def _nbytes(probe: Probe) -> int | None:
     return probe.cost.get("bytes_per_image")
+
+
+def _share(probe: Probe) -> Cell:
+    """Percent of the operations of encoder and head."""
+    of_encoder, of_head = probe.cost.get("flops_of_encoder"), probe.cost["flops_per_image"]
+    if not of_encoder or of_head is None:
+        return NOTHING
+    share = 100 * of_head / (of_encoder + of_head)
+    return Cell(f"{share:.2g}", share)
 
 
 def _milliseconds(probe: Probe) -> Cell:

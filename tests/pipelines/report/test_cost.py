@@ -44,6 +44,15 @@ def test_stored_bytes_and_measured_time_stand_beside_where_they_are_known():
     assert "over 64 images in memory" in table.note
 
 
+def test_a_head_stands_beside_its_encoder():
+    known = {"flops_of_encoder": 999 * HEADS[2].cost["flops_per_image"], "memory_per_image": 12_345}
+    one = replace(HEADS[2], cost=HEADS[2].cost | known)
+    table = tables(section(inputs("poolings", one, HEADS[0])))["cost"]
+    assert [column.name for column in table.columns][3:5] == ["share_of_inference", "memory_per_image"]
+    cls, abmilp = ([cell.text for cell in row.cells[3:5]] for row in table.rows)
+    assert (cls, abmilp) == (["–", "–"], ["0.1", "12.3 k"])
+
+
 def test_a_time_is_that_of_the_metrics_beside_it(tmp_path: Path):
     folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
     timing = Timing(0.5, 64, "cpu", 1)
