@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from extract.datasets import open_images
     from extract.encoders import ENCODERS, load_encoder
+    from extract.encoders.encoder import Encoder
+    from extract.encoders.wrapped import wrap
     from extract.requests import Request
     from extract.run import create, extend, extract, repair, update
     from extract.settings import Settings
@@ -54,6 +56,7 @@ _HOME = {
     "CLOSED": "probe.closed",
     "Cls": "probe.aggregators",
     "ENCODERS": "extract.encoders",
+    "Encoder": "extract.encoders.encoder",
     "EncoderLoop": "pipelines.probing.loop",
     "FeatureStore": "store",
     "HeadPlan": "probe.grid",
@@ -92,6 +95,7 @@ _HOME = {
     "softmax_pool": "probe.pooling",
     "update": "extract.run",
     "upload": "store.moving.upload",
+    "wrap": "extract.encoders.wrapped",
 }
 
 __all__ = [
@@ -104,6 +108,7 @@ __all__ = [
     "Average",
     "BeyondClsError",
     "Cls",
+    "Encoder",
     "EncoderLoop",
     "FeatureStore",
     "HeadPlan",
@@ -141,6 +146,7 @@ __all__ = [
     "softmax_pool",
     "update",
     "upload",
+    "wrap",
 ]
 
 

@@ -97,6 +97,8 @@ EXTRAS = {
     "scipy": "extract",
     "PIL": "extract",
     "h5py": "exchange",
+    "open_clip": "open_clip",
+    "transformers": "transformers",
     "ray": "ray",
     "s3fs": "s3",
 }

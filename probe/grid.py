@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from probe.aggregators import is_custom, make_aggregator
-from probe.aggregators.custom import check_made, explained
+from probe.aggregators.custom import check_made
 from probe.closed import Closed
 from probe.head import FinalNorm, Head
 from probe.recipe import Recipe
 from store import BeyondClsError
+from store.user_code import explained
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probe.aggregators import is_custom
-from probe.aggregators.custom import check_custom, custom_digest
+from probe.aggregators.custom import check_custom
 from probe.checkpoint import Checkpoint, Stopped, Unfinished
 from probe.course import epoch_seed
 from probe.evaluate import evaluate
@@ -33,6 +33,7 @@ from probe.train import Batches, Family, train
 from store import BeyondClsError, Loader
 from store.loading.loader import Stats
 from store.loading.placement import Placement
+from store.user_code import custom_digest
 
 Share = tuple[int, int]
 SHARED = 0  # seed of the images' order where all seeds share it

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from probe.aggregators import is_custom
-from probe.aggregators.custom import custom_digest
 from probe.grid import HeadPlan
 from probe.passes import Passes
 from probe.select import Selected
 from probe.sources import Source
+from store.user_code import custom_digest, is_custom
 
 FILE = "trained/record.json"  # the same bytes whenever the same head is trained on one machine: DVC compares them
 FORMAT_VERSION = 1

@@ -18,12 +18,13 @@ from probe.grid import HeadPlan, Member
 from probe.passes import Loop, Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
-from probe.record import request_of, write_record
+from probe.record import read_record, request_of, write_record
+from probe.result_files import REACHED
 from probe.results import folder_of_head, measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, candidates, select
 from probe.sources import Source, check_pair
 from probe.timing import Together, time_head, write_timing
-from probe.unchanged import keep_unchanged
+from probe.unchanged import keep_unchanged, stored_outcomes
 from store import BeyondClsError, FeatureStore, StoreError
 from store.bars import Bars, no_bars
 from store.loading.placement import Placement
@@ -168,10 +169,17 @@ def probe(
                 passes.progress(n_epochs(group[name] for name in unchanged))
             chosen_before = {name: selected for name, (_, selected) in unchanged.items()}
             trained = _select_and_train(group, passes, recipe, held_out, chosen_before) if recipe else ({}, {}, None)
-            chosen, outcomes, together = trained
+            chosen, outcomes, together = {**trained[0]}, trained[1], trained[2]
+            kept_records: dict[str, dict[str, Any] | None] = {}
+            if converged and not training.multilabel:  # asked of heads that were trained without
+                for name in [name for name, (measures, _) in unchanged.items() if REACHED not in measures]:
+                    assert recipe is not None
+                    chosen[name] = unchanged[name][1]
+                    outcomes[name] = stored_outcomes(name, group[name], passes, folders[name], chosen[name], recipe)
+                    kept_records[name] = read_record(folders[name])
             converge(passes, outcomes, converged)
             for name, plan in group.items():
-                if name in unchanged:
+                if name in unchanged and name not in kept_records:
                     continue
                 correct = None
                 if plan.closed is None:
@@ -187,7 +195,8 @@ def probe(
                         if plan.closed is None:
                             write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
                             request = request_of(plan, passes, held_out, about)
-                            write_record(folder, request, chosen[name], passes.rehearsed.get(name, {}))
+                            rehearsed = (kept_records.get(name) or {}).get("passes") or passes.rehearsed.get(name, {})
+                            write_record(folder, request, chosen[name], rehearsed)
                         elif correct is not None:
                             write_correct(folder, correct)
                         if timed:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from probe.agreement import LOSS, Agreement
 from probe.grid import HeadPlan, Member
-from probe.passes import Passes
+from probe.passes import Outcome, Passes
 from probe.ranks import broadcast_from_first
 from probe.recipe import Recipe
 from probe.record import read_record, request_of
@@ -56,6 +56,30 @@ def keep_unchanged(
     kept_measures = broadcast_from_first(check.agreeing_heads(chosen, recipe) if passes.rank == 0 else {})
     passes.rehearsed.clear()  # what trains is rehearsed again
     return {name: (measures, chosen[name]) for name, measures in kept_measures.items()}
+
+
+def stored_outcomes(
+    name: str,
+    plan: HeadPlan,
+    passes: Passes,
+    folder: Path,
+    chosen: Selected,
+    recipe: Recipe,
+    agreement: Agreement | None = None,
+) -> list[Outcome]:
+    """The trained seeds of a head in its folder, measured now, with the measures that are in its files.
+
+    Args:
+        agreement: compares both.
+    """
+    probe, setting = stored_probe(folder, plan), (chosen.base_lr, chosen.weight_decay)
+    trained = {Member(name, *setting, seed): (stored.head, stored.curve) for seed, stored in probe.items()}
+    by_seed = {outcome.member.seed: outcome for outcome in passes.measure(trained, recipe)}
+    for seed, outcome in by_seed.items():
+        if agreement is not None:
+            agreement.compare_measures(seed, probe[seed].result, outcome.result)
+        outcome.result = dict(probe[seed].result)
+    return [by_seed[seed] for seed in plan.seeds]
 
 
 class _Check:
@@ -128,15 +152,7 @@ class _Check:
     def _what_is_stored(self, name: str, chosen: Selected, recipe: Recipe, agreement: Agreement) -> str | None:
         """The first difference between the stored heads' measures or files and those of now; None if there is none."""
         plan, folder = self.plans[name], self.folders[name]
-        probe = stored_probe(folder, plan)
-        setting = (chosen.base_lr, chosen.weight_decay)
-        trained = {Member(name, *setting, seed): (stored.head, stored.curve) for seed, stored in probe.items()}
-        by_seed = {outcome.member.seed: outcome for outcome in self.passes.measure(trained, recipe)}
-        outcomes = [by_seed[seed] for seed in plan.seeds]
-        for outcome in outcomes:
-            seed = outcome.member.seed
-            agreement.compare_measures(seed, probe[seed].result, outcome.result)
-            outcome.result = probe[seed].result
+        outcomes = stored_outcomes(name, plan, self.passes, folder, chosen, recipe, agreement)
         if agreement.differs is not None:
             return agreement.differs
         measures = measures_of(name, plan, self.passes, outcomes, chosen) | dict(self.about)

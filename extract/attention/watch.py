@@ -1,33 +1,68 @@
 """Seeing the attention of every block during the same forward pass that makes the tokens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from extract.attention.attention import Attention
 from extract.attention.layout import TokenLayout
-from extract.attention.softmax import attend
+from extract.attention.softmax import LOG2_E, attend
 from store import BeyondClsError
+
+SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum")
+SAME = ("dropout", "to", "type", "type_as", "float", "half", "bfloat16", "view", "reshape", "contiguous")
+
+
+def first_tensor(values: Any) -> Tensor | None:
+    """What a module was given or put out: the tensor, or the first one among several."""
+    if isinstance(values, Tensor):
+        return values
+    several = values.values() if isinstance(values, Mapping) else values if isinstance(values, tuple | list) else ()
+    return next((value for value in several if isinstance(value, Tensor)), None)
+
+
+def is_softmax(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether a call is a softmax over the rows of square matrices."""
+    if func not in SOFTMAX:
+        return False
+    logits, *others = (*args, *(options[name] for name in ("input", "dim") if name in options))
+    is_last = bool(others) and others[0] in (-1, logits.ndim - 1)
+    return is_last and logits.ndim in (3, 4) and logits.shape[-1] == logits.shape[-2]
+
+
+def use_of(weights: Tensor | None, func: Any, args: Sequence[Any], options: Mapping[str, Any], out: Any) -> str | None:
+    """What a call does with the result of a softmax: "product", with values; "same", it goes on as it is; "other"; or None."""
+    if weights is None or not isinstance(out, Tensor) or all(value is not weights for value in (*args, *options.values())):
+        return None
+    name = getattr(func, "__name__", "")
+    return "product" if name in PRODUCTS else "same" if name in SAME else "other"
 
 
 @contextmanager
 def watched(
-    blocks: nn.Sequential,
+    blocks: Sequence[nn.Module],
     layout: TokenLayout,
     on_attention: Callable[[int, Attention], None] | None,
     on_branch: Callable[[Tensor, Tensor], None] | None,
+    branches: Sequence[nn.Module | None] | None = None,
+    is_wrapped: bool = False,
 ) -> Iterator[None]:
     """While active, each block of a forward pass reports its attention.
 
     However a model computes attention (relative position bias, rotary embedding, normalised queries and keys), in the end it
-    calls `scaled_dot_product_attention`; attention is seen in that call, so blocks are made to use it.
+    calls `scaled_dot_product_attention`; attention is seen in that call, so blocks are made to use it. In wrapped models
+    `nn.MultiheadAttention` and a softmax over rows are seen, too.
 
     Args:
-        blocks: of the model; each has its attention in `attn`.
+        blocks: of the model.
+        branches: of each block, the module that gives what attention adds; None where there is none. By default `attn`.
+        is_wrapped: whether the model was recorded, so that nothing else is done with a softmax over rows than attention.
         on_attention: called with each block's index and attention; None to skip it.
         on_branch: called with each block's input and the output of its attention, both [B, N, D]; None to skip it.
 
@@ -37,18 +72,21 @@ def watched(
     if on_attention is None and on_branch is None:
         yield
         return
-    watch = _Watch(layout, on_attention, on_branch)
+    if branches is None:
+        branches = [getattr(block, "attn", None) for block in blocks]
+    watch = _Watch(layout, on_attention, on_branch, is_wrapped)
     hooks: list[Any] = []
     fused: list[tuple[Any, bool]] = []
     try:
-        for index, block in enumerate(blocks):
-            attention = getattr(block, "attn", None)
-            if not isinstance(attention, nn.Module):
+        for index, (block, branch) in enumerate(zip(blocks, branches, strict=True)):
+            if not isinstance(branch, nn.Module) and (on_branch is not None or not is_wrapped):
                 raise _hidden_error(index, block)
-            hooks.append(block.register_forward_pre_hook(lambda _m, inputs, index=index: watch.enter(index, inputs[0])))
-            hooks.append(attention.register_forward_hook(lambda _m, _i, out: watch.branch(out)))
+            enter = lambda _m, inputs, options, index=index: watch.enter(index, first_tensor((*inputs, *options.values())))  # noqa: E731
+            hooks.append(block.register_forward_pre_hook(enter, with_kwargs=True))
+            if branch is not None:
+                hooks.append(branch.register_forward_hook(lambda _m, _i, out: watch.branch(first_tensor(out))))
             hooks.append(block.register_forward_hook(lambda _m, _i, _o: watch.leave()))
-            for module in attention.modules():
+            for module in () if branch is None else branch.modules():
                 if hasattr(module, "fused_attn"):
                     fused.append((module, bool(module.fused_attn)))
                     module.fused_attn = True  # type: ignore[assignment]
@@ -65,15 +103,18 @@ def watched(
 
 
 class _Watch(TorchFunctionMode):
-    """Replaces `scaled_dot_product_attention`."""
+    """Replaces `scaled_dot_product_attention`, and what wrapped models call in its place."""
 
     def __init__(
         self,
         layout: TokenLayout,
         on_attention: Callable[[int, Attention], None] | None,
         on_branch: Callable[[Tensor, Tensor], None] | None,
+        is_wrapped: bool,
     ):
         super().__init__()
+        self._is_wrapped, self._n_images = is_wrapped, 0
+        self._softmax: tuple[Tensor, Attention] | None = None  # what it gave, until that is multiplied with values
         self._layout, self._on_attention, self._on_branch = layout, on_attention, on_branch
         self._block: int | None = None
         self._memory: dict[str, Tensor] = {}
@@ -81,20 +122,41 @@ class _Watch(TorchFunctionMode):
         self._residual: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not F.scaled_dot_product_attention or self._block is None:
-            return func(*args, **(kwargs or {}))
-        out, attention = attend(self._layout, *args, **(kwargs or {}), memory=self._memory)
+        kwargs = kwargs or {}
+        if self._block is None:
+            return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            out, attention = attend(self._layout, *args, **kwargs, memory=self._memory)
+        elif self._is_wrapped and func is F.multi_head_attention_forward:
+            return multi_head(self, *args, **kwargs)
+        elif self._is_wrapped and is_softmax(func, args, kwargs):
+            logits = (args[0] if args else kwargs["input"]).float() * LOG2_E
+            square = logits.reshape(self._n_images, -1, *logits.shape[-2:])
+            out = func(*args, **kwargs)
+            self._softmax = out, Attention.from_logits(square, self._layout, bounded=True)
+            return out
+        else:
+            out = func(*args, **kwargs)
+            use = None if self._softmax is None else use_of(self._softmax[0], func, args, kwargs, out)
+            if self._softmax is None or use is None:
+                return out
+            attention = self._softmax[1]
+            self._softmax = (out, attention) if use == "same" else None
+            if use == "same":
+                return out
         self._n_attended += 1
         if self._on_attention is not None:
             self._on_attention(self._block, attention)
         return out
 
-    def enter(self, block: int, residual: Tensor) -> None:
-        self._block, self._n_attended, self._n_branches = block, 0, 0
+    def enter(self, block: int, residual: Tensor | None) -> None:
+        assert residual is not None
+        self._block, self._n_attended, self._n_branches, self._n_images = block, 0, 0, len(residual)
         self._residual = residual if self._on_branch is not None else None
 
-    def branch(self, out: Tensor) -> None:
+    def branch(self, out: Tensor | None) -> None:
         """Report what attention adds, and keep nothing: the next layers need the memory."""
+        assert out is not None
         self._n_branches += 1
         if self._on_branch is not None and self._residual is not None:
             self._on_branch(self._residual, out)
@@ -108,6 +170,48 @@ class _Watch(TorchFunctionMode):
         if self._on_branch is not None and self._n_branches != 1:
             raise _hidden_error(self._block, None, f"its attention puts something out {self._n_branches} times")
         self._block = None
+
+
+def multi_head(
+    mode: TorchFunctionMode,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    width: int,
+    n_heads: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *others: Any,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What `nn.MultiheadAttention` computes, [N, B, D], with its attention where `mode` sees it.
+
+    torch's own function would hide it, as it calls nothing that a mode is shown.
+
+    Raises:
+        BeyondClsError: it is not attention of tokens to themselves, with weights of one width and no further keys.
+    """
+    names = ("bias_k", "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias")
+    given = {**dict(zip(names, others, strict=False)), **options}
+    is_plain = query is key and key is value
+    if (
+        weight is None
+        or not is_plain
+        or any(given.get(name) is not None for name in ("bias_k", "key_padding_mask"))
+        or given["add_zero_attn"]
+    ):
+        raise BeyondClsError(
+            "nn.MultiheadAttention attends to something else than its queries, expected attention of tokens to themselves; "
+            "extract with --statistics none --no-maps"
+        )
+    n, n_images, _ = query.shape
+    q, k, v = (
+        part.reshape(n, n_images, n_heads, -1).permute(1, 2, 0, 3) for part in F.linear(query, weight, bias).chunk(3, dim=-1)
+    )
+    with mode:
+        mixed = F.scaled_dot_product_attention(q, k, v, given.get("attn_mask"))
+    mixed = mixed.permute(2, 0, 1, 3).reshape(n, n_images, width)
+    return F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"]), None
 
 
 def _hidden_error(index: int, block: nn.Module | None, why: str = "") -> BeyondClsError:

@@ -28,6 +28,7 @@ from extract.encoders import (
     supervised,
 )
 from extract.encoders.encoder import Encoded, Encoder
+from extract.encoders.libraries import is_of_library, load_from_library
 from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
@@ -81,7 +82,8 @@ def load_encoder(
     ImageNet's constants for a custom checkpoint; each of the six arguments from `mean` on replaces one of these values.
 
     Args:
-        name: of the registry, of timm, or any name if `model` is set.
+        name: of the registry, of timm, of another library or the user's code (`extract.encoders.libraries`), or any name if
+            `model` is set.
         checkpoint: local weights instead of the ones the name stands for.
         random_seed: random weights from this seed instead; their last bits, so their digest, may depend on the CPU's maker.
         model: name in the registry or in timm that defines the encoder; `name` by default.
@@ -122,7 +124,17 @@ def load_encoder(
             "--checkpoint FILE"
         )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
-    transform = checked_transform(options | {"scale": scale, "orientation": orientation})
+    options |= {"scale": scale, "orientation": orientation}
+    if is_of_library(definer := model or name):
+        checked_family(family)
+        if checkpoint is not None:
+            raise BeyondClsError(f"{definer} makes its own model; leave --checkpoint out, and read {checkpoint} there")
+        of_seed = {} if random_seed is None else {"random_seed": random_seed}
+        options |= {"input_size": input_size, "family": family}
+        encoder = load_from_library(name, definer, {**(arguments or {}), **of_seed}, options)
+        _check_weights(encoder, weights, random_seed is not None)
+        return encoder
+    transform = checked_transform(options)
     entry = _entry(model or name, checkpoint is not None)
     pretraining = _pretraining(name, model, checkpoint, random_seed, family)
     loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS)
@@ -134,13 +146,7 @@ def load_encoder(
         transform["input_size"] = (3, *sides)
     input_values = {**entry.transform, **transform}
     encoder = Encoder(name, vit, described, input_values, entry.block, loaded.cls_caution, pretraining)
-    if weights is not None and weights != encoder.weights:
-        is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
-        drawn = " (a seed gives other last bits on the CPU of another maker: keep such weights in a file, --checkpoint)"
-        raise BeyondClsError(
-            f"the weights of {name} have digest {encoder.weights}, expected {weights}{drawn if is_drawn else ''}; "
-            "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
-        )
+    _check_weights(encoder, weights, random_seed is not None or (checkpoint is None and entry.seed is not None))
     published = None if checkpoint is not None or random_seed is not None else model or name
     transform_note = (
         _assumed_note(encoder, entry, transform) if checkpoint is not None else _registry_note(encoder, published, transform)
@@ -154,6 +160,20 @@ def load_encoder(
     for note in filter(None, (*notes, transform_note)):
         warnings.warn(note, BeyondClsWarning, stacklevel=2)
     return encoder
+
+
+def _check_weights(encoder: Encoder, expected: str | None, is_drawn: bool) -> None:
+    """Refuse weights of another digest than a user expects.
+
+    Raises:
+        BeyondClsError: they have.
+    """
+    if expected is not None and expected != encoder.weights:
+        drawn = " (a seed gives other last bits on the CPU of another maker: keep such weights in a file, --checkpoint)"
+        raise BeyondClsError(
+            f"the weights of {encoder.name} have digest {encoder.weights}, expected {expected}{drawn if is_drawn else ''}; "
+            "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
+        )
 
 
 def _entry(name: str, is_local: bool = False) -> Pretrained:

@@ -75,7 +75,7 @@ class Encoder:
         model: has `blocks`, modules whose outputs are tokens [B, N, D] or feature maps [B, D, h, w]; `num_prefix_tokens`;
             `forward_features`, whose output has as many tokens; `cls_token`, not None where [cls] comes first; `norm`, its
             last LayerNorm, if it has one. Each block has `attn`, which calls `scaled_dot_product_attention` once; a model
-            without attention says so by `attends = False`.
+            without attention says so by `attends = False`. A wrapped model has `branches` in place of `attn`.
         architecture: its name and arguments; part of the key.
         transform: values that replace those that timm knows of the model's input.
         block: whose tokens to keep by default.
@@ -97,6 +97,7 @@ class Encoder:
         self.name, self.model = name, model.eval().requires_grad_(False)
         self.architecture = json.dumps(architecture, sort_keys=True)
         self.attends = bool(getattr(model, "attends", True))
+        self._branches: list[nn.Module | None] | None = getattr(model, "branches", None)
         has_cls = getattr(model, "cls_token", None) is not None
         self.weights = weights_digest(model)
         self.block = block % self.n_blocks
@@ -178,7 +179,8 @@ class Encoder:
     @property
     def statistics(self) -> tuple[str, ...]:
         """Attention statistics that this encoder can have: those of [cls] only if it has [cls], none without attention."""
-        names = (*STATISTICS, *PER_BLOCK) if self.attends else ()
+        of_blocks = () if self._branches is not None and None in self._branches else PER_BLOCK
+        names = (*STATISTICS, *of_blocks) if self.attends else ()
         return tuple(name for name in names if self.layout.has_cls or name not in NEEDS_CLS)
 
     @property
@@ -243,7 +245,8 @@ class Encoder:
         attention_statistics = [name for name in statistics if name in STATISTICS]
         block_statistics = [name for name in statistics if name in PER_BLOCK]
 
-        def on_tokens(index: int, x: Tensor) -> None:
+        def on_tokens(index: int, x: Any) -> None:
+            x = x if isinstance(x, Tensor) else x[0]
             x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x  # [B, D, h, w] -> [B, T, D]
             n_tokens_of[index] = x.shape[1]
             if index in vectors:
@@ -266,7 +269,14 @@ class Encoder:
         try:
             watcher = on_attention if attention_statistics or maps else None
             with (
-                watched(modules, self.layout, watcher, on_branch if block_statistics else None),
+                watched(
+                    modules,
+                    self.layout,
+                    watcher,
+                    on_branch if block_statistics else None,
+                    self._branches,
+                    self._branches is not None,
+                ),
                 nullcontext() if factors is None else dropped(modules, factors.to(images.device)),
                 self._linear(),  # innermost, so that it does not see the many operations of the watcher
                 self.autocast(images.device.type),

@@ -27,7 +27,7 @@ class Unit:
 
     Attributes:
         file: its name, without the suffix, below the folder of all.
-        modules: modules that are run, and files of custom aggregators.
+        modules: modules that are run, and files of encoders and aggregators of the user's.
         used: entries of registries; of registries that it does not mention, all entries count.
     """
 
@@ -40,7 +40,8 @@ def _extract(params: Params, project: Project) -> Iterator[Unit]:
     """Units of each encoder; and of each reader of images, on which those that use it depend."""
     for name, entry in section(params, "encoders").items():
         model = str(mapping(name, entry).get("model") or name)
-        yield Unit(f"extract/{name}", ("pipelines.extract",), {ENCODERS: {model}, READERS: (), **_statistics(params)})
+        files = tuple(filter(None, (file_of(model),)))
+        yield Unit(f"extract/{name}", ("pipelines.extract", *files), {ENCODERS: {model}, READERS: (), **_statistics(params)})
     for form in project.keys(*READERS):
         yield Unit(f"readers/{form}", (READERS[0],), {READERS: {form}})
 

@@ -107,9 +107,11 @@ def _encoder(machine: Machine, name: str) -> None:
         BeyondClsError: parameters that nothing reads, invalid values, no such encoder, or no such checkpoint.
     """
     from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
+    from extract.encoders.libraries import is_of_library
     from extract.selection import known_statistics
     from extract.transform import CHECKS, checked_transform
     from pipelines.parameters.extraction import from_params
+    from store.user_code import is_custom
 
     loading, options = from_params(machine.folder / PARAMS, name)
     known_statistics(options.get("statistics"))
@@ -121,7 +123,10 @@ def _encoder(machine: Machine, name: str) -> None:
             f"checkpoint of encoder {name!r} is {checkpoint!r}, which is not a file here; correct it, or pull it"
         )
     model = str(loading.get("model") or name)
-    if model not in ENCODERS and model.partition(".")[0] not in timm_names():
+    if is_custom(model):
+        if not (machine.folder / model.rpartition(":")[0]).is_file():  # is not run
+            raise BeyondClsError(f"model of encoder {name!r} is {model!r}, but there is no such file here; correct it")
+    elif not is_of_library(model) and model not in ENCODERS and model.partition(".")[0] not in timm_names():
         # Either not a ViT or an unusual one: building it tells. Nothing is fetched.
         load_encoder(name, random_seed=0, model=loading.get("model"), arguments=loading.get("arguments"))
 

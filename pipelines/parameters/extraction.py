@@ -14,13 +14,13 @@ from pipelines.parameters.features import FEATURES, TRANSFORM
 from pipelines.parameters.features import IMAGES as IMAGES
 from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.options import Option
-from pipelines.parameters.params import check_names, check_type, read_params, section
+from pipelines.parameters.params import check_names, check_type, named_values, read_params, section
 from pipelines.parameters.training import OF_AN_ENCODER
 from store import BeyondClsError
 
 RECOMPUTE = "recompute"
 
-Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")]
+Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, of any ViT of timm, or as --model has them")]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -43,7 +43,16 @@ Receipt = Annotated[
 
 
 # How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.
-MODEL = {"model": Option(str, "timm architecture, if --encoder is a name that you chose")}
+MODEL = {
+    "model": Option(
+        str,
+        "what makes it, if --encoder is a name that you chose: an architecture of timm, FILE.py:FUNCTION, "
+        "package.module:function, or transformers:, torchvision: or open_clip: and a name there",
+    ),
+    "arguments": Option(
+        list[str], "of the architecture or the function, e.g. depth=4; may be repeated", flags="--argument", read=named_values
+    ),
+}
 CHECKPOINT = {
     "checkpoint": Option(Path, "local weights (.safetensors or torch), loaded strictly"),
     "checkpoint_key": Option(
@@ -79,7 +88,7 @@ COMPUTING = {
     "channels_last": Option(bool, "images and weights with channels last", flags="--channels-last"),
     "compile": Option(bool, "through torch.compile", flags="--compile"),
 }
-OF_LOADING = (*LOADING, *FAMILY, *TRANSFORM, "arguments")
+OF_LOADING = (*LOADING, *FAMILY, *TRANSFORM)
 EXTRACTING = {**FEATURES, **RUNNING, **COMPUTING, **ENGINE}
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto")]
 

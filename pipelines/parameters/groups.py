@@ -53,9 +53,9 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
                 )
 
 
-def file_of(aggregator: str) -> str | None:
-    """The file of FILE.py:CLASS; None for an aggregator of the registry."""
-    file, colon, _ = aggregator.rpartition(":")
+def file_of(name: str) -> str | None:
+    """The file of FILE.py:NAME; None for what is in a registry."""
+    file, colon, _ = name.rpartition(":")
     return file if colon and file.endswith(".py") else None
 
 

@@ -4,14 +4,12 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from pipelines.parameters.common import common_layers
 from pipelines.parameters.groups import GROUPS, file_of
 from pipelines.parameters.layers import Layer, layered
 from pipelines.parameters.names import check_name
 from pipelines.parameters.options import Table, flag_of, select_options
-from pipelines.parameters.params import check_names, check_type, from_yaml, section
+from pipelines.parameters.params import check_names, check_type, section
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 
 if TYPE_CHECKING:
@@ -173,26 +171,6 @@ def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | Non
     settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
     name = str(settings.pop("name", ""))
     return make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
-
-
-def options_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """`depth=2` as {"depth": 2}; values are YAML.
-
-    Raises:
-        BeyondClsError: a pair that is not a name and a value.
-    """
-    from store import BeyondClsError
-
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        try:
-            options[name] = from_yaml(value)
-        except yaml.YAMLError as error:
-            raise BeyondClsError(f"--option is {pair!r}, whose value is not YAML; expected e.g. blocks=[3,5]") from error
-        if not equals or not name:
-            raise BeyondClsError(f"--option is {pair!r}, expected name=value, e.g. depth=2")
-    return options
 
 
 def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], parameters: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -182,6 +182,24 @@ def check_type(where: str, value: Any, expected: type) -> None:
     types, words = TYPES[expected]
     if not isinstance(value, types) or (expected is not bool and isinstance(value, bool)):
         raise BeyondClsError(f"{where} is {value!r}, expected {words}")
+
+
+def named_values(option: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """`depth=2` as {"depth": 2}; values are YAML.
+
+    Raises:
+        BeyondClsError: a pair that is not a name and a value; names the option.
+    """
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        try:
+            values[name] = from_yaml(value)
+        except yaml.YAMLError as error:
+            raise BeyondClsError(f"{option} is {pair!r}, whose value is not YAML; expected e.g. blocks=[3,5]") from error
+        if not equals or not name:
+            raise BeyondClsError(f"{option} is {pair!r}, expected name=value, e.g. depth=2")
+    return values
 
 
 def integers(option: str, text: str) -> tuple[int, ...]:

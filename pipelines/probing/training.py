@@ -12,9 +12,9 @@ from pipelines.parameters.common import common_layers
 from pipelines.parameters.datasets import check_metric
 from pipelines.parameters.engine import without_engine
 from pipelines.parameters.groups import check_groups
-from pipelines.parameters.heads import options_of, plans_and_run
+from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.left_heads import remove_left_heads
-from pipelines.parameters.params import read_params
+from pipelines.parameters.params import named_values, read_params
 from pipelines.parameters.studies import params_of_study, studies_of
 from pipelines.probing.results import show_results
 from pipelines.probing.subset import subset_of
@@ -73,7 +73,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
     content, layer = (described, None) if study is None else params_of_study(described or {}, study)
     names = asked.head if study is None else list((content or {})["heads"])
     layers = common_layers(content or {}, asked.encoder, asked.dataset, layer)
-    plans, of_run = plans_and_run(names, content, asked.given, options_of(asked.option), layers)
+    plans, of_run = plans_and_run(names, content, asked.given, named_values("--option", asked.option), layers)
     if study is None:  # stages of studies fetch all kinds
         check_groups(content or {}, plans, runs_files=True)
     pair = _joined(asked)

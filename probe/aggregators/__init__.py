@@ -12,7 +12,7 @@ from probe.aggregators.central_attention import CentralAttention
 from probe.aggregators.cls import Cls
 from probe.aggregators.cls_attention import ClsAttention
 from probe.aggregators.cls_average import ClsAverage
-from probe.aggregators.custom import custom_aggregator, is_custom
+from probe.aggregators.custom import custom_aggregator
 from probe.aggregators.encoder_pooling import EncoderPooling
 from probe.aggregators.ep import EfficientProbing
 from probe.aggregators.k_means import KMeans
@@ -27,6 +27,7 @@ from probe.aggregators.v_jepa import VJEPAPooler
 from probe.aggregators.weighted import Weighted
 from store import BeyondClsError
 from store.errors import unknown
+from store.user_code import is_custom
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     "cls": Cls,

@@ -1,15 +1,5 @@
 """Custom aggregators: classes in files of the user."""
 
-import hashlib
-import importlib.util
-import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
-from importlib.machinery import SourceFileLoader
-from pathlib import Path
-from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -18,11 +8,7 @@ from torch import Tensor
 from probe.aggregators.aggregator import Aggregator, Features
 from store import BeyondClsError
 from store.errors import unknown
-
-
-def is_custom(name: str) -> bool:
-    """Whether a name is FILE.py:CLASS."""
-    return ".py:" in name
+from store.user_code import explained, module_of
 
 
 def custom_aggregator(name: str) -> type[Aggregator]:
@@ -32,8 +18,7 @@ def custom_aggregator(name: str) -> type[Aggregator]:
         BeyondClsError: no such file or class, an error in it, or a class that is not an Aggregator.
     """
     file, _, cls = name.rpartition(":")
-    with explained(name, f"{file} cannot be imported"):
-        module = _module(_path(file), custom_digest(name))
+    module = module_of(name)
     classes = {
         n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Aggregator) and v is not Aggregator
     }
@@ -42,34 +27,6 @@ def custom_aggregator(name: str) -> type[Aggregator]:
     if hasattr(module, cls):
         raise BeyondClsError(f"{cls} in {file} is not an aggregator; derive it from beyondcls.Aggregator")
     raise BeyondClsError(unknown(f"aggregator in {file}", cls, classes))
-
-
-def custom_digest(name: str) -> str:
-    """SHA-256 of the file that `my_file.py:MyPool` names.
-
-    Raises:
-        BeyondClsError: no such file.
-    """
-    return hashlib.sha256(_path(name.rpartition(":")[0]).read_bytes()).hexdigest()
-
-
-@contextmanager
-def explained(name: str, failure: str) -> Iterator[None]:
-    """Turn any error in the file of FILE.py:CLASS into a message with the line where it occurred.
-
-    Raises:
-        BeyondClsError: any error.
-    """
-    try:
-        yield
-    except BeyondClsError:
-        raise
-    except (Exception, SystemExit) as error:
-        path = str(Path(name.rpartition(":")[0]).resolve())
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-        place = f" in line {lines[-1]}" if lines else ""
-        reason = str(error).splitlines()[0] if str(error) else ""
-        raise BeyondClsError(f"{failure}{place} ({type(error).__name__}: {reason}); mend it") from error
 
 
 @torch.no_grad()
@@ -135,34 +92,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_shown, value))})"
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
-
-
-def _path(file: str) -> Path:
-    path = Path(file).resolve()
-    if not path.is_file():
-        raise BeyondClsError(f"there is no file {file!r} (looked for {path}); expected FILE.py:CLASS, e.g. my_pool.py:MyPool")
-    return path
-
-
-@cache
-def _module(path: Path, digest: str) -> ModuleType:
-    """The module that running a file gives; `digest` is that of its content, so that an edited file runs again."""
-    name = f"_beyondcls_own_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}_{digest[:16]}"
-    loader = _Source(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-class _Source(SourceFileLoader):
-    """Compiles the file itself: bytecode caches miss an edit within the same second that keeps the length."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipelines import cli
-from pipelines.parameters.heads import options_of, plans_and_run
+from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.layers import layered
-from pipelines.parameters.params import read_params
+from pipelines.parameters.params import named_values, read_params
 from pipelines.process.tasks import is_first
 from probe import checkpoint
 from probe.checkpoint import Checkpoint
@@ -67,7 +67,7 @@ def plan(text="", name="abmilp", *, tmp_path, options=(), **command_line):
     if text:
         (tmp_path / "p.yaml").write_text(text)
         file = read_params(tmp_path / "p.yaml")
-    plans, run = plans_and_run([name], file, command_line, options_of(options))
+    plans, run = plans_and_run([name], file, command_line, named_values("--option", options))
     return plans[name], run
 
 
@@ -169,7 +169,7 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
 
     def test_options_are_yaml(self):
         given = ["depth=2", "blocks=[3,5]", "name=a=b", "x=1e-3", "norm=true"]
-        assert options_of(given) == {"depth": 2, "blocks": [3, 5], "name": "a=b", "x": 0.001, "norm": True}
+        assert named_values("--option", given) == {"depth": 2, "blocks": [3, 5], "name": "a=b", "x": 0.001, "norm": True}
 
     def test_the_file_of_the_repository(self):
         content = read_params(ROOT / "params.yaml")

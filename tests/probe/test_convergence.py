@@ -85,3 +85,16 @@ def test_crops_are_not_what_it_is_fitted_to(tmp_path):
         for views in (1, 3)
     }
     assert by_views[1]["converged_top1"] == by_views[3]["converged_top1"]
+
+
+def test_it_is_fitted_to_heads_that_were_trained_without_and_nothing_trains(sets, tmp_path, monkeypatch):
+    recipe = replace(RECIPE, epochs=30)  # long enough to be rehearsed, so kept
+    plan = HeadPlan(HeadSpec("abmilp"), recipe, seeds=(0, 1), base_lrs=(0.05, 0.1))
+    expected = probe(*sets, tmp_path / "at-once/h", plan, converged=True)["h"]
+    assert "converged_top1" not in probe(*sets, tmp_path / "later/h", plan, converged=False)["h"]
+    monkeypatch.setattr("probe.passes.train", None)
+    written = probe(*sets, tmp_path / "later/h", plan, converged=True)["h"]
+    assert written["converged_top1"] == expected["converged_top1"]
+    places = [tmp_path / f"{place}/h/trained" for place in ("at-once", "later")]
+    once, later = ({f.name: f.read_bytes() for f in place.iterdir()} for place in places)
+    assert {name for name in once if once[name] != later.get(name)} == set()

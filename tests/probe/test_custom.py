@@ -137,7 +137,7 @@ def test_options_are_checked(run):
 def test_names(tmp_path):
     assert is_custom("a/b.py:C")
     assert not is_custom("abmilp")
-    with pytest.raises(BeyondClsError, match=r"there is no file '.*none.py' \(looked for .*\); expected FILE.py:CLASS"):
+    with pytest.raises(BeyondClsError, match=r"there is no file '.*none.py' \(looked for .*\); expected FILE.py:NAME"):
         custom_aggregator(f"{tmp_path}/none.py:Mine")
 
 

@@ -33,7 +33,10 @@ FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoder
     for name in (
         "__init__",
         "download",
+        "cost",
         "encoder",
+        "finding",
+        "libraries",
         "not_plain",
         "pretrained",
         "published",
@@ -41,6 +44,7 @@ FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoder
         "torch_file",
         "weights",
         "without_attention",
+        "wrapped",
     )
 }
 
@@ -136,6 +140,12 @@ def test_statistics_are_those_that_params_list():
         assert by_unit[name].keys() & everything == {"extract/attention/cls_self.py"}
     assert everything <= of_params("encoders: {mae-b16: {}}")["extract/mae-b16"].keys()
     assert not everything & of_params("encoders: {mae-b16: {}}\nextract: {statistics: []}")["extract/mae-b16"].keys()
+
+
+def test_encoders_of_the_user_depend_on_their_files():
+    found = of_params('encoders: {mine: {model: "tests/machines/project.py:make"}, mae-b16: {}}')
+    assert "tests/machines/project.py" in found["extract/mine"]
+    assert "tests/machines/project.py" not in found["extract/mae-b16"]
 
 
 def test_heads_and_studies_depend_on_their_aggregators_and_protocols():

@@ -1,0 +1,256 @@
+"""Encoders of other libraries, and those that a user's code makes: each is wrapped.
+
+mine.py:make                          a function in a file, or package.module:make
+transformers:facebook/dinov2-base     a model of Hugging Face's hub, or a folder with config.json and safetensors
+torchvision:vit_b_16                  with its default weights
+open_clip:ViT-B-16/laion2b_s34b_b88k  the image tower
+"""
+
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from extract.encoders.encoder import Encoder
+from extract.encoders.wrapped import wrap
+from extract.transform import checked_transform
+from store import BeyondClsError
+from store.format.pretraining import Pretraining
+from store.user_code import custom_digest, explained, is_custom, module_of
+
+RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers, which processors have
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model that is to be wrapped, and arguments of `wrap` that its library knows."""
+
+    model: nn.Module
+    known: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_of_library(name: str) -> bool:
+    """Whether a name says who makes the model: LIBRARY:NAME, FILE.py:FUNCTION, package.module:function."""
+    return ":" in name and not name.startswith(("hf-hub:", "hf_hub:", "local-dir:"))  # those are timm's
+
+
+def is_users(name: str) -> bool:
+    """Whether code of the user's makes the model: FILE.py:FUNCTION, or package.module:function."""
+    return is_of_library(name) and name.partition(":")[0] not in LIBRARIES
+
+
+def load_from_library(name: str, definer: str, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+    """The wrapped encoder of a name.
+
+    Args:
+        name: as users know it.
+        definer: LIBRARY:NAME, FILE.py:FUNCTION or package.module:function.
+        arguments: of the function; of a library, arguments of `wrap` (blocks, norm, has_cls, patch_size, …), and
+            `random_seed`, for random weights in place of published ones.
+        options: of `wrap`, which win: input_size, mean, std, …
+
+    Raises:
+        BeyondClsError: an unknown library, a library that is not installed, weights that cannot be fetched, an error in the
+            user's code, or a model that cannot be wrapped.
+    """
+    library, _, rest = definer.partition(":")
+    options = {name: value for name, value in options.items() if value is not None}
+    if library in LIBRARIES:
+        arguments = dict(arguments)
+        seed = arguments.pop("random_seed", None)
+        made = _fetched(definer, LIBRARIES[library], rest, seed)
+        architecture: dict[str, Any] = {"model": definer, **({} if seed is None else {"random_seed": seed})}
+        return wrap(made.model, name, architecture=architecture, **{**made.known, **arguments, **options})
+    architecture = {"model": definer, "code": _digest(definer), **arguments}
+    with explained(definer, f"{definer} fails"):
+        made_by_user = _function(definer)(**arguments)
+    if isinstance(made_by_user, Encoder):
+        return _renamed(made_by_user, name, architecture, options)
+    if not isinstance(made_by_user, nn.Module):
+        raise BeyondClsError(
+            f"{definer} returns {type(made_by_user).__name__}, expected a torch.nn.Module, or what beyondcls.wrap makes of one"
+        )
+    return wrap(made_by_user, name, architecture=architecture, **options)
+
+
+def _renamed(encoder: Encoder, name: str, architecture: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+    """An encoder that a user's function wrapped, under the name that it is asked for by."""
+    if options.get("input_size") is not None:
+        raise BeyondClsError(
+            f"the function of {name} has wrapped it for its own input size; leave input_size out, or wrap for it"
+        )
+    transform = {key: value for key, value in encoder.described_transform.items() if key != "views"}
+    chosen = {key: value for key, value in options.items() if key not in ("family", "input_size")}
+    pretraining = encoder.pretraining if options.get("family") is None else Pretraining(options["family"])
+    transform |= checked_transform(chosen)
+    return Encoder(name, encoder.model, architecture, transform, encoder.block, encoder.cls_caution, pretraining)
+
+
+def _function(definer: str) -> Callable[..., Any]:
+    place, _, thing = definer.rpartition(":")
+    if is_custom(definer):
+        module: Any = module_of(definer)
+    else:
+        try:
+            module = import_module(place)
+        except ImportError as error:
+            raise BeyondClsError(
+                f"{definer!r} names no encoder: {error}; expected one of {', '.join(LIBRARIES)} before the colon, FILE.py, or "
+                "a module that can be imported"
+            ) from error
+    function = getattr(module, thing, None)
+    if not callable(function):
+        raise BeyondClsError(f"{place} has no function {thing!r}, expected one that returns a torch.nn.Module")
+    return function
+
+
+def _digest(definer: str) -> str:
+    """Of the file with the function, so that other code is another key."""
+    if is_custom(definer):
+        return custom_digest(definer)[:32]
+    file = inspect.getsourcefile(inspect.unwrap(_function(definer)))
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:32] if file else ""
+
+
+def _fetched(definer: str, make: Callable[[str, int | None], Made], name: str, seed: int | None) -> Made:
+    try:
+        if seed is None:
+            return make(name, None)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return make(name, seed)
+    except BeyondClsError:
+        raise
+    except ImportError as error:
+        extra = definer.partition(":")[0]
+        raise BeyondClsError(f"{definer} needs {extra} ({error}): pip install 'beyondcls[{extra}]'") from error
+    except Exception as error:  # hubs and libraries raise many kinds
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BeyondClsError(f"{definer} could not be loaded ({reason}); check the name and the connection") from error
+
+
+def _transformers(name: str, seed: int | None) -> Made:
+    """The model that AutoModel gives, its vision tower if it has two, and what its image processor does."""
+    import transformers
+
+    if seed is None:
+        model = transformers.AutoModel.from_pretrained(name)
+        processor = transformers.AutoImageProcessor.from_pretrained(name)
+    else:
+        model = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name))
+        processor = transformers.AutoImageProcessor.from_pretrained(name) if _has_processor(name) else None
+    return of_transformers(model, processor)
+
+
+def _has_processor(name: str) -> bool:
+    folder = Path(name)
+    return not folder.is_dir() or (folder / "preprocessor_config.json").is_file()
+
+
+def of_transformers(model: Any, processor: Any = None) -> Made:
+    """A model of transformers, its vision tower if it has two, and arguments of `wrap` as its image processor has them."""
+    tower = getattr(model, "vision_model", model)
+    known: dict[str, Any] = {"forward": _call_transformers}
+    config = tower.config
+    if config.model_type == "vit_mae":
+        config.mask_ratio, known["forward"] = 0.0, _call_mae
+    if config.model_type.startswith("siglip2"):
+        side = config.patch_size * math.isqrt(config.num_patches)
+        known |= {"forward": _call_siglip2, "patch_size": config.patch_size, "input_size": side}
+        return Made(tower, known | (_of_processor(processor, side) if processor is not None else {}))
+    return Made(tower, known | (_of_processor(processor) if processor is not None else {}))
+
+
+def _call_transformers(model: Any, images: Tensor) -> Any:
+    """At other sizes than its own, with positions interpolated, where it can."""
+    own = getattr(model.config, "image_size", None)
+    interpolates = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+    is_own = own in (images.shape[-1], tuple(images.shape[-2:]), list(images.shape[-2:]))
+    return model(pixel_values=images, **({"interpolate_pos_encoding": True} if interpolates and not is_own else {}))
+
+
+def _call_mae(model: Any, images: Tensor) -> Any:
+    """Without masking; noise that grows keeps patches in their order."""
+    n_patches = model.embeddings.patch_embeddings.num_patches
+    noise = torch.arange(float(n_patches), device=images.device).expand(len(images), -1)
+    return model(pixel_values=images, noise=noise)
+
+
+def _call_siglip2(model: Any, images: Tensor) -> Any:
+    """Images of one size as it takes them: pixels of each patch in a row, and the rows and columns of patches."""
+    side = model.config.patch_size
+    rows, columns = images.shape[-2] // side, images.shape[-1] // side
+    patches = (
+        images.unfold(2, side, side).unfold(3, side, side).permute(0, 2, 3, 4, 5, 1).reshape(len(images), rows * columns, -1)
+    )
+    shapes = torch.tensor([[rows, columns]], device=images.device).expand(len(images), -1)
+    mask = torch.ones(len(images), rows * columns, dtype=torch.long, device=images.device)
+    return model(pixel_values=patches, pixel_attention_mask=mask, spatial_shapes=shapes)
+
+
+def _of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]:
+    """Arguments of `wrap` as an image processor has them; `of_model`: side of images in pixels, where the model decides."""
+    given = {"height": of_model, "width": of_model} if of_model else processor.size
+    size, crop = dict(given or {}), dict(getattr(processor, "crop_size", None) or {})
+    side = size.get("shortest_edge") or size.get("height")
+    sees = crop if getattr(processor, "do_center_crop", False) and crop else {"height": side, "width": size.get("width", side)}
+    squashes = "shortest_edge" not in size
+    known: dict[str, Any] = {"input_size": (sees["height"], sees["width"]), "crop_mode": "squash" if squashes else "center"}
+    if side:
+        known["crop_pct"] = min(1.0, sees["height"] / side)
+    if getattr(processor, "do_normalize", True):
+        known |= {"mean": tuple(processor.image_mean), "std": tuple(processor.image_std)}
+    else:
+        known |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    if (resampling := RESAMPLING.get(int(getattr(processor, "resample", None) or 3))) is not None:
+        known["interpolation"] = resampling
+    return known
+
+
+def _torchvision(name: str, seed: int | None) -> Made:
+    """A ViT of torchvision, and what the transform of its default weights does."""
+    from torchvision import models
+
+    if seed is not None:
+        return Made(models.get_model(name, weights=None))
+    weights = models.get_model_weights(name).DEFAULT
+    preset = weights.transforms()
+    side, resized = preset.crop_size[0], preset.resize_size[0]
+    known = {
+        "input_size": side,
+        "crop_pct": side / resized,
+        "mean": tuple(preset.mean),
+        "std": tuple(preset.std),
+        "interpolation": preset.interpolation.value,
+    }
+    return Made(models.get_model(name, weights=weights), known)
+
+
+def _open_clip(name: str, seed: int | None) -> Made:
+    """The image tower of ARCHITECTURE/WEIGHTS, or of a name on a hub, and what its preprocessing does."""
+    import open_clip
+
+    architecture, _, weights = name.partition("/")
+    if name.startswith(("hf-hub:", "local-dir:")):
+        architecture, weights = name, ""
+    model = open_clip.create_model(architecture, pretrained=weights or None if seed is None else None)
+    tower = model.visual
+    side = tower.image_size if isinstance(tower.image_size, int) else tower.image_size[0]
+    of = open_clip.get_model_preprocess_cfg(model)
+    known = {"input_size": side, "mean": tuple(of["mean"]), "std": tuple(of["std"]), "interpolation": of["interpolation"]}
+    squashes = of.get("resize_mode") == "squash"
+    return Made(tower, {**known, "crop_pct": 1.0, "crop_mode": "squash" if squashes else "center"})
+
+
+LIBRARIES: Mapping[str, Callable[[str, int | None], Made]] = {
+    "transformers": _transformers,
+    "torchvision": _torchvision,
+    "open_clip": _open_clip,
+}

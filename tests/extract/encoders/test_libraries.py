@@ -1,0 +1,266 @@
+"""Models of other libraries, small and with random weights: tokens and attention are those that the library itself puts out."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+
+from extract.attention import PER_BLOCK, STATISTICS
+from extract.encoders import load_encoder
+from extract.encoders.libraries import _of_processor, of_transformers
+from extract.encoders.wrapped import wrap
+from store import BeyondClsError
+from tests.extract.encoders.test_wrapped import CLOSE, wrapped
+
+transformers = pytest.importorskip("transformers")
+open_clip = pytest.importorskip("open_clip")
+torchvision = pytest.importorskip("torchvision")
+
+SMALL = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 48,
+    "image_size": 32,
+    "patch_size": 8,
+}
+# name -> model class, what its configuration has beside SMALL, [cls], registers, whether a norm is stored
+TRANSFORMERS = {
+    "ViT": ("ViTModel", {}, True, 0, True),
+    "DeiT": ("DeiTModel", {}, True, 1, True),  # the distillation token counts as a register
+    "ViTMAE": ("ViTMAEModel", {}, True, 0, True),
+    "ViTMSN": ("ViTMSNModel", {}, True, 0, True),
+    "BEiT": ("BeitModel", {"use_relative_position_bias": True, "use_mask_token": True}, True, 0, False),
+    "Data2Vec": ("Data2VecVisionModel", {}, True, 0, False),
+    "DINOv2": ("Dinov2Model", {}, True, 0, True),
+    "DINOv2 with registers": ("Dinov2WithRegistersModel", {"num_register_tokens": 4}, True, 4, True),
+    "DINOv3": ("DINOv3ViTModel", {"num_register_tokens": 4}, True, 4, True),
+    "CLIP": ("CLIPVisionModel", {}, True, 0, True),
+    "SigLIP": ("SiglipVisionModel", {}, False, 0, True),
+    "SigLIP 2": ("Siglip2VisionModel", {"num_patches": 16}, False, 0, True),
+    "I-JEPA": ("IJepaModel", {}, False, 0, True),
+    "AIMv2": ("Aimv2VisionModel", {}, False, 0, False),  # an RMSNorm with weights
+}
+
+
+def of_library(name: str):
+    kind, more, *expected = TRANSFORMERS[name]
+    cls = getattr(transformers, kind)
+    torch.manual_seed(0)
+    model = cls(cls.config_class(**SMALL, **more, attn_implementation="eager")).eval()
+    made = of_transformers(model)
+    return made, expected
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name):
+    made, (has_cls, n_registers, has_norm) = of_library(name)
+    encoder = wrapped(made.model, **made.known)
+    assert (encoder.layout.has_cls, encoder.layout.n_registers, encoder.layout.grid) == (has_cls, n_registers, (4, 4))
+    assert bool(encoder.norm()[0]) == has_norm
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    run = made.known["forward"]
+    with torch.inference_mode():
+        own = run(_with_outputs(made.model), images)
+    out = encoder(images, [0, 1], encoder.statistics, [0, 1])
+    prefix = encoder.layout.n_prefix
+    torch.testing.assert_close(out.patch[0], own.hidden_states[1][:, prefix:], **CLOSE)
+    assert set(encoder.statistics) >= {"patch_self", "patch_patch_entropy", "patch_norm_ratio"}
+    for block, a in enumerate(own.attentions):
+        centre = out.maps[f"centre/block{block}"]
+        torch.testing.assert_close(centre, a[:, :, prefix + 10, prefix:], **CLOSE)
+        if has_cls:
+            torch.testing.assert_close(out.maps[f"cls/block{block}"], a[:, :, 0, prefix:], **CLOSE)
+    last = encoder.model.forward_features(images)
+    if name != "CLIP":  # whose output is not normalised; [cls] alone is
+        torch.testing.assert_close(last, own.last_hidden_state, **CLOSE)
+
+
+def _with_outputs(model):
+    """The same model, which also gives what it computes on the way."""
+    forward = type(model).forward
+
+    def call(**inputs):
+        return forward(model, **inputs, output_attentions=True, output_hidden_states=True)
+
+    return type(
+        "Model",
+        (),
+        {"__call__": staticmethod(call), "__getattr__": lambda _, name: getattr(model, name), "forward": staticmethod(call)},
+    )()
+
+
+def test_a_fused_implementation_is_seen_alike():
+    made, _ = of_library("DINOv2")
+    images = torch.randn(2, 3, 32, 32)
+    eager = wrapped(made.model, **made.known)
+    a = eager(images, [1], eager.statistics)
+    made.model.set_attn_implementation("sdpa")
+    fused = wrapped(made.model, **made.known)
+    b = fused(images, [1], fused.statistics)
+    for name in eager.statistics:
+        torch.testing.assert_close(a.statistics[name], b.statistics[name], rtol=1e-3, atol=1e-4)
+
+
+def test_other_sizes_interpolate_positions():
+    made, _ = of_library("DINOv2")
+    assert wrapped(made.model, **made.known, input_size=48).layout.grid == (6, 6)
+
+
+TORCHVISION = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 3, "hidden_dim": 24, "mlp_dim": 48}
+OPEN_CLIP = {"image_size": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 3, "mlp_ratio": 2.0}
+OTHERS = {
+    "torchvision": lambda: torchvision.models.VisionTransformer(**TORCHVISION),
+    "open_clip": lambda: open_clip.transformer.VisionTransformer(**OPEN_CLIP),
+    "open_clip, pooled by attention": lambda: open_clip.transformer.VisionTransformer(
+        **OPEN_CLIP, attentional_pool=True, attn_pooler_heads=4, attn_pooler_queries=4
+    ),
+    "timm": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3),
+    "timm, registers": lambda: timm.create_model(
+        "vit_small_patch14_reg4_dinov2", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3
+    ),
+    "timm, rotary": lambda: timm.create_model(
+        "eva02_tiny_patch14_224", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_libraries(name):
+    torch.manual_seed(0)
+    model = OTHERS[name]().eval()
+    encoder = wrapped(model)
+    assert (encoder.layout.has_cls, encoder.layout.grid, encoder.n_blocks) == (True, (4, 4), 2)
+    assert set(encoder.statistics) == {*STATISTICS, *PER_BLOCK}
+    outs, attended = [], []
+    hooks = [block.register_forward_hook(lambda _m, _i, x: outs.append(x)) for block in encoder.model.blocks]
+    hooks += [
+        branch.register_forward_pre_hook(lambda m, i, k: attended.append((m, i, k)), with_kwargs=True)
+        for branch in encoder.model.branches
+    ]
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    out = encoder(images, [0, 1], encoder.statistics, [0])
+    for block in (0, 1):
+        torch.testing.assert_close(out.patch[block], outs[block][:, encoder.layout.n_prefix :], **CLOSE)
+    module, inputs, options = attended[0]
+    if isinstance(module, torch.nn.MultiheadAttention):  # torch's own weights
+        x = inputs[0] if inputs else options["query"]
+        with torch.inference_mode():
+            _, a = module(x, x, x, need_weights=True, average_attn_weights=False)
+        torch.testing.assert_close(out.maps["cls/block0"], a[:, :, 0, encoder.layout.n_prefix :], **CLOSE)
+
+
+def test_a_folder_of_transformers(tmp_path: Path):
+    made, _ = of_library("ViT")
+    made.model.save_pretrained(tmp_path)
+    transformers.ViTImageProcessor(size={"height": 32, "width": 32}, resample=2).save_pretrained(tmp_path)
+    encoder = load_encoder(f"transformers:{tmp_path}")
+    assert encoder.config["input_size"] == (3, 32, 32)
+    assert (encoder.config["mean"], encoder.config["interpolation"]) == ((0.5, 0.5, 0.5), "bilinear")
+    images = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(encoder.model.forward_features(images), made.model(images).last_hidden_state)
+    twin = load_encoder(f"transformers:{tmp_path}", random_seed=1)
+    assert (twin.weights, twin.layout) != (encoder.weights, None)
+    assert json.loads(twin.architecture) == {"model": f"transformers:{tmp_path}", "random_seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True, "resample": 3},
+            {"input_size": (224, 224), "crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic"},
+        ),
+        (
+            {"size": {"height": 224, "width": 224}, "resample": 2},
+            {"input_size": (224, 224), "crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bilinear"},
+        ),
+    ],
+)
+def test_what_a_processor_does(values, expected):
+    processor = SimpleNamespace(**values, do_normalize=True, image_mean=[0.1, 0.2, 0.3], image_std=[1, 1, 1])
+    assert _of_processor(processor) == {**expected, "mean": (0.1, 0.2, 0.3), "std": (1, 1, 1)}
+
+
+MINE = """
+import timm, torch
+import beyondcls
+
+def make(depth=1):
+    torch.manual_seed(0)
+    return timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=24, depth=depth, num_heads=3)
+
+def made():
+    return beyondcls.wrap(make(2), has_cls=True, mean=(0.5,) * 3, std=(0.5,) * 3, block=0)
+
+def wrong():
+    return "no model"
+
+def fails():
+    raise ValueError("no weights")
+
+not_a_function = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    return f"{tmp_path}/mine.py"
+
+
+def test_a_function_in_a_file(mine):
+    one = load_encoder(f"{mine}:make", mean=(0.5,) * 3, std=(0.5,) * 3)
+    two = load_encoder("deep", model=f"{mine}:make", arguments={"depth": 2}, mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert (one.n_blocks, two.n_blocks, two.name) == (1, 2, "deep")
+    assert json.loads(two.architecture) == {"model": f"{mine}:make", "depth": 2, "code": json.loads(one.architecture)["code"]}
+    wrapped_there = load_encoder("there", model=f"{mine}:made", crop_pct=1.0, family="labels")
+    assert (wrapped_there.block, wrapped_there.config["crop_pct"], wrapped_there.config["mean"]) == (0, 1.0, [0.5] * 3)
+    assert (wrapped_there.name, wrapped_there.pretraining.family) == ("there", "labels")
+    Path(mine).write_text(MINE + "\n# edited\n")
+    assert load_encoder(f"{mine}:make", mean=(0.5,) * 3, std=(0.5,) * 3).architecture != one.architecture
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("FILE:wrong", {}, "FILE:wrong returns str, expected a torch.nn.Module"),
+        ("FILE:fails", {}, r"FILE:fails fails in line \d+ \(ValueError: no weights\); mend it"),
+        ("FILE:lost", {}, "has no function 'lost'"),
+        ("FILE:not_a_function", {}, "has no function 'not_a_function'"),
+        ("nowhere.py:make", {}, "there is no file 'nowhere.py'"),
+        ("no.such.package:make", {}, "'no.such.package:make' names no encoder: No module named 'no'"),
+        ("FILE:make", {"checkpoint": "w.pth"}, "makes its own model; leave --checkpoint out, and read w.pth there"),
+        ("FILE:make", {"weights": "0" * 32}, "have digest .*, expected 0{32}"),
+        ("FILE:make", {"arguments": {"width": 3}}, "FILE:make fails .*width"),
+        ("FILE:made", {"input_size": 64}, "has wrapped it for its own input size; leave input_size out"),
+        (
+            "transformers:/nowhere/at/all",
+            {},
+            "transformers:/nowhere/at/all could not be loaded .*; check the name and the connection",
+        ),
+        ("torchvision:no_such_vit", {"random_seed": 0}, "torchvision:no_such_vit could not be loaded"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::store.errors.BeyondClsWarning")
+def test_what_a_user_should_do(mine, name, options, message):
+    with pytest.raises(BeyondClsError, match=message.replace("FILE", re.escape(mine))):
+        load_encoder(name.replace("FILE", mine), **options)
+
+
+def test_a_library_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(BeyondClsError, match=r"needs transformers .*: pip install 'beyondcls\[transformers\]'"):
+        load_encoder("transformers:google/vit")
+
+
+def test_wrapping_is_the_same_whoever_wraps():
+    assert wrap is __import__("beyondcls").wrap

@@ -1,0 +1,272 @@
+"""Any ViT as an encoder: what is found is what the module itself computes; what cannot be found is said."""
+
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import beyondcls
+from extract.attention import PER_BLOCK, STATISTICS
+from extract.attention.softmax import attend
+from store import BeyondClsError
+from store.errors import BeyondClsWarning
+
+SIDE, PATCH, D, H, DEPTH = 32, 8, 24, 3, 2
+T = (SIDE // PATCH) ** 2
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+class Attends(nn.Module):
+    """Attention of tokens to themselves, in one of several ways; keeps its last attention map."""
+
+    def __init__(self, way: str):
+        super().__init__()
+        self.way, self.qkv, self.out, self.map = way, nn.Linear(D, 3 * D), nn.Linear(D, D), torch.empty(0)
+        self.mix = nn.Linear(H, H) if way == "mixed" else None
+
+    def forward(self, x):
+        b, n, _ = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, H, D // H).permute(2, 0, 3, 1, 4)
+        logits = q @ k.mT / math.sqrt(D // H)
+        self.map = logits.softmax(-1)
+        if self.way == "sdpa":
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        elif self.way == "softmax":
+            mixed = torch.matmul(F.dropout(torch.softmax(logits, dim=-1), 0.1, self.training), v)
+        elif self.way == "three axes":
+            flat = F.softmax(logits.reshape(b * H, n, n), dim=-1)
+            mixed = torch.bmm(flat, v.reshape(b * H, n, -1)).reshape(b, H, n, -1)
+        elif self.way == "mixed":  # heads are mixed behind the softmax: what it gives is not the attention that acts
+            mixed = self.mix(logits.softmax(-1).movedim(1, -1)).movedim(-1, 1) @ v
+        elif self.way == "hidden":
+            e = logits.exp()
+            mixed = (e / e.sum(-1, keepdim=True)) @ v
+        elif self.way == "twice":
+            mixed = F.scaled_dot_product_attention(q, k, v) - F.scaled_dot_product_attention(k, q, v)
+        return self.out(mixed.transpose(1, 2).reshape(b, n, D))
+
+
+class Block(nn.Module):
+    def __init__(self, way: str, returns: str = "tensor"):
+        super().__init__()
+        self.before, self.attends, self.behind, self.returns = nn.LayerNorm(D), Attends(way), nn.LayerNorm(D), returns
+        self.mlp = nn.Sequential(nn.Linear(D, 2 * D), nn.GELU(), nn.Linear(2 * D, D))
+
+    def forward(self, hidden):
+        x = hidden + self.attends(self.before(hidden))
+        x = x + self.mlp(self.behind(x))
+        return (x, None) if self.returns == "tuple" else x
+
+
+class ViT(nn.Module):
+    def __init__(self, way="sdpa", n_registers=0, cls="cls_token", last="norm", returns="tensor", order="last", out="tokens"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.image_size, self.order, self.out, self.returns = SIDE, order, out, returns
+        self.patches = nn.Conv2d(3, D, PATCH, PATCH)
+        self.positions = nn.Parameter(torch.randn(1, T, D) / 5)
+        n = n_registers + bool(cls)
+        if cls:
+            setattr(self, cls, nn.Parameter(torch.randn(1, 1, D)))
+        self.registers = nn.Parameter(torch.randn(1, n_registers, D))
+        self.n, self.cls_name = n, cls
+        self.encoder = nn.Module()
+        self.encoder.layer = nn.ModuleList(Block(way, returns) for _ in range(DEPTH))
+        self.last = {"norm": nn.LayerNorm(D), "rms": nn.RMSNorm(D), "": nn.Identity()}[last]
+
+    def forward(self, images):
+        x = self.patches(images).flatten(2).mT + self.positions
+        prefix = ([getattr(self, self.cls_name)] if self.cls_name else []) + [self.registers]
+        prefix = [p.expand(len(x), -1, -1) for p in prefix]
+        x = torch.cat([*prefix, x] if self.order == "last" else [x, *prefix], 1)
+        if self.order == "random":
+            x = x[:, torch.randperm(x.shape[1])]
+        for block in self.encoder.layer:
+            x = block(hidden=x)
+            x = x[0] if self.returns == "tuple" else x
+        x = self.last(x)
+        return {"tokens": x, "dict": {"tokens": x, "pooled": x[:, 0]}, "pooled": x[:, 0]}[self.out]
+
+
+def wrapped(model, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BeyondClsWarning)
+        return beyondcls.wrap(model, **options)
+
+
+IMAGES = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("way", ["sdpa", "softmax", "three axes"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"n_registers": 2, "returns": "tuple", "out": "dict"},
+        {"cls": "class_embedding", "out": "pooled"},
+        {"cls": "", "last": ""},
+        {"last": "rms"},
+    ],
+)
+def test_what_is_found_is_what_the_module_computes(way, kind):
+    model = ViT(way, **kind)
+    encoder = wrapped(model)
+    n_registers, has_cls = kind.get("n_registers", 0), kind.get("cls", "cls_token") != ""
+    layout = encoder.layout
+    assert (layout.has_cls, layout.n_registers, layout.grid, encoder.n_blocks) == (has_cls, n_registers, (4, 4), DEPTH)
+    of_cls = {"cls_self", "cls_patch_entropy", "cls_self_adjusted", "cls_to_patches", "patches_to_cls", "cls_norm_ratio"}
+    assert set(encoder.statistics) == {*STATISTICS, *PER_BLOCK} - (set() if has_cls else of_cls & {*STATISTICS, *PER_BLOCK})
+    out = encoder(IMAGES, range(DEPTH), encoder.statistics, range(DEPTH))
+    outs, maps, given, added = _own(model)
+    for block in range(DEPTH):
+        torch.testing.assert_close(out.patch[block], outs[block][:, layout.n_prefix :], **CLOSE)
+        a = maps[block]
+        centre = layout.n_prefix + 2 * 4 + 2
+        torch.testing.assert_close(out.maps[f"centre/block{block}"], a[:, :, centre, layout.n_prefix :], **CLOSE)
+        diagonal = a.diagonal(dim1=-2, dim2=-1)[..., layout.n_prefix :].mean(-1)
+        if not has_cls and n_registers == 0:
+            torch.testing.assert_close(out.statistics["patch_self_raw"][:, block], diagonal, **CLOSE)
+        if has_cls:
+            torch.testing.assert_close(out.cls[block], outs[block][:, 0], **CLOSE)
+            torch.testing.assert_close(out.maps[f"cls/block{block}"], a[:, :, 0, layout.n_prefix :], **CLOSE)
+            ratio = added[block][:, 0].norm(dim=-1) / given[block][:, 0].norm(dim=-1)
+            assert (out.statistics["cls_norm_ratio"][:, block] / ratio).std() < 1e-3  # up to the definition's constant
+    weights, eps = encoder.norm()
+    assert (set(weights), eps) == ({"weight", "bias"}, 1e-5) if kind.get("last", "norm") == "norm" else not weights
+
+
+@torch.inference_mode()
+def _own(model):
+    """Outputs of the blocks, their attention maps, what they were given, and what attention added."""
+    outs, maps, given, added, hooks = [], [], [], [], []
+    for block in model.encoder.layer:
+        hooks.append(block.register_forward_hook(lambda _m, _i, x: outs.append(x if isinstance(x, torch.Tensor) else x[0])))
+        hooks.append(block.register_forward_pre_hook(lambda _m, _i, k: given.append(k["hidden"]), with_kwargs=True))
+        hooks.append(block.attends.register_forward_hook(lambda m, _i, x: maps.append(m.map)))
+        hooks.append(block.attends.register_forward_hook(lambda _m, _i, x: added.append(x)))
+    model(IMAGES)
+    for hook in hooks:
+        hook.remove()
+    return outs, maps, given, added
+
+
+class Torch(nn.Module):
+    """torch's own layers, whose attention is in a function that hides it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches, self.class_token = nn.Conv2d(3, D, PATCH, PATCH), nn.Parameter(torch.randn(1, 1, D))
+        layer = nn.TransformerEncoderLayer(D, H, 2 * D, batch_first=True, norm_first=True)
+        self.layers, self.image_size = nn.TransformerEncoder(layer, DEPTH, enable_nested_tensor=False), SIDE
+
+    def forward(self, images):
+        x = self.patches(images).flatten(2).mT
+        return self.layers(torch.cat([self.class_token.expand(len(x), -1, -1), x], 1))
+
+
+def test_layers_of_torch():
+    model = Torch().eval()
+    encoder = wrapped(model)
+    first = model.layers.layers[0]
+    with torch.inference_mode():
+        x = torch.cat([model.class_token.expand(2, -1, -1), model.patches(IMAGES).flatten(2).mT], 1)
+        x = first.norm1(x)
+        _, a = first.self_attn(x, x, x, need_weights=True, average_attn_weights=False)
+    out = encoder(IMAGES, [DEPTH - 1], encoder.statistics, [0])
+    torch.testing.assert_close(out.maps["cls/block0"], a[:, :, 0, 1:], **CLOSE)
+    torch.testing.assert_close(torch.cat([out.cls[1][:, None], out.patch[1]], 1), model(IMAGES), **CLOSE)
+    plain = encoder(IMAGES, [DEPTH - 1])
+    torch.testing.assert_close(plain.patch[1], out.patch[1], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("way", "why"), [("mixed", "2 times"), ("hidden", "0 times"), ("twice", "2 times")], ids=["mixed", "hidden", "twice"]
+)
+def test_attention_that_is_not_seen_is_named_and_tokens_remain(way, why):
+    with pytest.warns(BeyondClsWarning, match=f"computes attention {why} where it can be seen"):
+        encoder = beyondcls.wrap(ViT(way), mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert encoder.statistics == ()
+    assert encoder(IMAGES, [1], (), [1]).maps == {}
+
+
+class Stages(nn.Module):
+    """Tokens are merged between two stages."""
+
+    def __init__(self):
+        super().__init__()
+        self.image_size, self.patches = SIDE, nn.Conv2d(3, D, PATCH, PATCH)
+        self.first, self.second = nn.ModuleList([Block("sdpa")]), nn.ModuleList([Block("sdpa")])
+
+    def forward(self, images):
+        x = self.first[0](self.patches(images).flatten(2).mT)
+        return self.second[0](x.reshape(len(x), 2, -1, D).mean(1))
+
+
+class Nothing(nn.Module):
+    image_size = SIDE
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, D, PATCH, PATCH)
+
+    def forward(self, images):
+        return self.patches(images)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (Nothing, {}, "no blocks were found in Nothing: no list of modules .* give blocks="),
+        (Stages, {}, "has further blocks of the kind Block .* no one grid"),
+        (lambda: ViT(order="first"), {}, "change token .*, expected token .*: ViT must have its 4 x 4 patches last"),
+        (lambda: ViT(order="random"), {}, "gives other tokens in each pass over one image"),
+        (
+            lambda: ViT(cls="", n_registers=1),
+            {},
+            "has 1 tokens before its patches, and no parameter named like .cls.; give has_cls",
+        ),
+        (ViT, {"input_size": 30}, r"the patches of ViT were not found \(patch_size \(8, 8\), images of 30 x 30"),
+        (ViT, {"input_size": 64}, "does not run on images .*; give forward="),
+        (ViT, {"patch_size": 4}, "ViT has 17 tokens of an image, expected 8 x 8 patches or more"),
+        (ViT, {"blocks": "encoder.layers"}, "ViT has no module 'encoder.layers'; its lists of modules: encoder.layer"),
+        (ViT, {"blocks": ["patches"]}, r"'patches' is no block of ViT: it puts out \[1, 24, 4, 4\], expected tokens"),
+        (ViT, {"norm": "lost"}, "has no module 'lost'; give the path of its last norm, or norm=\"\" for none"),
+        (ViT, {"family": "magic"}, "unknown family 'magic'"),
+        (lambda: nn.Linear(3, 3), {}, "the patches of Linear were not found"),
+    ],
+)
+def test_what_cannot_be_found_says_what_to_give(make, options, message):
+    with pytest.raises(BeyondClsError, match=message):
+        wrapped(make(), **options)
+
+
+def test_what_is_given_wins():
+    model = ViT(n_registers=1)
+    given = {"blocks": ["encoder.layer.0"], "norm": "", "has_cls": False, "mean": (0.1, 0.2, 0.3), "block": 0, "crop_pct": 1.0}
+    encoder = wrapped(model, name="mine", family="labels", architecture={"depth": 1}, **given)
+    assert (encoder.name, encoder.n_blocks, encoder.layout.n_registers, encoder.norm()) == ("mine", 1, 2, ({}, None))
+    assert encoder.pretraining.family == "labels"
+    assert encoder.config["mean"] == (0.1, 0.2, 0.3)
+    assert '"depth": 1' in encoder.architecture
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_assumed_normalisation_is_said():
+    with pytest.warns(BeyondClsWarning, match="normalised as ImageNet's .* give mean and std"):
+        beyondcls.wrap(ViT())
+    with pytest.warns(BeyondClsWarning, match="its last norm, a RMSNorm, is none that a feature set holds"):
+        beyondcls.wrap(ViT(last="rms"), mean=(0, 0, 0), std=(1, 1, 1))
+
+
+def test_a_wrong_reading_is_not_taken(monkeypatch):
+    def scaled(*args, **options):
+        out, attention = attend(*args, **options)
+        return 1.1 * out, attention
+
+    monkeypatch.setattr("extract.attention.watch.attend", scaled)
+    with pytest.raises(BeyondClsError, match="tokens of the last block of ViT as they were read differ from the model's own"):
+        wrapped(ViT())
