@@ -20,8 +20,8 @@ from store.format.pretraining import NAMES
 
 WEIGHT = 1e-4  # of a weight over patches
 IMAGES = 1e-4  # share of the test images whose prediction may change by rounding
-# Commands may be worded differently, more may be known about the encoder now, and what computes may be another version.
-NOT_COMPARED = ("command", *NAMES, "versions", "machine")
+# Commands may be worded differently, more may be known of encoder and head by now, and what computes may be another version.
+NOT_COMPARED = ("command", *NAMES, "cost", "versions", "machine")
 
 
 @dataclass

@@ -119,6 +119,15 @@ def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(
     assert not matches_result(out / "abmilp")
 
 
+def test_a_head_whose_costs_were_counted_otherwise_is_kept(out, rerun):
+    described = json.loads((out / "cls/description.json").read_text())
+    del described["cost"]["memory_per_image"]
+    (out / "cls/description.json").write_text(json.dumps(described))
+    before = content(out)
+    assert all(": kept, " in message for message in rerun())
+    assert content(out) == before
+
+
 def test_heads_of_an_earlier_version_are_kept_and_described_beside_their_measures(sets, out, rerun):
     """That wrote one file, metrics.json, without versions of packages; what checks a head does not know which trained it."""
     write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
