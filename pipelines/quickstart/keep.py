@@ -98,6 +98,8 @@ def _join_draws(probes: Path) -> None:
     for twin, others in by_twin.items():
         for head in sorted(place for place in (probes / twin).iterdir() if place.is_dir()):
             parts = [head, *(draw / head.name for draw in others if (draw / head.name).is_dir())]
+            if len(parts) == 1:  # measured on one draw alone
+                continue
             results = [read_result(part / METRICS) for part in parts]
             joined = dict(results[0])
             for name, value in joined.items():

@@ -64,7 +64,7 @@ def blocks(root: Path) -> dict[str, str]:
     return {
         "accuracy on the quickstart": table(small, trained(root) | draws(small), 1),
         "gains on the quickstart": paragraph(*claims(small, ("cls",), (AGREES, FAILS))),
-        "accuracy on all images": table(full, {}, 2),
+        "accuracy on all images": table(full, draws(full), 2),
         "gains on all images": paragraph(*claims(full, ("cls", "average"), ()), *basis(full.probes)),
         "as in the paper": compared(full),
         "to keep in mind": paragraph(*reservations(full, root)),
@@ -113,8 +113,8 @@ def table(inputs: Inputs, notes: Mapping[str, str], digits: int) -> str:
         cells.append(_with_bounds(signed(gain.points.mean), gain.points.bounds()))
         cells.append("–" if gain.share is None else _with_bounds(f"{gain.share.mean:.1f} %", gain.share.bounds()))
         if beside:
-            both = beside[encoder, "cls"].points
-            cells.append(_with_bounds(signed(both.mean), both.bounds()))
+            both = beside[encoder, "cls"].points if (encoder, "cls") in beside else None
+            cells.append("–" if both is None else _with_bounds(signed(both.mean), both.bounds()))
         note = f", {notes[encoder]}" if encoder in notes else ""
         lines.append("| " + " | ".join([ROWS[encoder].format(note), *cells]) + " |")
     return "\n".join(lines)

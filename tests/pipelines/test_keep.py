@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.studies import plans_of_study
-from pipelines.quickstart.keep import MAIN_HEADS, keep, kept, main, main_table, tables
+from pipelines.quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
 from pipelines.report.collect import Inputs
 from probe.result_files import read_result, write_result
 from store import BeyondClsError
@@ -146,7 +146,10 @@ def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
     params = yaml.safe_load((FULL / "params.yaml").read_text())
     quickstart = yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
     fine_tuned = json.loads((ROOT / "quickstart/encoders/mae-ft.json").read_text())["weights"]
-    assert params["encoders"] == quickstart | {"quickstart-mae-ft": {"weights": fine_tuned}}
+    entries = {name: {n: value for n, value in entry.items() if n != "seeds"} for name, entry in params["encoders"].items()}
+    draws = {name: entries.pop(name) for name in params["encoders"] if DRAW.fullmatch(name)}
+    assert entries == quickstart | {"quickstart-mae-ft": {"weights": fine_tuned}}
+    assert sorted(draw["random_seed"] for draw in draws.values()) == [1, 2, 3, 4]
     assert params["datasets"] == [DATA]
     main_plans, _ = plans_and_run([*params["cls_heads"], *params["heads"]], params, {}, {})
     assert set(main_plans) == set(MAIN_HEADS)
@@ -155,7 +158,7 @@ def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
     of_studies: dict[str, set[str]] = {}
     for study in params["studies"]:
         plans, _ = plans_of_study(params, study)
-        assert all(plan.seeds == (0, 1, 2) for plan in plans.values())
+        assert all(plan.seeds in ((0, 1, 2), tuple(range(12))) for plan in plans.values())
         of_studies.setdefault(params["studies"][study]["encoder"], set()).update(p.head.aggregator for p in plans.values())
     assert of_studies["quickstart-random"] < of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"]
 
@@ -165,15 +168,27 @@ def measured() -> Inputs:
     return kept(FULL, DATA)
 
 
-def test_what_is_kept_is_of_all_heads_and_images_and_three_seeds(measured: Inputs) -> None:
+TUNED = ("quickstart-mae", "quickstart-mocov3", "quickstart-random")  # whose main heads have settings of their own
+
+
+def test_what_is_kept_is_of_all_heads_images_and_seeds(measured: Inputs) -> None:
     params = yaml.safe_load((FULL / "params.yaml").read_text())
     main_heads = [*params["cls_heads"], *params["heads"]]
-    of_main = {(encoder, head) for encoder in params["encoders"] for head in main_heads}
+    of_main = {(encoder, head) for encoder in params["encoders"] if not DRAW.fullmatch(encoder) for head in main_heads}
     of_studies = {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
     assert set(measured.probes) == of_main | of_studies
-    assert {(p.n_training, p.n_test, p.seeds, p.recipe["batch_size"]) for p in measured.probes.values()} == {
-        (50_000, 10_000, (0, 1, 2), 1024)
-    }
+    entries = params["cls_heads"] | params["heads"] | params["studies"]["both-mae"]["heads"]
+    for (encoder, head), probe in measured.probes.items():
+        assert (probe.n_training, probe.n_test, probe.recipe["batch_size"]) == (50_000, 10_000, 1024)
+        if encoder not in TUNED or head not in entries:
+            assert probe.seeds == (0, 1, 2)
+            continue
+        n_draws = 5 if head in main_heads else 1
+        assert probe.seeds == ((0, 1, 2) * n_draws if encoder == "quickstart-random" else tuple(range(12)))
+        assert "converged_top1" in probe.measures
+        # Nothing that was chosen is at the edge of its grid, but for a decay of 0.
+        assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
+        assert probe.recipe["weight_decay"] in entries[head]["weight_decays"][:-1]
     assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(10_000, True)}
 
 

@@ -17,7 +17,7 @@ CONTENT = {
     "cost": {"parameters": 3},
     "rows": [{"top1": over_seeds([1.0])}],
 }
-OLD = Path("quickstart/full/probes/cifar10-60000/quickstart-mae/abmilp/metrics.json")  # of a version before description.json
+OLD = Path("quickstart/full/probes/cifar10-60000/quickstart-mae/ap-1/metrics.json")  # of a version before description.json
 
 
 @pytest.fixture
