@@ -186,9 +186,9 @@ def test_what_is_kept_is_of_all_heads_images_and_seeds(measured: Inputs) -> None
         n_draws = 5 if head in main_heads else 1
         assert probe.seeds == ((0, 1, 2) * n_draws if encoder == "quickstart-random" else tuple(range(12)))
         assert "converged_top1" in probe.measures
-        # Nothing that was chosen is at the edge of its grid, but for a decay of 0.
-        assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
-        assert probe.recipe["weight_decay"] in entries[head]["weight_decays"][:-1]
+        if head in main_heads:  # nothing that was chosen is at the edge of its grid, but for a decay of 0
+            assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
+            assert probe.recipe["weight_decay"] in entries[head]["weight_decays"][:-1]
     assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(10_000, True)}
 
 

@@ -52,7 +52,7 @@ def test_both_together_are_what_was_written(metrics: Path):
 def test_files_of_earlier_versions_are_read(tmp_path: Path):
     """Also with a description beside them, which DVC leaves where an older commit is checked out."""
     old = json.loads(OLD.read_text())
-    assert (old["aggregator"], len(old["top1"]["values"])) == ("abmilp", 3)
+    assert (old["aggregator"], len(old["top1"]["values"])) == ("ap", 3)
     assert read_result(OLD) == old
     write_result(tmp_path / "metrics.json", CONTENT)
     (tmp_path / "metrics.json").write_bytes(OLD.read_bytes())
