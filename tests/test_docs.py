@@ -35,7 +35,7 @@ WRITTEN = (
 )  # by docs/conf.py
 # What is not a command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
 OTHERS = ("pip", "make", "dvc", "git")
-FILE = "# heads/gem.py"  # a block that is a file
+FILES = ("# heads/gem.py", "# mine.py")  # blocks that are files
 PYTHON = (
     ("README.md", 'open_store("features/mae-val")'),
     ("docs/using-a-probe.md", "online("),
@@ -99,7 +99,9 @@ def project(tmp_path_factory) -> Iterator[Path]:
         for shard in range(2):
             write_tar(Path(f"train-{shard:03d}.tar"), samples(8, first=8 * shard))
         Path("heads").mkdir()
-        Path("heads/gem.py").write_text(block("python", FILE))
+        for name in FILES:
+            Path(name.removeprefix("# ")).write_text(block("python", name + "\n"))
+        patch.syspath_prepend(folder)
         for split, n in (("train", 96), ("test", 32)):
             data = open_images(f"quickstart/data/cifar10/{split}")
             save(data, {"train": "train", "test": "val"}[split])
@@ -141,7 +143,7 @@ def outcomes(project: Path) -> dict[tuple[str, str], Outcome]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         for b in (b for page in PAGES for b in blocks(page)):
-            if b.language == "python" and not b.text.startswith(FILE):
+            if b.language == "python" and not b.text.startswith(FILES):
                 by_block[b.page, b.text] = executed(b.text)
             for words in b.commands() if b.language == "sh" else ():
                 if words[0] not in OTHERS:
