@@ -22,17 +22,18 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
         DataError: images are damaged or unlabelled and the settings don't want that recorded, or there is none.
     """
     encoder, classes = request.encoder, request.images.classes
+    cost = cost_of(encoder.model, encoder.config["input_size"])
     caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
     truth_classes = {name: list(request.images.truths[name].classes) for name in request.truths}
     return {
         "encoder": encoder.name,
-        "encoder_flops": None if (cost := cost_of(encoder.model, encoder.config["input_size"])) is None else cost.flops,
         "norm_eps": encoder.norm()[1],
         "classes": None if classes is None else list(classes),
         "problems": _checked_problems(request.images, settings.on_error),
         **({"truth_classes": truth_classes} if truth_classes else {}),
         **({"grid": list(encoder.grid)} if encoder.grid[0] != encoder.grid[1] else {}),
         **encoder.pretraining.to_dict(),
+        **({} if cost is None else {"encoder_flops": cost.flops}),
         **caution,
     }
 
@@ -72,7 +73,7 @@ def kept_attributes(
         left_out |= {"encoder_flops"} - set(base.attributes)
     else:  # its zarr.json is lost; a set without digests of images is older than these attributes
         records_training = any(layout.name == DIGEST for layout in layouts)
-    left_out |= set() if records_training else set(NAMES)
+    left_out |= set() if records_training else {*NAMES, "encoder_flops"}
     return {name: value for name, value in attributes.items() if name not in left_out}
 
 

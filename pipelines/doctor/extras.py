@@ -11,6 +11,8 @@ NEEDED_FOR = {
     "exchange": "export and import HDF5",
     "notebook": "have results as tables of pandas or Arrow, and progress bars in notebooks",
     "s3": "read and write s3:// addresses",
+    "open_clip": "extract with models of OpenCLIP",
+    "transformers": "extract with models of Hugging Face",
     "ray": "share an extraction in a Ray cluster",
     "dev": "run the pipeline with DVC, and change and test beyondcls",
 }

@@ -57,6 +57,7 @@ def test_the_extra_that_is_named_has_the_package():
     listed = {extra: {Requirement(line).name for line in lines} for extra, lines in extras.items()}
     named = {
         "PIL": "pillow",
+        "open_clip": "open_clip_torch",
         "cv2": "opencv-python-headless",
         "sklearn": "scikit-learn",
         "faster_coco_eval": "faster-coco-eval",

@@ -153,7 +153,8 @@ class TestRun:
         assert "of a second feature set; name it with --joined" in shown
         shown, written = study("--study", "foreign", joined=sets[1])
         assert set(written) == {"cls", "cls-attention"}
-        assert written["cls-attention"]["cost"] == asdict(Cost(0, 8 * 3 + 3, 2 * 9 * 8 + 2 * 8 * 3, 2 * (9 * 8 + 3 * 9)))
+        counted = Cost(0, 8 * 3 + 3, 2 * 9 * 8 + 2 * 8 * 3, 2 * (9 * 8 + 3 * 9), memory_per_image=4 * (9 * 8 + 9 + 8))
+        assert written["cls-attention"]["cost"] == asdict(counted)
 
     @pytest.mark.parametrize(
         ("arguments", "params", "message"),
