@@ -51,7 +51,6 @@ def watched(
     on_attention: Callable[[int, Attention], None] | None,
     on_branch: Callable[[Tensor, Tensor], None] | None,
     branches: Sequence[nn.Module | None] | None = None,
-    is_wrapped: bool = False,
 ) -> Iterator[None]:
     """While active, each block of a forward pass reports its attention.
 
@@ -61,8 +60,8 @@ def watched(
 
     Args:
         blocks: of the model.
-        branches: of each block, the module that gives what attention adds; None where there is none. By default `attn`.
-        is_wrapped: whether the model was recorded, so that nothing else is done with a softmax over rows than attention.
+        branches: of each block of a wrapped model, the module that gives what attention adds; None where there is none. Such a
+            model was recorded, so nothing else is done with a softmax over rows than attention. Of others it is `attn`.
         on_attention: called with each block's index and attention; None to skip it.
         on_branch: called with each block's input and the output of its attention, both [B, N, D]; None to skip it.
 
@@ -72,6 +71,7 @@ def watched(
     if on_attention is None and on_branch is None:
         yield
         return
+    is_wrapped = branches is not None
     if branches is None:
         branches = [getattr(block, "attn", None) for block in blocks]
     watch = _Watch(layout, on_attention, on_branch, is_wrapped)

@@ -269,14 +269,7 @@ class Encoder:
         try:
             watcher = on_attention if attention_statistics or maps else None
             with (
-                watched(
-                    modules,
-                    self.layout,
-                    watcher,
-                    on_branch if block_statistics else None,
-                    self._branches,
-                    self._branches is not None,
-                ),
+                watched(modules, self.layout, watcher, on_branch if block_statistics else None, self._branches),
                 nullcontext() if factors is None else dropped(modules, factors.to(images.device)),
                 self._linear(),  # innermost, so that it does not see the many operations of the watcher
                 self.autocast(images.device.type),

@@ -131,7 +131,7 @@ class Parts:
     Attributes:
         blocks: paths of the modules whose outputs are tokens [B, N, D], in the order in which they run.
         branches: of each block, the path of the module that gives what its attention adds; empty if there is none.
-        attends: whether each block computes attention once, where it can be seen; `hidden` says why not.
+        hidden: why attention cannot be seen; empty where each block computes it once, in sight.
         norm: path of the last norm, applied to the last block's tokens; empty if there is none.
         n_prefix: tokens in front of the patches.
         has_cls: whether the first of them is [cls].
@@ -140,7 +140,6 @@ class Parts:
 
     blocks: tuple[str, ...]
     branches: tuple[str, ...]
-    attends: bool
     hidden: str
     norm: str
     n_prefix: int

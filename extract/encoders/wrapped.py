@@ -25,13 +25,13 @@ from extract.encoders.finding import (
     record,
     side_of,
 )
+from extract.encoders.pretrained import IMAGENET
 from extract.transform import checked_transform, input_sides
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
 from store.format.pretraining import FAMILIES, UNKNOWN, Pretraining
 
 CLOSE = 1e-4  # of the largest value: what other orders of float32 sums amount to
-INPUT = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "crop_pct": 0.875, "interpolation": "bicubic"}
 
 
 class Wrapped(nn.Module):
@@ -52,11 +52,11 @@ class Wrapped(nn.Module):
             blocks=[modules[path] for path in parts.blocks],
             branches=[modules.get(path) for path in parts.branches] or [None] * len(parts.blocks),
             norm=modules.get(parts.norm),
-            attends=parts.attends,
+            attends=not parts.hidden,
             num_prefix_tokens=parts.n_prefix,
             cls_token=True if parts.has_cls else None,
             patch_embed=SimpleNamespace(img_size=input_size, patch_size=(input_size[0] // rows, input_size[1] // columns)),
-            pretrained_cfg=dict(INPUT),
+            pretrained_cfg=dict(IMAGENET),
         )
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def wrap(
     if last_norm and last_norm not in dict(model.named_modules()):
         raise BeyondClsError(f'{name} has no module {last_norm!r}; give the path of its last norm, or norm="" for none')
     is_cls = find_cls(model, tokens.shape[-1], n_prefix) if has_cls is None else has_cls and n_prefix > 0
-    parts = Parts(paths, branches, not hidden, hidden, last_norm, n_prefix, is_cls, grid)
+    parts = Parts(paths, branches, hidden, last_norm, n_prefix, is_cls, grid)
     wrapped = Wrapped(model, parts, run, sides)
     cut = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     transform = checked_transform(cut | {"scale": scale, "orientation": orientation})
@@ -164,7 +164,7 @@ def wrap(
         warnings.warn(f"{name}: no attention statistics and no maps: {hidden}", BeyondClsWarning, stacklevel=2)
     if mean is None or std is None:
         warnings.warn(
-            f"{name}: its images are normalised as ImageNet's (mean {INPUT['mean']}, std {INPUT['std']}); give mean and "
+            f"{name}: its images are normalised as ImageNet's (mean {IMAGENET['mean']}, std {IMAGENET['std']}); give mean and "
             "std, if it was trained with others",
             BeyondClsWarning,
             stacklevel=2,
