@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import FILE, block
+from tests.test_docs import FILES, block
 
 ROOT = Path(__file__).resolve().parents[1]
 TREE = (
@@ -53,7 +53,7 @@ class Entry:
         if self.word != "gem":
             return (ROOT / "tests/newcomers" / Path(self.file).name).read_text()
         imports = "from probe.aggregators.aggregator import Aggregator, Pooled"
-        return block("python", FILE).replace("import beyondcls", imports).replace("beyondcls.", "")
+        return block("python", FILES[0]).replace("import beyondcls", imports).replace("beyondcls.", "")
 
 
 STAGE = """\

@@ -17,7 +17,7 @@ from extract.datasets import open_images
 from tests.machines.project import ROOT
 from tests.machines.served import commands_in
 from tests.pipelines.report.written import write_probe
-from tests.test_docs import FILE, block
+from tests.test_docs import FILES, block
 
 
 def run(folder: Path, *command: str, pretended: str = "", fails: bool = False) -> str:
@@ -134,7 +134,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert repro(project) == set()
 
     # The aggregator of the documentation.
-    (project / "heads/gem.py").write_text(block("python", FILE))
+    (project / "heads/gem.py").write_text(block("python", FILES[0]))
     edit(project, lambda params: params.update(yaml.safe_load(block("yaml", "gem:"))))
     of_the_new_head = {"code", "probe-own@quickstart-random-few-gem", "divergence@random", "report"}
     ran = repro(project)
