@@ -131,7 +131,8 @@ class Worker:
         if self._request.spec.key != job.key:
             raise BeyondClsError(
                 f"the worker on {platform.node()} would write set {self._request.spec.key}, the command is for {job.key}: its "
-                f"{encoder.name} is another; install the same packages and use the same weights on all machines"
+                f"{encoder.name} is another; install the same packages and use the same weights on all machines, "
+                "and let a function that draws weights set its seed"
             )
         base = None if job.base is None else FeatureStore.open(*job.base)
         if base is not None:

@@ -18,15 +18,18 @@ from pipelines import (
     attention,
     blocks,
     compare,
+    demo,
     detect,
     divergence,
     encoders,
     extract,
+    init,
     localise,
     params,
     plan,
     predict,
     probe,
+    run_all,
     segment,
     store,
     transfer,
@@ -72,6 +75,9 @@ def _for_all_commands(
 
 
 app.command("extract")(extract.main)
+app.command("init")(init.main)
+app.command("demo")(demo.main)
+app.command("run")(run_all.main)
 app.command("plan")(plan.main)
 app.command("probe")(probe.main)
 app.command("transfer")(transfer.main)

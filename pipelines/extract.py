@@ -130,7 +130,9 @@ def main(
     frozen = load_encoder(encoder, **loading)
     place = place_encoder(frozen, options, _device_of_this_task(device))
     request, running = request_features(frozen, images, options, "statistics" not in given)
-    typer.echo(f"{encoder}: {len(images):,} images of {source_of_images} on {place}")
+    rows, columns = frozen.grid
+    seen = f"at {' x '.join(map(str, frozen.config['input_size'][-2:]))} pixels, {rows * columns:,} patches each"
+    typer.echo(f"{encoder}: {len(images):,} images of {source_of_images}, {seen}, on {place}")
     for note in notes_on(images):
         typer.echo(note, err=True)
     _say_classes(images)

@@ -15,11 +15,13 @@ import yaml
 import zarr
 from safetensors.torch import load_file
 
+from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import ImageSet, open_images
 from extract.encoders import ENCODERS, load_encoder
 from extract.encoders.pretrained import timm_model
 from extract.run import extract
 from pipelines import cli
+from pipelines.report.statistic_names import in_order
 from probe.grid import HeadPlan
 from probe.recipe import Recipe
 from probe.run import probe
@@ -234,3 +236,11 @@ def test_every_page_is_in_the_table_of_contents():
 
 def test_ci_runs_the_test_command_of_the_readme():
     assert (ROOT / ".ci/run").read_text().rstrip().endswith("\nmake test")
+
+
+def test_every_attention_statistic_is_defined():
+    _, _, section = text_of("docs/report.md").partition("## Attention statistics")
+    assert re.findall(r"^\| `(\w+)` \|", section.partition("\n## ")[0], re.MULTILINE) == [
+        *in_order(STATISTICS),
+        *PER_BLOCK,
+    ]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import pipelines
 from pipelines.code.closure import Project
 from pipelines.code.units import FOLDERS, units
 from pipelines.parameters.params import read_params
@@ -20,12 +21,12 @@ def main(
 ) -> None:
     """Write OUT/PROGRAM.json, and a file for each encoder, head, … where their stages use different code.
 
-    Each maps the files of the project that can be run to digests of their syntax trees. To be run in the project's folder.
+    Each maps files that can be run, of this program and of the user's in the current folder, to digests of their syntax trees.
 
     Raises:
         BeyondClsError: no parameter file, sections without names, or a folder that is a link.
     """
-    project = Project(Path().resolve())
+    project = Project(Path().resolve(), Path(pipelines.__file__).resolve().parents[1])
     write_below(
         out, FOLDERS, {unit.file: project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
     )

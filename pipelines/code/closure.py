@@ -9,7 +9,8 @@ from pathlib import Path
 from pipelines.code.registries import EVERYTHING, Used, keys_in, without_unused
 from pipelines.code.syntax import DIGITS, digest, nodes_of, parsed
 
-PACKAGES = ("extract", "heads", "pipelines", "probe", "store")  # heads: custom aggregators
+OWN = "heads"  # custom aggregators
+PACKAGES = ("extract", OWN, "pipelines", "probe", "store")
 FACADE, HOMES = "beyondcls", "_HOME"  # a module that imports requested names lazily, from a dictionary of names and modules
 BESIDE = (".css", ".csv", ".jinja", ".js")  # files of the report that modules in their folder read
 
@@ -18,13 +19,14 @@ Import = tuple[str, str]
 
 
 class Project:
-    """The source below a folder. Each file is read once.
+    """The source of a program, and of the user's own files in a project's folder. Each file is read once.
 
     Modules are known by their names, and files outside of packages by their paths.
     """
 
-    def __init__(self, root: Path):
-        self.root = root
+    def __init__(self, folder: Path, program: Path | None = None):
+        """The user's files are in `folder`, and there alone; the program's packages in `program`: the same where it is None."""
+        self.folder, self.program = folder, program or folder
         self.file, self.tree = cache(self._file), cache(self._tree)
         self._digest, self._imported, self._pruned = cache(self._digest_of), cache(self._imports_of), cache(self._prune)
 
@@ -139,7 +141,8 @@ class Project:
     def _file(self, name: str) -> Path | None:
         path = name.replace(".", "/")
         places = (name,) if name.endswith(".py") else (f"{path}/__init__.py", f"{path}.py")
-        return next((self.root / place for place in places if (self.root / place).is_file()), None)
+        root = self.folder if name.endswith(".py") or name.split(".")[0] == OWN else self.program
+        return next((root / place for place in places if (root / place).is_file()), None)
 
     def _tree(self, name: str) -> ast.Module:
         """The tree of a file; one that is not valid Python counts by its text, as running it reports the error."""
@@ -164,7 +167,8 @@ class Project:
         return None if self.file(module) is None else keys_in(self.tree(module), name)
 
     def _shown(self, file: Path) -> str:
-        return file.relative_to(self.root).as_posix() if file.is_relative_to(self.root) else file.as_posix()
+        roots = [root for root in (self.folder, self.program) if file.is_relative_to(root)]  # either may be below the other
+        return file.relative_to(max(roots, key=lambda root: len(root.parts))).as_posix() if roots else file.as_posix()
 
 
 def _is_lazy(statement: ast.stmt) -> bool:

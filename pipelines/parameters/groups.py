@@ -46,11 +46,17 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
             reads = _reads(aggregator, options) if file is None or runs_files else ()
             read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
-                right = next(name for name, allowed in GROUPS.items() if read <= set(allowed) or name == "own_heads")
+                right = group_of(aggregator, options)
                 raise BeyondClsError(
                     f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
                     f"only {' and '.join(kinds)}; move it to {right}"
                 )
+
+
+def group_of(aggregator: str, options: Mapping[str, Any] | None = None) -> str:
+    """The group that fetches least of those that suffice for a head; the file of a custom aggregator is run."""
+    read = {kind_of(kind) for kind in _reads(aggregator, options or {})}
+    return next((name for name, kinds in GROUPS.items() if read and read <= set(kinds)), "own_heads")
 
 
 def file_of(name: str) -> str | None:

@@ -1,5 +1,6 @@
 """`beyondcls report`: tables, figures and one page from what the other stages wrote."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,15 @@ from typing import Annotated
 import typer
 
 WIDTH = 24  # characters of a column, at most, if the output is not a terminal
+# What a folder that is named has to hold, or another one was meant.
+HOLDS = {
+    "attention": "ENCODER/summary.json",
+    "divergence": "ENCODER/divergence.csv",
+    "localisation": "ENCODER/localisation.json",
+    "blocks": "ENCODER/metrics.json",
+    "segmentation": "DATASET/ENCODER/metrics.json",
+    "detection": "DATASET/ENCODER/metrics.json",
+}
 
 
 def main(
@@ -107,6 +117,7 @@ def main(
     from pipelines.report.live import keep_written, open_page
     from pipelines.report.project import PARAMS, named_by, project
     from pipelines.report.published.shipped import published_rows
+    from pipelines.report.reading import files_in
     from pipelines.report.sections import check_names, sections
     from pipelines.report.sections.accuracy import scores
     from pipelines.report.subset import subset
@@ -151,6 +162,9 @@ def main(
         return
     place = place_of(out)
     inputs = read()
+    for name, folder in without_none(**of_folders).items():
+        if not files_in(folder, re.sub("[A-Z]+", "*", HOLDS[name])):
+            raise BeyondClsError(f"there is no {HOLDS[name]} in --{name} {folder}; name the folder above those")
     write(place, inputs, sections(inputs, only or ()))
     table = scores(inputs)
     if inputs.probes:

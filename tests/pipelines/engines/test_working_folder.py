@@ -1,5 +1,6 @@
 """Files in the folder that a command is given in are not taken for packages, by no process that it starts."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,10 +9,24 @@ from pathlib import Path
 import pytest
 
 from pipelines.engines.slurm import Slurm
+from tests.extract.pictures import picture, write_file
 from tests.machines.project import ROOT
 from tests.pipelines.engines.test_slurm import TASK
 
-NAMES = ("multiprocessing", "numpy", "pipelines", "selectors", "signal", "socket", "store", "torch", "typer", "yaml")
+NAMES = (
+    "extract",
+    "multiprocessing",
+    "numpy",
+    "pipelines",
+    "probe",
+    "selectors",
+    "signal",
+    "socket",
+    "store",
+    "torch",
+    "typer",
+    "yaml",
+)
 # What pip installs, and after it processes of each kind that the program starts.
 SCRIPT = """\
 import multiprocessing, sys
@@ -65,3 +80,41 @@ def test_a_task_of_slurm(folder: Path) -> None:
 
 def test_the_check_of_what_dvc_runs(folder: Path) -> None:
     start(sys.executable, "-P", "-m", "pipelines.parameters.commands")
+
+
+ENCODER = """\
+import timm
+import torch
+
+def make():
+    torch.manual_seed(0)
+    return timm.create_model("vit_tiny_patch16_224", depth=2, embed_dim=48, num_heads=2, num_classes=0, img_size=32)
+"""
+
+
+@pytest.mark.slow
+def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and processes of engines read the encoder's file, and take none of the folder for the program's own."""
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "here"
+    for split, n in (("train", 12), ("val", 4)):
+        for number in range(n):
+            write_file(tmp_path / "pictures" / split / str(number % 2) / f"{number}.png", picture(number))
+    script = tmp_path / "beyondcls-script"
+    script.write_text(SCRIPT)
+    start(sys.executable, script, "init", "here", "--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp")
+    for name in ("probe", "store", "heads/store"):
+        write_file(here / f"{name}.py", f"open({str(here / 'ran')!r}, 'a')\n".encode())
+    write_file(here / "pipelines/__init__.py", b"raise SystemExit(3)\n")
+    (here / "extract.py").write_text(ENCODER)
+    monkeypatch.chdir(here)
+    for split in ("train", "val"):
+        images = ("--data", f"../pictures/{split}", "--out", f"features/{split}")
+        start(sys.executable, script, "extract", "--encoder", "extract.py:make", *images, "--on", "processes", "--tasks", "2")
+    training = ("--features", "features/train", "--test", "features/val", "--epochs", "2", "--warmup-epochs", "0")
+    start(
+        sys.executable, script, "probe", *training, "--head", "abmilp", "--out", "probes", "--on", "processes", "--tasks", "1"
+    )
+    start(sys.executable, "-P", "-m", "pipelines.code")
+    assert "extract.py" in json.loads(Path("code/extract/make.json").read_text())
+    assert list(Path("probes").rglob("metrics.json"))

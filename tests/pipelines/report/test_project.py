@@ -252,3 +252,10 @@ def test_results_on_dense_tasks_are_found_with_the_images_that_params_yaml_names
 def test_a_section_on_dense_tasks_that_names_no_images_is_no_error(dense: object, tmp_path: Path):
     (tmp_path / "pictures/coco").mkdir(parents=True)
     assert isinstance(of_params(tmp_path, {"dense": dense}).opened("coco"), str)
+
+
+@pytest.mark.parametrize("name", ["attention", "divergence", "blocks", "localisation", "segmentation", "detection"])
+def test_a_folder_that_is_named_and_holds_nothing_of_its_kind(name: str, finished: Path, report):
+    status, _, err = report(finished, "--probes", "probes/one", f"--{name}", "images")
+    assert status == 1
+    assert f"in --{name} images; name the folder above those" in err

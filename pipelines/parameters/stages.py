@@ -1,0 +1,101 @@
+"""Stages of the pipeline: dvc.yaml, with what params.yaml puts into it."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from pipelines.parameters.params import mapping, read_params, section
+from store import BeyondClsError
+
+PIPELINE = "dvc.yaml"
+# Stages that only tell DVC what the others depend on.
+OF_DVC = ("code", "code-data", "code-dense", "recipes")
+CHECK = "python -P -m pipelines.parameters.commands"  # comes before others' commands
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage, of one encoder, data set and so on.
+
+    Attributes:
+        name: in dvc.yaml, followed by what it is of, as DVC shows it: `extract@mae-cifar10-train`.
+        commands: lines of a shell, in their order, without the check of the parameter file.
+    """
+
+    name: str
+    commands: tuple[str, ...]
+
+
+def shipped(name: str) -> Path:
+    """A file of the pipeline that belongs to this program, in a clone or beside an installed package.
+
+    Raises:
+        BeyondClsError: the installation lacks it.
+    """
+    beside = Path(__file__).resolve().parents[2] / name
+    if beside.is_file():
+        return beside
+    try:
+        files = distribution("beyondcls").files or []
+        installed = [Path(str(file.locate())).resolve() for file in files if file.match(f"share/beyondcls/{name}")]
+    except PackageNotFoundError:
+        installed = []
+    if not installed or not installed[0].is_file():
+        raise BeyondClsError(f"this installation has no share/beyondcls/{name} below {sys.prefix}; install beyondcls again")
+    return installed[0]
+
+
+def stages_of(params: Mapping[str, Any], pipeline: Path) -> Iterator[Stage]:
+    """The stages that compute something, each after those whose outputs it reads, as they are written in dvc.yaml.
+
+    Args:
+        params: of the project.
+        pipeline: the file.
+
+    Raises:
+        BeyondClsError: the file reads a name that params.yaml lacks.
+    """
+    content = read_params(pipeline)
+    values = {name: value for assumed in content.get("vars") or () for name, value in assumed.items()} | dict(params)
+    for name, stage in section(content, "stages").items():
+        if name not in OF_DVC:
+            body = stage.get("do", stage)
+            for suffix, items in _items(stage, values):
+                commands = [body["cmd"]] if isinstance(body["cmd"], str) else body["cmd"]
+                yield Stage(f"{name}@{suffix}" if suffix else name, tuple(_filled(c, items) for c in commands if c != CHECK))
+
+
+def _items(stage: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """For each stage that `matrix` or `foreach` makes of one: its suffix, and the values that it reads."""
+    if "foreach" in stage:
+        for key, item in mapping(str(stage["foreach"]), _value(stage["foreach"], values)).items():
+            yield str(key), {**values, "key": key, "item": mapping(str(key), item)}
+        return
+    combined: list[dict[str, Any]] = [{}]
+    for name, given in stage.get("matrix", {}).items():
+        entries = _value(given, values) if isinstance(given, str) else given
+        combined = [{**one, name: entry} for one in combined for entry in entries or ()]
+    for item in combined:
+        yield "-".join(map(str, item.values())), {**values, "item": item}
+
+
+def _value(reference: str, values: Mapping[str, Any]) -> Any:
+    """What `${item.encoder}` stands for.
+
+    Raises:
+        BeyondClsError: nothing has this name.
+    """
+    found: Any = values
+    for name in reference.strip("${}").split("."):
+        if not isinstance(found, Mapping) or name not in found:
+            raise BeyondClsError(f"the pipeline reads {reference}, which params.yaml lacks; add it there")
+        found = found[name]
+    return found
+
+
+def _filled(text: str, values: Mapping[str, Any]) -> str:
+    return re.sub(r"\$\{[^}]+\}", lambda reference: str(_value(reference[0], values)), text)

@@ -1,0 +1,184 @@
+"""Projects in folders of their own: `beyondcls init`, `run` and `demo`."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from pipelines.demo import CLASSES, N_IMAGES, SIDE, picture
+from pipelines.demo import main as demo
+from pipelines.init import write_project
+from pipelines.parameters.params import read_params
+from pipelines.parameters.stages import CHECK, OF_DVC, shipped, stages_of
+from pipelines.run_all import main as run
+from probe.result_files import read_result
+from store import BeyondClsError
+from tests.machines.project import ROOT, content
+
+EPOCHS = {"seeds": [0, 1], "epochs": 40, "batch_size": 16}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """48 and 16 pictures of `demo`, in splits that are called train and val."""
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 48), ("val", 16)):
+        for number in range(n):
+            file = tmp_path / "pictures" / split / CLASSES[number % 4] / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture(rng, number % 4, 1.0)).save(file)
+    return tmp_path / "pictures"
+
+
+def quickly(folder: Path) -> None:
+    """Let params.yaml ask for few epochs: enough for a check of the first steps to be worth it."""
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    (folder / "params.yaml").write_text(yaml.safe_dump(params | {"probe": EPOCHS}, sort_keys=False))
+
+
+def test_stages_are_those_that_dvc_makes_of_the_file(tmp_path: Path) -> None:
+    from dvc.repo import Repo
+
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    with Repo.init(str(tmp_path), no_scm=True) as repo:
+        theirs = {stage.name: stage.cmd for stage in repo.index.stages if stage.name.partition("@")[0] not in OF_DVC}
+    ours = {stage.name: stage.commands for stage in stages_of(read_params(ROOT / "params.yaml"), ROOT / "dvc.yaml")}
+    lists = {name: command if isinstance(command, list) else [command] for name, command in theirs.items()}
+    assert ours == {name: tuple(c for c in commands if c != CHECK) for name, commands in lists.items()}
+    assert next(iter(ours)).startswith("extract@")
+    assert list(ours)[-1] == "report"
+
+
+def test_what_is_written(images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    heads = ["cls", "abmilp", "cls-average"]
+    write_project(folder, images, ["quickstart-random", "mine.py:vit", "transformers:some/model"], heads)
+    params = read_params(folder / "params.yaml")
+    assert (params["data"], params["datasets"]) == (str(tmp_path), {"pictures": {"test": "val"}})
+    assert params["encoders"] == {
+        "quickstart-random": {},
+        "vit": {"model": "mine.py:vit"},
+        "model": {"model": "transformers:some/model"},
+    }
+    assert [list(params[group]) for group in ("cls_heads", "heads", "own_heads")] == [[name] for name in heads]
+    pipeline = yaml.safe_load((folder / "dvc.yaml").read_text())
+    assert pipeline["stages"].pop("code") == {
+        **{
+            key: value
+            for key, value in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["code"].items()
+            if key not in ("deps", "params")
+        },
+        "always_changed": True,
+    }
+    assert (folder / ".dvcignore").read_bytes() == (ROOT / ".dvcignore").read_bytes()
+    ignored = {line for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/") and line.startswith("/")}
+    assert set((folder / ".gitignore").read_text().splitlines()) == ignored - {"/.slurm/", "/.cache/", "/tables/"}
+
+
+def test_images_in_the_folder_are_named_from_there(images: Path) -> None:
+    write_project(images.parent, images, ["quickstart-random"], ["cls"])
+    assert read_params(images.parent / "params.yaml")["data"] == "."
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"data": "nowhere"}, r"there is no folder '.*nowhere', expected one with images, in train and test"),
+        ({"encoders": ["a.py:vit", "b.py:vit"]}, r"encoders a.py:vit and b.py:vit would both be vit"),
+        ({"heads": ["abmlip"]}, r"unknown aggregator 'abmlip'; did you mean 'abmilp'"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(changed, message: str, images: Path, tmp_path: Path) -> None:
+    asked = {"data": "pictures", "encoders": ["quickstart-random"], "heads": ["cls"], **changed}
+    with pytest.raises(BeyondClsError, match=message):
+        write_project(tmp_path / "project", tmp_path / asked["data"], asked["encoders"], asked["heads"])
+    assert not (tmp_path / "project").exists()
+
+
+def test_a_project_among_its_images_is_refused(images: Path) -> None:
+    with pytest.raises(BeyondClsError, match=r"pictures/project is in .*pictures, whose files are the images"):
+        write_project(images / "project", images, ["quickstart-random"], ["cls"])
+
+
+def test_nothing_is_overwritten(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/README.md").write_text("mine")
+    with pytest.raises(BeyondClsError, match=r"has README.md already; give another folder"):
+        write_project(tmp_path / "project", images, ["quickstart-random"], ["cls"])
+    assert [file.name for file in (tmp_path / "project").iterdir()] == ["README.md"]
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_and_dvc_goes_on_from_it(images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    write_project(folder, images, ["quickstart-random"], ["cls", "abmilp"])
+    quickly(folder)
+    run(folder)
+    assert (folder / "report/index.html").is_file()
+    results = {name: content(folder / name) for name in ("features", "probes", "attention")}
+    assert {"pictures/quickstart-random/cls/metrics.json", "pictures/quickstart-random/abmilp/metrics.json"} < {
+        *results["probes"]
+    }
+    shutil.rmtree(folder / "probes/pictures/quickstart-random/abmilp")
+    run(folder)
+    assert results == {name: content(folder / name) for name in results}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "DVC_NO_ANALYTICS": "1",
+    }
+    for arguments in (["init", "--no-scm", "-q"], ["repro", "-q"]):
+        done = subprocess.run(["dvc", *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    noted = {"README.md"}  # of `dvc repro`, in folders of results
+    assert results == {name: {f: text for f, text in content(folder / name).items() if f not in noted} for name in results}
+    assert (folder / "probes/pictures/quickstart-random/cls/kept.json").is_file()
+
+
+def test_a_run_needs_a_project_or_what_makes_one(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(BeyondClsError, match=r"there is no params.yaml in .*; give --data and --encoder"):
+        run(tmp_path, data=images)
+    write_project(tmp_path, images, ["quickstart-random"], ["cls"])
+    with pytest.raises(BeyondClsError, match=r"params.yaml says which images, encoders and heads; change it there"):
+        run(tmp_path, head=["abmilp"])
+
+
+def test_pictures_of_no_signal_show_nothing_of_their_class() -> None:
+    drawn = {
+        signal: np.stack([picture(np.random.default_rng(0), label, signal) for label in range(len(CLASSES))])
+        for signal in (0.0, 1.0)
+    }
+    assert drawn[1.0].shape == (len(CLASSES), SIDE, SIDE, 3)
+    assert (drawn[0.0] == drawn[0.0][0]).all()
+    assert all((drawn[1.0][a] != drawn[1.0][b]).any() for a in range(4) for b in range(a))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signal", "low", "high"), [(1.0, 60, 100), (0.0, 5, 45)])
+def test_the_measures_fall_with_the_signal(
+    signal: float, low: float, high: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(N_IMAGES, "train", 200)
+    monkeypatch.setitem(N_IMAGES, "test", 100)
+    demo(tmp_path / "demo", signal, seed=0)
+    for head in ("cls", "average", "abmilp"):
+        metrics = read_result(tmp_path / f"demo/probes/images/random-vit/{head}/metrics.json")
+        assert low <= metrics["top1"]["mean"] <= high, head
+    assert "Top-1 accuracy" in capsys.readouterr().out
+    assert (tmp_path / "demo/report/index.html").is_file()
+    with pytest.raises(BeyondClsError, match="demo exists already"):
+        demo(tmp_path / "demo", signal, seed=0)
+
+
+def test_the_pipeline_is_shipped() -> None:
+    assert shipped("dvc.yaml") == ROOT / "dvc.yaml"
+    with pytest.raises(BeyondClsError, match=r"this installation has no share/beyondcls/other.yaml"):
+        shipped("other.yaml")
