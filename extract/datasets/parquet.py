@@ -1,0 +1,167 @@
+"""Tables of images that Hugging Face writes: files in Parquet, and folders of Arrow files as `save_to_disk` leaves them."""
+
+import io
+import json
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from extract.datasets.form import Example, Splitting
+from extract.datasets.formats import is_image
+from extract.datasets.image_set import ImageSet
+from extract.datasets.items import IMAGE, Given, Items, image_set
+from extract.datasets.listed import parsing
+from extract.datasets.objects import Renamed, columns_of, split_of
+from extract.datasets.sample import DataError
+
+PARTS_KEPT = 4  # groups of rows that are in memory
+OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+")  # train-00000-of-00002
+
+
+class Table:
+    """Rows of some files, of which a few groups are in memory at a time; in any thread.
+
+    Args:
+        files: in order.
+        columns: that are read.
+    """
+
+    def __init__(self, files: Sequence[Path], columns: Sequence[str]):
+        self._files, self._columns, self._lock = files, list(columns), threading.Lock()
+        self._parts: OrderedDict[int, Any] = OrderedDict()
+        self._places: list[tuple[Path, int]] = []  # of each group of rows
+        sizes = []
+        for file in files:
+            with parsing(file, "a table in Parquet"):
+                metadata = _parquet().read_metadata(file)
+                self._places += [(file, group) for group in range(metadata.num_row_groups)]
+                sizes += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._ends: Int[np.ndarray, "_groups"] = np.cumsum(sizes, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        part = self._part(number)
+        return {name: part.column(name)[row - int(self._ends[number]) + len(part)].as_py() for name in self._columns}
+
+    def _part(self, number: int) -> Any:
+        """A group of rows; threads that need the same wait for it."""
+        with self._lock:
+            if number not in self._parts:
+                file, group = self._places[number]
+                with parsing(file, "a table in Parquet"):
+                    self._parts[number] = _parquet().ParquetFile(file).read_row_group(group, columns=self._columns)
+                while len(self._parts) > PARTS_KEPT:
+                    self._parts.popitem(last=False)
+            self._parts.move_to_end(number)
+            return self._parts[number]
+
+
+def parquet(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
+    """Images of a table in Parquet, or of a folder of such files: a column of encoded images (`image`), with `label` and `id`.
+
+    Names of classes are those that Hugging Face writes into the file. Splits of a folder are in the names of its files:
+    `data/train-00000-of-00002.parquet`, `test.parquet`. Images are in the table; a path in it is never followed.
+
+    Raises:
+        DataError: no such table or split, no images in it, or pyarrow is not installed.
+    """
+    again = partial(_opened, source, split)
+    return image_set(source, Items(source, again(), again), classes)
+
+
+def _opened(source: str, split: str | None) -> Given:
+    place = Path(source)
+    files = _files(place)
+    if not files:
+        raise DataError(f"there is no .parquet {source!r}; expected a file, or a folder with train-00000-of-00001.parquet, …")
+    by_split: dict[str, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(_split_of_file(file), []).append(file)
+    if place.is_file() and split is None:
+        chosen = files
+    else:
+        chosen = by_split[next(iter(by_split)) if split is None and len(by_split) == 1 else split_of(source, split, list(by_split))]
+    features = _features(chosen[0])
+    names, class_names = columns_of(features, source)
+    for file in chosen[1:]:
+        if _features(file) != features:
+            raise DataError(f"{file} has other columns or classes than {chosen[0]}; give tables of one data set")
+    return Given(Renamed(Table(chosen, list(names.values())), names), class_names, is_threaded=True)
+
+
+def _files(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return [place] if place.is_file() else []
+    return sorted(file for pattern in ("*.parquet", "*/*.parquet") for file in place.glob(pattern))
+
+
+def _split_of_file(file: Path) -> str:
+    """By its name, or that of its folder for the numbered files of converted data sets; "" if neither says one."""
+    if match := OF_SPLIT.fullmatch(file.stem):
+        return match[1]
+    return "" if file.stem.isdecimal() else file.stem
+
+
+def _features(file: Path) -> Mapping[str, Any]:
+    """What the columns of a file are, in the words of Hugging Face."""
+    with parsing(file, "a table in Parquet with a column of images"):
+        schema = _parquet().read_schema(file)
+        written = (schema.metadata or {}).get(b"huggingface")
+        if written is not None and isinstance(features := json.loads(written)["info"]["features"], dict):
+            return features
+        types = {column.name: str(column.type) for column in schema}
+    encoded = {name for name, kind in types.items() if kind.startswith("struct<bytes: binary") or kind.endswith("binary")}
+    return {name: {"_type": "Image"} if name in encoded and (name in IMAGE or "struct" in types[name]) else {} for name in types}
+
+
+def _parquet() -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(f"tables in Parquet are read by pyarrow, which is not installed ({error}): pip install pyarrow") from error
+    return parquet
+
+
+def is_parquet(source: str) -> bool:
+    """Whether it is a .parquet, or a folder of them without images of its own."""
+    place = Path(source)
+    if not place.is_dir():
+        return source.lower().endswith(".parquet")
+    return bool(_files(place)) and not any(
+        is_image(entry.name) for folder in (place, *filter(Path.is_dir, place.iterdir())) for entry in os.scandir(folder)
+    )
+
+
+def _example(shade: int) -> bytes:
+    import pyarrow
+
+    features = {"image": {"_type": "Image"}, "label": {"names": ["ape", "bee"], "_type": "ClassLabel"}}
+    images = [{"bytes": b"P5 2 2 255\n" + bytes([shade + i] * 4), "path": None} for i in range(2)]
+    table = pyarrow.table({"image": images, "label": [1, 0], "id": ["b", "a"]})
+    metadata = {"huggingface": json.dumps({"info": {"features": {**features, "id": {"_type": "Value", "dtype": "string"}}}})}
+    file = io.BytesIO()
+    _parquet().write_table(table.replace_schema_metadata(metadata), file)
+    return file.getvalue()
+
+
+PARQUET = Splitting(
+    parquet,
+    is_parquet,
+    Example(
+        {f"data/{split}-00000-of-00001.parquet": partial(_example, 40 * i) for i, split in enumerate(("train", "test"))},
+        ("ape", "bee"),
+        {split: {"b": ("bee",), "a": ("ape",)} for split in ("train", "test")},
+        listed=False,
+    ),
+)
