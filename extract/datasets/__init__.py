@@ -25,11 +25,11 @@ from extract.datasets.npz import NPZ
 from extract.datasets.nus_wide import NUS_WIDE
 from extract.datasets.objects import images_of_object, name_of
 from extract.datasets.opening import opening_with
-from extract.datasets.parquet import PARQUET
 from extract.datasets.pets import PETS
 from extract.datasets.pixels import Pixels
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
+from extract.datasets.tables import TABLES
 from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS
 from store.bars import Bars
@@ -42,7 +42,7 @@ DATASETS: dict[str, Plain | Splitting | Published] = {
     "csv": CSV,
     "function": FUNCTION,
     "npz": NPZ,
-    "parquet": PARQUET,
+    "tables": TABLES,
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
     "coco": COCO,
@@ -80,7 +80,7 @@ def open_images(
 
     Args:
         source: tars (path, address, pattern, brace expansion, folder of tars, `pipe:COMMAND`), a folder of class folders, a
-            .csv, an .npz, a .parquet or a folder of such files, the folder of a published data set, or a function that gives
+            .csv, an .npz, a .parquet or a folder of them or of Arrow, the folder of a published data set, or a function that gives
             images (FILE.py:FUNCTION, package.module:function). A pipe's command is run, and so is a function: see
             `webdataset_tars` and `function`. From Python also what holds the images: a Dataset or DataLoader of PyTorch, a
             dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.given`).

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from extract.datasets.sample import DataError
 
 PARTS_KEPT = 4  # groups of rows that are in memory
 OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+")  # train-00000-of-00002
+EXPECTED = "a table of Parquet, or of Arrow as `datasets` saves it"
 
 
 class Table:
@@ -35,16 +37,10 @@ class Table:
     """
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str]):
-        self._files, self._columns, self._lock = files, list(columns), threading.Lock()
+        self._columns, self._lock = list(columns), threading.Lock()
         self._parts: OrderedDict[int, Any] = OrderedDict()
-        self._places: list[tuple[Path, int]] = []  # of each group of rows
-        sizes = []
-        for file in files:
-            with parsing(file, "a table in Parquet"):
-                metadata = _parquet().read_metadata(file)
-                self._places += [(file, group) for group in range(metadata.num_row_groups)]
-                sizes += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        self._ends: Int[np.ndarray, "_groups"] = np.cumsum(sizes, dtype=np.int64)
+        self._places = [(file, group, n) for file in files for group, n in enumerate(_sizes(file))]
+        self._ends: Int[np.ndarray, "_groups"] = np.cumsum([n for *_, n in self._places], dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -58,19 +54,41 @@ class Table:
         """A group of rows; threads that need the same wait for it."""
         with self._lock:
             if number not in self._parts:
-                file, group = self._places[number]
-                with parsing(file, "a table in Parquet"):
-                    self._parts[number] = _parquet().ParquetFile(file).read_row_group(group, columns=self._columns)
+                file, group, _ = self._places[number]
+                with parsing(file, EXPECTED):
+                    if _is_arrow(file):
+                        self._parts[number] = _stream(file).read_all()  # stays on the disk
+                    else:
+                        parquet = _package("parquet").ParquetFile(file)
+                        self._parts[number] = parquet.read_row_group(group, columns=self._columns)
                 while len(self._parts) > PARTS_KEPT:
                     self._parts.popitem(last=False)
             self._parts.move_to_end(number)
             return self._parts[number]
 
 
-def parquet(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
-    """Images of a table in Parquet, or of a folder of such files: a column of encoded images (`image`), with `label` and `id`.
+def _is_arrow(file: Path) -> bool:
+    return file.suffix.lower() == ".arrow"
 
-    Names of classes are those that Hugging Face writes into the file. Splits of a folder are in the names of its files:
+
+def _sizes(file: Path) -> list[int]:
+    """Rows of each group of a file."""
+    with parsing(file, EXPECTED):
+        if _is_arrow(file):
+            return [_stream(file).read_all().num_rows]
+        metadata = _package("parquet").read_metadata(file)
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def _stream(file: Path) -> Any:
+    return _package("ipc").open_stream(_package("lib").memory_map(str(file)))
+
+
+def tables(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
+    """Images of a .parquet, a folder of them, or a folder that `datasets.save_to_disk` has written: a column of encoded images
+    (`image`), with `label` and `id` where there are any.
+
+    Names of classes are those that Hugging Face writes into the files. Splits of a folder are in the names of its files:
     `data/train-00000-of-00002.parquet`, `test.parquet`. Images are in the table; a path in it is never followed.
 
     Raises:
@@ -84,7 +102,7 @@ def _opened(source: str, split: str | None) -> Given:
     place = Path(source)
     files = _files(place)
     if not files:
-        raise DataError(f"there is no .parquet {source!r}; expected a file, or a folder with train-00000-of-00001.parquet, …")
+        raise DataError(f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet, …")
     by_split: dict[str, list[Path]] = {}
     for file in files:
         by_split.setdefault(_split_of_file(file), []).append(file)
@@ -103,11 +121,11 @@ def _opened(source: str, split: str | None) -> Given:
 def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place] if place.is_file() else []
-    return sorted(file for pattern in ("*.parquet", "*/*.parquet") for file in place.glob(pattern))
+    return sorted(file for pattern in ("*.parquet", "*/*.parquet", "*.arrow") for file in place.glob(pattern))
 
 
 def _split_of_file(file: Path) -> str:
-    """By its name, or that of its folder for the numbered files of converted data sets; "" if neither says one."""
+    """By its name; "" if that is only a number."""
     if match := OF_SPLIT.fullmatch(file.stem):
         return match[1]
     return "" if file.stem.isdecimal() else file.stem
@@ -115,8 +133,8 @@ def _split_of_file(file: Path) -> str:
 
 def _features(file: Path) -> Mapping[str, Any]:
     """What the columns of a file are, in the words of Hugging Face."""
-    with parsing(file, "a table in Parquet with a column of images"):
-        schema = _parquet().read_schema(file)
+    with parsing(file, EXPECTED):
+        schema = _stream(file).schema if _is_arrow(file) else _package("parquet").read_schema(file)
         written = (schema.metadata or {}).get(b"huggingface")
         if written is not None and isinstance(features := json.loads(written)["info"]["features"], dict):
             return features
@@ -125,22 +143,22 @@ def _features(file: Path) -> Mapping[str, Any]:
     return {name: {"_type": "Image"} if name in encoded and (name in IMAGE or "struct" in types[name]) else {} for name in types}
 
 
-def _parquet() -> Any:
+def _package(name: str) -> Any:
+    """A module of pyarrow, which few need."""
     try:
-        from pyarrow import parquet
+        return import_module(f"pyarrow.{name}")
     except ImportError as error:
-        raise DataError(f"tables in Parquet are read by pyarrow, which is not installed ({error}): pip install pyarrow") from error
-    return parquet
+        raise DataError(
+            f"tables are read by pyarrow, which is not installed ({error}): pip install 'beyondcls[parquet]'"
+        ) from error
 
 
-def is_parquet(source: str) -> bool:
-    """Whether it is a .parquet, or a folder of them without images of its own."""
+def is_tables(source: str) -> bool:
+    """Whether it is a .parquet, or a folder of tables without images of its own."""
     place = Path(source)
     if not place.is_dir():
         return source.lower().endswith(".parquet")
-    return bool(_files(place)) and not any(
-        is_image(entry.name) for folder in (place, *filter(Path.is_dir, place.iterdir())) for entry in os.scandir(folder)
-    )
+    return bool(_files(place)) and not any(is_image(name) for _, _, names in os.walk(place) for name in names)
 
 
 def _example(shade: int) -> bytes:
@@ -151,13 +169,13 @@ def _example(shade: int) -> bytes:
     table = pyarrow.table({"image": images, "label": [1, 0], "id": ["b", "a"]})
     metadata = {"huggingface": json.dumps({"info": {"features": {**features, "id": {"_type": "Value", "dtype": "string"}}}})}
     file = io.BytesIO()
-    _parquet().write_table(table.replace_schema_metadata(metadata), file)
+    _package("parquet").write_table(table.replace_schema_metadata(metadata), file)
     return file.getvalue()
 
 
-PARQUET = Splitting(
-    parquet,
-    is_parquet,
+TABLES = Splitting(
+    tables,
+    is_tables,
     Example(
         {f"data/{split}-00000-of-00001.parquet": partial(_example, 40 * i) for i, split in enumerate(("train", "test"))},
         ("ape", "bee"),
