@@ -33,9 +33,7 @@ from store.writing.repair import salvage
 DEFAULTS = Settings()
 
 
-def extract(
-    encoder: Encoder, images: Any, out: str | Path, *, bars: Bars | None = None, **options: Any
-) -> FeatureStore | None:
+def extract(encoder: Encoder, images: Any, out: str | Path, *, bars: Bars | None = None, **options: Any) -> FeatureStore | None:
     """Write the feature set of `images` to `out`, or keep the one that is there, and open it.
 
     `create` in one call: for `update`, `extend` and `repair` make a `Request` first.

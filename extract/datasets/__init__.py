@@ -116,9 +116,7 @@ def open_images(
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
     if allow_outside and form != "csv":
-        raise DataError(
-            f"{name} is of form {form}, where no path may lead out; leave out --allow-outside, which is for a .csv"
-        )
+        raise DataError(f"{name} is of form {form}, where no path may lead out; leave out --allow-outside, which is for a .csv")
     pixels = Pixels(max_pixels=max_pixels)
     pixels.raise_limit()
     with opening_with(bars, allow_outside, data_arguments):

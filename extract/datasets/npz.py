@@ -87,7 +87,9 @@ def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.n
             file, begin = Path(str(archive.filename)), begin + _offset(archive, info)
         else:
             if nbytes > (free := shutil.disk_usage(unpacked).free):
-                raise ValueError(f"{member} has {nbytes:,} bytes unpacked, and {free:,} are free in {unpacked.parent}; set TMPDIR")
+                raise ValueError(
+                    f"{member} has {nbytes:,} bytes unpacked, and {free:,} are free in {unpacked.parent}; set TMPDIR"
+                )
             file, begin = unpacked / f"{len(list(unpacked.iterdir()))}", 0
             with file.open("wb") as out:
                 shutil.copyfileobj(content, out)

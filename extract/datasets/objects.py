@@ -98,7 +98,11 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
         return of_arrays({"image": thing[0], "label": thing[1]}, name)
     if _is_array(thing):
         return of_arrays({"image": thing}, name)
-    if _is_iterable_dataset(thing) or not (hasattr(thing, "__getitem__") and hasattr(thing, "__len__")) or isinstance(thing, str):
+    if (
+        _is_iterable_dataset(thing)
+        or not (hasattr(thing, "__getitem__") and hasattr(thing, "__len__"))
+        or isinstance(thing, str)
+    ):
         raise DataError(f"{name} has no items by number, as far as can be seen; {ONE_BY_ONE}")
     return Given(thing, _class_names(thing))
 

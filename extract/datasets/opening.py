@@ -15,9 +15,7 @@ _arguments: ContextVar[Mapping[str, Any] | None] = ContextVar("arguments", defau
 
 
 @contextmanager
-def opening_with(
-    bars: Bars | None, outside: bool = False, arguments: Mapping[str, Any] | None = None
-) -> Iterator[None]:
+def opening_with(bars: Bars | None, outside: bool = False, arguments: Mapping[str, Any] | None = None) -> Iterator[None]:
     """A context in which `opening_bar` shows these bars, and in which the functions below answer what is given here."""
     tokens = _bars.set(bars), _outside.set(outside), _arguments.set(arguments)
     try:

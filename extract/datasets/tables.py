@@ -48,7 +48,9 @@ class Table:
     def __getitem__(self, row: int) -> dict[str, Any]:
         number = int(np.searchsorted(self._ends, row, side="right"))
         part = self._part(number)
-        return {name: part.column(name)[row - int(self._ends[number]) + len(part)].as_py() for name in self._columns}
+        values = {name: part.column(name)[row - int(self._ends[number]) + len(part)].as_py() for name in self._columns}
+        # Of an image the bytes alone: a table from elsewhere could name any file.
+        return {name: value["bytes"] or b"" if isinstance(value, dict) else value for name, value in values.items()}
 
     def _part(self, number: int) -> Any:
         """A group of rows; threads that need the same wait for it."""
@@ -102,14 +104,18 @@ def _opened(source: str, split: str | None) -> Given:
     place = Path(source)
     files = _files(place)
     if not files:
-        raise DataError(f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet, …")
+        raise DataError(
+            f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet, …"
+        )
     by_split: dict[str, list[Path]] = {}
     for file in files:
         by_split.setdefault(_split_of_file(file), []).append(file)
     if place.is_file() and split is None:
         chosen = files
     else:
-        chosen = by_split[next(iter(by_split)) if split is None and len(by_split) == 1 else split_of(source, split, list(by_split))]
+        chosen = by_split[
+            next(iter(by_split)) if split is None and len(by_split) == 1 else split_of(source, split, list(by_split))
+        ]
     features = _features(chosen[0])
     names, class_names = columns_of(features, source)
     for file in chosen[1:]:
@@ -140,7 +146,9 @@ def _features(file: Path) -> Mapping[str, Any]:
             return features
         types = {column.name: str(column.type) for column in schema}
     encoded = {name for name, kind in types.items() if kind.startswith("struct<bytes: binary") or kind.endswith("binary")}
-    return {name: {"_type": "Image"} if name in encoded and (name in IMAGE or "struct" in types[name]) else {} for name in types}
+    return {
+        name: {"_type": "Image"} if name in encoded and (name in IMAGE or "struct" in types[name]) else {} for name in types
+    }
 
 
 def _package(name: str) -> Any:

@@ -37,7 +37,10 @@ def test_files(name: str, kind: str, tmp_path: Path) -> None:
         (("cat/",), "it holds no file"),
         (("train/dataset_info.json", "train/data-00000-of-00001.arrow"), "a data set of Hugging Face, .* --split train"),
         (("dataset_dict.json",), "a data set of Hugging Face"),
-        (("README.md", "data/main/train-00000-of-00002.parquet"), "files .parquet, each a table in Parquet; name .* the folder"),
+        (
+            ("README.md", "data/main/train-00000-of-00002.parquet"),
+            "files .parquet, each a table in Parquet; name .* the folder",
+        ),
         (("zarr.json", "patch/c/0"), "it is a feature set; name the images"),
         (("train/000.tar", "val/000.tar"), "tars in folders, e.g. train/000.tar; name the folder of one split: .*train"),
         (("list/images.csv",), "it has a .csv; name that: .*list/images.csv"),
