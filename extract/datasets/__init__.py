@@ -80,8 +80,8 @@ def open_images(
 
     Args:
         source: tars (path, address, pattern, brace expansion, folder of tars, `pipe:COMMAND`), a folder of class folders, a
-            .csv, an .npz, a .parquet or a folder of them or of Arrow, the folder of a published data set, or a function that gives
-            images (FILE.py:FUNCTION, package.module:function). A pipe's command is run, and so is a function: see
+            .csv, an .npz, a .parquet, a folder of .parquet or of Arrow, the folder of a published data set, or a function that
+            gives images (FILE.py:FUNCTION, package.module:function). A pipe's command is run, and so is a function: see
             `webdataset_tars` and `function`. From Python also what holds the images: a Dataset or DataLoader of PyTorch, a
             dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.given`).
         form: a name in DATASETS.

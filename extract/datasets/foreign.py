@@ -49,7 +49,7 @@ def foreign_folder(root: Path) -> str | None:
         return "it is a feature set; name the images that it was made of"
     ends = Counter(extension(name) for name in names)
     if names & HUGGING_FACE or "arrow" in ends:
-        return f"it is a data set of Hugging Face, saved by `datasets`; name one of its splits, e.g. --split train"
+        return "it is a data set of Hugging Face, saved by `datasets`; name one of its splits, e.g. --split train"
     if "tar" in ends:
         tar = min(file for file in files if extension(file.name) == "tar")
         return f"it has tars in folders, e.g. {tar.relative_to(root)}; name the folder of one split: {tar.parent}"

@@ -36,7 +36,6 @@ ID = ("id", "key", "__key__", "image_id")
 CHANNELS = (1, 3, 4)  # grey, colours, colours and transparency, which is dropped
 BATCH = 1024  # items that are asked for at a time while the set is opened
 ID_DIGITS = 16  # of a digest
-AS_PIXELS = "the encoder's own transform is applied, so give 8-bit pixels"
 
 
 @dataclass(frozen=True)
@@ -195,16 +194,11 @@ def image_set(source: str, items: Items, classes: Path | None = None) -> ImageSe
             problem = problem or "has no label"
         boxes = tuple(box for box in one.boxes if not box.problem)
         if label is not None and len(label) == 1:
-            boxes = tuple(replace_unknown(box, label[0]) for box in boxes)
+            boxes = tuple(box._replace(label=label[0]) if box.label < 0 else box for box in boxes)
         samples.append(Item(ids[row], label, file, 0, one.size, problem, boxes, one.digest, items, row))
     if not samples:
         raise DataError(f"{source} has no images; it has no items")
     return ImageSet(source, samples, names, multilabel=multilabel)
-
-
-def replace_unknown(box: Box, label: int) -> Box:
-    """A box with the class of its image, if its own is not known."""
-    return box._replace(label=label) if box.label < 0 else box
 
 
 def parts_of(item: Any) -> dict[str, Any]:
@@ -386,7 +380,8 @@ def encoded(image: Any) -> bytes:
     if hasattr(image, "__array__"):
         return _of_array(np.asarray(image), are_first=False)
     raise ValueError(
-        f"is a {type(image).__name__}, expected a picture of Pillow, an array or tensor of uint8, encoded bytes, or a pathlib.Path"
+        f"is a {type(image).__name__}, expected a picture of Pillow, an array or tensor of uint8, encoded bytes, or a path as "
+        "pathlib.Path"
     )
 
 
@@ -428,8 +423,8 @@ def _not_pixels(values: Shaped[np.ndarray, "..."]) -> str:
     if values.dtype.kind != "f":
         return f"has values of {values.dtype}, expected uint8; convert it, as 0 to 255 are black and white"
     lowest, highest = float(values.min(initial=0)), float(values.max(initial=0))
-    remedy = "leave ToTensor out" if 0 <= lowest and highest <= 1 else "leave ToTensor and Normalize out"
+    remedy = "leave ToTensor out" if lowest >= 0 and highest <= 1 else "leave ToTensor and Normalize out"
     return (
-        f"has values of {values.dtype}, {lowest:.3g} to {highest:.3g}, so it was transformed already; {AS_PIXELS}: {remedy}, or "
-        "where the file has such values, convert them yourself: (255 * image).round(), as uint8"
+        f"has values of {values.dtype}, {lowest:.3g} to {highest:.3g}, so it was transformed already; the encoder's own "
+        f"transform is applied, so give 8-bit pixels: {remedy}, or where files have such values, (255 * image).round() as uint8"
     )

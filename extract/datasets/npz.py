@@ -18,7 +18,7 @@ from extract.datasets.form import Example, Splitting
 from extract.datasets.image_set import ImageSet
 from extract.datasets.items import Given, Items, image_set
 from extract.datasets.listed import parsing
-from extract.datasets.objects import ARRAYS, arrays_by_split, of_arrays, split_of
+from extract.datasets.objects import arrays_by_split, of_arrays, split_of
 from extract.datasets.sample import DataError
 
 LOCAL = struct.Struct("<4s22xHH")  # the header before a member of a zip: what it begins with, bytes of its name and of its rest
@@ -46,8 +46,7 @@ def _opened(source: str, split: str | None) -> Given:
         by_split = arrays_by_split(list(members))
         if not by_split:
             raise DataError(
-                f"{source} has arrays {', '.join(members)[:200] or '(none)'}, but no images; call them {ARRAYS['image'][0]}s, or "
-                "x_train, x_test"
+                f"{source} has arrays {', '.join(members)[:200] or '(none)'}, but no images; call them images, or x_train, …"
             )
         chosen = by_split[split_of(source, split, list(by_split))]
         unpacked = TemporaryDirectory(prefix="beyondcls-")

@@ -40,7 +40,7 @@ class Table:
         self._columns, self._lock = list(columns), threading.Lock()
         self._parts: OrderedDict[int, Any] = OrderedDict()
         self._places = [(file, group, n) for file in files for group, n in enumerate(_sizes(file))]
-        self._ends: Int[np.ndarray, "_groups"] = np.cumsum([n for *_, n in self._places], dtype=np.int64)
+        self._ends: Int[np.ndarray, " groups"] = np.cumsum([n for *_, n in self._places], dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0

@@ -40,8 +40,8 @@ def images_of(params: Mapping[str, Any], dataset: str, split: str | None) -> dic
         options["ids"] = f"{folder}/{values['train_ids']}"
     if not isinstance(arguments := options.get("data_arguments", {}), Mapping):
         raise BeyondClsError(
-            f"the data_arguments of data set {dataset!r} in the parameter file are {arguments!r}, expected names and values, e.g. "
-            "{year: 2021}"
+            f"the data_arguments of data set {dataset!r} in the parameter file are {arguments!r}, expected names and values, "
+            "e.g. {year: 2021}"
         )
     for name, value in options.items():
         if name == "data_arguments":

@@ -139,10 +139,7 @@ class TestEveryForm:
         names_in_set = open_images(source, form, split=split or None).classes or []
         names = write_text(tmp_path / "names.txt", *names_in_set, "one more")
         if not isinstance(entry, Plain):
-            with pytest.raises(
-                DataError,
-                match=rf"{form if isinstance(entry, Published) else ''}.* names its classes itself; leave out --classes '.*names\.txt'",
-            ):
+            with pytest.raises(DataError, match=r"names its classes itself; leave out --classes '.*names\.txt'"):
                 open_images(source, form, names, split)
         else:
             assert open_images(source, form, names).classes == [*names_in_set, "one more"]

@@ -21,7 +21,7 @@ from extract.datasets import Box, DataError, ImageSet, open_images
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.extracting import extract
-from tests.extract.pictures import picture, write_file
+from tests.extract.pictures import picture, write_file, write_text
 from tests.extract.tiny import tiny_encoder
 
 N, NAMES = 12, ("ape", "bee", "cat")
@@ -35,10 +35,8 @@ IDS = [f"{NAMES[i % 3]}/{i:02d}" for i in range(N)]  # as in a folder
 class Pictures(Dataset):
     """What people write; `of` makes an item of a number."""
 
-    classes = list(NAMES)
-
     def __init__(self, of: Callable[[int], Any], n: int = N):
-        self.of, self.n = of, n
+        self.of, self.n, self.classes = of, n, list(NAMES)
 
     def __len__(self) -> int:
         return self.n
@@ -439,8 +437,7 @@ class TestAgain:
         random = np.random.default_rng(0)
         images = open_images(Pictures(lambda row: (np.roll(PIXELS[row], random.integers(1, 9), 0), 0)))
         with pytest.raises(BeyondClsError, match=r"item 4 of Pictures is another image .* leave random transforms out"):
-            for _ in range(9):
-                images.image(4)
+            [images.image(4) for _ in range(9)]
 
 
 class TestNpz:
@@ -450,7 +447,9 @@ class TestNpz:
             ("m", ("train_images", "train_labels"), ("val_images", "val_labels")),
         ):
             np.savez(
-                tmp_path / name, **dict(zip(train, (PIXELS[:8], LABELS[:8]))), **dict(zip(test, (PIXELS[8:], LABELS[8:, None])))
+                tmp_path / name,
+                **dict(zip(train, (PIXELS[:8], LABELS[:8]), strict=False)),
+                **dict(zip(test, (PIXELS[8:], LABELS[8:, None]), strict=False)),
             )
             sets = [open_images(tmp_path / f"{name}.npz", split=split) for split in ("train", "test")]
             assert [len(images) for images in sets] == [8, 4]
@@ -474,7 +473,7 @@ class TestNpz:
     def test_a_cut_file(self, tmp_path: Path) -> None:
         whole = Path(of_npz(tmp_path)).read_bytes()
         for n in (0, 10, len(whole) // 2, len(whole) - 10):
-            with pytest.raises(DataError, match="a.npz is not as expected"):
+            with pytest.raises(DataError, match=r"a\.npz is not as expected"):
                 open_images(str(write_file(tmp_path / "a.npz", whole[:n])))
         with pytest.raises(DataError, match=r"there is no split 'dev'|has no splits, so there is no 'dev'; leave out --split"):
             open_images(str(write_file(tmp_path / "a.npz", whole)), split="dev")
@@ -533,8 +532,13 @@ class TestFunction:
             open_images(f"{file}:{name}")
 
     def test_split_and_arguments_are_passed(self, tmp_path: Path) -> None:
-        text = "import numpy as np\ndef make(split, n=1):\n    return np.full((n, 4, 4, 3), {'a': 7, 'b': 9}[split], np.uint8) + np.arange(n, dtype=np.uint8)[:, None, None, None]\n"
-        source = f"{write_file(tmp_path / 'mine.py', text.encode())}:make"
+        lines = (
+            "import numpy as np",
+            "def make(split, n=1):",
+            "    shades = {'a': 7, 'b': 9}[split] + np.arange(n, dtype=np.uint8)",
+            "    return np.zeros((n, 4, 4, 3), np.uint8) + shades[:, None, None, None]",
+        )
+        source = f"{write_text(tmp_path / 'mine.py', *lines)}:make"
         images = open_images(source, split="b", data_arguments={"n": 3})
         assert [np.asarray(images.image(row))[0, 0, 0] for row in range(3)] == [9, 10, 11]
         with pytest.raises(DataError, match=r"mine\.py:make fails .*split"):
@@ -546,5 +550,5 @@ class TestFunction:
         )
         monkeypatch.syspath_prepend(tmp_path)
         assert len(open_images("own_images:make")) == 1
-        with pytest.raises(DataError, match="'no.such:make' names no function: No module named 'no'"):
+        with pytest.raises(DataError, match=r"'no\.such:make' names no function: No module named 'no'"):
             open_images("no.such:make")
