@@ -21,6 +21,12 @@ def is_custom(name: str) -> bool:
     return ".py:" in name
 
 
+def file_of(name: str) -> str | None:
+    """The file of FILE.py:NAME; None for another name."""
+    file, colon, _ = name.rpartition(":")
+    return file if colon and file.endswith(".py") else None
+
+
 def module_of(name: str) -> ModuleType:
     """The module that running the file of FILE.py:NAME gives; once as long as it is unchanged: trust it before you name it.
 

@@ -351,7 +351,8 @@ def _boxes(boxes: Any, label: Any) -> tuple[Box, ...]:
     labels = label if isinstance(label, tuple) and len(label) == len(corners) else [-1] * len(corners)
     if any(isinstance(one, str) for one in labels):
         raise ValueError("has boxes whose labels are names; give class numbers, and names as `classes`")
-    return tuple(Box(*map(float, four), int(one)) for four, one in zip(corners, labels, strict=True))
+    sides = [tuple(map(float, four)) for four in corners]
+    return tuple(Box(x0, y0, x1, y1, int(one)) for (x0, y0, x1, y1), one in zip(sides, labels, strict=True))
 
 
 def encoded(image: Any) -> bytes:

@@ -32,9 +32,9 @@ def main(
         BeyondClsError: there are no such images, or they look like two data sets.
     """
     from extract.datasets import form_of
-    from pipelines.parameters.groups import file_of
     from pipelines.parameters.images import images_of, is_missing
     from pipelines.parameters.params import read_params
+    from store.user_code import file_of
 
     splits = [images_of(read_params(params), dataset, split) for split in ("train", "test")]
     data = str(splits[0]["data"])

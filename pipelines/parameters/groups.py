@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.params import section
 from store.format.names import kind_of
+from store.user_code import file_of
 
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
@@ -51,12 +52,6 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
                     f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
                     f"only {' and '.join(kinds)}; move it to {right}"
                 )
-
-
-def file_of(name: str) -> str | None:
-    """The file of FILE.py:NAME; None for what is in a registry."""
-    file, colon, _ = name.rpartition(":")
-    return file if colon and file.endswith(".py") else None
 
 
 def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:

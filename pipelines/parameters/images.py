@@ -7,10 +7,10 @@ from typing import Any
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.dense import SECTION, dense_datasets, dense_section
 from pipelines.parameters.features import IMAGES
-from pipelines.parameters.groups import file_of
 from pipelines.parameters.params import check_type
 from store import BeyondClsError
 from store.errors import unknown
+from store.user_code import file_of
 
 
 def images_of(params: Mapping[str, Any], dataset: str, split: str | None) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.parameters.datasets import datasets_of
-from pipelines.parameters.groups import file_of
 from pipelines.parameters.images import images_of, is_missing
 from pipelines.parameters.params import read_params
 from pipelines.report.collect import Folders
 from pipelines.report.dense_images import of_params
 from store import BeyondClsError
+from store.user_code import file_of
 
 PARAMS = "params.yaml"
 COMPOSED = "composed"  # photographs with known boxes, by data set
