@@ -8,7 +8,8 @@ from typing import Any
 
 from extract.datasets.form import Example, Splitting
 from extract.datasets.image_set import ImageSet
-from extract.datasets.items import Given, Items, image_set
+from extract.datasets.item_set import image_set
+from extract.datasets.items import Given, Items
 from extract.datasets.objects import given
 from extract.datasets.opening import arguments_of_function
 from extract.datasets.sample import DataError

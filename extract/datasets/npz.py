@@ -16,7 +16,8 @@ from numpy.lib import format as npy
 
 from extract.datasets.form import Example, Splitting
 from extract.datasets.image_set import ImageSet
-from extract.datasets.items import Given, Items, image_set
+from extract.datasets.item_set import image_set
+from extract.datasets.items import Given, Items
 from extract.datasets.listed import parsing
 from extract.datasets.objects import arrays_by_split, of_arrays, split_of
 from extract.datasets.sample import DataError

@@ -9,14 +9,17 @@ from typing import Any
 
 from extract.datasets.form import chosen_split
 from extract.datasets.image_set import ImageSet
-from extract.datasets.items import ID, IMAGE, LABEL, Given, Items, first_of, image_set
+from extract.datasets.item_set import image_set
+from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, Given, Items, first_of
 from extract.datasets.sample import DataError
 from store.errors import BeyondClsWarning
 
+PARTS = ("image", "label", "id", "segmentation")
 ARRAYS = {
     "image": (*IMAGE, "images", "x", "data", "arr_0"),
     "label": (*LABEL, "y", "targets", "arr_1"),
     "id": (*ID, "ids", "keys"),
+    "segmentation": (*SEGMENTATION, "masks", "label_maps"),
     "classes": ("classes", "class_names", "label_names"),
 }
 ONE_BY_ONE = (
@@ -30,7 +33,7 @@ class Columns:
     """Rows of a table, or of arrays that are as long as one another.
 
     Attributes:
-        columns: by part (image, label, id).
+        columns: by part, as PARTS has them.
         held: what must live as long, such as a folder of temporary files.
     """
 
@@ -46,7 +49,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Renamed:
-    """Rows of a table whose columns have names of their own; `names`: by part (image, label, id)."""
+    """Rows of a table whose columns have names of their own; `names`: by part."""
 
     rows: Any
     names: Mapping[str, str]
@@ -77,7 +80,7 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
     Args:
         thing: a Dataset of PyTorch with numbered items; a DataLoader, of which the dataset alone is taken; a dataset of Hugging
             Face; a list; an array [N, H, W, 3], [N, 3, H, W] or [N, H, W] of uint8, or (images, labels); or a mapping of
-            arrays or lists by name (images, labels, ids, classes), or of any of these by split, with `classes` beside them.
+            arrays or lists by name (images, labels, ids, masks, classes), or of any of these by split, with `classes` beside them.
         name: for messages.
         split: in a mapping; other things have none.
 
@@ -111,7 +114,7 @@ def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Give
     """Images in arrays, with labels and ids as long.
 
     Args:
-        arrays: by part: image, label, id, classes; or lists.
+        arrays: by part, as PARTS has them, and `classes`; or lists.
         held: as for `Columns`.
 
     Raises:
@@ -124,7 +127,7 @@ def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Give
             f"the images of {name} have shape {shape}, expected [N, H, W, 3], [N, 3, H, W] or [N, H, W]; of a single image "
             "make one of these: image[None]"
         )
-    columns = {part: arrays[part] for part in ("image", "label", "id") if arrays.get(part) is not None}
+    columns = {part: arrays[part] for part in PARTS if arrays.get(part) is not None}
     if unequal := {part: len(column) for part, column in columns.items() if len(column) != len(images)}:
         part, n = next(iter(unequal.items()))
         raise DataError(f"{name} has {len(images):,} images, but {n:,} of {part}; give one for each image")
@@ -215,7 +218,7 @@ def _of_hugging_face(dataset: Any, name: str) -> Given:
 
 
 def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], list[str] | None]:
-    """Columns by part (image, label, id) of a table, and the names of its classes.
+    """Columns by part (image, label, id, segmentation) of a table, and the names of its classes.
 
     Args:
         features: of its columns, as Hugging Face writes them into files: {"image": {"_type": "Image"}, "label": {"_type":
@@ -230,12 +233,14 @@ def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], 
     if image is None:
         among = f"has several columns of images: {', '.join(images)}" if images else f"has columns {', '.join(features)}"
         raise DataError(f"{name} {among}; expected images in one that is called image: rename_column does that")
+    maps = first_of((*SEGMENTATION, *LABEL), [column for column in images if column != image])
     coded = [column for column, feature in features.items() if _class_label(feature) is not None]
-    label = first_of(LABEL, features) or (coded[0] if len(coded) == 1 else None)
+    label = first_of(LABEL, [column for column in features if column != maps]) or (coded[0] if len(coded) == 1 else None)
     if label is None and coded:
         raise DataError(f"{name} has several columns of classes: {', '.join(coded)}; rename the one that is meant to label")
     key = first_of(ID, features)
-    names = {part: column for part, column in (("image", image), ("label", label), ("id", key)) if column is not None}
+    found = {"image": image, "label": label, "id": key, "segmentation": maps}
+    names = {part: column for part, column in found.items() if column is not None}
     classes = None if label is None else _class_label(features[label])
     return names, classes
 

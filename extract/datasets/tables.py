@@ -18,7 +18,8 @@ from jaxtyping import Int
 from extract.datasets.form import Example, Splitting
 from extract.datasets.formats import is_image
 from extract.datasets.image_set import ImageSet
-from extract.datasets.items import IMAGE, Given, Items, image_set
+from extract.datasets.item_set import image_set
+from extract.datasets.items import IMAGE, Given, Items
 from extract.datasets.listed import parsing
 from extract.datasets.objects import Renamed, columns_of, split_of
 from extract.datasets.sample import DataError

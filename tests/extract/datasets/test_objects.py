@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -552,3 +552,66 @@ class TestFunction:
         assert len(open_images("own_images:make")) == 1
         with pytest.raises(DataError, match=r"'no\.such:make' names no function: No module named 'no'"):
             open_images("no.such:make")
+
+
+class TestLabelMaps:
+    """Beside images, as sets for segmentation give them."""
+
+    CLASSES: ClassVar = ["sky", "tree"]
+    MAP: ClassVar = np.where(np.arange(36) < 20, np.where(np.arange(40)[:, None] < 9, 1, 0), 255).astype(np.uint8)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            Image.fromarray,
+            torch.from_numpy,
+            lambda labels: labels.astype(np.int64)[None],
+            lambda labels: np.where(labels == 255, -1, labels.astype(int)),
+            lambda labels: {"bytes": encoded_png(labels), "path": None},
+        ],
+        ids=["picture", "tensor", "1HW", "-1", "bytes"],
+    )
+    def test_forms(self, change: Callable[[np.ndarray], Any], tmp_path: Path) -> None:
+        items = [{"image": PIXELS[0], "mask": change(self.MAP)}, {"image": PIXELS[1], "mask": change(0 * self.MAP)}]
+        images = open_images({"train": items, "classes": self.CLASSES}, split="train")
+        assert ([sample.labels for sample in images.samples], images.classes) == ([(0, 1), (0,)], self.CLASSES)
+        np.testing.assert_array_equal(images.truths["segmentation"].label_map(images.samples[0]), self.MAP.view(np.int8))
+        again = pickle.loads(pickle.dumps(images))
+        assert again.truth_columns("segmentation").digest(self.CLASSES) == images.truth_columns("segmentation").digest(
+            self.CLASSES
+        )
+        store = extract(tiny_encoder(), images, tmp_path / "f", statistics=())
+        assert store.spec.truths.keys() == {"segmentation"}
+
+    def test_arrays(self) -> None:
+        images = open_images({"images": PIXELS, "masks": np.stack([self.MAP] * N), "classes": self.CLASSES})
+        assert images.samples[2].labels == (0, 1)
+
+    def test_pairs_of_image_and_map(self) -> None:
+        images = open_images(Pictures(lambda row: (PIXELS[row], Image.fromarray(self.MAP))))
+        assert images.samples[2].labels == (0, 1)
+
+    @pytest.mark.parametrize(
+        ("item", "message"),
+        [
+            ({"mask": MAP[:9]}, r"its label map has 36 x 9 pixels \(width x height\), its image 36 x 40"),
+            ({"mask": MAP + 7}, r"its label map has the value \d+ in .* expected 0 to 1, 255"),
+            ({"mask": MAP / 255}, r"its label map is an array \[40, 36\] of float64"),
+        ],
+    )
+    def test_problems(self, item: dict[str, Any], message: str) -> None:
+        images = open_images({"a": [{"image": PIXELS[0], **item}], "classes": self.CLASSES}, split="a")
+        assert re.search(message, images.samples[0].problem or "")
+
+    def test_what_a_user_should_do(self) -> None:
+        with pytest.raises(DataError, match="list has label maps, but no names of classes; give them as `classes`"):
+            open_images([(PIXELS[0], self.MAP)])
+        both = {"image": PIXELS[0], "mask": self.MAP, "label": 1}
+        with pytest.raises(DataError, match="and other labels beside them; leave these out"):
+            open_images({"a": [both], "classes": self.CLASSES}, split="a")
+
+
+def encoded_png(values: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
