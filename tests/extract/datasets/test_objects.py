@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -228,6 +229,7 @@ def test_a_dataset_is_asked_for_one_item_at_a_time() -> None:
     def item(row: int) -> Any:
         assert not busy
         busy.append(row)
+        time.sleep(1e-3)  # another thread has its turn
         try:
             return PICTURES[row], row % 3
         finally:
@@ -311,6 +313,13 @@ class TestPixels:
     def test_grey(self, image: Any) -> None:
         [shown] = [np.asarray(open_images([{"image": image}]).image(0))]
         np.testing.assert_array_equal(shown, np.repeat(PIXELS[0][..., :1], 3, 2))
+
+    def test_where_colours_could_be_first_or_last(self) -> None:
+        """A tensor has them first, an array last."""
+        values = np.arange(3 * 5 * 3, dtype=np.uint8).reshape(3, 5, 3)
+        tensor, array = (np.asarray(open_images([{"image": one}]).image(0)) for one in (torch.from_numpy(values), values))
+        np.testing.assert_array_equal(tensor, values.transpose(1, 2, 0))
+        np.testing.assert_array_equal(array, values)
 
     def test_transparency_is_dropped(self) -> None:
         image = np.dstack([PIXELS[0], PIXELS[0][..., 0]])
