@@ -489,6 +489,10 @@ class TestNpz:
 
 
 class TestTables:
+    def test_the_test_set_may_be_called_validation(self, tmp_path: Path) -> None:
+        Path(of_parquet(tmp_path), "train-00000-of-00002.parquet").rename(tmp_path / "validation-00000-of-00001.parquet")
+        assert [len(open_images(str(tmp_path), split=split)) for split in ("train", "test", "validation")] == [7, 5, 5]
+
     def test_a_path_in_a_table_is_not_followed(self, tmp_path: Path) -> None:
         pyarrow = pytest.importorskip("pyarrow")
         from pyarrow import parquet
