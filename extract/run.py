@@ -15,7 +15,7 @@ import numpy as np
 from extract.annotations import is_annotation, stale_annotations
 from extract.attributes import attributes_of, is_current, training_difference
 from extract.compatible import check_extension
-from extract.datasets import ImageSet
+from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.existing import SHARED_REMEDY, Comparison, occupied_message, open_existing, open_replaceable
 from extract.older import pooling_note
@@ -33,14 +33,13 @@ from store.writing.repair import salvage
 DEFAULTS = Settings()
 
 
-def extract(
-    encoder: Encoder, images: ImageSet, out: str | Path, *, bars: Bars | None = None, **options: Any
-) -> FeatureStore | None:
+def extract(encoder: Encoder, images: Any, out: str | Path, *, bars: Bars | None = None, **options: Any) -> FeatureStore | None:
     """Write the feature set of `images` to `out`, or keep the one that is there, and open it.
 
     `create` in one call: for `update`, `extend` and `repair` make a `Request` first.
 
     Args:
+        images: an `ImageSet`, or what `open_images` takes: the name of a source, a Dataset of PyTorch, arrays, …
         bars: shows the progress, as `beyondcls.progress_bar` does; in place of the option `progress`.
         options: arguments of `Request.resolve` (blocks, statistics, maps, views, dtype, shard_rows) and of `Settings`
             (batch_size, workers, on_error, progress, …).
@@ -53,6 +52,8 @@ def extract(
         StoreError: as `create`.
         BeyondClsError: an option that cannot be.
     """
+    if not isinstance(images, ImageSet):
+        images = open_images(images, bars=bars)
     of_settings = {field.name for field in fields(Settings)} & options.keys()
     request = Request.resolve(encoder, images, **{name: options[name] for name in options.keys() - of_settings})
     settings = Settings(**{name: options[name] for name in of_settings})

@@ -181,10 +181,11 @@ def _groups(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises:
         BeyondClsError: there is no such aggregator.
     """
-    from pipelines.parameters.groups import GROUPS, file_of, group_of
+    from pipelines.parameters.groups import GROUPS, group_of
     from probe.aggregators import AGGREGATORS
     from store import BeyondClsError
     from store.errors import unknown
+    from store.user_code import file_of
 
     groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
     for aggregator in heads:

@@ -4,12 +4,14 @@ import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from store.errors import BeyondClsError
 
@@ -17,6 +19,12 @@ from store.errors import BeyondClsError
 def is_custom(name: str) -> bool:
     """Whether a name is FILE.py:NAME."""
     return ".py:" in name
+
+
+def file_of(name: str) -> str | None:
+    """The file of FILE.py:NAME; None for another name."""
+    file, colon, _ = name.rpartition(":")
+    return file if colon and file.endswith(".py") else None
 
 
 def module_of(name: str) -> ModuleType:
@@ -27,6 +35,30 @@ def module_of(name: str) -> ModuleType:
     """
     with explained(name, f"{name.rpartition(':')[0]} cannot be imported"):
         return _module(_path(name), custom_digest(name))
+
+
+def function_of(name: str, kind: str, returns: str, or_else: str = "") -> Callable[..., Any]:
+    """The function of FILE.py:FUNCTION or package.module:function.
+
+    Args:
+        kind: what it is to name, for messages, e.g. encoder.
+        returns: what the function is to return.
+        or_else: what else could be named, e.g. "a library, ".
+
+    Raises:
+        BeyondClsError: no such file, module or function, or an error in it.
+    """
+    place, _, thing = name.rpartition(":")
+    try:
+        module = module_of(name) if is_custom(name) else import_module(place)
+    except ImportError as error:
+        raise BeyondClsError(
+            f"{name!r} names no {kind}: {error}; expected {or_else}FILE.py, or a module that can be imported"
+        ) from error
+    function = getattr(module, thing, None)
+    if not callable(function):
+        raise BeyondClsError(f"{place} has no function {thing!r}, expected one that returns {returns}")
+    return function
 
 
 def custom_digest(name: str) -> str:

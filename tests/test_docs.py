@@ -37,7 +37,7 @@ WRITTEN = (
 )  # by docs/conf.py
 # What is not a command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
 OTHERS = ("pip", "make", "dvc", "git")
-FILES = ("# heads/gem.py", "# mine.py")  # blocks that are files
+FILES = ("# heads/gem.py", "# mine.py", "# photographs.py")  # blocks that are files
 PYTHON = (
     ("README.md", 'open_store("features/mae-val")'),
     ("docs/using-a-probe.md", "online("),

@@ -1,6 +1,9 @@
 """Data sets by form: forms of any images, and published data sets. One file for each, or for several of a kind."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from extract.datasets.ade20k import ADE20K
 from extract.datasets.camvid import CAMVID
@@ -12,27 +15,34 @@ from extract.datasets.coco_stuff import COCO_STUFF
 from extract.datasets.csv_table import CSV
 from extract.datasets.cub import CUB
 from extract.datasets.food101 import FOOD101
-from extract.datasets.form import Plain, Published
+from extract.datasets.form import Plain, Published, Splitting
+from extract.datasets.function import FUNCTION
 from extract.datasets.image_folder import FOLDER
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.map_folder import MAP_FOLDER
+from extract.datasets.npz import NPZ
 from extract.datasets.nus_wide import NUS_WIDE
+from extract.datasets.objects import images_of_object, name_of
 from extract.datasets.opening import opening_with
 from extract.datasets.pets import PETS
 from extract.datasets.pixels import Pixels
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
+from extract.datasets.tables import TABLES
 from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS
 from store.bars import Bars
 from store.errors import unknown
 from store.loading.select import read_ids, rows_named
 
-DATASETS: dict[str, Plain | Published] = {
+DATASETS: dict[str, Plain | Splitting | Published] = {
     "tars": TARS,
     "folder": FOLDER,
     "csv": CSV,
+    "function": FUNCTION,
+    "npz": NPZ,
+    "tables": TABLES,
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
     "coco": COCO,
@@ -54,7 +64,7 @@ DATASETS: dict[str, Plain | Published] = {
 
 
 def open_images(
-    source: str,
+    source: Any,
     form: str | None = None,
     classes: Path | None = None,
     split: str | None = None,
@@ -64,43 +74,60 @@ def open_images(
     allow_outside: bool = False,
     max_pixels: int | None = None,
     ids: Path | str | None = None,
+    data_arguments: Mapping[str, Any] | None = None,
 ) -> ImageSet:
     """Images of a source; its form is recognised by its files unless given.
 
     Args:
         source: tars (path, address, pattern, brace expansion, folder of tars, `pipe:COMMAND`), a folder of class folders, a
-            .csv, or the folder of a published data set. A pipe's command is run: see `webdataset_tars`.
+            .csv, an .npz, a .parquet, a folder of .parquet or of Arrow, the folder of a published data set, or a function that
+            gives images (FILE.py:FUNCTION, package.module:function). A pipe's command is run, and so is a function: see
+            `webdataset_tars` and `function`. From Python also what holds the images: a Dataset or DataLoader of PyTorch, a
+            dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.given`).
         form: a name in DATASETS.
         classes: file of class names, one a line; published data sets have their own.
-        split: of a published data set; of other folders, the folder of that name in it, such as train.
+        split: of a published data set, of arrays or tables that have several, and of what a function gives; of other folders,
+            the folder of that name in it, such as train.
         bars: (what, total, unit) to a context that gives a function to report progress by, of what takes long.
         allow_left_out: go on where more than a few of the images that are there cannot be taken (`ImageSet.left_out`).
         allow_outside: let paths of a .csv lead out of its folder. Only for a list that you wrote: others could name any file.
         max_pixels: of the largest image that is decoded; by default Pillow's limit, which guards against files that unpack to
             more than memory holds.
         ids: file that lists the images to take, an id or file name a line; they stay in the order of the source.
+        data_arguments: of a function that gives the images.
 
     Raises:
         StoreError: `ids` cannot be read, or names images that are not there, or one twice.
         DataError: unknown form or split, no such source, no images, or too many that are left out.
     """
-    form, source, split = _locate(source, form, split)
-    if form not in DATASETS:
-        raise DataError(unknown("form of data set", form, DATASETS))
+    is_named = isinstance(source, str | os.PathLike)
+    name = str(source) if is_named else name_of(source)
+    if is_named:
+        form, source, split = _locate(name, form, split)
+    elif form is not None:
+        raise DataError(f"{name} is no place where images of form {form!r} are, but holds them itself; leave form out")
+    if is_named and form not in DATASETS:
+        raise DataError(unknown("form of data set", str(form), DATASETS))
+    if data_arguments and form != "function":
+        raise DataError(
+            f"data_arguments are {dict(data_arguments)}, but no function gives these images; leave them out, or name one: "
+            "FILE.py:FUNCTION"
+        )
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
     if allow_outside and form != "csv":
-        raise DataError(
-            f"{source} is of form {form}, where no path may lead out; leave out --allow-outside, which is for a .csv"
-        )
+        raise DataError(f"{name} is of form {form}, where no path may lead out; leave out --allow-outside, which is for a .csv")
     pixels = Pixels(max_pixels=max_pixels)
     pixels.raise_limit()
-    with opening_with(bars, allow_outside):
-        images = DATASETS[form].images(form, source, classes, split)
+    with opening_with(bars, allow_outside, data_arguments):
+        if form is not None:
+            images = DATASETS[form].images(form, source, classes, split)
+        else:
+            images = images_of_object(source, classes, split)
     if not allow_left_out:
-        images.left_out.check(source, len(images))
+        images.left_out.check(images.source, len(images))
     if ids is not None:
-        named = rows_named([sample.id for sample in images.samples], read_ids(Path(ids)), source)
+        named = rows_named([sample.id for sample in images.samples], read_ids(Path(ids)), images.source)
         images = images.part(sorted(map(int, named)))
     return images.with_pixels(pixels)
 
@@ -135,12 +162,15 @@ def _recognise(source: str) -> str:
     if source.startswith(PIPE) or "://" in source:
         return "tars"
     folder = Path(source)
+    seen = [name for name, form in DATASETS.items() if isinstance(form, Splitting) and form.recognises(source)]
+    if seen and not folder.is_dir():
+        return seen[0]
     if not folder.is_dir():
         return "csv" if folder.suffix.lower() == ".csv" else "tars" if ".tar" in source else "folder"
     published = [name for name, form in DATASETS.items() if isinstance(form, Published) and form.is_seen_in(folder)]
     if len(published) > 1:
         raise DataError(f"{source} looks like {' and like '.join(published)}; say which with --form")
-    return published[0] if published else "tars" if any(folder.glob("*.tar")) else "folder"
+    return (published or (["tars"] if any(folder.glob("*.tar")) else seen) or ["folder"])[0]
 
 
 __all__ = ["DATASETS", "Box", "DataError", "ImageSet", "Sample", "form_of", "open_images"]

@@ -12,7 +12,7 @@ from extract.datasets.classes import Labels
 from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_codes import Indices
-from extract.datasets.label_maps import LabelMaps, segmented
+from extract.datasets.label_maps import VOID_INDEX, LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text
 from extract.datasets.opening import is_outside_allowed
 from extract.datasets.sample import Box, DataError
@@ -21,7 +21,7 @@ from store.format.classes import whole_number
 CORNERS = ("x0", "y0", "x1", "y1")
 NONE = -1  # class of a box that is not known
 SEPARATORS = ("|", "\t", ",", "/", " ")  # that are in use elsewhere
-MAP_NAMES, VOID_INDEX = "segmentation-classes.txt", 255  # of label maps
+MAP_NAMES = "segmentation-classes.txt"  # of label maps
 
 
 def csv_table(source: str, classes: Path | None = None) -> ImageSet:

@@ -14,9 +14,10 @@ LIST = "a list is read as a .csv with columns id, path and label; write it so"
 KINDS = {
     **dict.fromkeys(("zip", "7z", "rar"), ("an archive", UNPACK)),
     **dict.fromkeys(("gz", "tgz", "bz2", "xz", "zst"), ("compressed", f"{UNPACK}, or the tar that it is of")),
-    "parquet": ("a table in Parquet", EXPORT),
-    "arrow": ("a table of Hugging Face datasets", EXPORT),
-    **dict.fromkeys(("npz", "npy", "h5", "hdf5", "mat", "pkl", "pickle", "pt", "pth"), ("a file of arrays", EXPORT)),
+    "parquet": ("a table in Parquet", "name it, or the folder that it is in, without --form"),
+    "arrow": ("a table of Hugging Face datasets", "name the folder that it is in, without --form"),
+    "npz": ("a file of arrays", "name it, without --form"),
+    **dict.fromkeys(("npy", "h5", "hdf5", "mat", "pkl", "pickle", "pt", "pth"), ("a file of arrays", EXPORT)),
     **dict.fromkeys(("tfrecord", "rec", "beton", "mdb", "lmdb", "sqlite", "db"), ("a database of another program", EXPORT)),
     **dict.fromkeys(("json", "jsonl", "txt", "tsv", "xlsx", "xls"), ("a text or table", LIST)),
     **dict.fromkeys(("mp4", "avi", "mov", "mkv", "webm"), ("a video", f"save its frames; {EXPORT}")),
@@ -48,7 +49,7 @@ def foreign_folder(root: Path) -> str | None:
         return "it is a feature set; name the images that it was made of"
     ends = Counter(extension(name) for name in names)
     if names & HUGGING_FACE or "arrow" in ends:
-        return f"it is a data set of Hugging Face, saved by `datasets`: load_from_disk reads it; {EXPORT}"
+        return "it is a data set of Hugging Face, saved by `datasets`; name one of its splits, e.g. --split train"
     if "tar" in ends:
         tar = min(file for file in files if extension(file.name) == "tar")
         return f"it has tars in folders, e.g. {tar.relative_to(root)}; name the folder of one split: {tar.parent}"

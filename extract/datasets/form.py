@@ -1,6 +1,6 @@
 """How images of one form are opened, how the form is recognised, and what it looks like."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,22 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.sample import DataError
 
 # Splits that a pipeline asks for, and other names for them: where the labels of test images are secret, val is the test set.
-ALTERNATIVES = {"train": ("trainval", "train2017"), "test": ("val", "val2017")}
+ALTERNATIVES = {"train": ("trainval", "train2017"), "test": ("val", "val2017", "validation")}
+
+
+def chosen_split(name: str, split: str | None, splits: Sequence[str]) -> str:
+    """The split that is meant, of those that there are.
+
+    Raises:
+        DataError: none was asked for, or there is none of this name.
+    """
+    if split not in splits:
+        split = next((other for other in ALTERNATIVES.get(split or "", ()) if other in splits), split)
+    if split not in splits:
+        problem = "there is no split" if split is None else f"there is no split {split!r}"
+        raise DataError(f"{problem} of {name}; give --split {' or '.join(splits)}")
+    assert split is not None
+    return split
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,28 @@ class Plain:
 
 
 @dataclass(frozen=True)
+class Splitting:
+    """A form of any images that may hold several splits, and names of classes. `open(source, classes, split)`.
+
+    Attributes:
+        recognises: whether a source, by its name or as a folder, is of this form.
+        example: of what it holds.
+    """
+
+    open: Callable[[str, Path | None, str | None], ImageSet]
+    recognises: Callable[[str], bool]
+    example: Example
+
+    def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
+        """Open the images.
+
+        Raises:
+            DataError: as `open`.
+        """
+        return self.open(source, classes, split)
+
+
+@dataclass(frozen=True)
 class Published:
     """A data set as it is published: a folder with files of known names, which hold the classes and the splits.
 
@@ -86,11 +123,7 @@ class Published:
             raise DataError(f"there is no folder {source!r}; expected that of {name}, with {' or '.join(self.signs)}")
         if not self.recognises(Path(source)):
             raise DataError(f"{source} does not look like {name}; expected a folder with {' or '.join(self.signs)}")
-        if split not in self.splits:
-            split = next((name for name in ALTERNATIVES.get(split or "", ()) if name in self.splits), split)
-        if split not in self.splits:
-            problem = "there is no split" if split is None else f"there is no split {split!r}"
-            raise DataError(f"{problem} of {name}; give --split {' or '.join(self.splits)}")
+        split = chosen_split(name, split, self.splits)
         if classes is not None:
             raise DataError(f"{name} names its classes itself; leave out --classes {str(classes)!r}")
         return self.open(Path(source), split)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Int16
@@ -27,14 +27,21 @@ from store.truths import rle
 from store.truths.columns import Segment
 from store.truths.segmentation import VOID
 
+VOID_INDEX = 255  # of label maps whose indices are counted from 0
+
 
 @dataclass(frozen=True)
-class _Read:
+class MapRead:
     """A label map that was read: its height and width, its segments by ascending label; or what is wrong with it."""
 
     size: tuple[int, int] = (0, 0)
     segments: tuple[Segment, ...] = ()
     problem: str | None = None
+
+    @classmethod
+    def of(cls, labels: Int16[np.ndarray, "h w"]) -> Self:
+        """A map of the label of each pixel, -1 void."""
+        return cls(labels.shape, tuple(Segment(label, counts) for label, counts in rle.encode_labels(labels)))
 
 
 class LabelMaps(Truths):
@@ -48,7 +55,7 @@ class LabelMaps(Truths):
 
     def __init__(self, classes: Sequence[str], files: Mapping[str, Path], codes: Codes | Mapping[str, Codes]):
         self.classes, self._files, self._codes = list(classes), files, codes
-        self._read: dict[str, _Read] = {}
+        self._read: dict[str, MapRead] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without maps that were read: another process reads those that it needs."""
@@ -56,7 +63,7 @@ class LabelMaps(Truths):
 
     def read(self, samples: Sequence[Sample]) -> tuple[list[Sequence[Segment]], list[str]]:
         self.open(samples)
-        found = [_Read() if sample.problem else self._read[sample.id] for sample in samples]
+        found = [MapRead() if sample.problem else self._read[sample.id] for sample in samples]
         problems = [f"{s}: {one.problem}" for s, one in zip(samples, found, strict=True) if one.problem]
         return [one.segments for one in found], problems
 
@@ -85,7 +92,7 @@ class LabelMaps(Truths):
             rle.draw(segment.counts, segment.label, drawn)
         return drawn.T
 
-    def _open(self, sample: Sample) -> _Read:
+    def _open(self, sample: Sample) -> MapRead:
         file = self._files[sample.id]
         codes = self._codes[sample.id] if isinstance(self._codes, Mapping) else self._codes
         try:
@@ -95,8 +102,8 @@ class LabelMaps(Truths):
         except BeyondClsError:  # the disk's fault, not the map's
             raise
         except ValueError as error:
-            return _Read(problem=f"its label map {file.name} {error}")
-        return _Read(labels.shape, tuple(Segment(label, counts) for label, counts in rle.encode_labels(labels)))
+            return MapRead(problem=f"its label map {file.name} {error}")
+        return MapRead.of(labels)
 
 
 def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:

@@ -11,7 +11,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from extract.encoders.wrapped import wrap
 from extract.transform import checked_transform
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
-from store.user_code import custom_digest, explained, is_custom, module_of
+from store.user_code import custom_digest, explained, function_of, is_custom
 
 RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers, which processors have
 
@@ -94,21 +93,7 @@ def _renamed(encoder: Encoder, name: str, architecture: Mapping[str, Any], optio
 
 
 def _function(definer: str) -> Callable[..., Any]:
-    place, _, thing = definer.rpartition(":")
-    if is_custom(definer):
-        module: Any = module_of(definer)
-    else:
-        try:
-            module = import_module(place)
-        except ImportError as error:
-            raise BeyondClsError(
-                f"{definer!r} names no encoder: {error}; expected one of {', '.join(LIBRARIES)} before the colon, FILE.py, or "
-                "a module that can be imported"
-            ) from error
-    function = getattr(module, thing, None)
-    if not callable(function):
-        raise BeyondClsError(f"{place} has no function {thing!r}, expected one that returns a torch.nn.Module")
-    return function
+    return function_of(definer, "encoder", "a torch.nn.Module", f"one of {', '.join(LIBRARIES)} before the colon, ")
 
 
 def _digest(definer: str) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.code.closure import Project
 from store import BeyondClsError
 from store.places.disk import write_file
 
@@ -31,18 +32,21 @@ def main(
         BeyondClsError: there are no such images, or they look like two data sets.
     """
     from extract.datasets import form_of
-    from pipelines.parameters.images import images_of
+    from pipelines.parameters.images import images_of, is_missing
     from pipelines.parameters.params import read_params
+    from store.user_code import file_of
 
     splits = [images_of(read_params(params), dataset, split) for split in ("train", "test")]
     data = str(splits[0]["data"])
-    if "://" not in data and not Path(data).exists():
+    if is_missing(data):
         raise BeyondClsError(
             f"there is no {data!r}, expected a data set, whose images show which reader it needs; "
             "run this on a machine that has them, and `dvc push`"
         )
     forms = sorted({images.get("form") or form_of(data, images["split"]) for images in splits})
     digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
+    if "function" in forms:  # with the code that it can import of this project
+        digests["function"] |= Project(Path().resolve()).digests([file_of(data) or data.rpartition(":")[0]], {})
     write_file(out, [(json.dumps(digests, indent=1) + "\n").encode()])
 
 

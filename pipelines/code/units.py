@@ -6,9 +6,10 @@ from typing import Any
 
 from pipelines.code.closure import Project
 from pipelines.code.registries import Used
-from pipelines.parameters.groups import GROUPS, file_of
+from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.params import mapping, section
 from pipelines.parameters.studies import PLACES
+from store.user_code import file_of
 
 FOLDERS = ("extract", "readers", "heads", "studies")  # of digests for each encoder, form of data set, head, study
 

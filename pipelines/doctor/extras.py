@@ -10,6 +10,7 @@ NEEDED_FOR = {
     "probe": "draw the report, localise and detect objects, and use the protocol logistic",
     "exchange": "export and import HDF5",
     "notebook": "have results as tables of pandas or Arrow, and progress bars in notebooks",
+    "parquet": "extract from tables of images in Parquet or Arrow",
     "s3": "read and write s3:// addresses",
     "open_clip": "extract with models of OpenCLIP",
     "transformers": "extract with models of Hugging Face",

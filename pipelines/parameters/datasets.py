@@ -13,6 +13,7 @@ from store.errors import unknown
 OF_OPENING = {
     "train": "split of the training images (train)",
     "test": "split of the test images (test)",
+    "function": "FILE.py:FUNCTION of a file in its folder, or package.module:function, that gives the images",
     "train_ids": "file in its folder that lists the training images to take, an id or file name a line",
     **{name: option.help for name, option in IMAGES.items() if name not in ("split", "ids")},
 }

@@ -25,7 +25,8 @@ Data = Annotated[
     str | None,
     typer.Option(
         help="WebDataset tars (path, s3:// or https:// address, pattern, braces, folder of tars, pipe:COMMAND), "
-        "a folder of class folders, a .csv, or the folder of a published data set"
+        "a folder of class folders, a .csv, an .npz, a .parquet or a folder of them, the folder of a published data set, or a "
+        "function that gives images: FILE.py:FUNCTION, package.module:function"
     ),
 ]
 Dataset = Annotated[

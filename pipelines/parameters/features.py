@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from pipelines.parameters.options import Option
-from pipelines.parameters.params import integers, numbers
+from pipelines.parameters.params import integers, named_values, numbers
 
 OWN = "the encoder's own"
 # Arguments of `open_images`. All but the split may also be in the entry of a data set in params.yaml, `ids` as `train_ids`.
 IMAGES = {
-    "form": Option(str, "tars, folder, csv, imagenet, …; seen from the data by default"),
-    "split": Option(str, "split of a published data set, e.g. train"),
+    "form": Option(str, "tars, folder, csv, npz, tables, function, imagenet, …; seen from the data by default"),
+    "split": Option(str, "split of a published data set, of arrays or tables, or of what a function gives, e.g. train"),
     "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
     "allow_left_out": Option(
         bool,
@@ -18,6 +18,12 @@ IMAGES = {
     ),
     "max_pixels": Option(int, "of the largest image that is decoded", "178,956,970, as Pillow has it", least=1),
     "ids": Option(str, "take the images that this file lists, an id or file name a line, e.g. ImageNet 1 %", "all"),
+    "data_arguments": Option(
+        list[str],
+        "of the function that gives the images, e.g. year=2021; may be repeated",
+        flags="--data-argument",
+        read=named_values,
+    ),
     "allow_outside": Option(
         bool, "let paths of a .csv that you wrote yourself lead out of its folder", flags="--allow-outside"
     ),

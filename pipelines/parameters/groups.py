@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.params import section
 from store.format.names import kind_of
+from store.user_code import file_of
 
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
@@ -57,12 +58,6 @@ def group_of(aggregator: str, options: Mapping[str, Any] | None = None) -> str:
     """The group that fetches least of those that suffice for a head; the file of a custom aggregator is run."""
     read = {kind_of(kind) for kind in _reads(aggregator, options or {})}
     return next((name for name, kinds in GROUPS.items() if read and read <= set(kinds)), "own_heads")
-
-
-def file_of(name: str) -> str | None:
-    """The file of FILE.py:NAME; None for what is in a registry."""
-    file, colon, _ = name.rpartition(":")
-    return file if colon and file.endswith(".py") else None
 
 
 def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:

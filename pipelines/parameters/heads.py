@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.common import common_layers
-from pipelines.parameters.groups import GROUPS, file_of
+from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.layers import Layer, layered
 from pipelines.parameters.names import check_name
 from pipelines.parameters.options import Table, flag_of, select_options
 from pipelines.parameters.params import check_names, check_type, section
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
+from store.user_code import file_of
 
 if TYPE_CHECKING:
     from probe.closed import Closed

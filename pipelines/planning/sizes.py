@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.datasets import dataset_of, datasets_of
-from pipelines.parameters.images import images_of
+from pipelines.parameters.images import images_of, is_missing
 from store import BeyondClsError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def sizes_of(params: Mapping[str, Any], dataset: str) -> "tuple[Sizes, ImageSet 
 
     asked = {split: images_of(params, dataset, split) for split in ("train", "test")}
     place = asked["train"]["data"]
-    if "://" not in place and not Path(place).exists():
+    if is_missing(place):
         return _published(params, dataset, asked), None
     opened = {}
     for split, options in asked.items():

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.parameters.datasets import datasets_of
+from pipelines.parameters.images import images_of, is_missing
 from pipelines.parameters.params import read_params
 from pipelines.report.collect import Folders
 from pipelines.report.dense_images import of_params
 from store import BeyondClsError
+from store.user_code import file_of
 
 PARAMS = "params.yaml"
 COMPOSED = "composed"  # photographs with known boxes, by data set
@@ -105,11 +107,11 @@ def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str,
     """
     if main is None or main not in _listed(params):
         return {"split": "test"}
-    values, data = datasets_of(params)[main], str(params.get("data") or "")
-    place = f"{data}/{main}" if "://" in data else str(folder / data / main)
-    exists = bool(data) and ("://" in data or Path(place).exists())
+    values, place = datasets_of(params)[main], images_of(params, main, "test")["data"] if params.get("data") else None
+    if place is not None and (":" not in place or file_of(place)):
+        place = str(folder / place)
     return {
-        "images": place if exists else None,
+        "images": None if place is None or is_missing(place) else place,
         "split": str(values.get("test") or "test"),
         "form": values.get("form"),
         "classes": folder / values["classes"] if values.get("classes") else None,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extract.datasets import DATASETS, DataError, ImageSet, form_of, open_images
-from extract.datasets.form import Published
+from extract.datasets.form import Plain, Published
 from tests.extract.pictures import write_example, write_text
 
 SPLITS = [(form, split or None) for form, entry in DATASETS.items() for split in entry.example.images]
@@ -79,7 +79,7 @@ class TestEverySplit:
         source = write_example(tmp_path, form)
         before = open_images(source, split=split)
         digest, sample = before.digest, before.samples[-1]
-        if not isinstance(sample.file, Path) or sample.size != sample.file.stat().st_size or not DATASETS[form].example.listed:
+        if not DATASETS[form].example.listed or not isinstance(sample.file, Path) or sample.size != sample.file.stat().st_size:
             return  # a part of a file, or nothing but the file itself tells of it
         sample.file.unlink()
         after = open_images(source, split=split)
@@ -115,30 +115,31 @@ class TestEverySplit:
 class TestEveryForm:
     def test_splits_share_no_image(self, form: str, tmp_path: Path) -> None:
         source, entry = write_example(tmp_path, form), DATASETS[form]
-        if not isinstance(entry, Published):
+        if isinstance(entry, Plain):
             assert list(entry.example.images) == [""]
             with pytest.raises(
                 DataError, match=f"form {form} has no splits, and there is no folder 'test' in .*; leave out --sp"
             ):
                 open_images(source, form, split="test")
             return
-        assert set(entry.example.images) <= set(entry.splits)
+        splits = entry.splits if isinstance(entry, Published) else tuple(entry.example.images)
+        assert set(entry.example.images) <= set(splits)
         sets = [open_images(source, form, split=split) for split in entry.example.images]
         assert len(sets) > 1
-        places = [(sample.file, sample.offset) for images in sets for sample in images.samples]
+        places = [(sample.file, sample.offset, sample.digest) for images in sets for sample in images.samples]
         assert len(set(places)) == len(places)
         for split, asked in ((None, "there is no split"), ("dev", "there is no split 'dev'")):
-            with pytest.raises(DataError, match=rf"{asked} of {form}; give --split .*{entry.splits[0]}"):
+            with pytest.raises(DataError, match=rf"{asked} of .*; give --split .*{splits[0]}"):
                 open_images(source, form, split=split)
 
     def test_names_of_classes(self, form: str, tmp_path: Path) -> None:
-        """A published data set has its own; of others the user may give them."""
+        """A published data set has its own, and so may a file or a function; of others the user may give them."""
         source, entry = write_example(tmp_path / "d", form), DATASETS[form]
         split = next(iter(entry.example.images))
         names_in_set = open_images(source, form, split=split or None).classes or []
         names = write_text(tmp_path / "names.txt", *names_in_set, "one more")
-        if isinstance(entry, Published):
-            with pytest.raises(DataError, match=rf"{form} names its classes itself; leave out --classes '.*names\.txt'"):
+        if not isinstance(entry, Plain):
+            with pytest.raises(DataError, match=r"names its classes itself; leave out --classes '.*names\.txt'"):
                 open_images(source, form, names, split)
         else:
             assert open_images(source, form, names).classes == [*names_in_set, "one more"]

@@ -11,11 +11,11 @@ from tests.extract.pictures import write_file, write_pictures
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("x.parquet", "a table in Parquet"),
         ("x.ZIP", "an archive, .*; unpack it"),
         ("x.tgz", "compressed, .*; unpack it"),
-        ("x.npz", "a file of arrays, .*FOLDER/CLASS/NAME.png"),
-        ("x.h5", "a file of arrays"),
+        ("x.npz", "not as expected"),
+        ("x.parquet", "not as expected"),
+        ("x.h5", "a file of arrays, .*FOLDER/CLASS/NAME.png"),
         ("data.mdb", "a database of another program"),
         ("x.tsv", "a text or table, .*columns id, path and label"),
         ("x.json", "a text or table"),
@@ -35,9 +35,12 @@ def test_files(name: str, kind: str, tmp_path: Path) -> None:
     [
         ((), "it is empty"),
         (("cat/",), "it holds no file"),
-        (("train/dataset_info.json", "train/data-00000-of-00001.arrow"), "a data set of Hugging Face"),
+        (("train/dataset_info.json", "train/data-00000-of-00001.arrow"), "a data set of Hugging Face, .* --split train"),
         (("dataset_dict.json",), "a data set of Hugging Face"),
-        (("README.md", "data/train-00000-of-00002.parquet"), "files .parquet, each a table in Parquet"),
+        (
+            ("README.md", "data/main/train-00000-of-00002.parquet"),
+            "files .parquet, each a table in Parquet; name .* the folder",
+        ),
         (("zarr.json", "patch/c/0"), "it is a feature set; name the images"),
         (("train/000.tar", "val/000.tar"), "tars in folders, e.g. train/000.tar; name the folder of one split: .*train"),
         (("list/images.csv",), "it has a .csv; name that: .*list/images.csv"),
@@ -64,4 +67,4 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
 
 def test_images_beside_a_table_are_images(tmp_path: Path) -> None:
     write_file(tmp_path / "x.parquet", b"x")
-    assert len(open_images(str(write_pictures(tmp_path, "cat/0.jpg")))) == 1
+    assert len(open_images(str(write_pictures(tmp_path, "cat/deep/0.jpg")))) == 1

@@ -6,11 +6,12 @@ import pytest
 import torch
 import yaml
 
-from pipelines.parameters.groups import GROUPS, check_groups, file_of
+from pipelines.parameters.groups import GROUPS, check_groups
 from pipelines.parameters.heads import plans_and_run
 from probe.aggregators import AGGREGATORS, make_aggregator
 from store import BeyondClsError
 from store.format.names import kind_of
+from store.user_code import file_of
 from tests.machines.project import ROOT
 
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

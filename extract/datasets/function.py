@@ -1,0 +1,79 @@
+"""Images that a function of the user's gives: FILE.py:FUNCTION, or package.module:function."""
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from extract.datasets.form import Example, Splitting
+from extract.datasets.image_set import ImageSet
+from extract.datasets.item_set import image_set
+from extract.datasets.items import Given, Items
+from extract.datasets.objects import given
+from extract.datasets.opening import arguments_of_function
+from extract.datasets.sample import DataError
+from store import BeyondClsError
+from store.user_code import explained, function_of
+
+
+def function(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
+    """Images that a function returns: whatever `objects.given` takes. It is run, so name none that you do not trust.
+
+    Args:
+        source: FILE.py:FUNCTION, or package.module:function.
+        classes: file of class names, one a line, where it does not give them.
+        split: is passed to a function that takes `split`; what another returns is a mapping of splits.
+
+    Raises:
+        DataError: there is no such function, it fails, or what it returns is nothing to take images from.
+    """
+    if not is_function(source):
+        raise DataError(f"there is no function {source!r}; expected FILE.py:FUNCTION, or package.module:function")
+    again = partial(_called, source, split, arguments_of_function())
+    try:
+        return image_set(source, Items(source, again(), again), classes)
+    except DataError:
+        raise
+    except BeyondClsError as error:
+        raise DataError(str(error)) from error
+
+
+def _called(source: str, split: str | None, arguments: Mapping[str, Any]) -> Given:
+    """What the function gives, of one split."""
+    make = function_of(source, "function", "images")
+    parameters = inspect.signature(make).parameters.values()
+    if any(p.name == "split" or p.kind is p.VAR_KEYWORD for p in parameters):
+        arguments, split = {"split": split, **arguments} if split is not None else arguments, None
+    with explained(source, f"{source} fails"):
+        made = make(**arguments)
+    return given(made, source, split)
+
+
+def is_function(source: str) -> bool:
+    """Whether a source is FILE.py:FUNCTION or package.module:function, as no file is called."""
+    place, colon, name = source.rpartition(":")
+    is_module = all(part.isidentifier() for part in place.split("."))
+    return bool(colon) and name.isidentifier() and (is_module or place.endswith(".py")) and not Path(source).exists()
+
+
+EXAMPLE = """
+import numpy as np
+
+PIXELS = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
+
+def images():
+    items = [{"image": image, "label": label, "id": name} for image, label, name in zip(PIXELS, ("bee", "ape", "bee"), "bac")]
+    return {"train": items[:2], "test": items[2:], "classes": ["ape", "bee"]}
+"""
+FUNCTION = Splitting(
+    function,
+    is_function,
+    Example(
+        {"images.py": EXAMPLE},
+        ("ape", "bee"),
+        {"train": {"b": ("bee",), "a": ("ape",)}, "test": {"c": ("bee",)}},
+        source="images.py:images",
+        listed=False,
+    ),
+)

@@ -1,0 +1,211 @@
+"""The set of all images that a program gives one by one: each item is read once for its id, its labels and its digest."""
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from extract.datasets.classes import Labels
+from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.item_maps import ItemMaps
+from extract.datasets.items import Item, Items, parts_of
+from extract.datasets.label_maps import segmented
+from extract.datasets.opening import opening_bar
+from extract.datasets.sample import Box, DataError
+from store.errors import BeyondClsWarning
+
+BATCH = 1024  # items that are asked for at a time
+ID_DIGITS = 16  # of a digest
+
+
+@dataclass
+class _Seen:
+    """What is known of an item once it was read; a label is a number, a name, or a tuple of several."""
+
+    label: Any
+    n_classes: int | None
+    id: str | None
+    boxes: tuple[Box, ...]
+    size: int
+    digest: bytes
+    has_map: bool
+    others: list[str] = field(default_factory=list)
+
+
+def image_set(source: str, items: Items, classes: Path | None = None) -> ImageSet:
+    """The set of all items, each of which is read once for that, in order; images are not held in memory.
+
+    Ids are those that the items have, or else made from the bytes of each image; of images that are the same the later ones
+    end in -1, -2, … Labels are class numbers, names, or several of either; -1 is no label.
+    Label maps hold indices of classes, 255 or -1 for void; the labels of an image are then those that its map shows.
+
+    Args:
+        source: what the user named.
+        items: they must be the same each time.
+        classes: file of class names in the order of labels, where the items have none of their own.
+
+    Raises:
+        DataError: no items, an image or a label that cannot be, or two files of class names.
+        BeyondClsWarning: some images are the same and have no ids, or items have parts that are not taken.
+    """
+    given = items.given
+    n = len(given.items)
+    with ThreadPoolExecutor(os.cpu_count() if given.is_threaded else 1) as threads, opening_bar(source, n, "images") as bar:
+        seen: list[_Seen] = []
+        for first in range(0, n, BATCH):
+            seen += threads.map(partial(_look, items), range(first, min(first + BATCH, n)))
+            bar(len(seen) - first)
+    if ignored := sorted({name for one in seen for name in one.others}):
+        warnings.warn(f"{source}: of its items {', '.join(ignored)} is not taken", BeyondClsWarning, stacklevel=2)
+    if classes is not None and given.classes is not None:
+        raise DataError(f"{source} names its classes itself; leave out --classes {str(classes)!r}")
+    names = given.classes if classes is None else read_class_names(classes)
+    ids = _ids(source, seen)
+    labels, names, multilabel = _labels(source, seen, names)
+    has_labels, file = any(label is not None for label in labels), Path(items.name)
+    samples = []
+    for row, (one, label) in enumerate(zip(seen, labels, strict=True)):
+        problem = "is empty (0 bytes)" if not one.size else next((b.problem for b in one.boxes if b.problem), None)
+        if label is None and has_labels:
+            problem = problem or "has no label"
+        boxes = tuple(box for box in one.boxes if not box.problem)
+        if label is not None and len(label) == 1:
+            boxes = tuple(box._replace(label=label[0]) if box.label < 0 else box for box in boxes)
+        samples.append(Item(ids[row], label, file, 0, one.size, problem, boxes, one.digest, items, row))
+    if not samples:
+        raise DataError(f"{source} has no images; it has no items")
+    if not any(one.has_map for one in seen):
+        return ImageSet(source, samples, names, multilabel=multilabel)
+    if names is None:
+        raise DataError(f"{source} has label maps, but no names of classes; give them as `classes`, or in a file: --classes")
+    if has_labels:
+        raise DataError(f"{source} has label maps, which label their images, and other labels beside them; leave these out")
+    return segmented(source, samples, ItemMaps(names))
+
+
+def _look(items: Items, row: int) -> _Seen:
+    parts = parts_of(items.item(row))
+    content = items.encoded(row, parts["image"])
+    try:
+        label, n_classes = _label(parts["label"])
+        boxes = _boxes(parts["boxes"], label)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"item {row} of {items.name} {error}") from error
+    if boxes and isinstance(label, tuple):
+        label = tuple(dict.fromkeys(label))
+    key = parts["id"]
+    named = str(_plain(key)) if key is not None else None
+    digest = xxhash.xxh3_128_digest(content)
+    return _Seen(label, n_classes, named, boxes, len(content), digest, parts["segmentation"] is not None, parts["others"])
+
+
+def _ids(source: str, seen: Sequence[_Seen]) -> list[str]:
+    """Those that were given, or else of content."""
+    counts: Counter[bytes] = Counter()
+    firsts: dict[bytes, int] = {}
+    ids, again = [], []
+    for row, one in enumerate(seen):
+        if one.id is not None:
+            ids.append(one.id)
+            continue
+        n = counts[one.digest]
+        if n:
+            again.append((row, firsts[one.digest]))
+        firsts.setdefault(one.digest, row)
+        ids.append(one.digest.hex()[:ID_DIGITS] + (f"-{n}" if n else ""))
+        counts[one.digest] += 1
+    if again:
+        warnings.warn(
+            f"{source}: {len(again):,} of its {len(seen):,} images are the same as an earlier one, e.g. item {again[0][0]} as "
+            f"item {again[0][1]}; their ids, which are made from their bytes, end in -1, -2, …; give items a field id to "
+            "choose them yourself",
+            BeyondClsWarning,
+            stacklevel=3,
+        )
+    return ids
+
+
+def _labels(
+    source: str, seen: Sequence[_Seen], names: Sequence[str] | None
+) -> tuple[list[tuple[int, ...] | None], Sequence[str] | None, bool]:
+    """Labels of all images as class numbers, names of classes, and whether an image may have several."""
+    multilabel = any(isinstance(one.label, tuple) for one in seen)
+    several = [
+        one.label if isinstance(one.label, tuple) else () if one.label is None else (one.label,) for one in seen
+    ]  # of each image
+    if names is None and (n := max((one.n_classes or 0 for one in seen), default=0)):
+        names = list(map(str, range(n)))
+    labels = [label for of_image in several for label in of_image]
+    if any(isinstance(label, str) for label in labels):
+        texts = [[str(label) for label in of_image] for of_image in several]
+        meaning = Labels.of(list(map(str, labels))) if names is None else Labels(names)
+        try:
+            several = [tuple(k for label in one if (k := meaning.number(label)) is not None) for one in texts]
+        except ValueError as error:
+            raise DataError(f"{source}: {error}") from error
+        names = meaning.names
+    return [one if one or multilabel else None for one in several], names, multilabel
+
+
+def _plain(value: Any) -> Any:
+    """A number or text of Python, where NumPy or PyTorch has a single one of its own."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
+
+
+def _label(label: Any) -> tuple[Any, int | None]:
+    """A label as a number, a name, or a tuple of several; None for no label. With the number of classes of a 0/1 vector.
+
+    Raises:
+        ValueError: it is none of these; the message begins after the name of the item.
+    """
+    if hasattr(label, "shape") and label.shape:
+        values = np.asarray(label.tolist())
+        if values.size == 1:
+            label = values.reshape(-1)[0]
+        elif values.ndim == 1 and values.dtype.kind in "biuf" and np.isin(values, (0, 1)).all():
+            return tuple(np.flatnonzero(values).tolist()), len(values)
+        else:
+            raise ValueError(
+                f"has as label an array {list(values.shape)} of {values.dtype}, expected a class number, a name, or 0 or 1 for "
+                "each class"
+            )
+    if isinstance(label, list | tuple | set | frozenset):
+        parts = [_one_label(one) for one in (sorted(label) if isinstance(label, set | frozenset) else label)]
+        return tuple(part for part in parts if part is not None), None
+    return _one_label(label), None
+
+
+def _one_label(label: Any) -> int | str | None:
+    value = _plain(label)
+    if isinstance(value, str):
+        return value.strip() or None
+    if value is None or value != value or value == -1:
+        return None
+    if not isinstance(value, int | float) or int(value) != value or value < 0:
+        raise ValueError(
+            f"has label {str(value)[:60]!r}, a {type(value).__name__}; expected a class number from 0, a name, or several in a "
+            "list; None or -1 says that there is none"
+        )
+    return int(value)
+
+
+def _boxes(boxes: Any, label: Any) -> tuple[Box, ...]:
+    """Boxes x0, y0, x1, y1 in pixels; each has a label of its own where there are as many labels."""
+    if boxes is None:
+        return ()
+    corners = np.asarray(boxes.tolist() if hasattr(boxes, "tolist") else boxes, float).reshape(-1, 4)
+    labels = label if isinstance(label, tuple) and len(label) == len(corners) else [-1] * len(corners)
+    if any(isinstance(one, str) for one in labels):
+        raise ValueError("has boxes whose labels are names; give class numbers, and names as `classes`")
+    sides = [tuple(map(float, four)) for four in corners]
+    return tuple(Box(x0, y0, x1, y1, int(one)) for (x0, y0, x1, y1), one in zip(sides, labels, strict=True))

@@ -1,0 +1,133 @@
+"""Arrays in an .npz: images with their labels, of one split or of several, as NumPy, Keras and MedMNIST write them."""
+
+import io
+import shutil
+import struct
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from jaxtyping import Shaped
+from numpy.lib import format as npy
+
+from extract.datasets.form import Example, Splitting
+from extract.datasets.image_set import ImageSet
+from extract.datasets.item_set import image_set
+from extract.datasets.items import Given, Items
+from extract.datasets.listed import parsing
+from extract.datasets.objects import arrays_by_split, of_arrays, split_of
+from extract.datasets.sample import DataError
+
+LOCAL = struct.Struct("<4s22xHH")  # the header before a member of a zip: what it begins with, bytes of its name and of its rest
+
+
+def npz(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
+    """Images of an .npz: `images` (or `x`, `data`, `image`, `arr_0`), and `labels` (or `y`, `targets`, `label`, `arr_1`), `ids`
+    and `class_names` where there are any. Splits are in the names: `x_train`, or `train_images`.
+
+    Arrays are read where they lie; those that are compressed are unpacked into a temporary file (in $TMPDIR), which goes with
+    the ImageSet. An array of objects is refused: that is a pickle.
+
+    Raises:
+        DataError: no such file, no such split, or arrays that are not as long as one another.
+    """
+    if not Path(source).is_file():
+        raise DataError(f"there is no .npz {source!r}; expected arrays: images and labels, or x_train, y_train, x_test, y_test")
+    again = partial(_opened, source, split)
+    return image_set(source, Items(source, again(), again), classes)
+
+
+def _opened(source: str, split: str | None) -> Given:
+    with _reading(Path(source)), zipfile.ZipFile(source) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+        by_split = arrays_by_split(list(members))
+        if not by_split:
+            raise DataError(
+                f"{source} has arrays {', '.join(members)[:200] or '(none)'}, but no images; call them images, or x_train, …"
+            )
+        chosen = by_split[split_of(source, split, list(by_split))]
+        unpacked = TemporaryDirectory(prefix="beyondcls-")
+        arrays = {part: _array(archive, members[name], Path(unpacked.name)) for part, name in chosen.items()}
+        return of_arrays(arrays, source, unpacked)
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    with parsing(file, "arrays as numpy.savez writes them"):
+        try:
+            yield
+        except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+            raise ValueError(error) from error
+
+
+def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.ndarray, "..."]:
+    """An array that stays on the disk.
+
+    Raises:
+        ValueError: it is damaged, or holds objects.
+    """
+    info = archive.getinfo(member)
+    with archive.open(info) as content:
+        version = npy.read_magic(content)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(content)
+        begin = content.tell()
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+        if dtype.hasobject:
+            raise ValueError(f"{member} holds objects, which are pickled; write plain arrays")
+        if nbytes != info.file_size - begin:
+            raise ValueError(f"{member} has {info.file_size - begin} bytes for {nbytes} of {dtype} {list(shape)}")
+        if not nbytes:
+            return np.zeros(shape, dtype)
+        if info.compress_type == zipfile.ZIP_STORED:
+            file, begin = Path(str(archive.filename)), begin + _offset(archive, info)
+        else:
+            if nbytes > (free := shutil.disk_usage(unpacked).free):
+                raise ValueError(
+                    f"{member} has {nbytes:,} bytes unpacked, and {free:,} are free in {unpacked.parent}; set TMPDIR"
+                )
+            file, begin = unpacked / f"{len(list(unpacked.iterdir()))}", 0
+            with file.open("wb") as out:
+                shutil.copyfileobj(content, out)
+    return np.memmap(file, dtype, "r", begin, shape, "F" if is_fortran else "C")
+
+
+def _offset(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
+    """Where the bytes of a member begin that is not compressed."""
+    with Path(str(archive.filename)).open("rb") as file:
+        file.seek(info.header_offset)
+        _, n_name, n_rest = LOCAL.unpack(file.read(LOCAL.size))
+    return info.header_offset + LOCAL.size + n_name + n_rest
+
+
+def _example() -> bytes:
+    file = io.BytesIO()
+    images = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
+    np.savez(
+        file,
+        x_train=images[:2],
+        y_train=[1, 0],
+        ids_train=["b", "a"],
+        x_test=images[2:],
+        y_test=[1],
+        ids_test=["c"],
+        class_names=["ape", "bee"],
+    )
+    return file.getvalue()
+
+
+NPZ = Splitting(
+    npz,
+    lambda source: source.lower().endswith(".npz"),
+    Example(
+        {"arrays.npz": _example},
+        ("ape", "bee"),
+        {"train": {"b": ("bee",), "a": ("ape",)}, "test": {"c": ("bee",)}},
+        source="arrays.npz",
+        listed=False,
+    ),
+)

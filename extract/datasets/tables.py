@@ -1,0 +1,194 @@
+"""Tables of images that Hugging Face writes: files in Parquet, and folders of Arrow files as `save_to_disk` leaves them."""
+
+import io
+import json
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from extract.datasets.form import Example, Splitting
+from extract.datasets.formats import is_image
+from extract.datasets.image_set import ImageSet
+from extract.datasets.item_set import image_set
+from extract.datasets.items import IMAGE, Given, Items
+from extract.datasets.listed import parsing
+from extract.datasets.objects import Renamed, columns_of, split_of
+from extract.datasets.sample import DataError
+
+PARTS_KEPT = 4  # groups of rows that are in memory
+OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+")  # train-00000-of-00002
+EXPECTED = "a table of Parquet, or of Arrow as `datasets` saves it"
+
+
+class Table:
+    """Rows of some files, of which a few groups are in memory at a time; in any thread.
+
+    Args:
+        files: in order.
+        columns: that are read.
+    """
+
+    def __init__(self, files: Sequence[Path], columns: Sequence[str]):
+        self._columns, self._lock = list(columns), threading.Lock()
+        self._parts: OrderedDict[int, Any] = OrderedDict()
+        self._places = [(file, group, n) for file in files for group, n in enumerate(_sizes(file))]
+        self._ends: Int[np.ndarray, " groups"] = np.cumsum([n for *_, n in self._places], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        part = self._part(number)
+        values = {name: part.column(name)[row - int(self._ends[number]) + len(part)].as_py() for name in self._columns}
+        # Of an image the bytes alone: a table from elsewhere could name any file.
+        return {name: value["bytes"] or b"" if isinstance(value, dict) else value for name, value in values.items()}
+
+    def _part(self, number: int) -> Any:
+        """A group of rows; threads that need the same wait for it."""
+        with self._lock:
+            if number not in self._parts:
+                file, group, _ = self._places[number]
+                with parsing(file, EXPECTED):
+                    if _is_arrow(file):
+                        self._parts[number] = _stream(file).read_all()  # stays on the disk
+                    else:
+                        parquet = _package("parquet").ParquetFile(file)
+                        self._parts[number] = parquet.read_row_group(group, columns=self._columns)
+                while len(self._parts) > PARTS_KEPT:
+                    self._parts.popitem(last=False)
+            self._parts.move_to_end(number)
+            return self._parts[number]
+
+
+def _is_arrow(file: Path) -> bool:
+    return file.suffix.lower() == ".arrow"
+
+
+def _sizes(file: Path) -> list[int]:
+    """Rows of each group of a file."""
+    with parsing(file, EXPECTED):
+        if _is_arrow(file):
+            return [_stream(file).read_all().num_rows]
+        metadata = _package("parquet").read_metadata(file)
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def _stream(file: Path) -> Any:
+    return _package("ipc").open_stream(_package("lib").memory_map(str(file)))
+
+
+def tables(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
+    """Images of a .parquet, a folder of them, or a folder that `datasets.save_to_disk` has written: a column of encoded images
+    (`image`), with `label` and `id` where there are any.
+
+    Names of classes are those that Hugging Face writes into the files. Splits of a folder are in the names of its files:
+    `data/train-00000-of-00002.parquet`, `test.parquet`. Images are in the table; a path in it is never followed.
+
+    Raises:
+        DataError: no such table or split, no images in it, or pyarrow is not installed.
+    """
+    again = partial(_opened, source, split)
+    return image_set(source, Items(source, again(), again), classes)
+
+
+def _opened(source: str, split: str | None) -> Given:
+    place = Path(source)
+    files = _files(place)
+    if not files:
+        raise DataError(
+            f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet, …"
+        )
+    by_split: dict[str, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(_split_of_file(file), []).append(file)
+    if place.is_file() and split is None:
+        chosen = files
+    else:
+        chosen = by_split[
+            next(iter(by_split)) if split is None and len(by_split) == 1 else split_of(source, split, list(by_split))
+        ]
+    features = _features(chosen[0])
+    names, class_names = columns_of(features, source)
+    for file in chosen[1:]:
+        if _features(file) != features:
+            raise DataError(f"{file} has other columns or classes than {chosen[0]}; give tables of one data set")
+    return Given(Renamed(Table(chosen, list(names.values())), names), class_names, is_threaded=True)
+
+
+def _files(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return [place] if place.is_file() else []
+    return sorted(file for pattern in ("*.parquet", "*/*.parquet", "*.arrow") for file in place.glob(pattern))
+
+
+def _split_of_file(file: Path) -> str:
+    """By its name; "" if that is only a number."""
+    if match := OF_SPLIT.fullmatch(file.stem):
+        return match[1]
+    return "" if file.stem.isdecimal() else file.stem
+
+
+def _features(file: Path) -> Mapping[str, Any]:
+    """What the columns of a file are, in the words of Hugging Face."""
+    with parsing(file, EXPECTED):
+        schema = _stream(file).schema if _is_arrow(file) else _package("parquet").read_schema(file)
+        written = (schema.metadata or {}).get(b"huggingface")
+        if written is not None and isinstance(features := json.loads(written)["info"]["features"], dict):
+            return features
+        types = {column.name: str(column.type) for column in schema}
+    encoded = {name for name, kind in types.items() if kind.startswith("struct<bytes: binary") or kind.endswith("binary")}
+    return {
+        name: {"_type": "Image"} if name in encoded and (name in IMAGE or "struct" in types[name]) else {} for name in types
+    }
+
+
+def _package(name: str) -> Any:
+    """A module of pyarrow, which few need."""
+    try:
+        return import_module(f"pyarrow.{name}")
+    except ImportError as error:
+        raise DataError(
+            f"tables are read by pyarrow, which is not installed ({error}): pip install 'beyondcls[parquet]'"
+        ) from error
+
+
+def is_tables(source: str) -> bool:
+    """Whether it is a .parquet, or a folder of tables without images of its own."""
+    place = Path(source)
+    if not place.is_dir():
+        return source.lower().endswith(".parquet")
+    return bool(_files(place)) and not any(is_image(name) for _, _, names in os.walk(place) for name in names)
+
+
+def _example(shade: int) -> bytes:
+    import pyarrow
+
+    features = {"image": {"_type": "Image"}, "label": {"names": ["ape", "bee"], "_type": "ClassLabel"}}
+    images = [{"bytes": b"P5 2 2 255\n" + bytes([shade + i] * 4), "path": None} for i in range(2)]
+    table = pyarrow.table({"image": images, "label": [1, 0], "id": ["b", "a"]})
+    metadata = {"huggingface": json.dumps({"info": {"features": {**features, "id": {"_type": "Value", "dtype": "string"}}}})}
+    file = io.BytesIO()
+    _package("parquet").write_table(table.replace_schema_metadata(metadata), file)
+    return file.getvalue()
+
+
+TABLES = Splitting(
+    tables,
+    is_tables,
+    Example(
+        {f"data/{split}-00000-of-00001.parquet": partial(_example, 40 * i) for i, split in enumerate(("train", "test"))},
+        ("ape", "bee"),
+        {split: {"b": ("bee",), "a": ("ape",)} for split in ("train", "test")},
+        listed=False,
+    ),
+)

@@ -1,0 +1,630 @@
+"""The same pictures from whatever a program, a file or a function has them in: equal pixels, labels and tokens."""
+
+import io
+import json
+import pickle
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+import beyondcls
+from extract.datasets import Box, DataError, ImageSet, open_images
+from store import BeyondClsError
+from store.errors import BeyondClsWarning
+from tests.extract.extracting import extract
+from tests.extract.pictures import picture, write_file, write_text
+from tests.extract.tiny import tiny_encoder
+
+N, NAMES = 12, ("ape", "bee", "cat")
+PNGS = [picture(seed) for seed in range(N)]
+PICTURES = [Image.open(io.BytesIO(png)).convert("RGB") for png in PNGS]
+PIXELS = np.stack([np.asarray(one) for one in PICTURES])  # [N, 40, 36, 3]
+LABELS = np.arange(N) % 3
+IDS = [f"{NAMES[i % 3]}/{i:02d}" for i in range(N)]  # as in a folder
+
+
+class Pictures(Dataset):
+    """What people write; `of` makes an item of a number."""
+
+    def __init__(self, of: Callable[[int], Any], n: int = N):
+        self.of, self.n, self.classes = of, n, list(NAMES)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, row: int) -> Any:
+        return self.of(row)
+
+
+class Ordered(Pictures):
+    """As a folder, by class."""
+
+    def __init__(self, make: Callable[[int], Any]):
+        order = sorted(range(N), key=lambda i: IDS[i])
+        super().__init__(lambda row: {"image": make(order[row]), "label": order[row] % 3, "id": IDS[order[row]]})
+
+
+class Feature:
+    """An Image feature of Hugging Face, as far as it is used."""
+
+    def __init__(self, decode: bool = True):
+        self.decode = decode
+
+
+class Features(dict):
+    def to_dict(self) -> dict[str, Any]:
+        return {"picture": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": list(NAMES)}, "id": {"_type": "Value"}}
+
+
+class HuggingFace:
+    """A dataset of Hugging Face, as far as it is used."""
+
+    format = {"type": None}  # noqa: RUF012
+
+    def __init__(self, decode: bool = True):
+        self.features = Features(picture=Feature(decode), label=None, id=None)
+
+    def cast_column(self, column: str, feature: Feature) -> "HuggingFace":
+        assert column == "picture"
+        return HuggingFace(feature.decode)
+
+    def with_format(self, form: None) -> "HuggingFace":
+        return self
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        i = sorted(range(N), key=lambda i: IDS[i])[row]
+        image = PICTURES[i] if self.features["picture"].decode else {"bytes": PNGS[i], "path": "x.png"}
+        return {"picture": image, "label": i % 3, "id": IDS[i]}
+
+
+def table(rows: list[int]) -> Any:
+    """As Hugging Face writes it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": list(NAMES)}}
+    columns = {"image": [{"bytes": PNGS[i], "path": "x.png"} for i in rows], "label": [i % 3 for i in rows]}
+    made = pyarrow.table({**columns, "id": [IDS[i] for i in rows]})
+    return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features | {"id": {}}}})})
+
+
+def of_parquet(folder: Path) -> Any:
+    from pyarrow import parquet
+
+    order = sorted(range(N), key=lambda i: IDS[i])
+    for part, rows in enumerate((order[:5], order[5:])):
+        parquet.write_table(table(rows), folder / f"train-0000{part}-of-00002.parquet", row_group_size=2)
+    return str(folder)
+
+
+def of_arrow(folder: Path) -> Any:
+    rows = table(sorted(range(N), key=lambda i: IDS[i]))
+    from pyarrow import ipc
+
+    with ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), rows.schema) as stream:
+        stream.write_table(rows, max_chunksize=5)
+    return str(folder)
+
+
+def of_npz(folder: Path, save: Callable[..., None] = np.savez) -> Any:
+    order = sorted(range(N), key=lambda i: IDS[i])
+    ids = [IDS[i] for i in order]
+    save(folder / "a.npz", images=PIXELS[order], labels=LABELS[order][:, None], ids=ids, class_names=NAMES)
+    return str(folder / "a.npz")
+
+
+FUNCTION = """
+import io
+import numpy as np
+
+def make(file):
+    arrays = np.load(file)
+    return {name: arrays[name] for name in arrays}
+"""
+
+
+def of_function(folder: Path) -> Any:
+    of_npz(folder)
+    write_file(folder / "mine.py", FUNCTION.replace("file)", f"file={str(folder / 'a.npz')!r})", 1).encode())
+    return f"{folder}/mine.py:make"
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    order = sorted(range(N), key=lambda i: IDS[i])
+    given = {"images": PIXELS[order], "labels": LABELS[order], "ids": [IDS[i] for i in order], "classes": NAMES}
+    return given | {name: change(given[name]) for name, change in changes.items()}
+
+
+FORMS: dict[str, Callable[[Path], Any]] = {
+    "pictures": lambda _: Ordered(PICTURES.__getitem__),
+    "pictures of files": lambda _: Ordered(lambda i: Image.open(io.BytesIO(PNGS[i]))),
+    "arrays of a Dataset": lambda _: Ordered(PIXELS.__getitem__),
+    "tensors": lambda _: Ordered(lambda i: torch.from_numpy(PIXELS[i]).permute(2, 0, 1)),
+    "bytes": lambda _: Ordered(PNGS.__getitem__),
+    "paths": lambda folder: Ordered(lambda i: write_file(folder / f"{i}.png", PNGS[i])),
+    "a DataLoader": lambda _: DataLoader(Ordered(PICTURES.__getitem__), batch_size=5, shuffle=True),
+    "a part": lambda _: Subset(Ordered(PICTURES.__getitem__), range(N)),
+    "Hugging Face": lambda _: HuggingFace(),
+    "lists": lambda _: arrays(images=lambda images: [Image.fromarray(one) for one in images]),
+    "arrays": lambda _: arrays(),
+    "channels first": lambda _: arrays(images=lambda images: images.transpose(0, 3, 1, 2)),
+    "tensor": lambda _: arrays(images=lambda images: torch.from_numpy(images).permute(0, 3, 1, 2), labels=torch.from_numpy),
+    "names": lambda _: {"images": arrays()["images"], "labels": [NAMES[i] for i in arrays()["labels"]], "ids": arrays()["ids"]},
+    "splits": lambda _: {"train": Ordered(PICTURES.__getitem__), "test": []},
+    ".npz": of_npz,
+    "compressed .npz": lambda folder: of_npz(folder, np.savez_compressed),
+    ".parquet": of_parquet,
+    "Arrow": of_arrow,
+    "a function": of_function,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    """The pictures in a folder for each class."""
+    place = tmp_path_factory.mktemp("folder")
+    for name, png in zip(IDS, PNGS, strict=True):
+        write_file(place / f"{name}.png", png)
+    return open_images(str(place))
+
+
+@pytest.fixture(scope="module")
+def tokens(folder: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    return extracted(folder, tmp_path_factory.mktemp("tokens") / "f")
+
+
+def extracted(images: Any, out: Path) -> np.ndarray:
+    store = beyondcls.extract(tiny_encoder(), images, out, statistics=(), maps=False, dtype="float32")
+    return store.tokens("patch").all()
+
+
+@pytest.mark.filterwarnings("ignore::store.errors.BeyondClsWarning")
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_labels_ids_and_tokens(form: str, folder: ImageSet, tokens: np.ndarray, tmp_path: Path) -> None:
+    images = open_images(FORMS[form](tmp_path), split="train" if form == "splits" else None)
+    known = [(sample.id, sample.labels) for sample in folder.samples]
+    assert [(sample.id, sample.labels) for sample in images.samples] == known
+    assert images.classes == list(NAMES)
+    assert not images.all_problems()
+    assert all(len(sample.read()) == sample.size for sample in images.samples)
+    np.testing.assert_array_equal(extracted(images, tmp_path / "f"), tokens)
+    if form in (".parquet", "Arrow", "Hugging Face", "bytes", "paths"):
+        assert images.digest == folder.digest, "of the very bytes"
+
+
+@pytest.mark.parametrize("form", ["arrays", ".npz", "compressed .npz", ".parquet", "Arrow", "a function"])
+def test_another_process_reads_them_again(form: str, tmp_path: Path) -> None:
+    images = open_images(FORMS[form](tmp_path))
+    sent = pickle.dumps(images)
+    again = pickle.loads(sent)
+    assert again.digest == images.digest
+    assert [sample.read() for sample in again.samples] == [sample.read() for sample in images.samples]
+    if form != "arrays":
+        assert len(sent) < PIXELS.nbytes, "without the images"
+
+
+def test_threads_get_the_same(tmp_path: Path) -> None:
+    """A Dataset is asked for one item at a time; the rest, in any order, gives what its number says."""
+    for thing in (Ordered(PICTURES.__getitem__), of_parquet(tmp_path)):
+        images = open_images(thing)
+        expected = [sample.read() for sample in images.samples]
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(lambda i, s=images.samples: s[i % N].read(), range(10 * N))) == expected * 10
+
+
+def test_a_dataset_is_asked_for_one_item_at_a_time() -> None:
+    busy = []
+
+    def item(row: int) -> Any:
+        assert not busy
+        busy.append(row)
+        time.sleep(1e-3)  # another thread has its turn
+        try:
+            return PICTURES[row], row % 3
+        finally:
+            busy.pop()
+
+    images = open_images(Pictures(item))
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(lambda sample: sample.read(), images.samples * 5))) == 5 * N
+
+
+class TestIds:
+    def test_they_are_of_content(self, tmp_path: Path) -> None:
+        one, other = open_images((PIXELS, LABELS)), open_images((PIXELS[::-1], LABELS[::-1]))
+        ids = [sample.id for sample in one.samples]
+        assert len(set(ids)) == N
+        assert [sample.id for sample in other.samples] == ids[::-1]
+        assert open_images(Pictures(lambda row: (PIXELS[row], 0))).samples[3].id == ids[3]
+
+    def test_images_that_are_the_same_are_told_apart_and_said(self) -> None:
+        with pytest.warns(BeyondClsWarning, match=r"3 of its 5 images are the same as an earlier one, e\.g\. item 1 as item 0"):
+            images = open_images(PIXELS[[0, 0, 1, 0, 1]])
+        first, second = images.samples[0].id, images.samples[2].id
+        assert [sample.id for sample in images.samples] == [first, f"{first}-1", second, f"{first}-2", f"{second}-1"]
+        assert images.is_unlabelled
+
+    def test_given_ones_are_numbers_too(self) -> None:
+        images = open_images([{"img": PIXELS[i], "key": np.int64(10 - i)} for i in range(3)])
+        assert [sample.id for sample in images.samples] == ["10", "9", "8"]
+        with pytest.raises(DataError, match="id 'a' appears twice"):
+            open_images([{"image": PIXELS[i], "id": "a"} for i in range(2)])
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("labels", "expected", "classes"),
+        [
+            ([0, torch.tensor(2), np.float64(1), -1], [(0,), (2,), (1,), None], None),
+            (["cat", "ape", "cat", None], [(1,), (0,), (1,), None], ["ape", "cat"]),
+            ([["b", "a"], ["b"], [], None], [(1, 0), (1,), (), ()], ["a", "b"]),
+            ([torch.tensor([0, 1, 1]), np.array([1, 0, 0]), np.zeros(3), None], [(1, 2), (0,), (), ()], ["0", "1", "2"]),
+            ([[3], np.array([2]), [1], [0]], [(3,), (2,), (1,), (0,)], ["a", "b", "c", "d"]),
+        ],
+        ids=["numbers", "names", "several names", "vectors", "single"],
+    )
+    def test_forms(self, labels: list[Any], expected: list[Any], classes: list[str] | None, tmp_path: Path) -> None:
+        names = write_file(tmp_path / "names.txt", b"a\nb\nc\nd\n") if labels[0] == [3] else None
+        images = open_images(list(zip(PIXELS, labels, strict=False)), classes=names)
+        assert [sample.labels for sample in images.samples] == expected
+        assert images.classes == classes
+        problems = [sample.problem for sample in images.samples]
+        assert problems == [None, None, None, None if images.multilabel or labels[3] == [0] else "has no label"]
+
+    def test_boxes_with_labels_of_their_own(self) -> None:
+        """As torchvision's detection sets have them."""
+        target = {"boxes": torch.tensor([[0.0, 1, 5, 6], [2, 2, 3, 3]]), "labels": [2, 0], "image_id": 7}
+        plain = {"image": PIXELS[1], "label": 1, "boxes": [[0, 0, 4, 4], [5, 5, 1, 1]]}
+        images = open_images({"items": [(PIXELS[0], target), plain], "classes": NAMES}, split="items")
+        assert images.samples[0].boxes == (Box(0, 1, 5, 6, 2), Box(2, 2, 3, 3, 0))
+        assert (images.samples[0].id, images.samples[0].labels) == ("7", (2, 0))
+        assert images.samples[1].boxes == (Box(0, 0, 4, 4, 1),)
+        assert "expected x0 <= x1" in (images.samples[1].problem or "")
+
+    def test_names_of_a_dataset_whose_labels_are_changed_are_not_taken(self) -> None:
+        changed = Pictures(lambda row: (PIXELS[row], 0))
+        changed.target_transform = lambda label: 0  # type: ignore[attr-defined]
+        assert open_images(changed).classes is None
+
+
+class TestPixels:
+    @pytest.mark.parametrize(
+        "image",
+        [
+            PIXELS[0][..., 0],
+            PIXELS[0][..., :1],
+            PIXELS[0][None, ..., 0],
+            torch.from_numpy(PIXELS[0][..., 0]),
+            Image.fromarray(PIXELS[0][..., 0]),
+        ],
+        ids=["HW", "HW1", "1HW", "tensor", "picture"],
+    )
+    def test_grey(self, image: Any) -> None:
+        [shown] = [np.asarray(open_images([{"image": image}]).image(0))]
+        np.testing.assert_array_equal(shown, np.repeat(PIXELS[0][..., :1], 3, 2))
+
+    def test_where_colours_could_be_first_or_last(self) -> None:
+        """A tensor has them first, an array last."""
+        values = np.arange(3 * 5 * 3, dtype=np.uint8).reshape(3, 5, 3)
+        tensor, array = (np.asarray(open_images([{"image": one}]).image(0)) for one in (torch.from_numpy(values), values))
+        np.testing.assert_array_equal(tensor, values.transpose(1, 2, 0))
+        np.testing.assert_array_equal(array, values)
+
+    def test_transparency_is_dropped(self) -> None:
+        image = np.dstack([PIXELS[0], PIXELS[0][..., 0]])
+        for given in (image, Image.fromarray(image)):
+            np.testing.assert_array_equal(np.asarray(open_images([{"image": given}]).image(0)), PIXELS[0])
+
+    def test_more_than_8_bits(self) -> None:
+        deep = (PIXELS[0].astype(np.uint16) * 257)[..., 0]
+        for given in (deep, Image.fromarray(deep)):
+            images = open_images([{"image": given}])
+            with pytest.raises(DataError, match=r"integers of more than 8 bits.* --scale 0,65535"):
+                images.image(0)
+            scaled = images.with_pixels(beyondcls.open_images([{"image": given}]).pixels.__class__(scale=(0, 65535)))
+            np.testing.assert_array_equal(np.asarray(scaled.image(0))[..., 0], PIXELS[0][..., 0])
+
+    def test_orientation_is_kept(self) -> None:
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        file = io.BytesIO()
+        PICTURES[0].save(file, "JPEG", exif=exif, quality=95)
+        turned = open_images([{"image": file.getvalue()}])
+        picture = open_images([{"image": Image.open(io.BytesIO(file.getvalue()))}])
+        for orientation in ("stored", "exif"):
+            one, other = (images.with_pixels(type(images.pixels)(orientation=orientation)) for images in (turned, picture))
+            np.testing.assert_array_equal(np.asarray(one.image(0)), np.asarray(other.image(0)))
+            assert one.image(0).info == other.image(0).info
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(PICTURES)
+
+
+TINY = np.zeros((4, 4, 3), np.uint8)
+NORMAL = torch.randn(3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [
+        ([(NORMAL, 0)], r"image of item 0 of list has values of float32, -.*leave ToTensor and Normalize out"),
+        ([(NORMAL.sigmoid(), 0)], r"values of float32, 0 to .*: leave ToTensor out, or .*\(255 \* image\)\.round"),
+        (TensorDataset(NORMAL[None]), r"item 0 of TensorDataset has values of float32"),
+        (NORMAL.numpy()[None], r"values of float32"),
+        ([(TINY.astype(int), 0)], r"values of int64, expected uint8"),
+        ([(np.zeros((5, 5, 7), np.uint8), 0)], r"has shape \[5, 5, 7\], expected \[H, W, 3\]"),
+        ([("a.png", 0)], r"is a str, expected a picture of Pillow, .*pathlib\.Path"),
+        ([(Path("nowhere.png"), 0)], r"item 0 of list is not there: nowhere\.png"),
+        ([{"picture": TINY}], r"an item has picture, but no image; call one of them image or img"),
+        ([()], "an item is empty"),
+        ([(TINY, 0.5)], r"item 0 of list has label '0\.5', a float; expected a class number"),
+        ([(TINY, -3)], r"has label '-3'"),
+        ([(TINY, np.array([0, 4]))], r"has as label an array \[2\]"),
+        ([(TINY, [{"bbox": 0}])], r"has label .*, a dict"),
+        ([(TINY, [0]), (TINY + 1, [1])], "no names of classes; give them with --classes"),
+        ([], "list has no images"),
+        ((TINY, np.zeros(1)), r"have shape \[4, 4, 3\], expected .* image\[None\]"),
+        ((TINY[None], np.zeros(2)), "1 images, but 2 of label; give one for each image"),
+        (Stream(), r"Stream has no items by number.* list\(…\) of it .* tars"),
+        (DataLoader(Stream()), r"Stream has no items by number"),
+        (iter(PICTURES), "has no items by number"),
+        (3, "int has no items by number"),
+        ({"train": [], "val": []}, "there is no split of dict; give --split train or val"),
+        (Pictures(lambda row: 1 / 0), r"item 0 of Pictures cannot be read \(ZeroDivisionError: .*\); mend it, or let it give"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::store.errors.BeyondClsWarning")
+def test_what_a_user_should_do(thing: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        open_images(thing)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "test"}, "list has no splits, so there is no 'test'; leave out --split"),
+        ({"form": "folder"}, "list is no place .* leave form out"),
+        ({"allow_outside": True}, "list is of form None"),
+        ({"data_arguments": {"a": 1}}, "no function gives these images"),
+    ],
+)
+def test_options_that_are_of_other_forms(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        open_images([(TINY, 0)], **options)
+
+
+def test_what_is_not_taken_is_said() -> None:
+    with pytest.warns(BeyondClsWarning, match=r"DataLoader of Pictures the dataset is taken; not taken: .*RandomSampler.*12"):
+        open_images(DataLoader(Pictures(lambda row: (PIXELS[row], 0)), shuffle=True))
+    with pytest.warns(BeyondClsWarning, match=r"of its items part 2 of 3 is not taken"):
+        open_images([(TINY, 0, "author")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_images([(TINY, 0)])
+
+
+def test_damaged_bytes_are_recorded(tmp_path: Path) -> None:
+    images = open_images([(PNGS[0], 0), (PNGS[1][:-40], 1), (b"", 1)])
+    store = extract(tiny_encoder(), images, tmp_path / "f", on_error="record", statistics=())
+    assert store.valid.tolist() == [True, False, False]
+    with pytest.raises(DataError, match=r"is empty \(0 bytes\)"):
+        extract(tiny_encoder(), images, tmp_path / "g")
+
+
+class TestAgain:
+    """A set that is there stays if the images are the same, and is refused if they are not."""
+
+    def test_update(self, tmp_path: Path) -> None:
+        made = [
+            extract(tiny_encoder(), open_images((PIXELS, LABELS)), tmp_path / "f", existing=way) for way in ("refuse", "update")
+        ]
+        assert made[0] is not None
+        assert made[0].spec.key == made[1].spec.key
+        changed = PIXELS.copy()
+        changed[5, 0, 0] ^= 255
+        with pytest.raises(BeyondClsError, match="data differ"):
+            extract(tiny_encoder(), open_images((changed, LABELS)), tmp_path / "f")
+        updated = extract(tiny_encoder(), open_images((changed, LABELS)), tmp_path / "f", existing="update")
+        assert updated.spec.key != made[0].spec.key
+        rows = [row for row in range(N) if row != 5]
+        np.testing.assert_array_equal(updated.tokens("patch").rows(rows), made[0].tokens("patch").rows(rows))
+
+    def test_random_transforms_are_refused(self) -> None:
+        random = np.random.default_rng(0)
+        images = open_images(Pictures(lambda row: (np.roll(PIXELS[row], random.integers(1, 9), 0), 0)))
+        with pytest.raises(BeyondClsError, match=r"item 4 of Pictures is another image .* leave random transforms out"):
+            [images.image(4) for _ in range(9)]
+
+
+class TestNpz:
+    def test_splits_as_keras_and_medmnist_name_them(self, tmp_path: Path) -> None:
+        for name, train, test in (
+            ("k", ("x_train", "y_train"), ("x_test", "y_test")),
+            ("m", ("train_images", "train_labels"), ("val_images", "val_labels")),
+        ):
+            np.savez(
+                tmp_path / name,
+                **dict(zip(train, (PIXELS[:8], LABELS[:8]), strict=False)),
+                **dict(zip(test, (PIXELS[8:], LABELS[8:, None]), strict=False)),
+            )
+            sets = [open_images(tmp_path / f"{name}.npz", split=split) for split in ("train", "test")]
+            assert [len(images) for images in sets] == [8, 4]
+            assert [sample.label for sample in sets[1].samples] == LABELS[8:].tolist()
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ({"images": np.array([{}], object)}, "images.npy holds objects, which are pickled"),
+            ({"pictures": PIXELS}, "has arrays pictures, but no images; call them images"),
+            ({"images": PIXELS[0]}, r"have shape \[40, 36, 3\]"),
+            ({"images": PIXELS, "labels": LABELS[1:]}, "12 images, but 11 of label"),
+            ({"images": PIXELS / 255}, "values of float64, 0 to 1"),
+        ],
+    )
+    def test_what_a_user_should_do(self, content: dict[str, Any], message: str, tmp_path: Path) -> None:
+        np.savez(tmp_path / "a.npz", **content)
+        with pytest.raises(DataError, match=message):
+            open_images(str(tmp_path / "a.npz"))
+
+    def test_a_cut_file(self, tmp_path: Path) -> None:
+        whole = Path(of_npz(tmp_path)).read_bytes()
+        for n in (0, 10, len(whole) // 2, len(whole) - 10):
+            with pytest.raises(DataError, match=r"a\.npz is not as expected"):
+                open_images(str(write_file(tmp_path / "a.npz", whole[:n])))
+        with pytest.raises(DataError, match=r"there is no split 'dev'|has no splits, so there is no 'dev'; leave out --split"):
+            open_images(str(write_file(tmp_path / "a.npz", whole)), split="dev")
+
+
+class TestTables:
+    def test_the_test_set_may_be_called_validation(self, tmp_path: Path) -> None:
+        Path(of_parquet(tmp_path), "train-00000-of-00002.parquet").rename(tmp_path / "validation-00000-of-00001.parquet")
+        assert [len(open_images(str(tmp_path), split=split)) for split in ("train", "test", "validation")] == [7, 5, 5]
+
+    def test_a_path_in_a_table_is_not_followed(self, tmp_path: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        secret = write_file(tmp_path / "secret.png", PNGS[0])
+        rows = pyarrow.table(
+            {"image": [{"bytes": None, "path": str(secret)}, {"bytes": PNGS[1], "path": None}], "label": [0, 1]}
+        )
+        parquet.write_table(rows, tmp_path / "a.parquet")
+        images = open_images(str(tmp_path / "a.parquet"))
+        assert [sample.problem for sample in images.samples] == ["is empty (0 bytes)", None]
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"text": ["a"]}, "has columns text; expected images in one that is called image"),
+            ({"one": [{"bytes": b"x"}], "two": [{"bytes": b"x"}]}, "has several columns of images: one, two"),
+        ],
+    )
+    def test_what_a_user_should_do(self, columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=message):
+            open_images(str(tmp_path / "a.parquet"))
+
+    def test_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = of_parquet(tmp_path)
+        monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+        with pytest.raises(DataError, match=r"by pyarrow, which is not installed .*: pip install 'beyondcls\[parquet\]'"):
+            open_images(source)
+
+
+class TestFunction:
+    @pytest.mark.parametrize(
+        ("text", "name", "message"),
+        [
+            ("", "make", "has no function 'make', expected one that returns images"),
+            ("def make(): return None", "make", "FILE:make has no items by number"),
+            ("def make(): raise KeyError('x')", "make", r"FILE:make fails in line 1 \(KeyError: 'x'\); mend it"),
+            ("def make(): return []", "make", "FILE:make has no images"),
+            ("def make(year): return []", "make", "FILE:make fails .*year"),
+            ("import nothing.at.all", "make", "cannot be imported in line 1"),
+        ],
+    )
+    def test_what_a_user_should_do(self, text: str, name: str, message: str, tmp_path: Path) -> None:
+        file = write_file(tmp_path / "mine.py", text.encode())
+        with pytest.raises(DataError, match=message.replace("FILE", re.escape(str(file)))):
+            open_images(f"{file}:{name}")
+
+    def test_split_and_arguments_are_passed(self, tmp_path: Path) -> None:
+        lines = (
+            "import numpy as np",
+            "def make(split, n=1):",
+            "    shades = {'a': 7, 'b': 9}[split] + np.arange(n, dtype=np.uint8)",
+            "    return np.zeros((n, 4, 4, 3), np.uint8) + shades[:, None, None, None]",
+        )
+        source = f"{write_text(tmp_path / 'mine.py', *lines)}:make"
+        images = open_images(source, split="b", data_arguments={"n": 3})
+        assert [np.asarray(images.image(row))[0, 0, 0] for row in range(3)] == [9, 10, 11]
+        with pytest.raises(DataError, match=r"mine\.py:make fails .*split"):
+            open_images(source)
+
+    def test_of_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_file(
+            tmp_path / "own_images.py", b"import numpy as np\ndef make():\n    return np.zeros((1, 4, 4, 3), np.uint8)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        assert len(open_images("own_images:make")) == 1
+        with pytest.raises(DataError, match=r"'no\.such:make' names no function: No module named 'no'"):
+            open_images("no.such:make")
+
+
+class TestLabelMaps:
+    """Beside images, as sets for segmentation give them."""
+
+    CLASSES: ClassVar = ["sky", "tree"]
+    MAP: ClassVar = np.where(np.arange(36) < 20, np.where(np.arange(40)[:, None] < 9, 1, 0), 255).astype(np.uint8)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            Image.fromarray,
+            torch.from_numpy,
+            lambda labels: labels.astype(np.int64)[None],
+            lambda labels: np.where(labels == 255, -1, labels.astype(int)),
+            lambda labels: {"bytes": encoded_png(labels), "path": None},
+        ],
+        ids=["picture", "tensor", "1HW", "-1", "bytes"],
+    )
+    def test_forms(self, change: Callable[[np.ndarray], Any], tmp_path: Path) -> None:
+        items = [{"image": PIXELS[0], "mask": change(self.MAP)}, {"image": PIXELS[1], "mask": change(0 * self.MAP)}]
+        images = open_images({"train": items, "classes": self.CLASSES}, split="train")
+        assert ([sample.labels for sample in images.samples], images.classes) == ([(0, 1), (0,)], self.CLASSES)
+        np.testing.assert_array_equal(images.truths["segmentation"].label_map(images.samples[0]), self.MAP.view(np.int8))
+        again = pickle.loads(pickle.dumps(images))
+        assert again.truth_columns("segmentation").digest(self.CLASSES) == images.truth_columns("segmentation").digest(
+            self.CLASSES
+        )
+        store = extract(tiny_encoder(), images, tmp_path / "f", statistics=())
+        assert store.spec.truths.keys() == {"segmentation"}
+
+    def test_arrays(self) -> None:
+        images = open_images({"images": PIXELS, "masks": np.stack([self.MAP] * N), "classes": self.CLASSES})
+        assert images.samples[2].labels == (0, 1)
+
+    def test_pairs_of_image_and_map(self) -> None:
+        images = open_images(Pictures(lambda row: (PIXELS[row], Image.fromarray(self.MAP))))
+        assert images.samples[2].labels == (0, 1)
+
+    @pytest.mark.parametrize(
+        ("item", "message"),
+        [
+            ({"mask": MAP[:9]}, r"its label map has 36 x 9 pixels \(width x height\), its image 36 x 40"),
+            ({"mask": MAP + 7}, r"its label map has the value \d+ in .* expected 0 to 1, 255"),
+            ({"mask": MAP / 255}, r"its label map is an array \[40, 36\] of float64"),
+        ],
+    )
+    def test_problems(self, item: dict[str, Any], message: str) -> None:
+        images = open_images({"a": [{"image": PIXELS[0], **item}], "classes": self.CLASSES}, split="a")
+        assert re.search(message, images.samples[0].problem or "")
+
+    def test_what_a_user_should_do(self) -> None:
+        with pytest.raises(DataError, match="list has label maps, but no names of classes; give them as `classes`"):
+            open_images([(PIXELS[0], self.MAP)])
+        both = {"image": PIXELS[0], "mask": self.MAP, "label": 1}
+        with pytest.raises(DataError, match="and other labels beside them; leave these out"):
+            open_images({"a": [both], "classes": self.CLASSES}, split="a")
+
+
+def encoded_png(values: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
