@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from extract.attention import PER_BLOCK, STATISTICS
+from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from store import BeyondClsError
@@ -40,6 +40,8 @@ def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[s
     for name in known_statistics(names):
         if not encoder.can_have(name):
             lacks = "[cls] token" if encoder.attends else "attention"
+            if encoder.attends and (encoder.layout.has_cls or not facts_of(name).of_cls):
+                lacks = "module that gives what attention adds"
             can = ", ".join(encoder.statistics) or "none"
             raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
     # Always in the encoder's order: equal sets have equal keys.

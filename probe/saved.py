@@ -15,7 +15,6 @@ from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
 from store import BeyondClsError
 from store.errors import other_version
-from store.plugins import NAME
 
 FORMAT_VERSION = 2
 TRAINED_IN = ("", "trained", "linear", "logistic")  # folders of what is trained, within that of a run
@@ -92,7 +91,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if is_custom(spec.aggregator):
             spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
-        _check_package(spec.aggregator, described.get("package"), stem)
+        AGGREGATORS.check_package(spec.aggregator, described.get("package"), stem)
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
 
@@ -166,23 +165,6 @@ def _only_grew(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
     """Whether a shape gained leading axes of 1, and nothing else."""
     n_new = len(now) - len(before)
     return n_new > 0 and now == (1,) * n_new + before
-
-
-def _check_package(aggregator: str, package: object, stem: Path) -> None:
-    """Refuse a head with an aggregator of another package than the one that has this name here.
-
-    Raises:
-        BeyondClsError: that package is not installed, or does not declare it any more.
-    """
-    if not isinstance(package, str) or not NAME.fullmatch(package):
-        return
-    plugin = AGGREGATORS.plugin(aggregator)
-    if plugin is None or plugin.package != package:
-        here = "none of this name" if aggregator not in AGGREGATORS else f"one of {plugin.package if plugin else 'beyondcls'}"
-        raise BeyondClsError(
-            f"{stem} has aggregator {aggregator!r} of the package {package!r}, and here there is {here}; install that package, "
-            f"if you trust it: pip install {package}"
-        )
 
 
 def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:

@@ -171,6 +171,24 @@ class Registry(MutableMapping[str, T], Generic[T]):
         """The entry of another package with this name; None for a name of this program, or of nothing."""
         return None if name in self.own else self.plugins().get(name)
 
+    def check_package(self, name: str, package: object, file: object) -> None:
+        """Refuse an entry that a file says to be of another package than the one that declares it here.
+
+        Args:
+            package: what the file says, which nobody vouches for; None of an entry of this program.
+
+        Raises:
+            BeyondClsError: the package is not installed, or does not declare it.
+        """
+        plugin = self.plugin(name)
+        if not isinstance(package, str) or not NAME.fullmatch(package) or (plugin is not None and plugin.package == package):
+            return
+        here = f"one of {plugin.package if plugin else 'beyondcls'}" if name in self else "none of this name"
+        raise BeyondClsError(
+            f"{file} needs the {GROUPS[self.group]} {name!r} of the package {package!r}, and here there is {here}; "
+            f"if you trust that package: pip install {package}"
+        )
+
     def refused(self) -> list[str]:
         """What is wrong with the entries that are refused: their names are taken, or are none."""
         self.plugins()

@@ -1,6 +1,6 @@
 """Attention statistics: one number per image, block and attention head, or per image and block."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -21,13 +21,12 @@ from extract.attention.watch import watched
 from store.plugins import Registry
 
 
-def of_blocks() -> Collection[str]:
-    """Names of this program's statistics of blocks, which none of attention can have."""
-    return PER_BLOCK.own
+def _is_per_block(name: str) -> bool:
+    return name in PER_BLOCK.own
 
 
 # [B, H] of the attention in one block
-STATISTICS = Registry[Callable[[Attention], Tensor]]("statistics", declared_by, lambda name: name in of_blocks()) | {
+STATISTICS = Registry[Callable[[Attention], Tensor]]("statistics", declared_by, _is_per_block) | {
     "cls_self": cls_self,
     "cls_patch_entropy": cls_patch_entropy,
     "patch_self": patch_self,

@@ -93,17 +93,6 @@ def make_aggregator(
     if name not in AGGREGATORS and not is_custom(name):
         raise BeyondClsError(unknown("aggregator", name, AGGREGATORS, "A custom one is named FILE.py:CLASS"))
     kind = custom_aggregator(name) if is_custom(name) else AGGREGATORS[name]
-    return made_of(kind, name, dim, n_patches, top_k=top_k, **options)
-
-
-def made_of(
-    kind: type[Aggregator], name: str, dim: int, n_patches: int | None = None, *, top_k: int | None = None, **options: Any
-) -> Aggregator:
-    """`make_aggregator` of a class; `name` is for messages.
-
-    Raises:
-        BeyondClsError: unknown option (with the nearest one), or a value that it does not take.
-    """
     takes = dict(inspect.signature(kind).parameters)
     takes.pop("dim", None)
     for option in options:
@@ -141,6 +130,5 @@ __all__ = [
     "code_of",
     "is_custom",
     "is_foreign",
-    "made_of",
     "make_aggregator",
 ]

@@ -30,14 +30,6 @@ PER_IMAGE = Registry[Metric]("metrics", _check, ("entropy", *AT_THRESHOLD, "map"
     "top5": partial(top_k_hits, k=5),
 }
 
-
-def _percent(hits: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> float:
-    return 100 * hits(logits, labels).double().mean().item()
-
-
-# name -> function(logits [B, K], labels [B]) that gives percent
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {name: partial(_percent, hits) for name, hits in PER_IMAGE.own.items()}
-
 # name -> function(scores [..., N, K], labels [N, K] of 0 and 1) that gives percent, float64 [...]
 MULTILABEL = Registry[Metric]("multilabel_metrics", _check, ("entropy", *PER_IMAGE.own).__contains__) | {
     "map": mean_average_precision,
@@ -46,7 +38,6 @@ MULTILABEL = Registry[Metric]("multilabel_metrics", _check, ("entropy", *PER_IMA
 }
 
 __all__ = [
-    "METRICS",
     "MULTILABEL",
     "PER_IMAGE",
     "at_threshold",
