@@ -24,13 +24,13 @@ def expect(holds: object, message: str) -> None:
         raise AssertionError(message)
 
 
-def expect_close(given: Tensor, expected: Tensor, message: str, **tolerance: float) -> None:
-    """Raise unless two tensors agree as `torch.testing.assert_close` has it.
+def expect_close(given: Tensor, expected: Tensor, message: str, rtol: float | None = None, atol: float | None = None) -> None:
+    """Raise unless two tensors agree as `torch.testing.assert_close` has it; NaN is no agreement.
 
     Raises:
         AssertionError: they differ.
     """
-    torch.testing.assert_close(given, expected, **tolerance, equal_nan=True, msg=lambda text: f"{message}: {text}")
+    torch.testing.assert_close(given, expected, rtol=rtol, atol=atol, msg=lambda text: f"{message}: {text}")
 
 
 def run(checks: Sequence[Callable[[S], None]], subject: S) -> None:

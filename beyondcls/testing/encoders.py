@@ -12,6 +12,7 @@ from beyondcls.testing.checking import expect, expect_close
 from extract.attention import PER_BLOCK, facts_of
 from extract.encoders import Encoded, Encoder, load_encoder
 from extract.encoders.wrapped import wrap
+from store import BeyondClsError
 from store.format.pretraining import FAMILIES
 
 
@@ -27,7 +28,11 @@ class Made:
 
     @classmethod
     def of(cls, encoder: Any, arguments: Mapping[str, Any] | None = None) -> "Made":
-        """From an encoder, its name, or a function that makes it or a module."""
+        """From an encoder, its name, or a function that makes it or a module.
+
+        Raises:
+            AssertionError: it cannot be made, or is nothing that features are read from.
+        """
 
         def made() -> Encoder:
             if isinstance(encoder, str):
@@ -35,7 +40,11 @@ class Made:
             one = encoder if isinstance(encoder, Encoder | nn.Module) else encoder(**(arguments or {}))
             return one if isinstance(one, Encoder) else wrap(one)
 
-        return cls(made(), made)
+        with torch.random.fork_rng(devices=[]):
+            try:
+                return cls(made(), made)
+            except BeyondClsError as error:
+                raise AssertionError(str(error)) from error
 
     def read(self, images: Tensor) -> Encoded:
         """Everything that it can give: of its first and last block, with all statistics."""

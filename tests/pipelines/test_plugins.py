@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from beyondcls import testing
 from extract.encoders import load_encoder
 from pipelines.cli import app
-from pipelines.code.__main__ import main as write_digests
+from pipelines.code.closure import Project
+from pipelines.code.units import units
 from pipelines.doctor.machine import Machine
 from pipelines.doctor.plugins import check
 from pipelines.live.online import load_as_recorded
 from probe.aggregators import AGGREGATORS
 from probe.saved import load_probe
 from store import BeyondClsError, FeatureStore
-from tests.extract.pictures import samples, write_tar
+from tests.extract.pictures import samples, write_file, write_tar
 from tests.plugins import MODULE, PACKAGE, ROOT, declare, installed
 
 
@@ -134,50 +134,38 @@ def test_a_package_that_cannot_be_imported_is_noted(beyondcls: Callable[..., str
     assert "a_package_that_is_not_there" in finding.remedy
 
 
-class TestDigests:
-    """Below code/, which `dvc repro` compares."""
+def test_digests_of_code_are_of_what_is_used(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those below code/, which `dvc repro` compares; the doctor says where they are of another installation."""
+    shutil.copytree(site, tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    params = {
+        "encoders": {"mine": {"model": "newcomer-vit"}, "quickstart-random": {}},
+        "heads": {"abmilp": {}, "gem": {"aggregator": "newcomer-gem"}},
+        "extract": {"statistics": ["cls_self"]},
+    }
+    project = Project(ROOT)
 
-    @pytest.fixture
-    def project(self, tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        for name in ("beyondcls", "store", "extract", "probe", "pipelines", "heads"):
-            (tmp_path / name).symlink_to(ROOT / name)
-        params = {
-            "encoders": {"mine": {"model": "newcomer-vit"}, "quickstart-random": {}},
-            "heads": {"abmilp": {}, "gem": {"aggregator": "newcomer-gem"}},
-            "extract": {"statistics": ["cls_self"]},
-        }
-        (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-        shutil.copytree(site, tmp_path / "site")
-        monkeypatch.syspath_prepend(tmp_path / "site")
-        monkeypatch.chdir(tmp_path)
-        return tmp_path
+    def of_packages() -> dict[str, dict[str, str | None]]:
+        files = ["extract/mine", "extract/quickstart-random", "heads/abmilp", "heads/gem", "readers/csv"]
+        files.append("readers/newcomer-birds")
+        by_file = {unit.file: project.digests(unit.modules, unit.used) for unit in units(params, project) if unit.file in files}
+        return {file: {name: digest for name, digest in by_file[file].items() if ": " in name} for file in files}
 
-    def test_are_of_what_is_used(self, project: Path) -> None:
-        write_digests(Path("params.yaml"), Path("code"))
-        before = self.of_packages()
-        expected = {
-            "extract/mine": {f"{PACKAGE}: encoders.newcomer-vit"},
-            "heads/abmilp": {f"{PACKAGE}: metrics.newcomer_top2"},
-            "heads/gem": {f"{PACKAGE}: aggregators.newcomer-gem", f"{PACKAGE}: metrics.newcomer_top2"},
-            "readers/newcomer-birds": {f"{PACKAGE}: datasets.newcomer-birds"},
-        }
-        assert {name: set(digests) for name, digests in before.items() if "/" in name} == expected
-        assert MODULE not in sys.modules
-        assert check(Machine(project)).state == "ok"
-        with (project / "site" / f"{MODULE}.py").open("a") as module:
-            module.write("ONE = 1\n")
-        finding = check(Machine(project))
-        assert finding.state == "note"
-        assert "dvc repro --single-item --force code" in finding.remedy
-        write_digests(Path("params.yaml"), Path("code"))
-        assert all(before[file] != digests for file, digests in self.of_packages().items())
-        sys.modules.pop(MODULE, None)
-
-    @staticmethod
-    def of_packages() -> dict[str, dict[str, str]]:
-        """Digests of other packages, by file below code/."""
-        contents = {
-            str(file.relative_to("code").with_suffix("")): json.loads(file.read_text()) for file in Path("code").rglob("*.json")
-        }
-        by_file = {name: {n: d for n, d in content.items() if ": " in n} for name, content in contents.items()}
-        return {name: digests for name, digests in by_file.items() if digests}
+    before = of_packages()
+    assert {file: set(digests) for file, digests in before.items()} == {
+        "extract/mine": {f"{PACKAGE}: encoders.newcomer-vit"},
+        "extract/quickstart-random": set(),
+        "heads/abmilp": {f"{PACKAGE}: metrics.newcomer_top2"},
+        "heads/gem": {f"{PACKAGE}: aggregators.newcomer-gem", f"{PACKAGE}: metrics.newcomer_top2"},
+        "readers/csv": set(),
+        "readers/newcomer-birds": {f"{PACKAGE}: datasets.newcomer-birds"},
+    }
+    assert MODULE not in sys.modules
+    write_file(tmp_path / "code/heads/gem.json", json.dumps(before["heads/gem"]).encode())
+    assert check(Machine(tmp_path)).state == "ok"
+    with (tmp_path / "site" / f"{MODULE}.py").open("a") as module:
+        module.write("ONE = 1\n")
+    assert all(digest != before[file][name] for file, digests in of_packages().items() for name, digest in digests.items())
+    finding = check(Machine(tmp_path))
+    assert (finding.state, finding.remedy.count("dvc repro --single-item --force code")) == ("note", 1)
+    sys.modules.pop(MODULE, None)
