@@ -215,12 +215,12 @@ def gradients_of_many_members_are_those_of_each(variant: Variant) -> None:
 
 CHECKS = (
     gives_one_vector_of_its_width_per_image,
+    leaves_the_features_untouched,
     reads_what_it_says_and_nothing_else,
     weights_sum_to_one,
     takes_tokens_as_they_are_stored_where_it_says_so,
     is_deterministic_under_a_seed,
     moves_its_weights_with_the_patches,
-    leaves_the_features_untouched,
     is_finite_on_large_tokens,
     lars_takes_its_biases_and_scales_alone_for_those,
     options_and_parameters_come_back,
