@@ -147,6 +147,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self._plugins: dict[str, Plugin] = {}
         self._refused: dict[Plugin, str] = {}
         self._loaded: dict[Plugin, T] = {}
+        self._failed: dict[Plugin, str] = {}  # tried once: metrics are asked for with every batch
 
     def __or__(self, own: Mapping[str, T]) -> "Registry[T]":
         """The registry with these entries of this program."""
@@ -162,7 +163,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         """
         if self._path != (path := tuple(sys.path)):
             self._plugins, self._refused = self._scan()
-            self._path = path
+            self._path, self._failed = path, {}
             for why in self._refused.values():
                 warnings.warn(why, BeyondClsWarning, stacklevel=3)
         return self._plugins
@@ -221,14 +222,23 @@ class Registry(MutableMapping[str, T], Generic[T]):
         plugin = self.plugins().get(name)
         if plugin is None:
             return self.own[name]
+        if plugin in self._failed:
+            raise BeyondClsError(self._failed[plugin])
         if plugin not in self._loaded:
-            entry = plugin.load()
             try:
-                self._check(entry)
-            except TypeError as error:
-                raise plugin.fault(f"is refused: {error}") from error
-            self._loaded[plugin] = entry
+                self._loaded[plugin] = self._checked(plugin)
+            except BeyondClsError as error:
+                self._failed[plugin] = str(error)
+                raise
         return self._loaded[plugin]
+
+    def _checked(self, plugin: Plugin) -> T:
+        entry: T = plugin.load()
+        try:
+            self._check(entry)
+        except TypeError as error:
+            raise plugin.fault(f"is refused: {error}") from error
+        return entry
 
     def __setitem__(self, name: str, entry: T) -> None:
         self.own[name], self._path = entry, None
