@@ -56,8 +56,8 @@ class Plugin:
     @classmethod
     def of(cls, entry: EntryPoint) -> "Plugin":
         """From the metadata of a distribution."""
-        package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
-        return cls(entry.group.removeprefix(PREFIX), entry.name, package, version, entry.value)
+        package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
+        return cls(entry.group.removeprefix(PREFIX), entry.name, package or "unknown", version or "", entry.value)
 
     def __str__(self) -> str:
         return f"{GROUPS.get(self.group, 'entry')} {self.name!r} of the package {self.package} {self.version}"
@@ -98,7 +98,7 @@ def _places(module: str) -> list[Path]:
         return []
     places = [Path(folder) for folder in spec.submodule_search_locations or ()]
     if not places:
-        return [Path(spec.origin)] if spec.origin else []
+        return [Path(spec.origin)] if spec.origin and spec.has_location else []
     for part in rest:
         if any((folder / "__init__.py").is_file() for folder in places):
             break
