@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("extract", "pipelines", "probe", "store")
+PACKAGES = ("beyondcls", "extract", "pipelines", "probe", "store")
 DESCRIBING = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg"}
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
 
@@ -19,9 +19,7 @@ METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE
 def sources() -> set[str]:
     """Files of the program, by their paths in the repository."""
     files = (file for package in PACKAGES for file in (ROOT / package).rglob("*"))
-    return {"beyondcls.py"} | {
-        file.relative_to(ROOT).as_posix() for file in files if file.is_file() and "__pycache__" not in file.parts
-    }
+    return {file.relative_to(ROOT).as_posix() for file in files if file.is_file() and "__pycache__" not in file.parts}
 
 
 def expected_in(archive: Path) -> set[str]:

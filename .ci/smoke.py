@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 import beyondcls
+from beyondcls.testing import check_aggregator
 
 SETS = ("--features", "features/train", "--test", "features/val")
 
@@ -46,6 +47,7 @@ def main() -> None:
     for name in beyondcls.__all__:
         getattr(beyondcls, name)
     assert beyondcls.__version__ == version("beyondcls")
+    check_aggregator("abmilp")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_photographs(folder / "photos")

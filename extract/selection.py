@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from extract.attention import PER_BLOCK, STATISTICS
+from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from store import BeyondClsError
@@ -32,18 +32,20 @@ def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequen
     Raises:
         BeyondClsError: an unknown name.
     """
-    return None if names is None else [name for name in known_statistics(names) if name in encoder.statistics]
+    return None if names is None else [name for name in known_statistics(names) if encoder.can_have(name)]
 
 
 def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Names of attention statistics, all that the encoder can have by default."""
+    """Names of attention statistics; by default all of this program that the encoder can have."""
     for name in known_statistics(names):
-        if name not in encoder.statistics:
+        if not encoder.can_have(name):
             lacks = "[cls] token" if encoder.attends else "attention"
+            if encoder.attends and (encoder.layout.has_cls or not facts_of(name).of_cls):
+                lacks = "module that gives what attention adds"
             can = ", ".join(encoder.statistics) or "none"
             raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
     # Always in the encoder's order: equal sets have equal keys.
-    return tuple(name for name in encoder.statistics if names is None or name in names)
+    return encoder.statistics if names is None else tuple(name for name in (*STATISTICS, *PER_BLOCK) if name in names)
 
 
 def kept_blocks(blocks: Sequence[int], vectors: str, n_blocks: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -29,8 +29,7 @@ def main(
 
     import numpy as np
 
-    from extract.attention import PER_BLOCK, STATISTICS, UNBOUNDED
-    from extract.attention.declared import declared_by
+    from extract.attention import PER_BLOCK, STATISTICS, facts_of
     from store.format.pretraining import pretraining_fields
     from store.writing.results import ResultFolder
 
@@ -64,6 +63,7 @@ def main(
             n_tokens = maps.shape[-1]
         if "images/crop/view0" in store.attributes["arrays"]:  # missing in a set that was made from tokens only
             np.save(folder / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
+        known = {name: facts_of(name) for name in (*STATISTICS, *PER_BLOCK) if name in store.spec.statistics}
         summary = {
             "encoder": store.attributes["encoder"],
             **pretraining_fields(store.attributes),
@@ -74,12 +74,8 @@ def main(
             "block": block,  # of the maps
             "classes": store.attributes["classes"],
             "architecture": json.loads(store.spec.architecture),
-            "statistics": {
-                name: {"title": declared_by(statistic).title, "unit": declared_by(statistic).unit}
-                for name, statistic in (STATISTICS | PER_BLOCK).items()
-                if name in store.spec.statistics
-            },
-            "unbounded": [name for name in store.spec.statistics if name in UNBOUNDED],
+            "statistics": {name: {"title": facts.title, "unit": facts.unit} for name, facts in known.items()},
+            "unbounded": [name for name, facts in known.items() if not facts.is_bounded],
         }
         (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     typer.echo(f"{out}: {len(store.spec.statistics)} statistics of {len(rows):,} images")

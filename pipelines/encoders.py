@@ -14,7 +14,7 @@ def main(
     ] = None,
     params: Annotated[Path, typer.Option(help="the parameter file whose encoders --record loads")] = Path("params.yaml"),
 ) -> None:
-    """List encoders: those of the registry with their sizes, then timm's models whose weights its hub has.
+    """List encoders: the registry's with their sizes, those of other packages, then timm's models whose weights its hub has.
 
     Tokens are those of one image; "read at" is the block whose tokens are kept by default, counted from 0. Weights that
     begin with "see" have to be fetched by hand and given as --checkpoint FILE.
@@ -28,10 +28,11 @@ def main(
     from extract.encoders import ENCODERS, timm_names
     from extract.encoders.listing import listing_of
     from pipelines.store.table import table
+    from store import BeyondClsError
 
     cautions: dict[str, list[str]] = {}
     rows = [("name", "parameters", "width", "blocks", "read at", "tokens", "attention", "licence", "weights")]
-    for name, entry in ENCODERS.items():
+    for name, entry in ENCODERS.own.items():
         if pattern in name:
             listing = listing_of(entry)
             counts = (f"{listing.n_parameters / 1e6:,.1f} M", str(listing.width), str(listing.n_blocks), str(listing.block))
@@ -40,11 +41,18 @@ def main(
                 cautions.setdefault(listing.cls_caution, []).append(name)
     if len(rows) > 1:
         typer.echo("\n".join(table(rows, right=(1, 2, 3, 4))))
-    for name, entry in ENCODERS.items():
+    for name, entry in ENCODERS.own.items():
         if pattern in name and entry.note:
             typer.echo(f"note: {name}: {entry.note}")
     for caution, names in cautions.items():
         typer.echo(f"note: {', '.join(names)}: {caution}")
+    for name, plugin in ENCODERS.plugins().items():
+        if pattern in name:
+            typer.echo(f"{name}: of the package {plugin.package} {plugin.version}")
+            try:
+                ENCODERS[name]
+            except BeyondClsError as error:
+                typer.echo(f"note: {error}")
     for name in timm_names(pretrained=True):
         if pattern in name:
             typer.echo(name)

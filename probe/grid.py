@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from probe.aggregators import is_custom, make_aggregator
+from probe.aggregators import is_foreign, make_aggregator
 from probe.aggregators.custom import check_made
 from probe.closed import Closed
 from probe.head import FinalNorm, Head
@@ -35,7 +35,7 @@ class HeadSpec:
         Raises:
             BeyondClsError: unknown aggregator, options, normalisation or start.
         """
-        name, custom = self.aggregator, is_custom(self.aggregator)
+        name, custom = self.aggregator, is_foreign(self.aggregator)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # heads are made on the CPU; a GPU's numbers stay as they are
             with explained(name, f"{name} cannot be made") if custom else nullcontext():

@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probe.aggregators import is_custom
+from probe.aggregators import code_of, is_foreign
 from probe.aggregators.custom import check_custom
 from probe.checkpoint import Checkpoint, Stopped, Unfinished
 from probe.course import epoch_seed
@@ -33,7 +33,6 @@ from probe.train import Batches, Family, train
 from store import BeyondClsError, Loader
 from store.loading.loader import Stats
 from store.loading.placement import Placement
-from store.user_code import custom_digest
 
 Share = tuple[int, int]
 SHARED = 0  # seed of the images' order where all seeds share it
@@ -147,7 +146,7 @@ class Passes:
             for source, views in self._stored:
                 for kind in reads:
                     source.arrays(kind, views)
-            if is_custom(self.heads[name].aggregator):
+            if is_foreign(self.heads[name].aggregator):
                 self._check_custom(name)
         check_labels(self.training, self.test)
 
@@ -444,9 +443,7 @@ class Passes:
         if judge_by.numbers is not None:  # by names, which no key holds
             sets[1].append(judge_by.numbers.tolist())
         specs = {member.head: self.heads[member.head] for member in members}
-        heads = {
-            n: [spec.to_dict(), is_custom(spec.aggregator) and custom_digest(spec.aggregator)] for n, spec in specs.items()
-        }
+        heads = {n: [spec.to_dict(), code_of(spec.aggregator) or False] for n, spec in specs.items()}
         described: list[Any] = [
             [asdict(m) for m in members],
             heads,

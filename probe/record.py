@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from probe.aggregators import code_of
 from probe.grid import HeadPlan
+from probe.metrics import MULTILABEL, PER_IMAGE
 from probe.passes import Passes
 from probe.select import Selected
 from probe.sources import Source
-from store.user_code import custom_digest, is_custom
 
 FILE = "trained/record.json"  # the same bytes whenever the same head is trained on one machine: DVC compares them
 FORMAT_VERSION = 1
@@ -21,10 +22,8 @@ FORMAT_VERSION = 1
 
 def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that a head's training was requested with, as plain values, except the command line and paths."""
-    file_digest = custom_digest(plan.head.aggregator) if is_custom(plan.head.aggregator) else None
-    head = plan.head.to_dict() | (
-        {"aggregator": plan.head.aggregator.rpartition(":")[2], "file": file_digest} if file_digest else {}
-    )
+    code = code_of(plan.head.aggregator)
+    head = plan.head.to_dict() | ({"aggregator": plan.head.aggregator.rpartition(":")[2], "file": code} if code else {})
     request = {
         "head": head,
         "recipe": asdict(plan.recipe),
@@ -37,6 +36,10 @@ def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[s
         "processes": passes.world_size,
         "notes": {name: value for name, value in about.items() if name != "command"},
     }
+    if metrics := {
+        name: plugin.digest() for registry in (PER_IMAGE, MULTILABEL) for name, plugin in registry.plugins().items()
+    }:
+        request["metrics"] = metrics
     return dict(json.loads(json.dumps(request)))
 
 

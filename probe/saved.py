@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from probe.aggregators import is_custom
+from probe.aggregators import AGGREGATORS, is_custom
 from probe.described import made
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
@@ -26,11 +26,13 @@ def save_probe(path: Path, head: Head, spec: HeadSpec, n_patches: int | None, ab
     Args:
         about: how the head was trained and its results; for the reader, loading does not need it.
     """
+    plugin = AGGREGATORS.plugin(spec.aggregator)
     state = {name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}
     save_file(state, _files(path)[1])
     described = {
         "format_version": FORMAT_VERSION,
         **spec.to_dict(),
+        **({} if plugin is None else {"package": plugin.package}),
         "dim": head.aggregator.dim,
         "n_patches": n_patches,
         "n_classes": head.classifier.out_features,
@@ -59,7 +61,8 @@ def load_probe(path: str | Path, own: str | None = None) -> Head:
         own: FILE.py:CLASS of a head with a custom aggregator: a probe file cannot name code that loading would run.
 
     Raises:
-        BeyondClsError: a file is missing, damaged or of another format version, or the two do not fit each other.
+        BeyondClsError: a file is missing, damaged or of another format version, or the two do not fit each other; or its
+            aggregator is of a package that is not installed.
     """
     return load_with(path, own)[0]
 
@@ -88,6 +91,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if is_custom(spec.aggregator):
             spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
+        AGGREGATORS.check_package(spec.aggregator, described.get("package"), stem)
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
 

@@ -21,7 +21,7 @@ TREE = (
     "heads",
     "tests",
     "pyproject.toml",
-    "beyondcls.py",
+    "beyondcls",
     "docs",
     "README.md",
     "dvc.yaml",

@@ -18,6 +18,7 @@ from tests.machines.project import working_tree
 
 LAYERS = {"store": {"store"}, "extract": {"store", "extract"}, "probe": {"store", "probe"}}
 SOURCES = [p for layer in ("store", "extract", "probe", "pipelines") for p in (ROOT / layer).rglob("*.py")]
+FRONT = [*(ROOT / "beyondcls").rglob("*.py")]
 
 
 def imports(path: Path) -> set[str]:
@@ -55,14 +56,15 @@ def test_what_is_no_command_is_in_a_room_that_says_what_it_is():
 
 def test_setup_cfg_packages_match_the_tree():
     include = read_configuration(ROOT / "setup.cfg")["options"]["packages"]
-    folders = {p.parent.relative_to(ROOT).as_posix().replace("/", ".") for p in SOURCES}
-    assert set(include) == folders == set(find_packages(str(ROOT), include=["store*", "extract*", "probe*", "pipelines*"]))
+    folders = {p.parent.relative_to(ROOT).as_posix().replace("/", ".") for p in (*SOURCES, *FRONT)}
+    found = find_packages(str(ROOT), include=["beyondcls*", "store*", "extract*", "probe*", "pipelines*"])
+    assert set(include) == folders == set(found)
 
 
 def test_setup_cfg_has_every_file_beside_modules():
     """Or an installation lacks it."""
     patterns = read_configuration(ROOT / "setup.cfg")["options"]["package_data"]
-    for folder in {path.parent for path in SOURCES}:
+    for folder in {path.parent for path in (*SOURCES, *FRONT)}:
         package = folder.relative_to(ROOT).as_posix().replace("/", ".")
         files = {path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")}
         assert files == {path for pattern in patterns.get(package, ()) for path in folder.glob(pattern)}, package
@@ -127,7 +129,7 @@ def test_no_module_imports_what_imports_it():
 
 
 FLOORS = (
-    ("bars", "errors", "html_table", "shown", "user_code"),
+    ("bars", "errors", "html_table", "plugins", "shown", "user_code"),
     ("places",),
     ("codecs", "format", "truths"),
     ("writing", "loading"),

@@ -1,12 +1,16 @@
 """Attention statistics: one number per image, block and attention head, or per image and block."""
 
+from collections.abc import Callable
+
+from torch import Tensor
+
 from extract.attention.attention import Attention, centre
 from extract.attention.cls_norm_ratio import cls_norm_ratio
 from extract.attention.cls_patch_entropy import cls_patch_entropy
 from extract.attention.cls_self import cls_self
 from extract.attention.cls_self_adjusted import cls_self_adjusted
 from extract.attention.cls_to_patches import cls_to_patches
-from extract.attention.declared import declared_by
+from extract.attention.declared import Declared, declared_by
 from extract.attention.layout import TokenLayout
 from extract.attention.patch_norm_ratio import patch_norm_ratio
 from extract.attention.patch_patch_entropy import patch_patch_entropy
@@ -14,9 +18,15 @@ from extract.attention.patch_self import patch_self
 from extract.attention.patch_self_raw import patch_self_raw
 from extract.attention.patches_to_cls import patches_to_cls
 from extract.attention.watch import watched
+from store.plugins import Registry
+
+
+def _is_per_block(name: str) -> bool:
+    return name in PER_BLOCK.own
+
 
 # [B, H] of the attention in one block
-STATISTICS = {
+STATISTICS = Registry[Callable[[Attention], Tensor]]("statistics", declared_by, _is_per_block) | {
     "cls_self": cls_self,
     "cls_patch_entropy": cls_patch_entropy,
     "patch_self": patch_self,
@@ -27,13 +37,22 @@ STATISTICS = {
     "patches_to_cls": patches_to_cls,
 }
 # [B] of the input of one block and what its attention adds
-PER_BLOCK = {
+PER_BLOCK = Registry[Callable[[Tensor, Tensor, TokenLayout], Tensor]](
+    "block_statistics", declared_by, STATISTICS.__contains__
+) | {
     "cls_norm_ratio": cls_norm_ratio,
     "patch_norm_ratio": patch_norm_ratio,
 }
-# Ratios that are declared to be without bound.
-UNBOUNDED = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if not declared_by(f).is_bounded)
-# Statistics that are declared to need [cls].
-NEEDS_CLS = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if declared_by(f).of_cls)
 
-__all__ = ["NEEDS_CLS", "PER_BLOCK", "STATISTICS", "UNBOUNDED", "Attention", "TokenLayout", "centre", "watched"]
+
+def facts_of(name: str) -> Declared:
+    """What the statistic of a name declares about itself.
+
+    Raises:
+        KeyError: there is none of this name.
+        BeyondClsError: the package that it is of cannot be imported.
+    """
+    return declared_by(STATISTICS[name] if name in STATISTICS else PER_BLOCK[name])
+
+
+__all__ = ["PER_BLOCK", "STATISTICS", "Attention", "TokenLayout", "centre", "facts_of", "watched"]

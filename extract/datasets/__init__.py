@@ -35,8 +35,15 @@ from extract.datasets.webdataset_tars import PIPE, TARS
 from store.bars import Bars
 from store.errors import unknown
 from store.loading.select import read_ids, rows_named
+from store.plugins import Registry
 
-DATASETS: dict[str, Plain | Splitting | Published] = {
+
+def _check(form: object) -> None:
+    if not isinstance(form, Plain | Splitting | Published):
+        raise TypeError(f"it is {form!r}, expected a Plain, Splitting or Published of extract.datasets.form")
+
+
+DATASETS = Registry[Plain | Splitting | Published]("datasets", _check) | {
     "tars": TARS,
     "folder": FOLDER,
     "csv": CSV,

@@ -34,8 +34,18 @@ from extract.transform import as_options, checked_transform, differing_values, i
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
 from store.format.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
+from store.plugins import Registry
 
-ENCODERS: dict[str, Pretrained] = {
+
+def _check(make: object) -> None:
+    if not callable(make):
+        raise TypeError(
+            f"it is {make!r}, expected a function that returns a torch.nn.Module, or what beyondcls.wrap makes of one"
+        )
+
+
+# Those of other packages are functions that make a model.
+ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
     **quickstart.ENCODERS,
     **mae.ENCODERS,
     **mae_finetuned.ENCODERS,
@@ -82,8 +92,8 @@ def load_encoder(
     ImageNet's constants for a custom checkpoint; each of the six arguments from `mean` on replaces one of these values.
 
     Args:
-        name: of the registry, of timm, of another library or the user's code (`extract.encoders.libraries`), or any name if
-            `model` is set.
+        name: of the registry, entries of other packages included, of timm, of another library or the user's code
+            (`extract.encoders.libraries`), or any name if `model` is set.
         checkpoint: local weights instead of the ones the name stands for.
         random_seed: random weights from this seed instead; their last bits, so their digest, may depend on the CPU's maker.
         model: name in the registry or in timm that defines the encoder; `name` by default.
@@ -125,19 +135,21 @@ def load_encoder(
         )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     options |= {"scale": scale, "orientation": orientation}
-    if is_of_library(definer := model or name):
+    plugin = ENCODERS.plugin(definer := model or name)
+    if plugin is not None or is_of_library(definer):
         checked_family(family)
         if checkpoint is not None:
             raise BeyondClsError(f"{definer} makes its own model; leave --checkpoint out, and read {checkpoint} there")
         of_seed = {} if random_seed is None else {"random_seed": random_seed}
         options |= {"input_size": input_size, "family": family}
-        encoder = load_from_library(name, definer, {**(arguments or {}), **of_seed}, options)
+        declared = None if plugin is None else (plugin, ENCODERS[definer])
+        encoder = load_from_library(name, definer, {**(arguments or {}), **of_seed}, options, declared)
         _check_weights(encoder, weights, random_seed is not None)
         return encoder
     transform = checked_transform(options)
     entry = _entry(model or name, checkpoint is not None)
     pretraining = _pretraining(name, model, checkpoint, random_seed, family)
-    loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS)
+    loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS.own)
     vit, described = loaded.model, loaded.architecture
     if input_size is not None:
         sides = input_sides(input_size)
@@ -182,8 +194,8 @@ def _entry(name: str, is_local: bool = False) -> Pretrained:
     A custom checkpoint shares only its shape with what timm published for that architecture, unless a tag
     (`vit_base_patch16_224.mae`) says which of timm's it is.
     """
-    if name in ENCODERS:
-        return ENCODERS[name]
+    if name in ENCODERS.own:
+        return ENCODERS.own[name]
     if not timm.is_model(name):
         raise BeyondClsError(unknown("encoder", name, [*ENCODERS, *timm_names()], "Names of timm's ViTs count too"))
     entry = Pretrained(name, f"timm/{name}", "see timm", is_searched=True)
@@ -195,7 +207,7 @@ def known_pretraining(name: str) -> Pretraining:
 
     A name of timm counts where its weights are those of an encoder of the registry.
     """
-    entry = ENCODERS.get(name) or next((ENCODERS[other] for other in _entries_with_weights(name)), None)
+    entry = ENCODERS.own.get(name) or next((ENCODERS.own[other] for other in _entries_with_weights(name)), None)
     return UNKNOWN if entry is None else Pretraining(entry.family, entry.seed)
 
 
@@ -234,7 +246,7 @@ def _pretraining(
 def _assumed_note(encoder: Encoder, entry: Pretrained, options: Mapping[str, Any]) -> str:
     """What was assumed of the transform of a checkpoint; empty if its entry has it, or the options give all of it."""
     names = [name for name in entry.transform if name not in options]
-    if entry in ENCODERS.values() or not names:
+    if entry in ENCODERS.own.values() or not names:
         return ""
     return (
         f"assumed for the checkpoint of {encoder.name}, as of ImageNet: {values_text(encoder.described_transform, names)}; "
@@ -245,7 +257,7 @@ def _assumed_note(encoder: Encoder, entry: Pretrained, options: Mapping[str, Any
 def _registry_note(encoder: Encoder, name: str | None, options: Mapping[str, Any]) -> str:
     """How the transform differs from that of the registry's encoder with the weights of timm's `name`; empty if not."""
     for entry_name in () if name is None else _entries_with_weights(name):
-        entry = ENCODERS[entry_name]
+        entry: Pretrained = ENCODERS.own[entry_name]
         theirs, side = dict(entry.transform), entry.arguments.get("img_size")
         theirs |= {"input_size": (3, side, side)} if side else {}
         ours = encoder.described_transform
@@ -266,7 +278,7 @@ def _entries_with_weights(name: str) -> list[str]:
     if config is None:
         return []
     addresses = (f"timm/{config.architecture}.{config.tag}", config.url)
-    return [other for other, entry in ENCODERS.items() if entry.weights in addresses]
+    return [other for other, entry in ENCODERS.own.items() if entry.weights in addresses]
 
 
 def timm_names(pretrained: bool = False) -> list[str]:

@@ -34,7 +34,7 @@ class Checkpoint:
     def of(cls, encoder: str, loading: Mapping[str, Any]) -> Self:
         """What is known before weights are loaded; `loading`: arguments of `load_encoder`."""
         model = str(loading.get("model") or encoder)
-        source = ENCODERS[model].weights if model in ENCODERS else f"timm/{model}"
+        source = ENCODERS.own[model].weights if model in ENCODERS.own else f"timm/{model}"
         place = str(loading.get("checkpoint") or ("" if source.startswith(("see ", "timm/")) else source))
         return cls(encoder, source, place.rpartition("/")[2])
 

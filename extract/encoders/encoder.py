@@ -12,7 +12,7 @@ from PIL import Image
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
+from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, watched
 from extract.datasets.pixels import Pixels
 from extract.drop_path import check_branches, draw_factors, dropped
 from extract.encoders.not_plain import INSTEAD, check_plain
@@ -178,10 +178,18 @@ class Encoder:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Attention statistics that this encoder can have: those of [cls] only if it has [cls], none without attention."""
-        of_blocks = () if self._branches is not None and None in self._branches else PER_BLOCK
-        names = (*STATISTICS, *of_blocks) if self.attends else ()
-        return tuple(name for name in names if self.layout.has_cls or name not in NEEDS_CLS)
+        """Attention statistics that it can have, without those of other packages, which are computed where they are named."""
+        return tuple(name for name in (*STATISTICS.own, *PER_BLOCK.own) if self.can_have(name))
+
+    def can_have(self, statistic: str) -> bool:
+        """Whether this encoder can have a statistic: one of [cls] only if it has [cls], none without attention.
+
+        Raises:
+            BeyondClsError: the package that it is of cannot be imported.
+        """
+        if not self.attends or (statistic in PER_BLOCK and self._branches is not None and None in self._branches):
+            return False
+        return self.layout.has_cls or not facts_of(statistic).of_cls
 
     @property
     def pools(self) -> bool:

@@ -22,6 +22,7 @@ from extract.encoders.wrapped import wrap
 from extract.transform import checked_transform
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
+from store.plugins import Plugin
 from store.user_code import custom_digest, explained, function_of, is_custom
 
 RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers, which processors have
@@ -45,7 +46,13 @@ def is_users(name: str) -> bool:
     return is_of_library(name) and name.partition(":")[0] not in LIBRARIES
 
 
-def load_from_library(name: str, definer: str, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+def load_from_library(
+    name: str,
+    definer: str,
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Any],
+    declared: tuple[Plugin, Callable[..., Any]] | None = None,
+) -> Encoder:
     """The wrapped encoder of a name.
 
     Args:
@@ -54,6 +61,7 @@ def load_from_library(name: str, definer: str, arguments: Mapping[str, Any], opt
         arguments: of the function; of a library, arguments of `wrap` (blocks, norm, has_cls, patch_size, …), and
             `random_seed`, for random weights in place of published ones.
         options: of `wrap`, which win: input_size, mean, std, …
+        declared: the entry of another package that `definer` names, and its function.
 
     Raises:
         BeyondClsError: an unknown library, a library that is not installed, weights that cannot be fetched, an error in the
@@ -61,15 +69,19 @@ def load_from_library(name: str, definer: str, arguments: Mapping[str, Any], opt
     """
     library, _, rest = definer.partition(":")
     options = {name: value for name, value in options.items() if value is not None}
-    if library in LIBRARIES:
+    if library in LIBRARIES and declared is None:
         arguments = dict(arguments)
         seed = arguments.pop("random_seed", None)
         made = _fetched(definer, LIBRARIES[library], rest, seed)
         architecture: dict[str, Any] = {"model": definer, **({} if seed is None else {"random_seed": seed})}
         return wrap(made.model, name, architecture=architecture, **{**made.known, **arguments, **options})
-    architecture = {"model": definer, "code": _digest(definer), **arguments}
+    if declared is None:
+        architecture, make = {"model": definer, "code": _digest(definer), **arguments}, _function(definer)
+    else:
+        plugin, make = declared
+        architecture = {"model": definer, "package": plugin.package, "code": plugin.digest()[:32], **arguments}
     with explained(definer, f"{definer} fails"):
-        made_by_user = _function(definer)(**arguments)
+        made_by_user = make(**arguments)
     if isinstance(made_by_user, Encoder):
         return _renamed(made_by_user, name, architecture, options)
     if not isinstance(made_by_user, nn.Module):

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from pipelines.code.registries import EVERYTHING, Used, keys_in, without_unused
+from pipelines.code.registries import EVERYTHING, Used, groups_in, keys_in, without_unused
 from pipelines.code.syntax import DIGITS, digest, nodes_of, parsed
+from store.plugins import METRICS, declared
 
 OWN = "heads"  # custom aggregators
 PACKAGES = ("extract", OWN, "pipelines", "probe", "store")
@@ -33,6 +34,8 @@ class Project:
     def digests(self, modules: Iterable[str], used: Used) -> dict[str, str | None]:
         """Digests of all files that some modules can import, by path, sorted; None for a missing file.
 
+        Those of entries of other packages are under `PACKAGE: GROUP.NAME`.
+
         Args:
             modules: of a program, and files beside them.
             used: entries of registries that it uses.
@@ -49,6 +52,7 @@ class Project:
             file = self.file(name)
             assert file is not None, name
             digests[self._shown(file)] = self._digest(name) if tree is self.tree(name) else digest(tree)
+            digests |= self._of_packages(name, tree, used)
             digests |= {self._shown(path): _of_bytes(path) for path in file.parent.iterdir() if path.suffix in BESIDE}
         return dict(sorted(digests.items()))
 
@@ -165,6 +169,16 @@ class Project:
 
     def _keys_of(self, module: str, name: str) -> set[str] | None:
         return None if self.file(module) is None else keys_in(self.tree(module), name)
+
+    def _of_packages(self, name: str, tree: ast.Module, used: Used) -> dict[str, str]:
+        """Digests of the used entries of other packages in the registries of a module; of METRICS, all: they are computed."""
+        digests = {}
+        for registry, group in groups_in(tree).items():
+            names, own = used.get((name, registry), ()), self._keys_of(name, registry) or ()
+            for plugin in declared(group):
+                if (plugin.name in names or group in METRICS) and plugin.name not in own:
+                    digests[f"{plugin.package}: {group}.{plugin.name}"] = plugin.digest()[:DIGITS]
+        return digests
 
     def _shown(self, file: Path) -> str:
         roots = [root for root in (self.folder, self.program) if file.is_relative_to(root)]  # either may be below the other

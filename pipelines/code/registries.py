@@ -1,7 +1,8 @@
 """A registry's module as it is for users of only some of its entries.
 
-A registry is a literal dictionary in a module (`ENCODERS = {…}`); its values come from leaves, separate modules. Unused parts
-are removed from the tree: the entries, the imports that only they need, and the names of these in `__all__`.
+A registry is a literal dictionary in a module (`CODECS = {…}`, or `ENCODERS = Registry(…) | {…}`, which takes entries of other
+packages); its values come from leaves, separate modules. Unused parts are removed from the tree: the entries, the imports that
+only they need, and the names of these in `__all__`.
 """
 
 import ast
@@ -33,13 +34,16 @@ def without_unused(
     body, unused = list(tree.body), []
     for name, keys in used.items():
         position = next((i for i, statement in enumerate(body) if _assigned(statement) == name), None)
-        if position is None or not isinstance(content := body[position].value, ast.Dict):  # type: ignore[attr-defined]
+        if position is None or (content := _content(body[position])) is None:
             raise LookupError(f"no dictionary {name} is written out in the module; units.py names a registry that is gone")
         pairs = list(zip(content.keys, content.values, strict=True))
         used_pairs = [pair for pair in pairs if _is_used(pair, keys, homes, keys_of)]
         unused += [value for pair in pairs if pair not in used_pairs for value in pair if value is not None]
+        remaining: ast.expr = ast.Dict([key for key, _ in used_pairs], [value for _, value in used_pairs])
+        if isinstance(joined := body[position].value, ast.BinOp):  # type: ignore[attr-defined]
+            remaining = ast.BinOp(joined.left, joined.op, remaining)
         body[position] = copy(body[position])
-        body[position].value = ast.Dict([key for key, _ in used_pairs], [value for _, value in used_pairs])  # type: ignore[attr-defined]
+        body[position].value = remaining  # type: ignore[attr-defined]
     removed = _names(unused) - _names(body)
     removed = set() if EVERYTHING in requested else {name for name in removed if name in homes} - set(requested)
     return ast.Module([s for statement in body if (s := _without(statement, removed)) is not None], [])
@@ -47,11 +51,22 @@ def without_unused(
 
 def keys_in(tree: ast.Module, name: str) -> set[str] | None:
     """Keys of a dictionary of a module; None if not all of them are literal."""
-    content = next((s.value for s in tree.body if _assigned(s) == name), None)  # type: ignore[attr-defined]
-    if not isinstance(content, ast.Dict):
+    content = next((_content(s) for s in tree.body if _assigned(s) == name), None)
+    if content is None:
         return None
     keys = [key.value if isinstance(key, ast.Constant) else None for key in content.keys]
     return {str(key) for key in keys} if None not in keys else None
+
+
+def groups_in(tree: ast.Module) -> dict[str, str]:
+    """Groups of entry points by the name of the registry, of those in a module that take entries of other packages."""
+    groups = {}
+    for statement in tree.body:
+        if (name := _assigned(statement)) and isinstance(joined := statement.value, ast.BinOp):  # type: ignore[attr-defined]
+            made = joined.left
+            if isinstance(made, ast.Call) and made.args and isinstance(made.args[0], ast.Constant):
+                groups[name] = str(made.args[0].value)
+    return groups
 
 
 def homes_of(tree: ast.Module) -> dict[str, str]:
@@ -72,6 +87,13 @@ def _assigned(statement: ast.stmt) -> str | None:
     else:
         targets = statement.targets if isinstance(statement, ast.Assign) else []  # type: ignore[assignment]
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
+
+
+def _content(statement: ast.stmt) -> ast.Dict | None:
+    """The dictionary that a statement assigns, alone or as `Registry(…) | {…}`."""
+    value = getattr(statement, "value", None)
+    value = value.right if isinstance(value, ast.BinOp) else value
+    return value if isinstance(value, ast.Dict) else None
 
 
 def _is_used(pair: tuple[ast.expr | None, ast.expr], keys: Collection[str], homes: Mapping[str, str], keys_of: KeysOf) -> bool:

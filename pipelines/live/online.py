@@ -1,6 +1,7 @@
 """A probe on its live encoder: from images to logits, and to maps of where the head looks."""
 
 import copy
+import json
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -12,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from extract.encoders import Encoder, load_encoder
+from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from extract.selection import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
@@ -101,10 +102,21 @@ def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[st
     """An encoder that sees what a probe records of its own (`transform`), unless `options` of `load_encoder` say otherwise.
 
     Raises:
-        BeyondClsError: as `load_encoder`.
+        BeyondClsError: as `load_encoder`; or it is of a package that is not installed.
     """
-    transform = recorded.get("transform")
+    transform, (model, package) = recorded.get("transform"), _model_of(recorded)
+    if model == (options.get("model") or name):
+        ENCODERS.check_package(model, package, "the probe")
     return load_encoder(name, **{**(options_of(transform) if isinstance(transform, Mapping) else {}), **options})
+
+
+def _model_of(recorded: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What makes a recorded encoder, and the package that it is of; None of what is not recorded, as in older probes."""
+    try:
+        architecture = json.loads(recorded["architecture"])
+        return architecture.get("model"), architecture.get("package")
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return None, None
 
 
 class Online(nn.Module):

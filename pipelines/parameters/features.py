@@ -65,7 +65,7 @@ FEATURES = {
     "blocks": Option(
         str, "blocks whose tokens are kept, e.g. 3,-1; negative from the end", "as the encoder is read", read=integers
     ),
-    "statistics": Option(str, "attention statistics: all, none, or names with commas", "all", read=_statistics),
+    "statistics": Option(str, "attention statistics: all (built-in), none, or names with commas", "all", read=_statistics),
     "maps": Option(bool, "keep attention maps of these blocks", "maps"),
     "vectors": Option(
         str,

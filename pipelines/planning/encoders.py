@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.datasets import ImageSet
-from extract.encoders import Encoder, load_encoder
+from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.encoders.cost import Cost, cost_of
 from extract.encoders.libraries import is_users
 from extract.layouts import arrays_by_name
@@ -136,7 +136,8 @@ def load_unfetched(name: str, loading: Mapping[str, Any]) -> Encoder:
     checkpoint = loading.get("checkpoint")
     if checkpoint is not None and Path(checkpoint).is_file():
         return load_encoder(name, **{n: value for n, value in loading.items() if n != "weights"})
-    if is_users(str(loading.get("model") or name)):
+    model = str(loading.get("model") or name)
+    if is_users(model) or ENCODERS.plugin(model) is not None:
         return load_encoder(name, **loading)
     return load_encoder(name, random_seed=0, **{n: value for n, value in loading.items() if n not in OF_WEIGHTS})
 

@@ -7,6 +7,7 @@ entry of a registry cannot occur in an older file, so it does not change how one
 from importlib import import_module
 from typing import Any
 
+from store.errors import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 
 
@@ -25,5 +26,8 @@ def declared(statistic: str) -> tuple[str, str]:
         attention: Any = import_module("extract.attention")
     except ImportError:
         return statistic, ""
-    computed = (attention.STATISTICS | attention.PER_BLOCK).get(statistic)
-    return (statistic, "") if computed is None else (computed.declared.title, computed.declared.unit)
+    try:
+        facts = attention.facts_of(statistic)
+    except (KeyError, BeyondClsError):
+        return statistic, ""
+    return facts.title, facts.unit

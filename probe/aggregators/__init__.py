@@ -27,9 +27,16 @@ from probe.aggregators.v_jepa import VJEPAPooler
 from probe.aggregators.weighted import Weighted
 from store import BeyondClsError
 from store.errors import unknown
-from store.user_code import is_custom
+from store.plugins import Registry
+from store.user_code import custom_digest, is_custom
 
-AGGREGATORS: dict[str, type[Aggregator]] = {
+
+def _check(kind: object) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Aggregator)):
+        raise TypeError(f"it is {kind!r}, expected a class that is derived from beyondcls.Aggregator")
+
+
+AGGREGATORS = Registry[type[Aggregator]]("aggregators", _check) | {
     "cls": Cls,
     "average": Average,
     "cls-average": ClsAverage,
@@ -51,13 +58,30 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
 }
 
 
+def code_of(name: str) -> str | None:
+    """Digest of the code of an aggregator that is not of this program; None for one that is.
+
+    Raises:
+        BeyondClsError: the file of a custom one is missing.
+    """
+    if is_custom(name):
+        return custom_digest(name)
+    plugin = AGGREGATORS.plugin(name)
+    return None if plugin is None else plugin.digest()
+
+
+def is_foreign(name: str) -> bool:
+    """Whether an aggregator is not of this program: in a file of the user's, or in another package."""
+    return is_custom(name) or AGGREGATORS.plugin(name) is not None
+
+
 def make_aggregator(
     name: str, dim: int, n_patches: int | None = None, *, top_k: int | None = None, **options: Any
 ) -> Aggregator:
     """An aggregator for tokens of width `dim`.
 
     Args:
-        name: in AGGREGATORS; or FILE.py:CLASS, which runs that file.
+        name: in AGGREGATORS, entries of other packages included; or FILE.py:CLASS, which runs that file.
         n_patches: T, for those that take it.
         top_k: K, for any that weights tokens: of each query the K largest weights count, made to sum to 1 (the first of equal
             ones), before anything is projected; trained like this, or set for one that was trained without.
@@ -87,7 +111,7 @@ def make_aggregator(
     if not isinstance(aggregator, Weighted):
         raise BeyondClsError(
             f"top_k is {top_k}, but {name!r} has no weights to select by, expected one of: "
-            + ", ".join(sorted(n for n, k in AGGREGATORS.items() if issubclass(k, Weighted)))
+            + ", ".join(sorted(n for n, k in AGGREGATORS.own.items() if issubclass(k, Weighted)))
         )
     aggregator.top_k = whole_number("top_k", top_k)
     return aggregator
@@ -103,6 +127,8 @@ __all__ = [
     "Parameters",
     "Pooled",
     "Weighted",
+    "code_of",
     "is_custom",
+    "is_foreign",
     "make_aggregator",
 ]

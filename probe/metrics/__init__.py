@@ -14,30 +14,30 @@ from probe.metrics.average_precision import (
 )
 from probe.metrics.entropy import weight_entropy
 from probe.metrics.multilabel import AT_THRESHOLD, at_threshold
+from store.plugins import Registry
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+
+
+def _check(metric: object) -> None:
+    if not callable(metric):
+        raise TypeError(f"it is {metric!r}, expected a function of logits and labels")
+
 
 # name -> function(logits [..., B, K], labels [B]) that says of each image whether it is right, bool [..., B]
-PER_IMAGE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+PER_IMAGE = Registry[Metric]("metrics", _check, ("entropy", *AT_THRESHOLD, "map", "map_overall").__contains__) | {
     "top1": partial(top_k_hits, k=1),
     "top5": partial(top_k_hits, k=5),
 }
 
-
-def _percent(hits: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> float:
-    return 100 * hits(logits, labels).double().mean().item()
-
-
-# name -> function(logits [B, K], labels [B]) that gives percent
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {name: partial(_percent, hits) for name, hits in PER_IMAGE.items()}
-
 # name -> function(scores [..., N, K], labels [N, K] of 0 and 1) that gives percent, float64 [...]
-MULTILABEL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+MULTILABEL = Registry[Metric]("multilabel_metrics", _check, ("entropy", *PER_IMAGE.own).__contains__) | {
     "map": mean_average_precision,
     "map_overall": overall_average_precision,
     **AT_THRESHOLD,
 }
 
 __all__ = [
-    "METRICS",
     "MULTILABEL",
     "PER_IMAGE",
     "at_threshold",

@@ -5,6 +5,7 @@ compared with a plain float64 computation on the authors' names (tests/extract/e
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -14,6 +15,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from beyondcls.testing.checking import run
+from beyondcls.testing.encoders import CHECKS, Made
 from extract.encoders import ENCODERS, Encoder, Pretrained
 from extract.encoders.encoder import input_of
 from extract.encoders.listing import listing_of
@@ -200,6 +203,10 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class TestSmall:
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_keeps_the_contract_of_all_encoders(self, small: Small, check: Callable[[Made], None]) -> None:
+        run([check], Made(small.encoder, lambda: small.encoder))
+
     def test_tokens_maps_and_statistics(self, small: Small) -> None:
         images = random_images(small.file.side)
         assert small.encoder.config["input_size"] == images.shape[1:]

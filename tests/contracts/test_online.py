@@ -19,7 +19,7 @@ from probe.saved import load_probe, load_with, save_probe
 from probe.sources import Source
 from store import FeatureStore
 from store.codecs import CODECS
-from tests.contracts.test_aggregators import VARIANTS, D, shown
+from tests.contracts.test_aggregators import VARIANTS, D
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import sharpen
 
@@ -27,12 +27,12 @@ N, BLOCKS = 20, (3, 5)
 ARGUMENTS = {"img_size": 32, "patch_size": 8, "embed_dim": D, "depth": 6, "num_heads": 4, "global_pool": "map"}
 # float32 arithmetic in another order, as a share of the largest value: unwatched, the encoder attends in one call.
 ARITHMETIC = 2e-6
-SPECS = {shown(v): HeadSpec(v.name, v.options) for v in VARIANTS}
+SPECS = {str(v): HeadSpec(v.name, v.options) for v in VARIANTS}
 for at, variant in enumerate(VARIANTS):  # the other options of a head, in turn
     # A final LayerNorm of scale 1 makes all tokens equally long: which of them are longest is rounding.
     if at % 3 == 1 and not (variant.name == "norm" and "top_k" in variant.options):
         spec = HeadSpec(variant.name, variant.options, "none" if at % 2 else "batch", final_norm=True)
-        SPECS[f"{shown(variant)}-{spec.normalisation}-final-norm"] = spec
+        SPECS[f"{variant}-{spec.normalisation}-final-norm"] = spec
 
 
 @dataclass

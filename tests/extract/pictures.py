@@ -1,22 +1,11 @@
 """Small images, and tars and folders of them, as users have them."""
 
-import io
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import webdataset
-from PIL import Image
 
-from extract.datasets import DATASETS
-
-
-def picture(seed: int, form: str = "png", width: int = 36, height: int = 40) -> bytes:
-    """An encoded image of smooth noise."""
-    noise = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(file, form)
-    return file.getvalue()
+from beyondcls.testing.datasets import picture, write_example
 
 
 def samples(n: int, first: int = 0, n_classes: int = 3) -> list[dict[str, object]]:
@@ -51,13 +40,4 @@ def write_pictures(folder: Path, *names: str, form: str = "jpeg") -> Path:
     return folder
 
 
-def write_example(folder: Path, form: str) -> str:
-    """The tiny copy that a form of data set brings; what a user would name."""
-    example = DATASETS[form].example
-    for seed, (name, content) in enumerate(example.files.items()):
-        if content is None:
-            content = picture(seed, "png" if name.endswith("png") else "jpeg")
-        elif not isinstance(content, str | bytes):
-            content = content()
-        write_file(folder / name, content.encode() if isinstance(content, str) else content)
-    return str(folder / example.source)
+__all__ = ["picture", "samples", "write_example", "write_file", "write_pictures", "write_tar", "write_text"]

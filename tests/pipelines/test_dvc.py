@@ -48,9 +48,9 @@ def edit(folder: Path, change) -> None:
 def project(tmp_path_factory) -> Iterator[Path]:
     """The pipeline over 96 of the quickstart's images and the random encoder alone."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("store", "extract", "probe", "pipelines", "heads"):
+    for name in ("beyondcls", "store", "extract", "probe", "pipelines", "heads"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("beyondcls.py", "dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
+    for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(ROOT / name, folder)
     weights = Path("quickstart/encoders/random.safetensors")
     (folder / weights).parent.mkdir(parents=True)

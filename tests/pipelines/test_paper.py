@@ -159,9 +159,9 @@ def block_of(features: Path) -> int:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("paper")
-    for name in ("store", "extract", "probe", "pipelines", "heads"):
+    for name in ("beyondcls", "store", "extract", "probe", "pipelines", "heads"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("beyondcls.py", "dvc.yaml", ".gitignore", ".dvcignore"):
+    for name in ("dvc.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "paper", folder / "paper")
     shutil.copy(folder / "paper/params.yaml", folder)

@@ -6,29 +6,12 @@ import re
 import pytest
 import torch
 
-from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, UNBOUNDED, Attention, TokenLayout
+from beyondcls.testing.checking import run
+from beyondcls.testing.statistics import ATTENTION_CHECKS, BLOCK_CHECKS, LAYOUTS, T, cases
+from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of
 from extract.attention.declared import declared_by
 
-LAYOUTS = {
-    "cls": TokenLayout(has_cls=True, n_prefix=1),
-    "cls and registers": TokenLayout(has_cls=True, n_prefix=5),
-    "registers": TokenLayout(has_cls=False, n_prefix=4),
-    "patches": TokenLayout(has_cls=False, n_prefix=0),
-}
-CASES = [
-    pytest.param(name, layout, id=f"{name}-{what}")
-    for name in STATISTICS
-    for what, layout in LAYOUTS.items()
-    if layout.has_cls or name not in NEEDS_CLS
-]
-T = 9
-
-
-def random_attention(layout: TokenLayout, seed: int = 0, n_patches: int = T) -> torch.Tensor:
-    """[3, 2, N, N], rows sum to 1."""
-    n = layout.n_prefix + n_patches
-    logits = torch.randn(3, 2, n, n, generator=torch.Generator().manual_seed(seed))
-    return (3 * logits).softmax(-1)
+OF_EITHER = {**STATISTICS, **PER_BLOCK}
 
 
 def statistic(name: str, attention: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
@@ -36,22 +19,24 @@ def statistic(name: str, attention: torch.Tensor, layout: TokenLayout) -> torch.
     return STATISTICS[name](Attention.from_logits(attention.log2(), layout, bounded=True))
 
 
-@pytest.mark.parametrize(("name", "layout"), CASES)
-def test_uniform_attention(name: str, layout: TokenLayout) -> None:
-    n = layout.n_prefix + T
-    uniform = declared_by(STATISTICS[name]).uniform
-    assert uniform is not None, "a statistic of attention has a value where that is uniform"
-    value = statistic(name, torch.full((2, 3, n, n), 1 / n), layout)
-    torch.testing.assert_close(value, torch.full((2, 3), float(uniform(n, T))), rtol=0, atol=2e-6)
+@pytest.mark.parametrize("check", ATTENTION_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", [case for name in STATISTICS for case in cases(name)], ids=str)
+def test_every_statistic_of_attention(case, check) -> None:
+    run([check], case)
+
+
+@pytest.mark.parametrize("check", BLOCK_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", [case for name in PER_BLOCK for case in cases(name)], ids=str)
+def test_every_statistic_of_blocks(case, check) -> None:
+    run([check], case)
 
 
 @pytest.mark.parametrize("name", [*STATISTICS, *PER_BLOCK])
 def test_what_is_declared_is_what_is_said(name: str) -> None:
     """In the docstring, where a reader looks."""
-    of = (STATISTICS | PER_BLOCK)[name]
+    of = OF_EITHER[name]
     facts, text = declared_by(of), of.__doc__ or ""
-    assert facts.of_cls == (name in NEEDS_CLS)
-    assert ("infinity" in text) == (not facts.is_bounded) == (name in UNBOUNDED)
+    assert ("infinity" in text) == (not facts.is_bounded)
     uniform_value = re.search(r"Uniform attention: (1 / N|1 / T|ln T)\.", text)
     if uniform_value is not None and facts.uniform is not None:
         assert facts.uniform(20, 16) == {"1 / N": 1 / 20, "1 / T": 1 / 16, "ln T": math.log(16)}[uniform_value[1]]
@@ -59,9 +44,9 @@ def test_what_is_declared_is_what_is_said(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*STATISTICS, *PER_BLOCK])
 def test_title_and_unit_stand_on_a_page(name: str) -> None:
-    facts = declared_by((STATISTICS | PER_BLOCK)[name])
+    facts = facts_of(name)
     assert re.fullmatch(r"[A-Z][^_.]{10,70}", facts.title), "a heading"
-    assert [declared_by(of).title for of in (STATISTICS | PER_BLOCK).values()].count(facts.title) == 1
+    assert [declared_by(of).title for of in OF_EITHER.values()].count(facts.title) == 1
     highest = facts.highest(20, 16)
     range_of_it = {math.inf: "without bound", math.log(16): "nats", 1: "0–1", 1 / 16: "0–1 / T"}[highest]
     assert facts.unit.endswith(range_of_it), "the axis gives the range of values"
@@ -149,68 +134,6 @@ def test_norm_ratios() -> None:
     layout = TokenLayout(has_cls=True, n_prefix=2)
     values = {name: of(residual, branch, layout).tolist() for name, of in PER_BLOCK.items()}
     assert values == {"cls_norm_ratio": [2.0], "patch_norm_ratio": [(0.5 + 1.5) / 2]}
-
-
-@pytest.mark.parametrize("name", PER_BLOCK)
-def test_ratios_are_one_per_image_and_of_the_tokens_that_they_declare(name: str) -> None:
-    """Without [cls], what is not of it gives the same for any order of the patches."""
-    function, facts = PER_BLOCK[name], declared_by(PER_BLOCK[name])
-    residual, branch = torch.randn(2, 3, T, 4, generator=torch.Generator().manual_seed(0))
-    layout = TokenLayout(has_cls=facts.of_cls, n_prefix=int(facts.of_cls))
-    value = function(residual, branch, layout)
-    assert value.shape == (3,)
-    if not (facts.of_cls or facts.spatial):
-        torch.testing.assert_close(function(residual.flip(1), branch.flip(1), layout), value)
-
-
-@pytest.mark.parametrize(("name", "layout"), CASES)
-class TestEveryStatistic:
-    def test_one_float32_number_per_image_and_head(self, name: str, layout: TokenLayout) -> None:
-        value = statistic(name, random_attention(layout), layout)
-        assert value.shape == (3, 2)
-        assert value.dtype == torch.float32
-        assert value.isfinite().all()
-
-    def test_stays_in_its_range(self, name: str, layout: TokenLayout) -> None:
-        value = statistic(name, random_attention(layout), layout)
-        assert (value >= 0).all()
-        assert (value <= declared_by(STATISTICS[name]).highest(layout.n_prefix + T, T) + 1e-6).all()
-
-    def test_each_image_and_head_for_itself(self, name: str, layout: TokenLayout) -> None:
-        attention = random_attention(layout)
-        alone = statistic(name, attention[1:2, 1:2], layout)
-        torch.testing.assert_close(statistic(name, attention, layout)[1, 1], alone[0, 0])
-
-    def test_order_of_patches_does_not_matter(self, name: str, layout: TokenLayout) -> None:
-        attention, prefix = random_attention(layout), layout.n_prefix
-        order = torch.cat([torch.arange(prefix), prefix + torch.randperm(T, generator=torch.Generator().manual_seed(1))])
-        permuted = attention[:, :, order][..., order]
-        assert not torch.equal(permuted, attention)
-        values = statistic(name, permuted, layout), statistic(name, attention, layout)
-        if declared_by(STATISTICS[name]).spatial:
-            assert not torch.allclose(*values), "it depends on where patches are"
-        else:
-            torch.testing.assert_close(*values)
-
-
-@pytest.mark.parametrize(("name", "layout"), [case for case in CASES if case.values[1].n_registers])
-def test_what_registers_attend_to_counts_nowhere(name: str, layout: TokenLayout) -> None:
-    attention, registers = random_attention(layout), slice(int(layout.has_cls), layout.n_prefix)
-    changed = attention.clone()
-    changed[:, :, registers] = torch.rand_like(changed[:, :, registers])
-    torch.testing.assert_close(statistic(name, changed, layout), statistic(name, attention, layout))
-
-
-@pytest.mark.parametrize(("name", "layout"), [case for case in CASES if case.values[1].n_registers])
-def test_what_registers_are_given_counts_among_all_tokens_only(name: str, layout: TokenLayout) -> None:
-    attention, first = random_attention(layout), int(layout.has_cls)
-    rest = [i for i in range(attention.shape[-1]) if not first <= i < layout.n_prefix]
-    alone = statistic(name, attention[:, :, rest][..., rest], TokenLayout(layout.has_cls, first))
-    value = statistic(name, attention, layout)
-    if declared_by(STATISTICS[name]).of_all_tokens:
-        assert (value < alone).all()
-    else:
-        torch.testing.assert_close(value, alone)
 
 
 def test_logits_that_are_far_apart() -> None:

@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 
-from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS
+from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.encoders import ENCODERS, Encoder, load_encoder, timm_names
 from store import BeyondClsError
 from tests.extract.attention.untouched import assert_attention_of_the_model, assert_tokens_of_the_model
@@ -66,7 +66,7 @@ def tiny(row: Row) -> Encoder:
 class TestSupported:
     def test_is_as_the_page_says(self, row: Row) -> None:
         encoder = tiny(row)
-        statistics = EVERY if encoder.layout.has_cls else EVERY - set(NEEDS_CLS)
+        statistics = EVERY if encoder.layout.has_cls else {name for name in EVERY if not facts_of(name).of_cls}
         assert set(encoder.statistics) == statistics
         pooling = {"token": "[cls]", "avg": "average", "map": "attention", "": "none"}
         described = ("yes" if encoder.layout.has_cls else "no", str(encoder.layout.n_registers))

@@ -151,12 +151,12 @@ __all__ = [
 
 
 def _check_packages() -> None:
-    """Packages are imported by these names wherever they are used, so all have to be those that were installed with this file.
+    """Packages are imported by these names wherever they are used, so all have to be those that were installed with this one.
 
     Raises:
         ImportError: Python finds another one first, or none.
     """
-    folder = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parents[1]
     for name in PACKAGES:
         spec = find_spec(name)
         file = "nothing" if spec is None else spec.origin or ", ".join(spec.submodule_search_locations or ())

@@ -1,0 +1,171 @@
+"""A package with an entry of each kind, installed: from listings to a probe; and what is said where it is not."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from beyondcls import testing
+from extract.encoders import load_encoder
+from pipelines.cli import app
+from pipelines.code.closure import Project
+from pipelines.code.units import units
+from pipelines.doctor.machine import Machine
+from pipelines.doctor.plugins import check
+from pipelines.live.online import load_as_recorded
+from probe.aggregators import AGGREGATORS
+from probe.saved import load_probe
+from store import BeyondClsError, FeatureStore
+from tests.extract.pictures import samples, write_file, write_tar
+from tests.plugins import MODULE, PACKAGE, ROOT, declare, installed
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.fixture
+def present(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(site)
+    yield site
+    sys.modules.pop(MODULE, None)
+
+
+@pytest.fixture(scope="module")
+def world(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two feature sets and a probe that the commands made with the package."""
+    folder = tmp_path_factory.mktemp("world")
+    write_tar(folder / "data/000.tar", samples(24))
+    statistics = "cls_self,newcomer_first_to_cls,newcomer_growth"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(site)
+        patched.chdir(folder)
+        make = ("--encoder", "newcomer-vit", "--argument", "depth=3", "--statistics", statistics)
+        app(["extract", *make, "--data", "data", "--out", "set"], standalone_mode=False)
+        train = ("--head", "newcomer-gem", "--option", "p=2.0", "--epochs", "2", "--warmup-epochs", "0", "--seeds", "0")
+        app(["probe", "--features", "set", "--test", "set", "--out", "gem", *train], standalone_mode=False)
+    sys.modules.pop(MODULE, None)
+    return folder
+
+
+def test_its_entries_keep_the_contracts(present: Path) -> None:
+    testing.check_encoder("newcomer-vit", arguments={"depth": 1})
+    testing.check_aggregator("newcomer-gem")
+    testing.check_statistic("newcomer_first_to_cls")
+    testing.check_statistic("newcomer_growth")
+    testing.check_dataset("newcomer-birds")
+    testing.check_metric("newcomer_top2")
+
+
+def test_the_key_names_the_package_and_holds_a_digest_of_its_code(world: Path, present: Path) -> None:
+    store = FeatureStore.open(world / "set")
+    architecture = json.loads(store.spec.architecture)
+    assert (architecture["model"], architecture["package"], architecture["depth"]) == ("newcomer-vit", PACKAGE, 3)
+    assert len(architecture["code"]) == 32
+    assert store.spec.statistics == ("cls_self", "newcomer_first_to_cls", "newcomer_growth")
+    assert store.array("statistics/newcomer_first_to_cls/view0").shape == (24, 3, 2)
+    assert store.array("statistics/newcomer_growth/view0").shape == (24, 3)
+
+
+def test_its_statistics_are_computed_where_they_are_named_alone(present: Path) -> None:
+    encoder = load_encoder("quickstart-random")
+    assert encoder.can_have("newcomer_growth")
+    assert not any(name.startswith("newcomer") for name in encoder.statistics)
+
+
+def test_its_metric_is_measured(world: Path) -> None:
+    measures = json.loads((world / "gem/metrics.json").read_text())
+    assert {"top1", "top5", "newcomer_top2"} <= measures.keys()
+
+
+def test_a_saved_head_names_the_package(world: Path, present: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = world / "gem/trained/seed0"
+    assert json.loads(path.with_suffix(".json").read_text())["package"] == PACKAGE
+    assert type(load_probe(path).aggregator).__module__ == MODULE
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(present)])
+    with pytest.raises(BeyondClsError, match=rf"'newcomer-gem' of the package '{PACKAGE}'.*pip install {PACKAGE}"):
+        load_probe(path)
+    recorded = {"architecture": FeatureStore.open(world / "set").spec.architecture}
+    with pytest.raises(BeyondClsError, match=rf"encoder 'newcomer-vit' of the package '{PACKAGE}'.*pip install {PACKAGE}"):
+        load_as_recorded("newcomer-vit", recorded, {})
+
+
+def test_an_older_probe_of_ours_has_no_such_field(tmp_path: Path, world: Path) -> None:
+    described = json.loads((world / "gem/trained/seed0.json").read_text())
+    for suffix in (".json", ".safetensors"):
+        shutil.copy((world / "gem/trained/seed0").with_suffix(suffix), tmp_path / f"seed0{suffix}")
+    (tmp_path / "seed0.json").write_text(json.dumps({n: v for n, v in described.items() if n != "package"}))
+    with pytest.raises(BeyondClsError, match="unknown aggregator 'newcomer-gem'"):
+        load_probe(tmp_path / "seed0")
+
+
+def test_listings_and_errors_have_its_names(beyondcls: Callable[..., str], present: Path, world: Path, tmp_path: Path) -> None:
+    assert f"newcomer-vit: of the package {PACKAGE} 1.2" in beyondcls("encoders", "newcomer")
+    sets = ("--features", world / "set", "--test", world / "set", "--out", tmp_path / "out")
+    assert "did you mean 'newcomer-gem'?" in beyondcls("probe", *sets, "--head", "newcomr-gem", fails=True)
+    assert "'p'" in beyondcls("probe", *sets, "--head", "newcomer-gem", "--option", "pp=1", fails=True)
+
+
+def test_listings_and_errors_have_them_not_where_it_is_absent(
+    beyondcls: Callable[..., str], world: Path, tmp_path: Path
+) -> None:
+    assert "newcomer" not in beyondcls("encoders", "newcomer")
+    sets = ("--features", world / "set", "--test", world / "set", "--out", tmp_path / "out")
+    assert "unknown aggregator 'newcomer-gem'" in beyondcls("probe", *sets, "--head", "newcomer-gem", fails=True)
+    beyondcls("attention", "--features", world / "set", "--out", tmp_path / "attention")
+    assert set(json.loads((tmp_path / "attention/summary.json").read_text())["statistics"]) == {"cls_self"}
+
+
+def test_a_package_that_cannot_be_imported_is_noted(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch) -> None:
+    declare(tmp_path, "fault", "encoders", {"faulty-vit": "fault:make"})
+    (tmp_path / "fault.py").write_text("import a_package_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = beyondcls("encoders", "faulty")
+    assert "faulty-vit: of the package fault 1.0" in shown
+    assert "No module named 'a_package_that_is_not_there'" in shown
+    assert "quickstart-mae" in beyondcls("encoders", "quickstart")
+    assert AGGREGATORS["abmilp"]
+    finding = check(Machine(tmp_path))
+    assert (finding.state, finding.found) == ("problem", "fault 1.0: faulty-vit")
+    assert "a_package_that_is_not_there" in finding.remedy
+
+
+def test_digests_of_code_are_of_what_is_used(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those below code/, which `dvc repro` compares; the doctor says where they are of another installation."""
+    shutil.copytree(site, tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    params = {
+        "encoders": {"mine": {"model": "newcomer-vit"}, "quickstart-random": {}},
+        "heads": {"abmilp": {}, "gem": {"aggregator": "newcomer-gem"}},
+        "extract": {"statistics": ["cls_self"]},
+    }
+    project = Project(ROOT)
+
+    def of_packages() -> dict[str, dict[str, str | None]]:
+        files = ["extract/mine", "extract/quickstart-random", "heads/abmilp", "heads/gem", "readers/csv"]
+        files.append("readers/newcomer-birds")
+        by_file = {unit.file: project.digests(unit.modules, unit.used) for unit in units(params, project) if unit.file in files}
+        return {file: {name: digest for name, digest in by_file[file].items() if ": " in name} for file in files}
+
+    before = of_packages()
+    assert {file: set(digests) for file, digests in before.items()} == {
+        "extract/mine": {f"{PACKAGE}: encoders.newcomer-vit"},
+        "extract/quickstart-random": set(),
+        "heads/abmilp": {f"{PACKAGE}: metrics.newcomer_top2"},
+        "heads/gem": {f"{PACKAGE}: aggregators.newcomer-gem", f"{PACKAGE}: metrics.newcomer_top2"},
+        "readers/csv": set(),
+        "readers/newcomer-birds": {f"{PACKAGE}: datasets.newcomer-birds"},
+    }
+    assert MODULE not in sys.modules
+    write_file(tmp_path / "code/heads/gem.json", json.dumps(before["heads/gem"]).encode())
+    assert check(Machine(tmp_path)).state == "ok"
+    with (tmp_path / "site" / f"{MODULE}.py").open("a") as module:
+        module.write("ONE = 1\n")
+    assert all(digest != before[file][name] for file, digests in of_packages().items() for name, digest in digests.items())
+    finding = check(Machine(tmp_path))
+    assert (finding.state, finding.remedy.count("dvc repro --single-item --force code")) == ("note", 1)
+    sys.modules.pop(MODULE, None)
