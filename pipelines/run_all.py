@@ -5,13 +5,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import typer
 
 from pipelines.init import Encoders, Folder, Heads, Images
 
-PROGRAM = "beyondcls"
+PROGRAM, COMMAND_LINE = "beyondcls", "pipelines.cli"  # a module by name: it imports this one
 
 
 def main(folder: Folder = Path(), data: Images = None, encoder: Encoders = None, head: Heads = None) -> None:
@@ -75,9 +76,7 @@ def _split(command: str) -> list[list[str]]:
 def _run(words: Sequence[str]) -> None:
     """A command of dvc.yaml: `beyondcls …` in this process, `python -P -m MODULE …` in its own."""
     if words[0] == PROGRAM:
-        from pipelines.cli import app
-
         sys.argv = list(words)  # results record how they were made
-        app(list(words[1:]), prog_name=PROGRAM, standalone_mode=False)
+        import_module(COMMAND_LINE).app(list(words[1:]), prog_name=PROGRAM, standalone_mode=False)
     else:
         subprocess.run([sys.executable, *words[1:]], check=True)
