@@ -103,3 +103,21 @@ class Member:
 
     def __str__(self) -> str:
         return f"{self.head} (base_lr {self.base_lr:g}, weight_decay {self.weight_decay:g}, seed {self.seed})"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch of a member, as `on_epoch` of `probe` gets it.
+
+    Attributes:
+        member: its head, base_lr, weight_decay and seed.
+        stage: "selection", where settings are compared on a part of the training images, or "training", on all of them.
+        measures: epoch, from 1 on; lr, that of its last step; loss, the mean over the images; and what else curves.csv has of it,
+            in percent: train_top1, and in the stage "training" the measures of the test images.
+        is_replayed: whether an earlier run, which this one goes on from, has trained it.
+    """
+
+    member: Member
+    stage: str
+    measures: Mapping[str, float]
+    is_replayed: bool = False

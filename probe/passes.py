@@ -16,9 +16,9 @@ from torch import Tensor
 from probe.aggregators import is_custom
 from probe.aggregators.custom import check_custom
 from probe.checkpoint import Checkpoint, Stopped, Unfinished
-from probe.course import epoch_seed
+from probe.course import Course, epoch_seed
 from probe.evaluate import evaluate
-from probe.grid import HeadSpec, Member
+from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
 from probe.needs import check_memory
@@ -105,6 +105,7 @@ class Passes:
         unfinished: for checkpoints, which stay until the caller removes them; None for no checkpoints.
         say: called with messages for the user: where features are, how fast they were read, which member diverged.
         progress: called with the number of epochs since the last call, summed over members.
+        on_epoch: called by the first process after each epoch, for each member that still trains.
         stops: whether to stop after the present epoch, where its state can be saved; of several processes the first decides.
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
         rehearses: whether members are rehearsed before they train. With a loop they are not: that would cost passes of it.
@@ -131,6 +132,7 @@ class Passes:
     unfinished: Unfinished | None = None
     say: Callable[[str], None] = field(default=lambda message: None)
     progress: Callable[[int], None] = field(default=lambda n: None)
+    on_epoch: Callable[[Epoch], None] | None = None
     stops: Callable[[], bool] = field(default=lambda: False)
     rank: int = 0
     world_size: int = 1
@@ -302,9 +304,13 @@ class Passes:
         if start:
             self.say(f"going on after {start} of {recipe.epochs} epochs")
             self.progress(start * len(members))
+        report = self._reporter(families, recipe, learn.n_rows, judge_by is self.test)
+        for epoch in range(1, start + 1):
+            report(epoch, True)
 
         def after_epoch(epoch: int) -> None:
             self.progress(len(members))
+            report(epoch)
             is_last = epoch == recipe.epochs
             ends = checkpoint is not None and not is_last and broadcast_from_first(self.stops())
             if checkpoint and self.rank == 0:
@@ -320,6 +326,22 @@ class Passes:
         for family in families:
             self.lost |= family.lost
         return self._outcomes([f for f in families if len(f.stack)], judge, norm, judge_by)
+
+    def _reporter(self, families: Sequence[Family], recipe: Recipe, n_rows: int, is_final: bool) -> Callable[..., None]:
+        """What calls `on_epoch` with an epoch of all members: its number, and whether it is replayed."""
+        on_epoch = self.on_epoch
+        if on_epoch is None or self.rank > 0:
+            return lambda epoch, is_replayed=False: None
+        shares = Course.from_recipe(n_rows, recipe, SHARED).shares
+
+        def report(epoch: int, is_replayed: bool = False) -> None:
+            rate = recipe.peak(shares[epoch - 1][-1])
+            for family in families:
+                for member, curve in zip(family.names, family.curves, strict=True):
+                    measures = {"epoch": epoch, "lr": member.base_lr * rate, **curve[epoch - 1]}
+                    on_epoch(Epoch(member, "training" if is_final else "selection", measures, is_replayed))
+
+        return report
 
     def _rehearse(
         self, only: Collection[str], members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source
