@@ -382,6 +382,31 @@ class TestBadInput:
             plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
 
 
+def test_epochs_are_logged_and_nothing_else_changes(sets, probe, params, tmp_path):
+    """As the command line says, or else the file; a head that stays keeps its log."""
+    file = params("heads: {abmilp: {base_lrs: [0.1, 0.5]}}\nprobe: {log: [csv], seeds: [0, 1]}")
+    given = ("--head", "abmilp", *SHORT)
+    _, whole = probe(*given, "--base-lrs", "0.1,0.5", "--seeds", "0,1", out=tmp_path / "without/h")
+    _, logged = probe(*file, *given, out=tmp_path / "with/h")
+    assert {**logged, "command": ""} == {**whole, "command": ""}
+    unlike = ("timing.json", "description.json", "record.json")
+    names = [path.relative_to(tmp_path / "without") for path in (tmp_path / "without").rglob("*.*") if path.is_file()]
+    same = [name for name in names if name.name not in unlike and name.suffix != ".json"]
+    assert same
+    assert all((tmp_path / "without" / name).read_bytes() == (tmp_path / "with" / name).read_bytes() for name in same)
+    logs = tmp_path / "with/h/training_logs"
+    assert sorted(path.name for path in logs.iterdir()) == ["selection.csv", "training.csv"]
+    assert len((logs / "training.csv").read_text().splitlines()) == 1 + 2 * 2
+    before = (logs / "training.csv").stat().st_mtime_ns
+    probe(*file, *given, "--log", "tensorboard", "--retrain", out=tmp_path / "with/h")
+    assert (logs / "training.csv").stat().st_mtime_ns == before
+    assert len(list(logs.glob("tensorboard/seed*/events*"))) == 2
+    shown, metrics = probe(*given, "--log", "csv", out=tmp_path / "given/h")
+    assert "--log" not in metrics["command"]
+    assert "probe.log is 'csv', expected a list of texts" in probe(*params("probe: {log: csv}"), *given, fails=True)[0]
+    assert "unknown log 'tb'" in probe(*given, "--log", "tb", fails=True)[0]
+
+
 def probe_until_killed(*arguments: object) -> None:
     """The command in a process of its own, with a checkpoint after each epoch, which is killed before its 12th."""
     checkpoint.EVERY_S = 0
