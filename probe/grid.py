@@ -112,9 +112,9 @@ class Epoch:
     Attributes:
         member: its head, base_lr, weight_decay and seed.
         stage: "selection", where settings are compared on a part of the training images, or "training", on all of them.
-        measures: epoch, from 1 on; lr, that of its last step; loss, the mean over the images; and what else curves.csv has of it,
-            in percent: train_top1, and in the stage "training" the measures of the test images.
-        is_replayed: whether an earlier run, which this one goes on from, has trained it.
+        measures: epoch, from 1 on; lr, of its last step; loss, the mean over the images; and what else curves.csv has: train_top1,
+            in percent, and in the stage "training" the measures of the test images.
+        is_replayed: whether an earlier run has trained it, from whose checkpoint this one goes on.
     """
 
     member: Member

@@ -26,7 +26,7 @@ class Log(ABC):
         folder: for logs of this head; there may be those of earlier runs.
         name: of the head's results, e.g. probes/cifar10/mae-b16/abmilp.
         about: plain values that describe how it is trained.
-        goes_on: whether the run does, and calls `write` with all epochs of the earlier one first; else what that wrote is replaced.
+        goes_on: whether the run does, and calls `write` with the epochs of the earlier one first; else what that wrote is replaced.
     """
 
     package: ClassVar[str] = ""  # that it needs, and the extra that brings it
@@ -99,8 +99,8 @@ class TensorBoard(Log):
 class WeightsAndBiases(Log):
     """A run of Weights & Biases for the head, with a curve for each measure of each member.
 
-    Where it goes is said as everywhere: `wandb login`, WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline, … A run that goes on has
-    the id of the earlier one, and leaves out the epochs that this one has sent.
+    Where it goes is set as everywhere: `wandb login`, WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline, … A run that goes on has
+    the id of the one that was killed, and leaves out the epochs that that one has logged.
     """
 
     package: ClassVar[str] = "wandb"

@@ -401,7 +401,7 @@ def test_epochs_are_logged_and_nothing_else_changes(sets, probe, params, tmp_pat
     probe(*file, *given, "--log", "tensorboard", "--retrain", out=tmp_path / "with/h")
     assert (logs / "training.csv").stat().st_mtime_ns == before
     assert len(list(logs.glob("tensorboard/seed*/events*"))) == 2
-    shown, metrics = probe(*given, "--log", "csv", out=tmp_path / "given/h")
+    _, metrics = probe(*given, "--log", "csv", out=tmp_path / "given/h")
     assert "--log" not in metrics["command"]
     assert "probe.log is 'csv', expected a list of texts" in probe(*params("probe: {log: csv}"), *given, fails=True)[0]
     assert "unknown log 'tb'" in probe(*given, "--log", "tb", fails=True)[0]

@@ -174,12 +174,17 @@ class TestEpochs:
         assert tried == {Member("grid", lr, 0.0, seed) for lr in (0.1, 0.5) for seed in (0, 3)}
         trained = [one for one in epochs if one.stage == "training"]
         chosen = described["grid"]["selected"]["base_lr"]
-        assert {one.member for one in trained} == {*(Member("grid", chosen, 0.0, s) for s in (0, 3)), Member("cls", 0.5, 0.0, 0)}
+        assert {one.member for one in trained} == {
+            *(Member("grid", chosen, 0.0, s) for s in (0, 3)),
+            Member("cls", 0.5, 0.0, 0),
+        }
         for name in ("grid", "cls"):
             with (tmp_path / "told" / name / "curves.csv").open() as file:
                 rows = [{column: float(text) for column, text in row.items()} for row in csv.DictReader(file)]
             of_head = sorted((one for one in trained if one.member.head == name), key=lambda one: one.member.seed)
-            assert [{"seed": one.member.seed, **{n: v for n, v in one.measures.items() if n != "lr"}} for one in of_head] == rows
+            assert [
+                {"seed": one.member.seed, **{n: v for n, v in one.measures.items() if n != "lr"}} for one in of_head
+            ] == rows
         assert all({"epoch", "lr", "loss", "train_top1"} == one.measures.keys() for one in epochs if one.stage == "selection")
 
     def test_their_learning_rate_is_that_of_the_last_step(self, sets, tmp_path):
@@ -193,7 +198,9 @@ class TestEpochs:
     def test_a_run_that_goes_on_begins_with_those_of_the_one_before(self, sets, tmp_path):
         plan, whole, first, rest = self.PLANS["grid"], [], [], []
         probe(*sets, tmp_path / "whole/h", plan, on_epoch=whole.append)
-        asked = iter([False] * 5)  # after the last epoch of a pass it is not asked: two passes of the selection, one epoch of training
+        asked = iter(
+            [False] * 5
+        )  # after the last epoch of a pass it is not asked: two passes of the selection, one epoch of training
         with pytest.raises(Stopped):
             probe(*sets, tmp_path / "h", plan, on_epoch=first.append, stops=lambda: next(asked, True))
         probe(*sets, tmp_path / "h", plan, on_epoch=rest.append)
