@@ -43,7 +43,8 @@ def main(
     head: Annotated[
         list[str] | None,
         typer.Option(
-            help="an aggregator, FILE.py:CLASS, or a name under heads in params.yaml; may be repeated  [default: abmilp]"
+            help="an aggregator, FILE.py:CLASS, or a name under heads in params.yaml; its own options may follow: "
+            "ap:heads=12,epochs=20, or NAME=ap:heads=12, which names its folder; may be repeated  [default: abmilp]"
         ),
     ] = None,
     params: Annotated[

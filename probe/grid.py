@@ -112,8 +112,8 @@ class Epoch:
     Attributes:
         member: its head, base_lr, weight_decay and seed.
         stage: "selection", where settings are compared on a part of the training images, or "training", on all of them.
-        measures: epoch, from 1 on; lr, of its last step; loss, the mean over the images; and what else curves.csv has: train_top1,
-            in percent, and in the stage "training" the measures of the test images.
+        measures: epoch, from 1 on; lr, of its last step; loss, the mean over the images; and what else curves.csv has:
+            train_top1, in percent, and in the stage "training" the measures of the test images.
         is_replayed: whether an earlier run has trained it, from whose checkpoint this one goes on.
     """
 

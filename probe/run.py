@@ -98,9 +98,9 @@ def probe(
         device: where heads train. Several GPUs or processes under torchrun.
         placement: of the features: "device", "memory", "stream", or "auto": the first that fits.
         progress: called with the number of epochs since the last call, summed over heads and seeds (`n_epochs`).
-        on_epoch: called after each epoch of each seed and setting that trains, by the first of several processes. A run that goes
-            on calls it first for the epochs of the one that was killed. Nothing that is written depends on it. Heads that stay as
-            they are have no epochs, nor have protocols without gradient steps.
+        on_epoch: called after each epoch of each seed and setting that trains, by the first of several processes. A run that
+            goes on calls it first for the epochs of the one that was killed. Nothing that is written depends on it. Heads that
+            stay as they are have no epochs, nor have protocols without gradient steps.
         say: called with messages for the user.
         notes: written into description.json too, e.g. the command.
         timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`, with that of its

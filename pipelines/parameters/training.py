@@ -72,8 +72,8 @@ OF_A_RUN = {
 LOGGING = {
     "log": Option(
         list[str],
-        "write what each epoch of each seed and setting measures, as it trains, as csv, tensorboard or wandb, into training_logs in "
-        "the folder of each head; may be repeated",
+        "write what each epoch of each seed and setting measures, as it trains, as csv, tensorboard or wandb, into "
+        "training_logs in the folder of each head; may be repeated",
         "none",
     ),
 }

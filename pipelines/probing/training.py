@@ -78,7 +78,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
     layers = common_layers(content or {}, asked.encoder, asked.dataset, layer)
     plans, of_run = plans_and_run(names, content, asked.given, named_values("--option", asked.option), layers)
     if study is None:  # stages of studies fetch all kinds
-        check_groups(content or {}, plans, runs_files=True)
+        check_groups(content or {}, {name: plan for name, plan in plans.items() if name in names}, runs_files=True)
     pair = _joined(asked)
     keep_freed_memory()
     stores = open_features(asked.features, asked.params), open_features(asked.test, asked.params)

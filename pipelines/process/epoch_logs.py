@@ -26,7 +26,8 @@ class Log(ABC):
         folder: for logs of this head; there may be those of earlier runs.
         name: of the head's results, e.g. probes/cifar10/mae-b16/abmilp.
         about: plain values that describe how it is trained.
-        goes_on: whether the run does, and calls `write` with the epochs of the earlier one first; else what that wrote is replaced.
+        goes_on: whether the run goes on from an earlier one, with whose epochs `write` is called first; else what that wrote is
+            replaced.
     """
 
     package: ClassVar[str] = ""  # that it needs, and the extra that brings it
