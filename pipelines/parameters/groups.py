@@ -10,13 +10,10 @@ from store.format.names import kind_of
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
 
-# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml. Where sets
-# have the average patch token itself (`vectors: all`), a head may read that in place of patch tokens.
-GROUPS = {
-    "cls_heads": ("cls",),
-    "heads": ("patch", "average"),
-    "own_heads": ("cls", "patch", "registers", "average", "pooled", "attention"),
-}
+ANY = ("cls", "patch", "registers", "average", "pooled", "attention")
+# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml, which DVC has
+# to know before anything runs. All else is small beside patch tokens, so only heads without these have a group of their own.
+GROUPS = {"cls_heads": ("cls",), "heads": ANY, "own_heads": ANY}
 FILES = "heads/"  # the folder that `dvc repro` watches
 
 
@@ -46,10 +43,9 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
             reads = _reads(aggregator, options) if file is None or runs_files else ()
             read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
-                right = next(name for name, allowed in GROUPS.items() if read <= set(allowed) or name == "own_heads")
                 raise BeyondClsError(
                     f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
-                    f"only {' and '.join(kinds)}; move it to {right}"
+                    f"only {' and '.join(kinds)}; move it to heads"
                 )
 
 

@@ -409,7 +409,9 @@ class TestBadInput:
         assert "heads.a gives views, which all heads of a command share; run it alone, or move it to probe" in shown
 
     def test_two_own_aggregators_of_one_name(self):
-        with pytest.raises(BeyondClsError, match="two heads are named 'Mine'; give one of them another name, --head NAME=b.py"):
+        with pytest.raises(
+            BeyondClsError, match=r"two heads are named 'Mine'; give one of them another name, --head NAME=b\.py"
+        ):
             plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
 
     @pytest.mark.parametrize(

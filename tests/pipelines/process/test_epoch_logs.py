@@ -1,6 +1,7 @@
 """Logs of epochs: what each kind of them holds, also of a run that goes on; all without a network."""
 
 import csv
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -84,11 +85,13 @@ def test_each_epoch_of_each_member_is_there_once(name: str, tmp_path: Path) -> N
 def test_a_run_that_goes_on_doubles_none(name: str, tmp_path: Path) -> None:
     """It was killed after its third epoch, and its last checkpoint was of the second."""
     write(name, tmp_path, epochs(last=3))
+    time.sleep(name == "wandb")  # whose folders bear the second, and the id
     assert READ[name](write(name, tmp_path, epochs(replayed=2))) == WHOLE
 
 
 def test_a_run_that_goes_on_is_the_same_one_of_wandb(tmp_path: Path) -> None:
     write("wandb", tmp_path, epochs(last=3))
+    time.sleep(1)  # its folders bear the second, and the id
     write("wandb", tmp_path, epochs(replayed=2))
     folder = write("wandb", tmp_path, epochs())
     ids = [file.stem for file in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)]
