@@ -16,7 +16,7 @@ from torch import Tensor
 from probe.aggregators import is_custom
 from probe.aggregators.custom import check_custom
 from probe.checkpoint import Checkpoint, Stopped, Unfinished
-from probe.course import Course, epoch_seed
+from probe.course import epoch_seed
 from probe.evaluate import evaluate
 from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
@@ -29,7 +29,7 @@ from probe.recipe import Recipe
 from probe.rehearsal import is_worth_it, rehearse
 from probe.sources import Source, check_labels
 from probe.stack import Stack
-from probe.train import Batches, Family, train
+from probe.train import Batches, Family, reporter, train
 from store import BeyondClsError, Loader
 from store.loading.loader import Stats
 from store.loading.placement import Placement
@@ -304,7 +304,8 @@ class Passes:
         if start:
             self.say(f"going on after {start} of {recipe.epochs} epochs")
             self.progress(start * len(members))
-        report = self._reporter(families, recipe, learn.n_rows, judge_by is self.test)
+        stage = "training" if judge_by is self.test else "selection"
+        report = reporter(self.on_epoch if self.rank == 0 else None, families, recipe, learn.n_rows, stage)
         for epoch in range(1, start + 1):
             report(epoch, True)
 
@@ -326,22 +327,6 @@ class Passes:
         for family in families:
             self.lost |= family.lost
         return self._outcomes([f for f in families if len(f.stack)], judge, norm, judge_by)
-
-    def _reporter(self, families: Sequence[Family], recipe: Recipe, n_rows: int, is_final: bool) -> Callable[..., None]:
-        """What calls `on_epoch` with an epoch of all members: its number, and whether it is replayed."""
-        on_epoch = self.on_epoch
-        if on_epoch is None or self.rank > 0:
-            return lambda epoch, is_replayed=False: None
-        shares = Course.from_recipe(n_rows, recipe, SHARED).shares
-
-        def report(epoch: int, is_replayed: bool = False) -> None:
-            rate = recipe.peak(shares[epoch - 1][-1])
-            for family in families:
-                for member, curve in zip(family.names, family.curves, strict=True):
-                    measures = {"epoch": epoch, "lr": member.base_lr * rate, **curve[epoch - 1]}
-                    on_epoch(Epoch(member, "training" if is_final else "selection", measures, is_replayed))
-
-        return report
 
     def _rehearse(
         self, only: Collection[str], members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source

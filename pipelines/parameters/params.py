@@ -182,7 +182,8 @@ def check_type(where: str, value: Any, expected: type) -> None:
         return
     types, words = TYPES[expected]
     is_other = expected is not bool and isinstance(value, bool)
-    if not isinstance(value, types) or is_other or (types == (list,) and not all(isinstance(text, str) for text in value)):
+    is_mixed = isinstance(value, list) and not all(isinstance(text, str) for text in value)
+    if not isinstance(value, types) or is_other or is_mixed:
         raise BeyondClsError(f"{where} is {value!r}, expected {words}")
 
 

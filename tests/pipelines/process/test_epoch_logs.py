@@ -64,6 +64,9 @@ def in_tensorboard(folder: Path) -> list[tuple[int, int, float]]:
 
 def in_wandb(folder: Path) -> list[tuple[int, int, float]]:
     """Of the runs of each start, one after the other; the last values are in its summary, too."""
+    import wandb
+
+    wandb.teardown()  # its process has written all
     rows: list[tuple[int, int, float]] = []
     for file in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns):
         content = file.read_bytes()
