@@ -55,7 +55,7 @@ class Csv(Log):
     def write(self, epoch: Epoch) -> None:
         member = epoch.member
         setting = {"seed": member.seed, "base_lr": member.base_lr, "weight_decay": member.weight_decay}
-        row, is_new = setting | epoch.measures, epoch.stage not in self._files
+        row, is_new = {**setting, **epoch.measures}, epoch.stage not in self._files
         if is_new:
             opened = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             descriptor = open_own(self._folder / f"{epoch.stage}.csv", opened)

@@ -152,9 +152,13 @@ class Detection:
         described = {"seed": seed, **self.request()}
         file = None if self.unfinished is None else self.unfinished.path_of(described, ".safetensors")
         state = TrainingState(file)
-        member, on_epoch = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed), self.on_epoch
-        report = on_epoch and (lambda entry, is_replayed: on_epoch(Epoch(member, "training", entry, is_replayed)))
-        hooks: dict[str, Any] = {"after_step": self.progress, "after_epoch": report}
+        member = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed)
+
+        def after_epoch(entry: dict[str, float], is_replayed: bool) -> None:
+            if self.on_epoch is not None:
+                self.on_epoch(Epoch(member, "training", entry, is_replayed))
+
+        hooks: dict[str, Any] = {"after_step": self.progress, "after_epoch": after_epoch}
         return detector, train_detector(detector, batches, self.recipe, seed, state=state, **hooks)
 
     def measure(self, detector: Detector) -> tuple[dict[str, dict[str, float | None]], list[dict[str, Any]]]:

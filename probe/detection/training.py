@@ -76,8 +76,9 @@ def train_detector(
     state.load(detector, optimiser)
     if after_step and (done := state.epoch * n_steps + state.step):
         after_step(done)
-    for entry in state.curve if after_epoch else ():
-        after_epoch(entry, True)
+    if after_epoch:
+        for entry in state.curve:
+            after_epoch(entry, True)
     detector.train()
     for epoch in range(state.epoch, recipe.epochs):
         for tokens, targets in batches.epoch(_drawn(epoch, seed, "order"), state.step):
