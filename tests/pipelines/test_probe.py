@@ -360,7 +360,7 @@ class TestBadInput:
             ("heads: {abmilp: {dept: 3}}", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
             ("heads: {abmilp: {aggregator: 3}}", "aggregator of head 'abmilp' is 3, expected a name such as abmilp"),
-            ("heads: {abmilp: {aggregator: cls-average}}", "abmilp in the parameter file reads cls and patch, but for heads"),
+            ("cls_heads: {abmilp: {aggregator: average}}", "abmilp in the parameter file reads patch, but for cls_heads"),
             ("heads: {abmilp: {preset: 3}}", "preset of head 'abmilp' is 3, expected a name"),
             ("heads: {abmilp: {epochs: '90'}}", "epochs of head 'abmilp' is '90', expected a whole number"),
             ("heads: {abmilp: {epochs: 9.5}}", "epochs of head 'abmilp' is 9.5, expected a whole number"),
