@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from probe.closed import CLOSED, make_closed
     from probe.detection.saved import load_detector
     from probe.estimator import ProbeClassifier
-    from probe.grid import HeadPlan, HeadSpec
+    from probe.grid import Epoch, HeadPlan, HeadSpec
     from probe.pooling import softmax_pool
     from probe.recipe import PRESETS, Recipe, make_recipe
     from probe.run import probe
@@ -58,6 +58,7 @@ _HOME = {
     "ENCODERS": "extract.encoders",
     "Encoder": "extract.encoders.encoder",
     "EncoderLoop": "pipelines.probing.loop",
+    "Epoch": "probe.grid",
     "FeatureStore": "store",
     "HeadPlan": "probe.grid",
     "HeadSpec": "probe.grid",
@@ -110,6 +111,7 @@ __all__ = [
     "Cls",
     "Encoder",
     "EncoderLoop",
+    "Epoch",
     "FeatureStore",
     "HeadPlan",
     "HeadSpec",

@@ -20,9 +20,8 @@ data: .
 datasets: [images]
 encoders:
   random-vit: {{ model: quickstart-random, random_seed: {seed}, batch_size: 100 }}
-cls_heads:
-  cls: {{ aggregator: cls, protocol: logistic }}
 heads:
+  cls: {{ aggregator: cls, protocol: logistic }}
   average: {{ aggregator: average, protocol: logistic }}
   abmilp: {{ aggregator: abmilp, epochs: 80, base_lr: 0.3, weight_decay: 0 }}
 probe:

@@ -1,5 +1,6 @@
 """`beyondcls detect`: boxes and masks of objects from patch tokens, without the encoder."""
 
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,9 @@ import typer
 
 from pipelines.parameters.dense import options_of_task
 from pipelines.parameters.detection import OF_A_DETECTOR, OF_A_RECIPE, OF_DETECTION
+from pipelines.parameters.engine import without
 from pipelines.parameters.options import select_options, takes_options
+from pipelines.parameters.training import LOGGING
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from store import FeatureStore
 
 
-@takes_options(OF_DETECTION)
+@takes_options(OF_DETECTION, LOGGING)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
@@ -51,10 +54,12 @@ def main(
     """
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
+    from pipelines.process.epoch_logs import epoch_logs
     from pipelines.process.progress import progress_bar
-    from probe.detection.run import Detection, detect
+    from probe.detection.run import HEAD, Detection, detect
     from probe.detection.sets import images_with_objects
 
+    logs = given.pop("log", [])
     asked = options_of_task(params, "detect", OF_DETECTION, dataset, encoder, given, {**OF_A_RECIPE, **OF_A_DETECTOR})
     preset = asked.get("preset")
     recipe, options = settings(preset, asked)
@@ -75,8 +80,12 @@ def main(
         **select_options(asked, ("seeds", "views", "block", "placement")),
     )
     listed = {name: file.name for name, file in lists.items()}
-    about = {"preset": preset, **listed, "command": recorded_command()}
-    with progress_bar(f"detect {stores[0].attributes['encoder']}", detection.n_units, "steps") as detection.progress:
+    about = {"preset": preset, **listed, "command": recorded_command(without(sys.argv[1:], ["--log"]))}
+    described = {**detection.description, "recipe": recipe.to_dict(), "detector": options.to_dict()}
+    with (
+        epoch_logs(logs, {HEAD: (out, described)}) as detection.on_epoch,
+        progress_bar(f"detect {stores[0].attributes['encoder']}", detection.n_units, "steps") as detection.progress,
+    ):
         measures = detect(detection, out, about)
     typer.echo(f"{out}: {summary(measures)}")
     for note in measures["notes"]:

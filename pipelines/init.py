@@ -31,11 +31,8 @@ datasets: {datasets}
 encoders:
 {encoders}
 
-# name -> aggregator, its options, and what differs from `probe`. The sections differ in what another machine fetches for
-# their heads: [cls] tokens alone, patch tokens alone, or anything.
-cls_heads: {cls_heads}
+# name -> aggregator, its options, and what differs from `probe`; your own are files of the folder heads: "heads/mine.py:Mine"
 heads: {heads}
-own_heads: {own_heads}
 
 probe:
   seeds: [0, 1, 2]
@@ -106,7 +103,7 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
         data=_relative(data.resolve().parent, folder),
         datasets=f"[{data.resolve().name}]" if not splits else f"{{ {data.resolve().name}: {_flow(splits)} }}",
         encoders="\n".join(f"  {name}: {_flow(entry)}" for name, entry in _named_encoders(encoders).items()),
-        **{group: _flow(entries) for group, entries in _groups(heads).items()},
+        heads=_flow(_named_heads(heads)),
     )
     return write_pipeline(folder, params)
 
@@ -175,25 +172,24 @@ def _named_encoders(encoders: Sequence[str]) -> dict[str, dict[str, str]]:
     return entries
 
 
-def _groups(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Heads by the section of params.yaml that they belong in.
+def _named_heads(heads: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Entries by name.
 
     Raises:
         BeyondClsError: there is no such aggregator.
     """
-    from pipelines.parameters.groups import GROUPS, group_of
     from probe.aggregators import AGGREGATORS
     from store import BeyondClsError
     from store.errors import unknown
     from store.user_code import file_of
 
-    groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    entries = {}
     for aggregator in heads:
         if aggregator not in AGGREGATORS and file_of(aggregator) is None:
             raise BeyondClsError(unknown("aggregator", aggregator, AGGREGATORS))
         name = re.sub(r"[^\w.+-]", "-", aggregator.rpartition(":")[2]).strip("-.")
-        groups[group_of(aggregator)][name] = {"aggregator": aggregator}
-    return groups
+        entries[name] = {"aggregator": aggregator}
+    return entries
 
 
 def _flow(entries: dict[str, Any]) -> str:
@@ -212,7 +208,7 @@ def _of_installed(pipeline: str) -> str:
     """dvc.yaml for a folder without the program's source: digests of the code are looked up each time, in a second or two."""
     from store import BeyondClsError
 
-    watched = r"^( +)params: \[[^]]*\]\n +deps: \[extract, heads, pipelines, probe, store\]$"
+    watched = r"^( +)deps: \[extract, heads, pipelines, probe, store, params.yaml\]$"
     written = re.sub(watched, r"\1always_changed: true", pipeline, flags=re.M)
     if written == pipeline:
         raise BeyondClsError("dvc.yaml of this installation has no stage `code` of the known form; install beyondcls again")

@@ -12,7 +12,7 @@ from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import IMAGES, RUNNING, Data
 from pipelines.parameters.features import FEATURES
 from pipelines.parameters.options import flag_of, select_options, takes_options
-from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
+from pipelines.parameters.training import LOGGING, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 
 if TYPE_CHECKING:
     from pipelines.engines.engine import Engine
@@ -30,7 +30,7 @@ OF_THE_LOOP = {
 }
 
 
-@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, ENGINE, OF_THE_LOOP)
+@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, LOGGING, ENGINE, OF_THE_LOOP)
 def main(
     features: Annotated[
         str | None, typer.Option(help="feature set of the training images: its folder, receipt, or address")
@@ -43,7 +43,8 @@ def main(
     head: Annotated[
         list[str] | None,
         typer.Option(
-            help="an aggregator, FILE.py:CLASS, or a name under heads in params.yaml; may be repeated  [default: abmilp]"
+            help="an aggregator, FILE.py:CLASS, or a name under heads in params.yaml; its own options may follow: "
+            "ap:heads=12,epochs=20, or NAME=ap:heads=12, which names its folder; may be repeated  [default: abmilp]"
         ),
     ] = None,
     params: Annotated[
@@ -118,7 +119,7 @@ def main(
     from pipelines.probing.spread import runs_of, spread
     from pipelines.process.stopping import stops_at_signal
 
-    of_training = {name: value for name, value in given.items() if name not in {**ENGINE, **OF_THE_LOOP}}
+    of_training = {name: value for name, value in given.items() if name not in {**ENGINE, **LOGGING, **OF_THE_LOOP}}
     of_loop = select_options(given, OF_THE_LOOP)
     _check_loop(in_the_loop, {"data": data, **of_loop})
     engine = _engine(params, every, given, device)
@@ -130,7 +131,8 @@ def main(
         loop_options = {"in_the_loop": in_the_loop, "data": data, **of_loop}
         _refuse_beside_every({**places, **pair, **loop_options, "option": option, "skip_absent": skip_absent, **of_training})
         names = {"--dataset": dataset, "--encoder": encoder, "--study": study}
-        runs = _every_run({**{n: [v] for n, v in names.items() if v}, "--head": head or []}, params, device, retrain, dry_run)
+        beside = _beside(device, retrain, given.get("log", []))
+        runs = _every_run({**{n: [v] for n, v in names.items() if v}, "--head": head or []}, params, beside, dry_run)
     else:
         _check_places(places)
         runs = runs_of(sys.argv[1:], head or [] if study is None else [], places["out"])
@@ -143,6 +145,7 @@ def main(
 
     named: dict[str, Any] = {"params": params, "encoder": encoder, "dataset": dataset, "study": study}
     how: dict[str, Any] = {"skip_absent": skip_absent, "retrain": retrain, "device": device, "given": of_training}
+    how["log"] = given.get("log", [])
     how["loop"] = in_the_loop and partial(_loop, encoder, data, dataset, params, of_loop, in_the_loop == FRESH)
     asked = Request(**places, **pair, head=head or ["abmilp"], option=option or [], **named, **how)
     finished = train_heads(asked, stops)
@@ -228,13 +231,16 @@ def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: 
     return choose_engine(options | named, named, device, is_task())
 
 
-def _every_run(
-    names: Mapping[str, Sequence[str]], params: Path | None, device: str, retrain: bool, dry_run: bool
-) -> "list[Run]":
-    """Runs of dvc.yaml. How they compute is not said there, so it is given to each."""
+def _beside(device: str, retrain: bool, log: Sequence[str]) -> list[str]:
+    """How runs compute, which dvc.yaml does not say, as arguments for each."""
+    logs = [word for name in log for word in ("--log", name)]
+    return [*(("--device", device) if device != "auto" else ()), *(("--retrain",) if retrain else ()), *logs]
+
+
+def _every_run(names: Mapping[str, Sequence[str]], params: Path | None, beside: Sequence[str], dry_run: bool) -> "list[Run]":
+    """Runs of dvc.yaml."""
     from pipelines.probing.every import every_run
 
-    beside = [*(("--device", device) if device != "auto" else ()), *(("--retrain",) if retrain else ())]
     return every_run(names, params, beside, prepares=not dry_run)
 
 

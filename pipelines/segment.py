@@ -1,14 +1,18 @@
 """`beyondcls segment`: semantic segmentation from cached patch tokens, without encoder or images."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.parameters.dense import options_of_task
+from pipelines.parameters.engine import without
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.parameters.segmentation import OF_SEGMENTATION
+from pipelines.parameters.training import LOGGING
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
@@ -21,7 +25,7 @@ HELD_OUT = 0.1  # share of the training images
 FOLDERS = ("linear", "logistic", "maps")
 
 
-@takes_options(OF_SEGMENTATION)
+@takes_options(OF_SEGMENTATION, LOGGING)
 def main(
     features: Annotated[
         str, typer.Option(help="feature set of the training images, with label maps: folder, receipt, address")
@@ -70,6 +74,7 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.segmentation.sets import Sets
 
+    logs = given.pop("log", [])
     options = options_of_task(params, "segment", OF_SEGMENTATION, dataset, encoder, given)
     resolutions = [_resolution(text) for text in options.get("at") or ["original"]]
     learn, judge, validation = (None if name is None else open_features(name, params) for name in (features, test, val))
@@ -87,7 +92,7 @@ def main(
         device=choose_device(device),
         **select_options(options, ("block", "final_norm", "placement")),
     )
-    measures = run(sets, protocols, resolutions, out, probes, head, foreground, options.get("save_maps", 0), progress_bar)
+    measures = run(sets, protocols, resolutions, out, probes, head, foreground, options.get("save_maps", 0), logs, progress_bar)
     report(out, measures)
 
 
@@ -163,11 +168,14 @@ def run(
     heads: Sequence[str] | None,
     foreground: str | None,
     save_maps: int,
+    logs: Sequence[str],
     bars: Any,
 ) -> dict[str, Any]:
     """Run the protocols and write their results; returns what describes them."""
+    from pipelines.process.epoch_logs import epoch_logs
     from probe.checkpoint import Unfinished
     from probe.result_files import DESCRIPTION
+    from probe.segmentation.linear import NAME
     from probe.segmentation.results import files_in, write
     from probe.segmentation.run import segment
     from probe.segmentation.saved_maps import SavedMaps
@@ -175,14 +183,19 @@ def run(
     from store.writing.results import ResultFolder
 
     check_writable(out)
-    about: dict[str, Any] = {"command": recorded_command()}
+    about: dict[str, Any] = {"command": recorded_command(without(sys.argv[1:], ["--log"]))}
     if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
         about["foreground"] = compare_foreground(sets.test, probes, heads, foreground)
     unfinished = Unfinished.beside(out)
-    with ResultFolder(out, DESCRIPTION, lambda: files_in(out)).written() as folder:
+    described = {"encoder": sets.training.attributes["encoder"], **asdict(protocols.linear)}
+    with (
+        ResultFolder(out, DESCRIPTION, lambda: files_in(out)).written() as folder,
+        epoch_logs(logs, {NAME: (out, described)}) as on_epoch,
+    ):
         maps = SavedMaps(folder / "maps", sets.tested, sets.classes, resolutions[0], save_maps)
         keep = maps.keep if maps.rows else None
-        result = segment(sets, protocols, resolutions, unfinished=unfinished, bars=bars, say=typer.echo, keep=keep)
+        calls: dict[str, Any] = {"bars": bars, "say": typer.echo, "on_epoch": on_epoch, "keep": keep}
+        result = segment(sets, protocols, resolutions, unfinished=unfinished, **calls)
         measures = write(folder, sets, protocols, result, about)
         for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs
             (folder / name).mkdir(exist_ok=True)

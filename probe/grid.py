@@ -103,3 +103,21 @@ class Member:
 
     def __str__(self) -> str:
         return f"{self.head} (base_lr {self.base_lr:g}, weight_decay {self.weight_decay:g}, seed {self.seed})"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch of a member, as `on_epoch` of `probe` gets it.
+
+    Attributes:
+        member: its head, base_lr, weight_decay and seed.
+        stage: "selection", where settings are compared on a part of the training images, or "training", on all of them.
+        measures: epoch, from 1 on; lr, of its last step; loss, the mean over the images; and what else curves.csv has:
+            train_top1, in percent, and in the stage "training" the measures of the test images.
+        is_replayed: whether an earlier run has trained it, from whose checkpoint this one goes on.
+    """
+
+    member: Member
+    stage: str
+    measures: Mapping[str, float]
+    is_replayed: bool = False

@@ -18,7 +18,7 @@ from probe.aggregators.custom import check_custom
 from probe.checkpoint import Checkpoint, Stopped, Unfinished
 from probe.course import epoch_seed
 from probe.evaluate import evaluate
-from probe.grid import HeadSpec, Member
+from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
 from probe.needs import check_memory
@@ -29,7 +29,7 @@ from probe.recipe import Recipe
 from probe.rehearsal import is_worth_it, rehearse
 from probe.sources import Source, check_labels
 from probe.stack import Stack
-from probe.train import Batches, Family, train
+from probe.train import Batches, Family, reporter, train
 from store import BeyondClsError, Loader
 from store.loading.loader import Stats
 from store.loading.placement import Placement
@@ -104,6 +104,7 @@ class Passes:
         unfinished: for checkpoints, which stay until the caller removes them; None for no checkpoints.
         say: called with messages for the user: where features are, how fast they were read, which member diverged.
         progress: called with the number of epochs since the last call, summed over members.
+        on_epoch: called by the first process after each epoch, for each member that still trains.
         stops: whether to stop after the present epoch, where its state can be saved; of several processes the first decides.
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
         rehearses: whether members are rehearsed before they train. With a loop they are not: that would cost passes of it.
@@ -130,6 +131,7 @@ class Passes:
     unfinished: Unfinished | None = None
     say: Callable[[str], None] = field(default=lambda message: None)
     progress: Callable[[int], None] = field(default=lambda n: None)
+    on_epoch: Callable[[Epoch], None] | None = None
     stops: Callable[[], bool] = field(default=lambda: False)
     rank: int = 0
     world_size: int = 1
@@ -301,9 +303,14 @@ class Passes:
         if start:
             self.say(f"going on after {start} of {recipe.epochs} epochs")
             self.progress(start * len(members))
+        stage = "training" if judge_by is self.test else "selection"
+        report = reporter(self.on_epoch if self.rank == 0 else None, families, recipe, learn.n_rows, stage)
+        for epoch in range(1, start + 1):
+            report(epoch, True)
 
         def after_epoch(epoch: int) -> None:
             self.progress(len(members))
+            report(epoch)
             is_last = epoch == recipe.epochs
             ends = checkpoint is not None and not is_last and broadcast_from_first(self.stops())
             if checkpoint and self.rank == 0:

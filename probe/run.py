@@ -14,7 +14,7 @@ import torch
 from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
 from probe.convergence import converge
-from probe.grid import HeadPlan, Member
+from probe.grid import Epoch, HeadPlan, Member
 from probe.passes import Loop, Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
@@ -49,6 +49,7 @@ def probe(
     device: str | torch.device = "cpu",
     placement: Placement = "auto",
     progress: Callable[[int], None] | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
     say: Callable[[str], None] | None = None,
     notes: Mapping[str, Any] | None = None,
     timed: bool = False,
@@ -97,6 +98,9 @@ def probe(
         device: where heads train. Several GPUs or processes under torchrun.
         placement: of the features: "device", "memory", "stream", or "auto": the first that fits.
         progress: called with the number of epochs since the last call, summed over heads and seeds (`n_epochs`).
+        on_epoch: called after each epoch of each seed and setting that trains, by the first of several processes. A run that
+            goes on calls it first for the epochs of the one that was killed. Nothing that is written depends on it. Heads that
+            stay as they are have no epochs, nor have protocols without gradient steps.
         say: called with messages for the user.
         notes: written into description.json too, e.g. the command.
         timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`, with that of its
@@ -139,7 +143,9 @@ def probe(
         common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished}
         common |= {"rank": rank, "world_size": world_size, "rehearses": True}
         common |= {
-            name: called for name, called in (("say", say), ("progress", progress), ("stops", stops)) if called is not None
+            name: called
+            for name, called in (("say", say), ("progress", progress), ("on_epoch", on_epoch), ("stops", stops))
+            if called is not None
         }
         # All are made first, so that errors are raised before anything trains.
         of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out) for name in plans}

@@ -15,6 +15,7 @@ from torch import Tensor
 from probe.aggregators import Features
 from probe.course import Course
 from probe.evaluate import evaluate
+from probe.grid import Epoch
 from probe.head import FinalNorm
 from probe.optim import OPTIMISERS, Optimiser
 from probe.ranks import rank, sum_over_ranks, world_size
@@ -152,6 +153,28 @@ def train(
             after_epoch(epoch + 1)
         if not families:
             return
+
+
+def reporter(
+    on_epoch: Callable[[Epoch], None] | None, families: Sequence[Family], recipe: Recipe, n_rows: int, stage: str
+) -> Callable[..., None]:
+    """A function that calls `on_epoch` for each member, given the number of the epoch, and whether it is replayed.
+
+    Args:
+        families: whose names are members.
+        n_rows: images of an epoch of one process.
+    """
+    if on_epoch is None:
+        return lambda epoch, is_replayed=False: None
+    shares = Course.from_recipe(n_rows, recipe, 0).shares
+
+    def report(epoch: int, is_replayed: bool = False) -> None:
+        rate = recipe.peak(shares[epoch - 1][-1])
+        for family in families:
+            for member, curve in zip(family.names, family.curves, strict=True):
+                on_epoch(Epoch(member, stage, {"epoch": epoch, "lr": member.base_lr * rate, **curve[epoch - 1]}, is_replayed))
+
+    return report
 
 
 def take_step(family: Family, rate: float) -> None:

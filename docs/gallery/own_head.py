@@ -57,7 +57,7 @@ for head, accuracy in zip(heads, search.cv_results_["mean_test_score"], strict=T
 
 # %% [markdown]
 # `beyondcls.probe` trains it from feature sets of any size, several seeds and learning rates side by side, as it does the
-# built-in ones; so do `beyondcls probe --head gallery/gem.py:GeM` and `own_heads` in params.yaml.
+# built-in ones; so do `beyondcls probe --head gallery/gem.py:GeM` and `heads` in params.yaml.
 
 # %%
 recipe = Recipe(epochs=8, batch_size=64, warmup_epochs=1)

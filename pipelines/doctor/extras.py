@@ -14,6 +14,8 @@ NEEDED_FOR = {
     "s3": "read and write s3:// addresses",
     "open_clip": "extract with models of OpenCLIP",
     "transformers": "extract with models of Hugging Face",
+    "tensorboard": "watch heads train in TensorBoard (probe --log tensorboard)",
+    "wandb": "watch heads train in Weights & Biases (probe --log wandb)",
     "ray": "share an extraction in a Ray cluster",
     "dev": "run the pipeline with DVC, and change and test beyondcls",
 }

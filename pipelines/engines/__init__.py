@@ -8,6 +8,7 @@ from pipelines.engines.here import Here
 from pipelines.engines.processes import Processes
 from pipelines.engines.ray_actors import RayActors
 from pipelines.engines.slurm import Slurm
+from pipelines.parameters.engine import configured_engine
 from store import BeyondClsError
 from store.errors import unknown
 
@@ -31,7 +32,8 @@ def choose_engine(
         is_task: this process is one of several that share a set already, so what the parameter file says is meant for others.
 
     Raises:
-        BeyondClsError: unknown name; an option that the engine does not read; or a task that is to start others.
+        BeyondClsError: unknown name; an option that the engine does not read; a task that is to start others; or a mistake in
+            the user's configuration.
     """
     # Of two that exclude each other, that of the command line wins over that of the parameter file.
     options = {n: v for n, v in options.items() if n in named or {"tasks": "gpus", "gpus": "tasks"}.get(n) not in named}
@@ -48,9 +50,10 @@ def choose_engine(
                 "torchrun); leave out one of the two"
             )
         return Here(device=device)
-    engine = ENGINES[name]
+    engine, options = ENGINES[name], {**configured_engine(name), **options}
     for option in named:
         if option != "on" and option not in engine.options and (option, options[option]) != ("tasks", 1):
             readers = " or ".join(f"--on {other}" for other, entry in ENGINES.items() if option in entry.options)
-            raise BeyondClsError(f"--{option} {options[option]} is not for --on {name}; leave it out, or give {readers}")
+            value = " ".join(options[option]) if isinstance(options[option], list) else options[option]
+            raise BeyondClsError(f"--{option} {value} is not for --on {name}; leave it out, or give {readers}")
     return engine(**{name: options[name] for name in engine.options if name in options}, device=device)

@@ -1,7 +1,7 @@
 """What all engines have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,6 +26,7 @@ class Engine(ABC):
         tries: times that a unit may fail, or a run be killed, before the command fails.
         address: of a Ray cluster.
         sbatch: options of sbatch, as one text.
+        setup: lines of shell that a task of a job array runs first.
         device: what workers compute on, as for `choose_device`.
 
     Raises:
@@ -40,6 +41,7 @@ class Engine(ABC):
     tries: int = TRIES
     address: str | None = None
     sbatch: str | None = None
+    setup: Sequence[str] | None = None
     device: str = "auto"
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ class Slurm(Engine):
     takes, and goes on after the last shard that it has written, or epoch.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "sbatch")
+    options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "sbatch", "setup")
     cluster: ClassVar[str] = "Slurm"
 
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> None:
@@ -46,7 +46,7 @@ class Slurm(Engine):
             arguments: of the command, `beyondcls`.
             out: folder of the feature set.
         """
-        return script_of(arguments, out.name, logs_of(out), self.tasks or 1, self.tries, self.sbatch or "")
+        return script_of(arguments, out.name, logs_of(out), self.tasks or 1, self.tries, self.sbatch or "", self.setup or ())
 
     def run(self, arguments: Sequence[str], out: Path, staged: Callable[[], Path | None], say: Callable[[str], None]) -> None:
         """Submit the job array, wait until it has ended, and show how far it is.
@@ -71,7 +71,7 @@ class Slurm(Engine):
 
     def array(self, runs: Sequence[Run]) -> RunArray:
         """The job array with a task for each run."""
-        return RunArray(runs, self.tasks, self.tries, self.sbatch or "")
+        return RunArray(runs, self.tasks, self.tries, self.sbatch or "", self.setup or ())
 
     def run_all(self, agenda: Agenda) -> None:
         self.array(agenda.runs).run(agenda)

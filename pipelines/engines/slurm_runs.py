@@ -25,13 +25,13 @@ class RunArray:
 
     Args:
         at_a_time: how many tasks may run at a time; None: as many as Slurm lets.
-        tries, sbatch: as for `script_of_runs`.
+        tries, sbatch, setup: as for `script_of_runs`.
     """
 
-    def __init__(self, runs: Sequence[Run], at_a_time: int | None, tries: int, sbatch: str):
+    def __init__(self, runs: Sequence[Run], at_a_time: int | None, tries: int, sbatch: str, setup: Sequence[str] = ()):
         self.runs = list(runs)
         self.logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
-        self.script = script_of_runs(runs, self.logs, at_a_time, tries, sbatch)
+        self.script = script_of_runs(runs, self.logs, at_a_time, tries, sbatch, setup)
 
     def make_folders(self) -> None:
         """Make the folders of logs, as Slurm makes none."""

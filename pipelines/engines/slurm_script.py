@@ -24,7 +24,7 @@ SCRIPT = """\
 {given}
 {about}
 cd {folder} || exit
-{choice}(trap '' USR1 && exec {command}) &
+{choice}{setup}(trap '' USR1 && exec {command}) &
 child=$!
 trap 'while kill -USR1 $child 2>/dev/null; do sleep 1; done &' USR1  # again, as it may not listen yet
 wait $child; status=$?
@@ -43,7 +43,9 @@ OF_RUNS = """\
 # A task for each of these commands. Before the time of a task ends it gets SIGUSR1, finishes its epoch, and is queued again."""
 
 
-def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tries: int, sbatch: str) -> str:
+def script_of(
+    arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tries: int, sbatch: str, setup: Sequence[str] = ()
+) -> str:
     """A script for sbatch that runs a command in several tasks.
 
     Args:
@@ -52,24 +54,27 @@ def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tri
         logs: folder of the logs.
         tries: times that a task may be killed before it fails.
         sbatch: more options of sbatch, which win.
+        setup: lines of the user's shell that each task runs before the command, as they are.
 
     Raises:
-        BeyondClsError: `sbatch` has several lines, or a folder a name that Slurm cannot be given.
+        BeyondClsError: `sbatch` or a line has several lines, or a folder a name that Slurm cannot be given.
     """
     command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
-    return _script(name, f"0-{n_tasks - 1}", logs, OF_UNITS, "", command, tries, sbatch)
+    return _script(name, f"0-{n_tasks - 1}", logs, OF_UNITS, "", command, tries, sbatch, setup)
 
 
-def script_of_runs(runs: Sequence[Run], logs: Path, at_a_time: int | None, tries: int, sbatch: str) -> str:
+def script_of_runs(
+    runs: Sequence[Run], logs: Path, at_a_time: int | None, tries: int, sbatch: str, setup: Sequence[str] = ()
+) -> str:
     """A script for sbatch with a task for each run, whose output goes to the run's log.
 
     Args:
         logs: folder of what Slurm itself says of tasks.
         at_a_time: how many tasks may run at a time.
-        tries, sbatch: as for `script_of`.
+        tries, sbatch, setup: as for `script_of`.
 
     Raises:
-        BeyondClsError: `sbatch` has several lines, or a folder a name that Slurm cannot be given.
+        BeyondClsError: `sbatch` or a line has several lines, or a folder a name that Slurm cannot be given.
     """
     cases = [
         f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;" for number, run in enumerate(runs)
@@ -77,12 +82,24 @@ def script_of_runs(runs: Sequence[Run], logs: Path, at_a_time: int | None, tries
     begun = f'mkdir -p "${{log%/*}}"; exec >>"$log" 2>&1; export COLUMNS={WIDTH}; echo "{BEGUN}beyondcls $*"'
     choice = "\n".join(["case $SLURM_ARRAY_TASK_ID in", *cases, "esac", begun, ""])
     array = f"0-{len(runs) - 1}" + (f"%{at_a_time}" if at_a_time is not None else "")
-    return _script("probe", array, logs, OF_RUNS, choice, f'{_beyondcls(())} "$@"', tries, sbatch)
+    return _script("probe", array, logs, OF_RUNS, choice, f'{_beyondcls(())} "$@"', tries, sbatch, setup)
 
 
-def _script(name: str, array: str, logs: Path, about: str, choice: str, command: str, tries: int, sbatch: str) -> str:
+def _script(
+    name: str,
+    array: str,
+    logs: Path,
+    about: str,
+    choice: str,
+    command: str,
+    tries: int,
+    sbatch: str,
+    setup: Sequence[str],
+) -> str:
     if not sbatch.isprintable():
         raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, such as --partition=gpu --gres=gpu:1")
+    if strange := next((line for line in setup if not line.isprintable()), None):
+        raise BeyondClsError(f"setup has {strange!r}, expected lines of shell; give each by itself")
     if not str(logs).isprintable() or not NOT_QUOTED.isdisjoint(str(logs)):
         raise BeyondClsError(
             f"the logs would be in {str(logs)!r}, and Slurm takes no quotes, backslashes or unprintable characters; give "
@@ -97,6 +114,7 @@ def _script(name: str, array: str, logs: Path, about: str, choice: str, command:
         about=about,
         folder=shlex.quote(os.getcwd()),
         choice=choice,
+        setup="".join(f"{line}\n" for line in setup),
         command=command,
         ended=ENDED,
         again=TO_BE_CONTINUED,

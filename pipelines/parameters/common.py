@@ -6,8 +6,8 @@ from typing import Any
 from pipelines.parameters.datasets import dataset_of
 from pipelines.parameters.engine import ENGINE, check_engine
 from pipelines.parameters.layers import Given, Layer
-from pipelines.parameters.params import check_names, section
-from pipelines.parameters.training import OF_A_DATASET, OF_AN_ENCODER, shared_parameters
+from pipelines.parameters.params import check_names, check_type, section
+from pipelines.parameters.training import LOGGING, OF_A_DATASET, OF_AN_ENCODER, shared_parameters
 
 
 def common_layers(
@@ -23,9 +23,10 @@ def common_layers(
         BeyondClsError: an unknown name, or a parameter that nothing reads.
     """
     common = section(params, "probe")
-    check_names("probe", common, [*shared_parameters(), *ENGINE])
+    check_names("probe", common, [*shared_parameters(), *ENGINE, *LOGGING])
     engine_of(params)
-    layers = [Layer("probe", {name: value for name, value in common.items() if name not in ENGINE})]
+    logs_of(params)
+    layers = [Layer("probe", {name: value for name, value in common.items() if name not in {**ENGINE, **LOGGING}})]
     if dataset is not None:
         values = dataset_of(params, dataset)
         layers.append(Layer(f"datasets.{dataset}", {name: values[name] for name in OF_A_DATASET if name in values}))
@@ -45,3 +46,15 @@ def engine_of(params: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: Given(common[name], "probe") for name in ENGINE if common.get(name) is not None}
     check_engine(given)
     return {name: value.value for name, value in given.items()}
+
+
+def logs_of(params: Mapping[str, Any]) -> list[str]:
+    """Logs that the parameter file has of training: `log` below `probe`.
+
+    Raises:
+        BeyondClsError: a value of another type.
+    """
+    logs = section(params, "probe").get("log")
+    if logs is not None:
+        check_type("probe.log", logs, LOGGING["log"].type)
+    return logs or []

@@ -9,7 +9,7 @@ from store.errors import BeyondClsError, unknown
 
 VARIABLE = "BEYONDCLS_CONFIG"  # names another file; empty for no file
 FILE = "beyondcls.toml"
-SECTIONS = ("store",)
+SECTIONS = ("store", "slurm")
 
 
 def configuration_file() -> Path | None:

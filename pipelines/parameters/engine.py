@@ -1,10 +1,12 @@
 """Options that say where work is computed: the name of an engine, and attributes of `pipelines.engines.Engine`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from pipelines.parameters.configuration import configured
 from pipelines.parameters.layers import Given
 from pipelines.parameters.options import Option, flag_of
-from pipelines.parameters.params import check_type
+from pipelines.parameters.params import check_names, check_type
 from store.errors import BeyondClsError
 
 
@@ -37,7 +39,12 @@ ENGINE = {
     "tries": Option(int, "times that a shard may fail, or a process die, before the command fails", "3", least=1),
     "address": Option(str, "of a Ray cluster: ray://HOST:10001, or auto", "RAY_ADDRESS, or a local one is started"),
     "sbatch": Option(str, "options of sbatch for the job array, in quotes: '--partition=gpu --gres=gpu:1 --time=4:00:00'"),
+    "setup": Option(
+        list[str], "a line of shell that each task of the job array runs first, e.g. 'module load cuda'; may be repeated"
+    ),
 }
+# What a user's own configuration may say of Slurm for all projects: it depends on the cluster.
+OF_SLURM = ("sbatch", "setup")
 SCRIPT, DRY_RUN = "--script", "--dry-run"
 
 
@@ -52,6 +59,20 @@ def check_engine(given: Mapping[str, Given]) -> None:
             check_type(f"{given[name].where}.{name}", given[name].value, option.type)
     if "gpus" in given:
         _gpus(f"{given['gpus'].where}.gpus", str(given["gpus"].value))
+
+
+def configured_engine(name: str) -> dict[str, Any]:
+    """Options of an engine in the user's own configuration, section [slurm]; those of the parameter file win.
+
+    Raises:
+        BeyondClsError: an unknown option, or a value of another type; or as `configured`.
+    """
+    if name != "slurm":
+        return {}
+    file, values = configured(name)
+    check_names(f"{name} of {file}", values, list(OF_SLURM))
+    check_engine({option: Given(value, f"{file}: {name}") for option, value in values.items()})
+    return values
 
 
 def without_engine(arguments: Sequence[str]) -> list[str]:

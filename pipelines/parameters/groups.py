@@ -11,13 +11,10 @@ from store.user_code import file_of
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
 
-# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml. Where sets
-# have the average patch token itself (`vectors: all`), a head may read that in place of patch tokens.
-GROUPS = {
-    "cls_heads": ("cls",),
-    "heads": ("patch", "average"),
-    "own_heads": ("cls", "patch", "registers", "average", "pooled", "attention"),
-}
+ANY = ("cls", "patch", "registers", "average", "pooled", "attention")
+# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml, which DVC has
+# to know before anything runs. All else is small beside patch tokens, so only heads without these have a group of their own.
+GROUPS = {"cls_heads": ("cls",), "heads": ANY, "own_heads": ANY}
 FILES = "heads/"  # the folder that `dvc repro` watches
 
 
@@ -47,17 +44,10 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
             reads = _reads(aggregator, options) if file is None or runs_files else ()
             read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
-                right = group_of(aggregator, options)
                 raise BeyondClsError(
                     f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
-                    f"only {' and '.join(kinds)}; move it to {right}"
+                    f"only {' and '.join(kinds)}; move it to heads"
                 )
-
-
-def group_of(aggregator: str, options: Mapping[str, Any] | None = None) -> str:
-    """The group that fetches least of those that suffice for a head; the file of a custom aggregator is run."""
-    read = {kind_of(kind) for kind in _reads(aggregator, options or {})}
-    return next((name for name, kinds in GROUPS.items() if read and read <= set(kinds)), "own_heads")
 
 
 def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """Heads to train, from the parameter file and the command line."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.common import common_layers
@@ -9,13 +11,67 @@ from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.layers import Layer, layered
 from pipelines.parameters.names import check_name
 from pipelines.parameters.options import Table, flag_of, select_options
-from pipelines.parameters.params import check_names, check_type, section
+from pipelines.parameters.params import check_names, check_type, named_values, section
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 from store.user_code import file_of
 
 if TYPE_CHECKING:
     from probe.closed import Closed
     from probe.grid import HeadPlan
+
+
+@dataclass(frozen=True)
+class AskedHead:
+    """A head as `--head` names it: `[NAME=]HEAD[:option=value,…]`.
+
+    Attributes:
+        name: an aggregator, FILE.py:CLASS, or a name in the parameter file.
+        folder: of its results: NAME; else that of the aggregator with the options, `ap-heads12`.
+        own: options of the aggregator and parameters of its training, which win over all others.
+    """
+
+    name: str
+    folder: str
+    own: Mapping[str, Any]
+
+    @classmethod
+    def from_text(cls, text: str) -> "AskedHead":
+        """A head from the value of `--head`.
+
+        Raises:
+            BeyondClsError: an option without a value, or what cannot be the name of a folder.
+        """
+        first, _, rest = text.partition(":")
+        folder, has_folder, name = first.rpartition("=")
+        aggregator = name
+        if name.endswith(".py"):
+            aggregator, _, rest = rest.partition(":")
+            name = f"{name}:{aggregator}"
+        pairs = _split(rest) if rest else []
+        own = named_values(f"--head {text}", pairs)
+        if not has_folder:
+            folder = "-".join([aggregator, *map(_in_folder, pairs)])
+        check_name("a head", folder)
+        return cls(name, folder, own)
+
+
+def _split(text: str) -> list[str]:
+    """Parts between commas that are in no brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _in_folder(pair: str) -> str:
+    """An option in the name of a folder: `heads12` of `heads=12`, `blocks3-5` of `blocks=[3,5]`, `activation-relu`."""
+    name, _, value = pair.partition("=")
+    shown = re.sub(r"[^\w.+-]+", "-", value.strip("[]{}"))
+    return f"{name}-{shown}" if shown[:1].isalpha() else f"{name}{shown}"
 
 
 def plans_and_run(
@@ -28,7 +84,7 @@ def plans_and_run(
     """Plans by name, and parameters of the whole run: the command line wins over a head's entry, which wins over `layers`.
 
     Args:
-        names: of heads; in `params`, if there is such a file.
+        names: of heads, as `AskedHead` has them; in `params`, if there is such a file.
         command_line: parameters on the command line.
         options: of the aggregators, also on the command line.
         layers: parameters of all heads; by default `probe` alone.
@@ -41,14 +97,19 @@ def plans_and_run(
     common = common_layers(params or {}) if layers is None else layers
     plans: dict[str, HeadPlan] = {}
     layers_of_run = [*common]
-    for folder, name in folders_of(names).items():
-        entry, of_run = entry_of(name, params)
+    for folder, text in folders_of(names).items():
+        head = AskedHead.from_text(text)
+        entry, of_run = entry_of(head.name, params)
+        if shared := select_options(head.own, OF_A_RUN):
+            flags = " and ".join(map(flag_of, shared))
+            raise BeyondClsError(f"--head {text} gives {', '.join(shared)}, which all heads of a command share; give {flags}")
         if of_run and len(names) > 1:
             raise BeyondClsError(
-                f"heads.{name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to probe"
+                f"heads.{head.name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to "
+                "probe"
             )
-        layers_of_run.append(Layer(f"heads.{name}", of_run))
-        plans[folder] = plan_of(name, entry, common, command_line, options)
+        layers_of_run.append(Layer(f"heads.{head.name}", of_run))
+        plans[folder] = plan_of(head.name, entry, common, command_line, options, head.own)
     of_neighbours = select_options(command_line, OF_A_PROTOCOL)
     if not all(any(hasattr(plan.closed, name) for plan in plans.values()) for name in of_neighbours):
         raise BeyondClsError(
@@ -61,7 +122,7 @@ def plans_and_run(
 
 
 def folders_of(names: Sequence[str]) -> dict[str, str]:
-    """Heads by the names of their folders: of FILE.py:CLASS the class.
+    """Heads as they were given, by the names of their folders.
 
     Raises:
         BeyondClsError: two heads have one folder, or a name cannot be that of a folder.
@@ -70,12 +131,11 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
 
     folders: dict[str, str] = {}
     for name in names:
-        folder = name.rpartition(":")[2] if file_of(name) else name
-        check_name("a head", folder)
+        folder = AskedHead.from_text(name).folder
         if name in folders.values():
-            raise BeyondClsError(f"--head {name} was given twice; under another name in params.yaml a head may be repeated")
+            raise BeyondClsError(f"--head {name} was given twice; under another name, --head NAME={name}, it can be repeated")
         if folder in folders:
-            raise BeyondClsError(f"two heads are named {folder!r}; give one of them another name under heads in params.yaml")
+            raise BeyondClsError(f"two heads are named {folder!r}; give one of them another name, --head NAME={name}")
         folders[folder] = name
     return folders
 
@@ -118,6 +178,7 @@ def plan_of(
     common: Sequence[Layer],
     command_line: Mapping[str, Any],
     options: Mapping[str, Any],
+    own: Mapping[str, Any] = {},
 ) -> "HeadPlan":
     """A head's plan.
 
@@ -126,6 +187,7 @@ def plan_of(
         common: layers of parameters of all heads.
         command_line: parameters on the command line.
         options: of the aggregator, also on the command line.
+        own: both, of this head alone on the command line, which win.
 
     Raises:
         BeyondClsError: unknown names, or invalid values.
@@ -138,8 +200,11 @@ def plan_of(
     aggregator = entry_options.pop("aggregator", name)
     plan_parameters = (*OF_A_RECIPE, *OF_A_HEAD)
     parameters = {n: entry_options.pop(n) for n in plan_parameters if n in entry_options}
-    _check_options(name, aggregator, entry_options, plan_parameters)
-    layers = [*(layer.values for layer in common), parameters, command_line]
+    _check_options(name, f"heads.{name}", aggregator, entry_options, ("aggregator", *plan_parameters, *OF_A_RUN))
+    own_options = {n: value for n, value in own.items() if n not in plan_parameters}
+    _check_options(name, f"--head {name}", aggregator, own_options, plan_parameters)
+    own_parameters = select_options(own, plan_parameters)
+    layers = [*(layer.values for layer in common), parameters, command_line, own_parameters]
     merged = layered(*({n: v for n, v in layer.items() if n in plan_parameters} for layer in layers))
     _check_types(f" of head {name!r}", merged, OF_A_RECIPE | OF_A_HEAD)
     closed = _closed_of(merged.pop("protocol", None), select_options(command_line, OF_A_PROTOCOL))
@@ -151,7 +216,11 @@ def plan_of(
     preset, init = merged.pop("preset", None), merged.pop("init", None)
     recipe = make_recipe(preset, **{n: v for n, v in merged.items() if v is not None or n == "rows_at_once"})
     spec = HeadSpec(
-        aggregator, {**entry_options, **options}, normalisation, final_norm, init or PRESET_INITS.get(preset, "normal")
+        aggregator,
+        {**entry_options, **options, **own_options},
+        normalisation,
+        final_norm,
+        init or PRESET_INITS.get(preset, "normal"),
     )
     return HeadPlan(spec, recipe, **{n: tuple(values) for n, values in grid.items() if values is not None}, closed=closed)
 
@@ -174,8 +243,13 @@ def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | Non
     return make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
 
 
-def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], parameters: Sequence[str]) -> None:
+def _check_options(name: str, where: str, aggregator: Any, options: Mapping[str, Any], parameters: Collection[str]) -> None:
     """Refuse options that nothing reads.
+
+    Args:
+        name: of the head.
+        where: options were given.
+        parameters: that may be there, too.
 
     Raises:
         BeyondClsError: neither an option of the aggregator nor a parameter; suggests the nearest of both.
@@ -187,7 +261,7 @@ def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], param
         raise BeyondClsError(f"aggregator of head {name!r} is {aggregator!r}, expected a name such as abmilp")
     if aggregator in AGGREGATORS:
         takes = [n for n in inspect.signature(AGGREGATORS[aggregator]).parameters if n not in ("dim", "n_patches")]
-        check_names(f"heads.{name}", options, [*takes, "top_k", "aggregator", *parameters, *OF_A_RUN])
+        check_names(where, options, [*takes, "top_k", *parameters])
 
 
 def _check_types(where: str, values: Mapping[str, Any], parameters: Table) -> None:

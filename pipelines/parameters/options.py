@@ -14,7 +14,7 @@ class Option:
     """An option that several commands share, or that params.yaml may also set.
 
     Attributes:
-        type: of its value on the command line.
+        type: of its value on the command line; list[str] for one that may be repeated.
         help: description for `--help`.
         default: the value if neither sets it, in words; empty if the help says it.
         flags: of a switch, such as `--drop-last/--no-drop-last`, or several, with spaces; its name by default.
@@ -52,7 +52,7 @@ def takes_options(*tables: Table) -> Callable[[Callable[..., None]], Callable[..
         def command(**values: Any) -> None:
             for name, option in options.items():
                 value = values.pop(name, None)
-                if value is not None:
+                if value not in (None, []):
                     values[name] = option.read((option.flags or flag_of(name)).split()[0], value) if option.read else value
             main(**values)
 

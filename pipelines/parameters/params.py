@@ -97,6 +97,7 @@ TYPES: dict[type, tuple[tuple[type, ...], str]] = {
     float: ((int, float), "a number"),
     str: ((str,), "a name"),
     bool: ((bool,), "true or false"),
+    list[str]: ((list,), "a list of texts, in brackets"),
 }
 SINGULAR = {"studies": "study", "block_studies": "study"}  # of sections' names; others lose their s
 
@@ -180,7 +181,9 @@ def check_type(where: str, value: Any, expected: type) -> None:
     if expected not in TYPES:
         return
     types, words = TYPES[expected]
-    if not isinstance(value, types) or (expected is not bool and isinstance(value, bool)):
+    is_other = expected is not bool and isinstance(value, bool)
+    is_mixed = isinstance(value, list) and not all(isinstance(text, str) for text in value)
+    if not isinstance(value, types) or is_other or is_mixed:
         raise BeyondClsError(f"{where} is {value!r}, expected {words}")
 
 

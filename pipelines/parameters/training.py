@@ -68,6 +68,15 @@ OF_A_RUN = {
     "subset_seed": Option(int, "of --k-shot and --percent", "0"),
     "placement": Option(str, "of the features: device, memory, stream, or auto: the first that fits", "auto"),
 }
+# What is measured in each epoch may be logged, too: it changes nothing of what is written, and no digest or recipe has it.
+LOGGING = {
+    "log": Option(
+        list[str],
+        "write what each epoch of each seed and setting measures, as it trains, as csv, tensorboard or wandb, into "
+        "training_logs in the folder of each head; may be repeated",
+        "none",
+    ),
+}
 # Of these, one excludes the other.
 ALTERNATIVES = (
     ("base_lr", "base_lrs"),

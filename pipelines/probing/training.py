@@ -2,15 +2,15 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from pipelines.parameters.common import common_layers
+from pipelines.parameters.common import common_layers, logs_of
 from pipelines.parameters.datasets import check_metric
-from pipelines.parameters.engine import without_engine
+from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.groups import check_groups
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.left_heads import remove_left_heads
@@ -21,6 +21,7 @@ from pipelines.probing.subset import subset_of
 from pipelines.process.allocator import keep_freed_memory
 from pipelines.process.command_log import recorded_command
 from pipelines.process.device import choose_device
+from pipelines.process.epoch_logs import epoch_logs
 from pipelines.process.progress import progress_bar
 from pipelines.process.tasks import is_first
 from pipelines.sharing.places import open_features
@@ -38,6 +39,7 @@ class Request:
 
     Attributes:
         loop: makes the encoder in the loop, for the feature set of the training images; None: features are read.
+        log: names of logs; none: those of the parameter file.
         given: options of OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL and OF_A_RUN.
     """
 
@@ -55,6 +57,7 @@ class Request:
     skip_absent: bool
     retrain: bool
     device: str
+    log: Sequence[str]
     loop: Callable[[FeatureStore], Loop] | None
     given: Mapping[str, Any]
 
@@ -75,7 +78,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
     layers = common_layers(content or {}, asked.encoder, asked.dataset, layer)
     plans, of_run = plans_and_run(names, content, asked.given, named_values("--option", asked.option), layers)
     if study is None:  # stages of studies fetch all kinds
-        check_groups(content or {}, plans, runs_files=True)
+        check_groups(content or {}, {name: plan for name, plan in plans.items() if name in names}, runs_files=True)
     pair = _joined(asked)
     keep_freed_memory()
     stores = open_features(asked.features, asked.params), open_features(asked.test, asked.params)
@@ -90,7 +93,14 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
     single = next(iter(plans.values())) if plans and is_single else None
     if plans:
         encoder = stores[0].attributes["encoder"]
-        with progress_bar(f"{encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
+        logged = {
+            out.name if single else name: (out if single else out / name, {"encoder": encoder, **asdict(plan)})
+            for name, plan in plans.items()
+        }
+        with (
+            epoch_logs(asked.log or logs_of(described or {}), logged) as on_epoch,
+            progress_bar(f"{encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress,
+        ):
             try:
                 written = probe(
                     *stores,
@@ -101,8 +111,9 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
                     subset=subset,
                     device=place,
                     progress=progress,
+                    on_epoch=on_epoch,
                     say=typer.echo if is_first() else None,
-                    notes={"command": recorded_command(without_engine(sys.argv[1:])), **about},
+                    notes={"command": recorded_command(without(without_engine(sys.argv[1:]), ["--log"])), **about},
                     timed=True,
                     retrain=asked.retrain,
                     stops=stops,

@@ -26,6 +26,7 @@ from probe.detection.sets import ImagesWithObjects, check_sets
 from probe.detection.state import TrainingState
 from probe.detection.survey import survey
 from probe.detection.training import new_detector, train_detector
+from probe.grid import Epoch, Member
 from probe.head import FinalNorm
 from probe.result_files import DESCRIPTION, METRICS, over_seeds, write_result
 from probe.sources import Source
@@ -35,6 +36,7 @@ from store.places.disk import check_writable
 from store.writing.results import ResultFolder
 
 Curve = list[dict[str, float]]
+HEAD = "detector"  # what trains, for `on_epoch`
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Detection:
         n_examples: test images whose objects are kept beside what is found in them.
         unfinished: for checkpoints; None for none.
         progress: called with the number of steps and test images since the last call (`n_units` in all).
+        on_epoch: called after each epoch of each seed, as of `probe`; the name of its head is "detector".
     """
 
     training: ImagesWithObjects
@@ -68,6 +71,7 @@ class Detection:
     n_examples: int = 6
     unfinished: Unfinished | None = None
     progress: Callable[[int], None] = lambda _: None
+    on_epoch: Callable[[Epoch], None] | None = None
 
     def __post_init__(self) -> None:
         """Check what was asked for.
@@ -148,7 +152,14 @@ class Detection:
         described = {"seed": seed, **self.request()}
         file = None if self.unfinished is None else self.unfinished.path_of(described, ".safetensors")
         state = TrainingState(file)
-        return detector, train_detector(detector, batches, self.recipe, seed, state=state, after_step=self.progress)
+        member = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed)
+
+        def after_epoch(entry: dict[str, float], is_replayed: bool) -> None:
+            if self.on_epoch is not None:
+                self.on_epoch(Epoch(member, "training", entry, is_replayed))
+
+        hooks: dict[str, Any] = {"after_step": self.progress, "after_epoch": after_epoch}
+        return detector, train_detector(detector, batches, self.recipe, seed, state=state, **hooks)
 
     def measure(self, detector: Detector) -> tuple[dict[str, dict[str, float | None]], list[dict[str, Any]]]:
         """AP of boxes, and of masks if the detector has any; and its detections in COCO's format of results."""

@@ -54,6 +54,7 @@ def train_detector(
     *,
     state: TrainingState | None = None,
     after_step: Callable[[int], None] | None = None,
+    after_epoch: Callable[[dict[str, float], bool], None] | None = None,
 ) -> list[dict[str, float]]:
     """Train in place; a run that is killed and goes on from its `state` ends with the same weights.
 
@@ -62,6 +63,7 @@ def train_detector(
 
     Args:
         after_step: called with the number of steps since its last call, those of the state included.
+        after_epoch: called with the entry of the curve for each epoch, and whether it is one of the state, which come first.
 
     Returns:
         The curve, an entry an epoch: epoch, lr (of its last step), loss and its parts, means over the images' steps.
@@ -74,6 +76,9 @@ def train_detector(
     state.load(detector, optimiser)
     if after_step and (done := state.epoch * n_steps + state.step):
         after_step(done)
+    if after_epoch:
+        for entry in state.curve:
+            after_epoch(entry, True)
     detector.train()
     for epoch in range(state.epoch, recipe.epochs):
         for tokens, targets in batches.epoch(_drawn(epoch, seed, "order"), state.step):
@@ -89,6 +94,8 @@ def train_detector(
             state.add(losses)
             if state.step == n_steps:
                 state.end_epoch(lr)
+                if after_epoch:
+                    after_epoch(state.curve[-1], False)
             state.save(detector, optimiser)
             if after_step:
                 after_step(1)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probe.checkpoint import Checkpoint
-from probe.grid import HeadSpec, Member
+from probe.grid import Epoch, HeadSpec, Member
 from probe.recipe import Recipe
 from probe.segmentation.batches import ShownViews
 from probe.segmentation.label_maps import LabelMaps
@@ -19,7 +19,7 @@ from probe.segmentation.patches import Patches
 from probe.segmentation.pixel_loss import pixel_loss
 from probe.segmentation.upsampling import Upsampling
 from probe.stack import Stack
-from probe.train import Family, train
+from probe.train import Family, reporter, train
 
 NAME = "linear"
 SPEC = HeadSpec("average")  # its normalisation and classifier, with each patch in the place of an image's average
@@ -56,6 +56,8 @@ def train_linear(
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] = lambda n: None,
     say: Callable[[str], None] = lambda message: None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    stage: str = "training",
 ) -> tuple[list[Trained], dict[Member, str]]:
     """Train members side by side; those that diverge are left out, with a note each.
 
@@ -65,6 +67,7 @@ def train_linear(
         workers: processes that decode label maps beside this one.
         progress: called with the number of epochs since the last call, summed over members.
         say: called with messages for the user.
+        on_epoch: as of `probe`, with this stage.
 
     Raises:
         BeyondClsError: fewer than two images, features that are not finite, or a damaged checkpoint.
@@ -82,9 +85,13 @@ def train_linear(
     if start:
         say(f"going on after {start} of {recipe.epochs} epochs")
         progress(start * len(members))
+    report = reporter(on_epoch, [family], recipe, loader.n_rows, stage)
+    for epoch in range(1, start + 1):
+        report(epoch, True)
 
     def after_epoch(epoch: int) -> None:
         progress(len(members))
+        report(epoch)
         if checkpoint:
             checkpoint.save([family], epoch, force=epoch == recipe.epochs)
 

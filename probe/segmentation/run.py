@@ -9,7 +9,7 @@ import numpy as np
 
 from probe.checkpoint import Checkpoint, Unfinished
 from probe.closed.result import Selection, edge_note
-from probe.grid import HeadPlan, Member
+from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation.evaluate import GRID, Measured, Predicted, evaluate
 from probe.segmentation.label_maps import LabelMaps, Resolution, Shown
@@ -93,6 +93,7 @@ def segment(
     unfinished: Unfinished | None = None,
     bars: Bars = no_bars,
     say: Callable[[str], None] = lambda message: None,
+    on_epoch: Callable[[Epoch], None] | None = None,
     keep: Callable[[str, int, np.ndarray], None] | None = None,
 ) -> Result:
     """Run protocols, select their settings on held-out training images or a validation set, and measure them on test images.
@@ -101,6 +102,7 @@ def segment(
         resolutions: at which label maps are compared, beside patch by patch.
         unfinished: for checkpoints of the linear head, with which an interrupted run goes on.
         bars: (what, total, unit) to a context that gives a function to report progress by.
+        on_epoch: called after each epoch of each member of the linear head, as of `probe`.
         keep: called with a protocol, a row of the test set and its predicted label map, in pixels of the first resolution.
 
     Raises:
@@ -109,7 +111,7 @@ def segment(
     run: dict[str, Callable[[], Outcome]] = {
         "knn": lambda: _neighbours(sets, protocols.knn, bars),
         "logistic": lambda: _logistic(sets, protocols.logistic, bars),
-        "linear": lambda: _linear(sets, protocols, unfinished, bars, say),
+        "linear": lambda: _linear(sets, protocols, unfinished, bars, {"say": say, "on_epoch": on_epoch}),
     }
     outcomes = {}
     for name in protocols.names:
@@ -168,13 +170,13 @@ def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
     return Outcome([Predicted(head=heads[c].to(sets.device), interpolated=False)], {"c": c}, selection, notes=notes)
 
 
-def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, say: Callable[[str], None]) -> Outcome:
+def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, calls: Mapping[str, Any]) -> Outcome:
     plan, selection = protocols.linear, None
     trained: list[Trained] = []
     grid = [Member(NAME, *setting, seed) for setting in plan.settings for seed in plan.seeds]
     if len(plan.settings) > 1:
         learn, judge = sets.compared
-        trained, lost = _trained(sets, protocols, learn, grid, unfinished, bars, say, "linear, selection")
+        trained, lost = _trained(sets, protocols, learn, grid, unfinished, bars, calls, "selection")
         mious = _grid_mious(judge, {t.member: Predicted(head=t.head.to(judge.device)) for t in trained})
         means = tuple(_mean_over_seeds(setting, plan.seeds, mious) for setting in plan.settings)
         if all(np.isnan(mean) for mean in means):
@@ -185,7 +187,7 @@ def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bar
     base_lr, weight_decay = selection.best if selection else plan.settings[0]
     members = [Member(NAME, base_lr, weight_decay, seed) for seed in plan.seeds]
     if selection is None or sets.validation is None:
-        trained, lost = _trained(sets, protocols, sets.learnt, members, unfinished, bars, say, "linear")
+        trained, lost = _trained(sets, protocols, sets.learnt, members, unfinished, bars, calls, "training")
         if lost:
             raise BeyondClsError(f"{next(iter(lost))} {next(iter(lost.values()))}")
     by_member = {t.member: t for t in trained}
@@ -203,8 +205,8 @@ def _trained(
     members: list[Member],
     unfinished: Unfinished | None,
     bars: Bars,
-    say: Callable[[str], None],
-    what: str,
+    calls: Mapping[str, Any],
+    stage: str,
 ) -> tuple[list[Trained], dict[Member, str]]:
     recipe = protocols.linear.recipe
     described = [
@@ -214,6 +216,7 @@ def _trained(
         [sets.training.spec.key, patches.source.block, patches.rows.tolist(), list(sets.views), patches.final_norm is not None],
     ]
     checkpoint = None if unfinished is None else Checkpoint(unfinished.path_of(described))
+    what = "linear" if stage == "training" else "linear, selection"
     with bars(what, recipe.epochs * len(members), "epochs") as progress:
         return train_linear(
             patches.placed(sets.placement),
@@ -224,7 +227,8 @@ def _trained(
             workers=sets.workers,
             checkpoint=checkpoint,
             progress=progress,
-            say=say,
+            stage=stage,
+            **calls,
         )
 
 

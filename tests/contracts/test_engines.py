@@ -28,13 +28,14 @@ class TestEveryEngine:
         assert ENGINES[name].__doc__ != Engine.__doc__
 
     def test_refuses_others_on_the_command_line(self, name: str) -> None:
-        values = {"tasks": 2, "gpus": 2, "tries": 2, "address": "auto", "sbatch": "-p gpu"}
+        values = {"tasks": 2, "gpus": 2, "tries": 2, "address": "auto", "sbatch": "-p gpu", "setup": ["module load cuda"]}
         assert values.keys() == ENGINE.keys() - {"on"}
         for option, value in values.items():
             if option in ENGINES[name].options:
                 assert getattr(choose_engine({"on": name, option: value}, [option]), option) == value
             else:
-                with pytest.raises(BeyondClsError, match=f"--{option} {value} is not for --on {name}; leave it out, or give"):
+                shown = value[0] if isinstance(value, list) else value
+                with pytest.raises(BeyondClsError, match=f"--{option} {shown} is not for --on {name}; leave it out, or give"):
                     choose_engine({"on": name, option: value}, [option])
 
     def test_writes_the_bytes_of_one_process(

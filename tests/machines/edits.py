@@ -157,7 +157,7 @@ EDITS = (
     Edit("nothing", lambda repo: None, ABMILP),
     Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), project.probe_stage("cls")),
     Edit(
-        "a parameter of a head that reads patch tokens",
+        "a parameter of another head under `heads`",
         of_head("heads", "average"),
         project.probe_stage("average"),
         like=PARAMETER,

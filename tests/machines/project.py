@@ -15,7 +15,7 @@ MAE, RANDOM = "quickstart-mae", "quickstart-random"
 DATASET = "cifar10"
 CODE = {"code", f"code-data@{DATASET}", "recipes"}  # stages
 ALWAYS = ("code", "code-data", "code-dense", "recipes")
-GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads that do not read patch tokens alone
+GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads in other groups
 
 
 def extract_stage(encoder: str, split: str) -> str:

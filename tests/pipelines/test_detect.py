@@ -27,11 +27,15 @@ def test_writes_and_prints(beyondcls, sets, tmp_path):
     (tmp_path / "ids.txt").write_text("041\n042\n")
     out = tmp_path / "out"
     common = ("detect", "--features", sets[0], "--test", sets[1], "--out", out, "--device", "cpu", *SMALL.split())
-    printed = beyondcls(*common, "--seeds", "0,3", "--ids", tmp_path / "ids.txt", "--preset", "small")
+    printed = beyondcls(*common, "--seeds", "0,3", "--ids", tmp_path / "ids.txt", "--preset", "small", "--log", "csv")
     measures = read_result(out / "metrics.json")
     assert (measures["n_training"], measures["n_test"], measures["seeds"]) == (2, 4, [0, 3])
     assert (measures["preset"], measures["ids"]) == ("small", "ids.txt")
     assert measures["command"].startswith("beyondcls detect --features")
+    assert "--log" not in measures["command"]
+    logged = (out / "training_logs/training.csv").read_text().splitlines()
+    assert logged[0].startswith("seed,base_lr,weight_decay,epoch,lr,loss,loss_")
+    assert [line.split(",")[:2] for line in logged[1:]] == [["0", "0.001"], ["3", "0.001"]]
     assert (measures["recipe"]["lr"], measures["recipe"]["epochs"]) == (1e-3, 1), "the preset's, but for what was given"
     assert measures["detector"]["anchors"] == [16, 32, 64, 128]
     assert f"{out}: box AP " in printed

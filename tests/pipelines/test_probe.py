@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import cli
-from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.heads import AskedHead, plans_and_run
 from pipelines.parameters.layers import layered
 from pipelines.parameters.params import named_values, read_params
 from pipelines.process.tasks import is_first
@@ -130,6 +130,37 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         assert init("{init: normal}", preset="mae-lars", drop_last=False) == "uniform"
         assert init("{preset: mae-lars}", init="normal") == "normal"
         assert not self.plan("preset", tmp_path, preset="small-sgd", drop_last=False).recipe.drop_last
+
+    @pytest.mark.parametrize(
+        ("text", "folder", "name", "own"),
+        [
+            ("ap:heads=12", "ap-heads12", "ap", {"heads": 12}),
+            ("abmilp:depth=2,activation=relu", "abmilp-depth2-activation-relu", "abmilp", {"depth": 2, "activation": "relu"}),
+            ("deep=abmilp:depth=2", "deep", "abmilp", {"depth": 2}),
+            ("abmilp:blocks=[3,5],base_lrs=[1e-2, 0.1]", "abmilp-blocks3-5-base_lrs1e-2-0.1", "abmilp", None),
+            ("cls:protocol={name: knn, ks: [5, 10]}", "cls-protocol-name-knn-ks-5-10", "cls", None),
+            ("heads/gem.py:GeM:p=4", "GeM-p4", "heads/gem.py:GeM", {"p": 4}),
+            ("g=heads/gem.py:GeM", "g", "heads/gem.py:GeM", {}),
+            ("norm:top_k=-1", "norm-top_k-1", "norm", {"top_k": -1}),
+        ],
+    )
+    def test_a_head_with_options_of_its_own(self, text, folder, name, own):
+        head = AskedHead.from_text(text)
+        assert (head.folder, head.name) == (folder, name)
+        assert own is None or head.own == own
+
+    def test_its_own_win_over_all_others(self, tmp_path):
+        (tmp_path / "p.yaml").write_text(self.FILE)
+        names = ["mine", "mine:depth=3,epochs=2,base_lrs=[1,2]", "lars=mine:preset=mae-lars", "near:protocol=null"]
+        given = {"epochs": 9, "seeds": (4,)}
+        plans, _ = plans_and_run(names[:3], read_params(tmp_path / "p.yaml"), given, {"activation": "tanh"})
+        first, own, lars = plans.values()
+        assert list(plans) == ["mine", "mine-depth3-epochs2-base_lrs1-2", "lars"]
+        assert (first.head.options, first.recipe.epochs, first.base_lrs) == ({"depth": 2, "activation": "tanh"}, 9, ())
+        assert (own.head.options, own.recipe.epochs, own.base_lrs) == ({"depth": 3, "activation": "tanh"}, 2, (1, 2))
+        assert lars.recipe == Recipe(**PRESETS["mae-lars"])
+        assert first.seeds == own.seeds == lars.seeds == (4,)
+        assert plans_and_run(names[3:], read_params(tmp_path / "p.yaml"), {}, {})[0]["near-protocol-null"].closed is None
 
     def test_rows_at_once_of_a_preset_can_be_taken_back(self, tmp_path):
         text = "heads: {cls: {preset: mae-lars, rows_at_once: null, batch_size: 512}}"
@@ -329,7 +360,7 @@ class TestBadInput:
             ("heads: {abmilp: {dept: 3}}", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
             ("heads: {abmilp: {aggregator: 3}}", "aggregator of head 'abmilp' is 3, expected a name such as abmilp"),
-            ("heads: {abmilp: {aggregator: cls-average}}", "abmilp in the parameter file reads cls and patch, but for heads"),
+            ("cls_heads: {abmilp: {aggregator: average}}", "abmilp in the parameter file reads patch, but for cls_heads"),
             ("heads: {abmilp: {preset: 3}}", "preset of head 'abmilp' is 3, expected a name"),
             ("heads: {abmilp: {epochs: '90'}}", "epochs of head 'abmilp' is '90', expected a whole number"),
             ("heads: {abmilp: {epochs: 9.5}}", "epochs of head 'abmilp' is 9.5, expected a whole number"),
@@ -378,8 +409,64 @@ class TestBadInput:
         assert "heads.a gives views, which all heads of a command share; run it alone, or move it to probe" in shown
 
     def test_two_own_aggregators_of_one_name(self):
-        with pytest.raises(BeyondClsError, match="two heads are named 'Mine'; give one of them another name"):
+        with pytest.raises(
+            BeyondClsError, match=r"two heads are named 'Mine'; give one of them another name, --head NAME=b\.py"
+        ):
             plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("ap:hads=12", "unknown parameter in --head ap 'hads'; did you mean 'heads'?"),
+            ("ap:heads", "--head ap:heads is 'heads', expected name=value, e.g. depth=2"),
+            ("cls:views=1", "--head cls:views=1 gives views, which all heads of a command share; give --views"),
+            ("cls:epochs=many", "epochs of head 'cls' is 'many', expected a whole number"),
+            ("cls:base_lrs=0.1", "base_lrs of head 'cls' is 0.1, expected a list; give [0.1] for one"),
+            ("ap:aggregator=cls", "unknown parameter in --head ap 'aggregator'"),
+        ],
+    )
+    def test_options_of_a_head(self, text, message, probe, tmp_path):
+        assert message in probe("--head", text, fails=True)[0]
+        assert not (tmp_path / "out").exists()
+
+
+def test_variants_of_one_aggregator(sets, probe, tmp_path, monkeypatch):
+    """Side by side, each in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("gem.py").write_text("from beyondcls import AbMILP\n\n\nclass GeM(AbMILP):\n    pass\n")
+    heads = ("abmilp:depth=1", "deep=abmilp:depth=2,base_lr=0.3", "gem.py:GeM:depth=2")
+    probe(*(word for head in heads for word in ("--head", head)), *SHORT, "--seeds", "0", "--base-lr", "0.2")
+    written = {file.parent.name: read_result(file) for file in (tmp_path / "out").glob("*/metrics.json")}
+    assert {name: (one["options"], one["recipe"]["base_lr"]) for name, one in written.items()} == {
+        "abmilp-depth1": ({"depth": 1}, 0.2),
+        "deep": ({"depth": 2}, 0.3),
+        "GeM-depth2": ({"depth": 2}, 0.2),
+    }
+
+
+def test_epochs_are_logged_and_nothing_else_changes(sets, probe, params, tmp_path):
+    """As the command line says, or else the file; a head that stays keeps its log."""
+    file = params("heads: {abmilp: {base_lrs: [0.1, 0.5]}}\nprobe: {log: [csv], seeds: [0, 1]}")
+    given = ("--head", "abmilp", *SHORT)
+    _, whole = probe(*given, "--base-lrs", "0.1,0.5", "--seeds", "0,1", out=tmp_path / "without/h")
+    _, logged = probe(*file, *given, out=tmp_path / "with/h")
+    assert {**logged, "command": ""} == {**whole, "command": ""}
+    unlike = ("timing.json", "description.json", "record.json")
+    names = [path.relative_to(tmp_path / "without") for path in (tmp_path / "without").rglob("*.*") if path.is_file()]
+    same = [name for name in names if name.name not in unlike and name.suffix != ".json"]
+    assert same
+    assert all((tmp_path / "without" / name).read_bytes() == (tmp_path / "with" / name).read_bytes() for name in same)
+    logs = tmp_path / "with/h/training_logs"
+    assert sorted(path.name for path in logs.iterdir()) == ["selection.csv", "training.csv"]
+    assert len((logs / "training.csv").read_text().splitlines()) == 1 + 2 * 2
+    before = (logs / "training.csv").stat().st_mtime_ns
+    probe(*file, *given, "--log", "tensorboard", "--retrain", out=tmp_path / "with/h")
+    assert (logs / "training.csv").stat().st_mtime_ns == before
+    assert len(list(logs.glob("tensorboard/seed*/events*"))) == 2
+    _, metrics = probe(*given, "--log", "csv", out=tmp_path / "given/h")
+    assert "--log" not in metrics["command"]
+    assert "probe.log is 'csv', expected a list of texts" in probe(*params("probe: {log: csv}"), *given, fails=True)[0]
+    assert "unknown log 'tb'" in probe(*given, "--log", "tb", fails=True)[0]
 
 
 def probe_until_killed(*arguments: object) -> None:

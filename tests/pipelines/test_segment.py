@@ -36,11 +36,15 @@ def segment(beyondcls, tmp_path):
 def test_writes_measures_tables_heads_and_maps(segment, sets):
     write_probes(sets / "probes/abmilp", sizes=(6, 16))
     probes = ("--probes", sets / "probes", "--foreground", "sky")
-    said = segment(*QUICK, "--at", "original", "--at", 64, "--save-maps", 2, *probes)
+    said = segment(*QUICK, "--at", "original", "--at", 64, "--save-maps", 2, "--log", "csv", *probes)
     content = read_result(sets / "out/metrics.json")
     assert (content["task"], content["classes"], content["grid"]) == ("segmentation", list(CLASSES), [SIDE, SIDE])
     assert (content["n_training"], content["n_test"], content["n_training_patches"]) == (24, 8, 24 * 16 - 8)
     assert content["shown"]["words"] == "whole image"
+    assert "--log" not in content["command"]
+    logged = (sets / "out/training_logs/training.csv").read_text().splitlines()
+    assert logged[0] == "seed,base_lr,weight_decay,epoch,lr,loss"
+    assert {line.partition(",")[0] for line in logged[1:]} == {"0", "1"}
     measured = content["protocols"]
     assert list(measured) == ["knn", "logistic", "linear", "most-frequent-class", "drawn-by-prior"]
     for name, resolution in (("logistic", "grid"), ("logistic", "original"), ("logistic", "64"), ("linear", "grid")):

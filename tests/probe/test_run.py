@@ -14,7 +14,7 @@ import xxhash
 from probe.checkpoint import Stopped
 from probe.closed import CLOSED, make_closed
 from probe.cost import Cost
-from probe.grid import HeadPlan, HeadSpec
+from probe.grid import HeadPlan, HeadSpec, Member
 from probe.metrics import MULTILABEL, PER_IMAGE
 from probe.recipe import Recipe
 from probe.result_files import read_result
@@ -154,6 +154,60 @@ class TestStop:
         plan = HeadPlan(recipe=Recipe(1, 32, warmup_epochs=0), seeds=(0,))
         probe(*sets, tmp_path / "h", plan, stops=lambda: True)
         assert (tmp_path / "h/metrics.json").exists()
+
+
+class TestEpochs:
+    PLANS: ClassVar = {
+        "grid": HeadPlan(recipe=RECIPE, seeds=(0, 3), base_lrs=(0.1, 0.5)),
+        "cls": HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)),
+        "near": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=[3])),
+    }
+
+    def test_each_of_each_member(self, sets, tmp_path):
+        epochs = []
+        described = probe(*sets, tmp_path / "told", self.PLANS, on_epoch=epochs.append)
+        probe(*sets, tmp_path / "silent", self.PLANS)
+        assert contents(tmp_path / "told") == contents(tmp_path / "silent")
+        assert len(epochs) == n_epochs(self.PLANS.values()) == 3 * (4 + 2 + 1)
+        assert not any(one.is_replayed for one in epochs)
+        tried = {one.member for one in epochs if one.stage == "selection"}
+        assert tried == {Member("grid", lr, 0.0, seed) for lr in (0.1, 0.5) for seed in (0, 3)}
+        trained = [one for one in epochs if one.stage == "training"]
+        chosen = described["grid"]["selected"]["base_lr"]
+        assert {one.member for one in trained} == {
+            *(Member("grid", chosen, 0.0, s) for s in (0, 3)),
+            Member("cls", 0.5, 0.0, 0),
+        }
+        for name in ("grid", "cls"):
+            with (tmp_path / "told" / name / "curves.csv").open() as file:
+                rows = [{column: float(text) for column, text in row.items()} for row in csv.DictReader(file)]
+            of_head = sorted((one for one in trained if one.member.head == name), key=lambda one: one.member.seed)
+            assert [
+                {"seed": one.member.seed, **{n: v for n, v in one.measures.items() if n != "lr"}} for one in of_head
+            ] == rows
+        assert all({"epoch", "lr", "loss", "train_top1"} == one.measures.keys() for one in epochs if one.stage == "selection")
+
+    def test_their_learning_rate_is_that_of_the_last_step(self, sets, tmp_path):
+        """Four steps an epoch: one epoch of warm-up, then half a cosine over two."""
+        epochs = []
+        probe(*sets, tmp_path / "h", replace(PLAN, seeds=(0,)), on_epoch=epochs.append)
+        peak = 0.5 * 32 / 256
+        expected = [peak * 3 / 4, *(peak * (1 + np.cos(np.pi * done / 2)) / 2 for done in (3 / 4, 7 / 4))]
+        assert [one.measures["lr"] for one in epochs] == pytest.approx(expected)
+
+    def test_a_run_that_goes_on_begins_with_those_of_the_one_before(self, sets, tmp_path):
+        plan, whole, first, rest = self.PLANS["grid"], [], [], []
+        probe(*sets, tmp_path / "whole/h", plan, on_epoch=whole.append)
+        asked = iter(
+            [False] * 5
+        )  # after the last epoch of a pass it is not asked: two passes of the selection, one epoch of training
+        with pytest.raises(Stopped):
+            probe(*sets, tmp_path / "h", plan, on_epoch=first.append, stops=lambda: next(asked, True))
+        probe(*sets, tmp_path / "h", plan, on_epoch=rest.append)
+        assert first == whole[: len(first)]
+        assert [replace(one, is_replayed=False) for one in rest] == whole
+        assert [one.is_replayed for one in rest] == [True] * len(first) + [False] * (len(whole) - len(first))
+        assert 0 < len(first) < len(whole)
 
 
 def right(folder):

@@ -11,6 +11,7 @@ from pipelines.doctor import parameters
 from pipelines.doctor.dvc_makes import unmade
 from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.machine import Machine
+from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.params import from_yaml, read_params
 from store.errors import BeyondClsError
 
@@ -67,7 +68,7 @@ def test_section_that_nothing_reads(tmp_path):
         ("own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM'}}", "there is no file"),
         ("studies: {s: {heads: {gem: {aggregator: 'my_pool.py:GeM'}}}}", "study 's': aggregator of head 'gem'"),
         ("heads: {gem: {aggregator: 'heads/../my_pool.py:GeM'}}", "expected a file in heads/"),
-        ("heads: {both: {aggregator: cls-average}}", "move it to own_heads"),
+        ("cls_heads: {both: {aggregator: cls-average}}", "move it to heads"),
         ("encoders: {mae-b16: {}}\nextract: {statistics: [cls_slef]}", "unknown attention statistic 'cls_slef'"),
         ("encoders: {mae-b16: {}}\nextract: {statistics: all}", "statistics is 'all', expected a list"),
         ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' is in heads and in another section"),
@@ -164,9 +165,10 @@ class TestWhatTheStagesRead:
     def test_each_name_is_missed_and_the_line_to_add_suffices(self):
         finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
         matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
-        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "whole", "localised"}
-        assert {match[1] for match in matches} == {*PARAMS} - assumed - {"store"}, "which no stage reads"
-        assert "own_heads: {}" in [match[2] for match in matches]
+        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "whole", "localised", *GROUPS}
+        unread = {"store", "extract", "probe"}  # by stages: they watch the whole file, or a recipe that is made from it
+        assert {match[1] for match in matches} == {*PARAMS} - assumed - unread
+        assert "block_studies: {}" in [match[2] for match in matches]
         assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]
 
     def test_a_section_without_content(self):

@@ -49,12 +49,15 @@ def test_where_it_runs_is_nothing_that_is_asked_of_a_set() -> None:
 
 def test_nor_of_a_head() -> None:
     text = "encoders: {a: {}}\ndatasets: [d]\ndata: x\nheads: {abmilp: {}}\nprobe: {epochs: 3"
-    engine = "on: slurm, tasks: 3, gpus: all, tries: 2, address: auto, sbatch: -p gpu"
-    params = from_yaml(f"{text}, {engine}}}")
+    engine = "on: slurm, tasks: 3, gpus: all, tries: 2, address: auto, sbatch: -p gpu, setup: [module load cuda]"
+    params = from_yaml(f"{text}, {engine}, log: [csv, wandb]}}")
     assert dict(all_recipes(params)) == dict(all_recipes(from_yaml(f"{text}}}")))
     assert engine_of(params) == from_yaml(f"{{{engine}}}")
     with pytest.raises(BeyondClsError, match=r"probe\.gpus is 'some', expected all, or how many"):
         engine_of({"probe": {"gpus": "some"}})
+    for lines in ("module load cuda", [5]):
+        with pytest.raises(BeyondClsError, match=r"probe\.setup is .*, expected a list of texts, in brackets"):
+            engine_of({"probe": {"setup": lines}})
 
 
 @pytest.mark.parametrize(("given", "message"), [("gpus: some", "expected all, or how many"), ("on: 3", "expected a name")])

@@ -106,6 +106,42 @@ def test_arguments_are_one_word_each(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "ran").exists()
 
 
+LINES = ["module() { COLOUR=$2; }", "module load 'deep {red}'", "export COLOUR"]
+
+
+def test_lines_of_the_user_run_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "python", 'echo "$COLOUR: $4" >> given')))
+    slurm = Slurm(setup=LINES)
+    for script in (slurm.script(["extract"], tmp_path / "f"), slurm.array([Run.writing("p", ("probe",))]).script):
+        assert subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK).returncode == 0
+    assert Path("given").read_text() == "deep {red}: extract\ndeep {red}: probe\n"
+    with pytest.raises(BeyondClsError, match=r"setup has 'a\\nb', expected lines of shell; give each by itself"):
+        Slurm(setup=["a\nb"]).script(["extract"], tmp_path / "f")
+
+
+def test_lines_of_the_cluster_in_the_users_own_configuration(
+    beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the parameter file win, and those of the command line over both."""
+    own, params = tmp_path / "own.toml", tmp_path / "params.yaml"
+    monkeypatch.setenv("BEYONDCLS_CONFIG", str(own))
+    own.write_text('[slurm]\nsetup = ["module load cuda"]\nsbatch = "--account=mine"\n')
+    params.write_text("heads: {abmilp: {}}\nprobe: {on: slurm, setup: [source env.sh]}\n")
+    given = ("probe", "--features", "f", "--test", "t", "--out", tmp_path / "p", "--head", "abmilp", "--dry-run")
+    commands = (("--on", "slurm"), ("--params", params), ("--params", params, "--setup", "a 'b'", "--setup", "c"))
+    scripts = [beyondcls(*given, *more) for more in commands]
+    for script, line in zip(scripts, ("module load cuda", "source env.sh", "a 'b' c"), strict=True):
+        assert f"{line} (trap '' USR1" in script
+        assert "#SBATCH --account=mine" in script
+    for text, message in (
+        ("setup = 'x'", f"{own}: slurm.setup is 'x', expected a list of texts"),
+        ("set_up = ['x']", f"unknown parameter in slurm of {own} 'set_up'; did you mean 'setup'?"),
+    ):
+        own.write_text(f"[slurm]\n{text}\n")
+        assert message in beyondcls(*given, "--on", "slurm", fails=True)
+
+
 def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
     given = [
         "extract",
@@ -116,6 +152,8 @@ def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
         "f",
         "--sbatch",
         "-p gpu",
+        "--setup",
+        "module load cuda",
         "--dry-run",
         "--data",
         "--on",

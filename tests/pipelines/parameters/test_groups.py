@@ -48,25 +48,22 @@ def fetched(stage: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("group", "head", "reads", "right"),
+    ("head", "reads"),
     [
-        ("heads", "x: {aggregator: cls-average}", "cls and patch", "own_heads"),
-        ("heads", "x: {aggregator: cls}", "cls", "cls_heads"),
-        ("heads", "x: {aggregator: ap, heads: 3, tokens: all}", "cls and patch", "own_heads"),
-        ("heads", "x: {aggregator: ep, tokens: all}", "cls and patch", "own_heads"),
-        ("heads", "x: {aggregator: abmilp, tokens: all, position: learned}", "cls and patch", "own_heads"),
-        ("heads", "cls-attention:", "patch and attention/cls", "own_heads"),
-        ("heads", "x: {aggregator: lowest-entropy-head, top_k: 3}", "patch and attention/cls", "own_heads"),
-        ("cls_heads", "x: {aggregator: average}", "patch", "heads"),
-        ("cls_heads", "x: {aggregator: cls-average}", "cls and patch", "own_heads"),
+        ("x: {aggregator: cls-average}", "cls and patch"),
+        ("x: {aggregator: average}", "patch"),
+        ("x: {aggregator: ap, heads: 3, tokens: all}", "cls and patch"),
+        ("x: {aggregator: ep, tokens: all}", "cls and patch"),
+        ("x: {aggregator: abmilp, tokens: all, position: learned}", "cls and patch"),
+        ("cls-attention:", "patch and attention/cls"),
+        ("x: {aggregator: lowest-entropy-head, top_k: 3}", "patch and attention/cls"),
     ],
 )
-def test_a_head_in_the_wrong_group_is_refused(group, head, reads, right):
+def test_a_head_that_reads_more_than_its_group_fetches_is_refused(head, reads):
     with pytest.raises(BeyondClsError) as raised:
-        check(f"{group}: {{{head}}}")
-    fetched = " and ".join(GROUPS[group])
-    assert f"reads {reads}, but for {group} `dvc repro` fetches only {fetched}; move it to {right}" in str(raised.value)
-    check(f"{right}: {{{head}}}")
+        check(f"cls_heads: {{{head}}}")
+    assert f"reads {reads}, but for cls_heads `dvc repro` fetches only cls; move it to heads" in str(raised.value)
+    check(f"heads: {{{head}}}")
 
 
 def test_heads_that_are_right():
@@ -75,9 +72,9 @@ def test_heads_that_are_right():
     check("heads: {x: {aggregator: central, k: none of these}}")  # what cannot be made is not looked at; probing says why
 
 
-def test_every_aggregator_fits_into_a_group():
+def test_heads_takes_every_aggregator():
     for name in AGGREGATORS:
-        check(f"own_heads: {{{name}: }}")
+        check(f"heads: {{{name}: }}")
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
@@ -107,13 +104,13 @@ def test_a_file_elsewhere_is_refused(group):
 def test_a_file_is_asked_what_it_reads_where_it_may_be_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("heads").mkdir()
-    text = "heads: {any-name: {aggregator: 'heads/mine.py:Mine'}}"
-    Path("heads/mine.py").write_text(MINE.format(reads="('patch',)"))
+    text = "cls_heads: {any-name: {aggregator: 'heads/mine.py:Mine'}}"
+    Path("heads/mine.py").write_text(MINE.format(reads="('cls',)"))
     check(text)
     Path("heads/mine.py").write_text(MINE.format(reads="('cls', 'patch')"))
     check(text, runs_files=False)
-    check(f"own_{text}")
-    with pytest.raises(BeyondClsError, match=r"reads cls and patch, .*; move it to own_heads"):
+    check(text.removeprefix("cls_"))
+    with pytest.raises(BeyondClsError, match=r"reads cls and patch, .*; move it to heads"):
         check(text)
 
 

@@ -117,4 +117,9 @@ def test_values_that_a_shell_would_read_as_more(place: str) -> None:
 def test_heads_on_the_command_line_are_names_of_folders(head: str) -> None:
     with pytest.raises(BeyondClsError, match=r"a head has the name .*, which becomes part of paths"):
         folders_of(["cls", head])
+    with pytest.raises(BeyondClsError, match=r"a head has the name .*, which becomes part of paths"):
+        folders_of(["cls", f"{head}:depth=2"])
+    for name in ("", "..", "a/b"):
+        with pytest.raises(BeyondClsError, match="which becomes part of paths"):
+            folders_of([f"{name}=cls"])
     assert folders_of(["cls", "../../heads/x.py:Own"]) == {"cls": "cls", "Own": "../../heads/x.py:Own"}

@@ -108,7 +108,7 @@ def test_one_head_is_computed_by_this_process_and_several_are_so_together(
     [
         (("--out", "o"), "--features and --test are missing: give feature sets as --features and --test, and a folder"),
         (("--features", "f", "--test", "t"), "--out is missing: give"),
-        (("--head", "cls", "--head", "cls", "--tasks", 2), "--head cls was given twice; under another name in params.yaml"),
+        (("--head", "cls", "--head", "cls", "--tasks", 2), "--head cls was given twice; under another name, --head NAME=cls"),
         (("--head", "a.py:Mine", "--head", "b.py:Mine", "--tasks", 2), "two heads are named 'Mine'; give one of them"),
         (("--dry-run",), "--dry-run is for the script of a job array; give --on slurm, too"),
         (("--on", "slrm"), "unknown engine 'slrm'; did you mean 'slurm'?"),

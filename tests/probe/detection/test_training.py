@@ -48,11 +48,13 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path, monkeypatch, optimise
     counted: list[int] = []
     with pytest.raises(KeyboardInterrupt):
         train_detector(tiny_detector(), objects, recipe, 3, state=TrainingState(tmp_path / "same"), after_step=kill)
-    again, steps = tiny_detector(seed=9), []
-    resumed = train_detector(again, objects, recipe, 3, state=TrainingState(tmp_path / "same"), after_step=steps.append)
+    again, steps, epochs = tiny_detector(seed=9), [], []
+    hooks = {"after_step": steps.append, "after_epoch": lambda entry, is_replayed: epochs.append((entry, is_replayed))}
+    resumed = train_detector(again, objects, recipe, 3, state=TrainingState(tmp_path / "same"), **hooks)
     assert steps == [4, 1, 1], "steps that were done are not done again, and count"
     assert same(again, whole)
     assert resumed == curve
+    assert epochs == [(curve[0], True), (curve[1], False)]
     other = tiny_detector()
     train_detector(other, objects, recipe, 3, state=TrainingState(tmp_path / "other"), after_step=steps.append)
     assert len(steps) == 3 + 6, "another request begins anew"

@@ -61,8 +61,8 @@ def test_steps_are_those_of_plain_layers(sets):
 
 def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_module, "EVERY_S", 0.0)
-    whole, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)
-    done = []
+    done, of_whole, epochs = [], [], []
+    whole, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, on_epoch=of_whole.append, stage="selection")
 
     def interrupt(n):
         done.append(n)
@@ -72,12 +72,15 @@ def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path), progress=interrupt)
     said, counted = [], []
-    common = {"checkpoint": Checkpoint(tmp_path), "say": said.append, "progress": counted.append}
+    common = {"checkpoint": Checkpoint(tmp_path), "say": said.append, "progress": counted.append, "on_epoch": epochs.append}
     again, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, **common)
     assert said == ["going on after 2 of 3 epochs"]
     assert counted == [8, 4], "what was done already counts"
     assert torch.equal(weights(whole), weights(again))
     assert [entry["epoch"] for entry in again[0].curve] == [1, 2, 3]
+    assert [replace(one, stage="selection", is_replayed=False) for one in epochs] == of_whole
+    assert [(one.is_replayed, one.stage) for one in epochs] == [(number < 8, "training") for number in range(12)]
+    assert [one.measures["loss"] for one in epochs[::4]] == [entry["loss"] for entry in again[0].curve]
 
 
 def test_streamed_equals_resident(sets):
