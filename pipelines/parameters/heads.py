@@ -13,7 +13,6 @@ from pipelines.parameters.names import check_name
 from pipelines.parameters.options import Table, flag_of, select_options
 from pipelines.parameters.params import check_names, check_type, named_values, section
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
-from store.user_code import file_of
 
 if TYPE_CHECKING:
     from probe.closed import Closed
