@@ -1,5 +1,6 @@
 """What README and the documentation say is so: its commands and its Python run in their order, and links lead somewhere."""
 
+import inspect
 import io
 import re
 import shlex
@@ -15,6 +16,7 @@ import yaml
 import zarr
 from safetensors.torch import load_file
 
+import beyondcls
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import ImageSet, open_images
 from extract.encoders import ENCODERS, load_encoder
@@ -244,3 +246,20 @@ def test_every_attention_statistic_is_defined():
         *in_order(STATISTICS),
         *PER_BLOCK,
     ]
+
+
+def in_short(name: str) -> str:
+    """A public name as the overview of docs/python.md has it: how it is called, and the first line of its description."""
+    value = getattr(beyondcls, name)
+    if not callable(value):
+        return f"| `{name}` | names and entries of the registry |"
+    is_error = isinstance(value, type) and issubclass(value, Exception)
+    parameters = [] if is_error else [p.name for p in inspect.signature(value).parameters.values() if p.default is p.empty]
+    called = name if is_error else f"{name}({', '.join([*parameters, '…'])})"
+    line = inspect.cleandoc(value.__doc__).partition("\n")[0].replace("|", "\\|")
+    return f"| `{called}` | {line} |"
+
+
+def test_public_names_are_listed_where_nothing_is_built():
+    rows = [line for line in text_of("docs/python.md").splitlines() if line.startswith("| `")]
+    assert rows == [in_short(name) for name in sorted(beyondcls.__all__, key=str.lower)]
