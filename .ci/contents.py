@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("beyondcls", "extract", "pipelines", "probe", "store")
 DESCRIBING = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg"}
+SHIPPED = {".dvcignore", "dvc.yaml"}  # the pipeline of projects that `beyondcls init` makes
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
 
 
@@ -25,9 +26,10 @@ def sources() -> set[str]:
 def expected_in(archive: Path) -> set[str]:
     """Names that a wheel or an sdist must have, and no others."""
     if archive.suffix == ".whl":
-        folder = f"{'-'.join(archive.name.split('-')[:2])}.dist-info"
-        return sources() | {f"{folder}/{name}" for name in METADATA}
-    return sources() | DESCRIBING
+        name = "-".join(archive.name.split("-")[:2])
+        shipped = {f"{name}.data/data/share/beyondcls/{file}" for file in SHIPPED}
+        return sources() | {f"{name}.dist-info/{file}" for file in METADATA} | shipped
+    return sources() | DESCRIBING | SHIPPED
 
 
 def names_in(archive: Path) -> set[str]:

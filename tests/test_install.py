@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Sequence
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from setuptools.config.setupcfg import read_configuration
 
+from tests.extract.pictures import picture
 from tests.features import write_features
 from tests.machines.machine import top_level
 from tests.machines.project import working_tree
@@ -90,27 +92,38 @@ def test_what_an_archive_lacks_or_has_too_much_is_named(archives: dict[str, Path
     ]
 
 
-@pytest.mark.slow
-def test_install_into_an_empty_environment(archives: dict[str, Path], tmp_path: Path):
-    """What pip would fetch for it is linked from here, and nothing else: fetching takes minutes and gigabytes."""
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    python = tmp_path / "venv/bin/python"
-    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+class Installed:
+    """The wheel in an environment of its own; what pip would fetch for it, which takes minutes, is linked from here."""
 
-    def run(*command: object) -> str:
-        shown = subprocess.run([*map(str, command)], cwd=elsewhere, env=environment, capture_output=True, text=True)
+    def __init__(self, wheel: Path, folder: Path, *extras: str, beside: Sequence[str] = ()):
+        venv.create(folder / "venv", with_pip=False, symlinks=True)
+        self.python, self.elsewhere = folder / "venv/bin/python", folder / "elsewhere"
+        self.elsewhere.mkdir()
+        self.run(sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-deps", wheel)
+        (site,) = (folder / "venv/lib").glob("python*/site-packages")
+        (installed,) = distributions(name="beyondcls", path=[str(site)])
+        packages = required(installed, frozenset(extras))
+        for name in beside:
+            packages |= {name: distribution(name), **required(distribution(name))}
+        for one in packages.values():
+            for entry in top_level(one.name):
+                if not (site / entry).exists():
+                    (site / entry).symlink_to(one.locate_file(entry))
+
+    def run(self, *command: object, folder: str = "") -> str:
+        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        environment |= {"PATH": f"{self.python.parent}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
+        shown = subprocess.run(
+            [*map(str, command)], cwd=self.elsewhere / folder, env=environment, capture_output=True, text=True
+        )
         assert shown.returncode == 0, shown.stdout + shown.stderr
         return shown.stdout
 
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", archives[".whl"])
-    (installed,) = distributions(name="beyondcls", path=[str(site)])
-    for one in required(installed).values():
-        for entry in top_level(one.name):
-            if not (site / entry).exists():
-                (site / entry).symlink_to(one.locate_file(entry))
+
+@pytest.mark.slow
+def test_install_into_an_empty_environment(archives: dict[str, Path], tmp_path: Path):
+    installed = Installed(archives[".whl"], tmp_path)
+    run, python = installed.run, installed.python
     assert "extract" in run(tmp_path / "venv/bin/beyondcls", "--help")
     where = run(python, "-c", "import beyondcls; beyondcls.open_store; print(beyondcls.__file__)")
     assert where.startswith(str(tmp_path / "venv"))
@@ -122,6 +135,48 @@ def test_install_into_an_empty_environment(archives: dict[str, Path], tmp_path: 
     assert "top-1" in shown
     script = "import beyondcls, sys; beyondcls.load_probe(sys.argv[1]); print(len(beyondcls.open_store(sys.argv[2])))"
     assert run(python, "-c", script, tmp_path / "out/trained/seed0", test.path).strip() == "64"
+
+
+ENCODER = """\
+import timm
+import torch
+
+def make():
+    torch.manual_seed(0)
+    return timm.create_model("vit_tiny_patch16_224", depth=2, embed_dim=48, num_heads=2, num_classes=0, img_size=32)
+"""
+
+
+@pytest.mark.slow
+def test_a_project_in_an_empty_folder_without_the_source(archives: dict[str, Path], tmp_path: Path):
+    """A module of one's own, images, `init`, `dvc repro`, a second head: with the wheel, and what it requires, alone."""
+    installed = Installed(archives[".whl"], tmp_path, "extract", "probe", beside=["dvc"])
+    for split, n in (("train", 24), ("test", 8)):
+        for number in range(n):
+            file = installed.elsewhere / "pictures" / split / str(number % 2) / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(picture(number))
+    program, dvc = installed.python.with_name("beyondcls"), (installed.python, "-m", "dvc")
+    installed.run(program, "init", "mine", "--data", "pictures", "--encoder", "own.py:make", "--head", "abmilp")
+    folder = installed.elsewhere / "mine"
+    (folder / "own.py").write_text(ENCODER)
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["probe"] = {"seeds": [0], "epochs": 2, "warmup_epochs": 0, "batch_size": 8}
+
+    def repro() -> set[str]:
+        (folder / "params.yaml").write_text(yaml.safe_dump(params))
+        shown = installed.run(*dvc, "repro", folder="mine")
+        return set(re.findall(r"Running stage '([^']+)'", shown)) - {"code", "recipes", "code-data@pictures"}
+
+    installed.run(*dvc, "init", "--no-scm", "--quiet", folder="mine")
+    extracted = {"extract@make-pictures-train", "extract@make-pictures-test"}
+    assert repro() == {*extracted, "probe@make-pictures-abmilp", "attention@make-pictures", "report"}
+    assert (folder / "report/index.html").is_file()
+    params["heads"]["both"] = {"aggregator": "cls-average"}
+    assert repro() == {"probe@make-pictures-both", "report"}
+    (folder / "own.py").write_text(ENCODER.replace("manual_seed(0)", "manual_seed(1)"))
+    assert extracted < repro(), "another encoder"
+    assert not any((folder / package).exists() for package in ("extract", "pipelines", "probe", "store"))
 
 
 def test_what_pip_would_install():
