@@ -13,6 +13,7 @@ from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.machine import Machine
 from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.params import from_yaml, read_params
+from pipelines.parameters.studies import PLACES
 from store.errors import BeyondClsError
 
 ROOT = Path(__file__).parents[3]
@@ -165,10 +166,10 @@ class TestWhatTheStagesRead:
     def test_each_name_is_missed_and_the_line_to_add_suffices(self):
         finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
         matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
-        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "whole", "localised", *GROUPS}
+        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "whole", "localised", *GROUPS, *PLACES}
         unread = {"store", "extract", "probe"}  # by stages: they watch the whole file, or a recipe that is made from it
         assert {match[1] for match in matches} == {*PARAMS} - assumed - unread
-        assert "block_studies: {}" in [match[2] for match in matches]
+        assert "encoders: {}" in [match[2] for match in matches]
         assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]
 
     def test_a_section_without_content(self):
