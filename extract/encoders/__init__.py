@@ -28,7 +28,7 @@ from extract.encoders import (
     supervised,
 )
 from extract.encoders.encoder import Encoded, Encoder
-from extract.encoders.libraries import is_of_library, load_from_library
+from extract.encoders.libraries import OF_HUBS, is_of_library, load_from_library
 from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
@@ -196,7 +196,7 @@ def _entry(name: str, is_local: bool = False) -> Pretrained:
     """
     if name in ENCODERS.own:
         return ENCODERS.own[name]
-    if not timm.is_model(name):
+    if not timm.is_model(name) and not name.startswith(OF_HUBS):
         raise BeyondClsError(unknown("encoder", name, [*ENCODERS, *timm_names()], "Names of timm's ViTs count too"))
     entry = Pretrained(name, f"timm/{name}", "see timm", is_searched=True)
     return replace(entry, transform=IMAGENET) if is_local and "." not in name else entry

@@ -25,6 +25,8 @@ from store.format.pretraining import Pretraining
 from store.plugins import Plugin
 from store.user_code import custom_digest, explained, function_of, is_custom
 
+# Names of timm and OpenCLIP: models of Hugging Face's hub, or in a folder with config.json and safetensors.
+OF_HUBS = ("hf-hub:", "hf_hub:", "local-dir:")
 RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers, which processors have
 
 
@@ -38,7 +40,7 @@ class Made:
 
 def is_of_library(name: str) -> bool:
     """Whether a name says who makes the model: LIBRARY:NAME, FILE.py:FUNCTION, package.module:function."""
-    return ":" in name and not name.startswith(("hf-hub:", "hf_hub:", "local-dir:"))  # those are timm's
+    return ":" in name and not name.startswith(OF_HUBS)
 
 
 def is_users(name: str) -> bool:
@@ -235,7 +237,7 @@ def _open_clip(name: str, seed: int | None) -> Made:
     import open_clip
 
     architecture, _, weights = name.partition("/")
-    if name.startswith(("hf-hub:", "local-dir:")):
+    if name.startswith(OF_HUBS):
         architecture, weights = name, ""
     model = open_clip.create_model(architecture, pretrained=weights or None if seed is None else None)
     tower = model.visual

@@ -264,3 +264,17 @@ def test_a_library_that_is_not_installed(monkeypatch):
 
 def test_wrapping_is_the_same_whoever_wraps():
     assert wrap is __import__("beyondcls").wrap
+
+
+def test_a_folder_of_timm(tmp_path: Path):
+    """As timm writes one for a hub: config.json, and safetensors."""
+    torch.manual_seed(0)
+    arguments = {"depth": 2, "embed_dim": 48, "num_heads": 2, "img_size": 32}
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=3, **arguments).eval()
+    timm.models.save_for_hf(model, tmp_path / "mine", model_args=arguments, safe_serialization=True)
+    encoder = load_encoder(f"local-dir:{tmp_path}/mine")
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(encoder.model.forward_features(images), model.forward_features(images))
+    assert (encoder.config["input_size"], encoder.config["mean"]) == ((3, 32, 32), [0.5] * 3)
+    with pytest.raises(BeyondClsError, match="nowhere"):
+        load_encoder(f"local-dir:{tmp_path}/nowhere")
