@@ -192,8 +192,13 @@ def _prove(encoder: Encoder, image: Tensor, seen: Record, parts: Parts, is_found
     _check_same(encoder.name, "tokens of the last block", tokens, own)
     assert isinstance(encoder.model, Wrapped)
     normalised = encoder.model.forward_features(image)
+    of_blocks = [out for block in parts.blocks if (out := seen.out(block)) is not None]  # which a model may put out, too
     for out in tree_leaves(seen.output) if is_found else ():
-        if isinstance(out, Tensor) and out.shape == own.shape and not any(is_of_tokens(out, x) for x in (own, normalised)):
+        if (
+            isinstance(out, Tensor)
+            and out.shape == own.shape
+            and not any(is_of_tokens(out, x) for x in (*of_blocks, normalised))
+        ):
             _check_same(encoder.name, "normalised tokens", normalised, out)
     for block, row in enumerate(encoded.statistics.get("patch_self", tokens.new_zeros(0, 0)).unbind(1)):
         if not bool(row.isfinite().all()):

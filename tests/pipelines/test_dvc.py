@@ -135,8 +135,8 @@ def test_the_whole_pipeline_and_a_new_head(project):
 
     # The aggregator of the documentation.
     (project / "heads/gem.py").write_text(block("python", FILES[0]))
-    edit(project, lambda params: params.update(yaml.safe_load(block("yaml", "gem:"))))
-    of_the_new_head = {"code", "probe-own@quickstart-random-few-gem", "divergence@random", "report"}
+    edit(project, lambda params: params["heads"].update(yaml.safe_load(block("yaml", "gem:"))["heads"]))
+    of_the_new_head = {"code", "probe@quickstart-random-few-gem", "divergence@random", "report"}
     ran = repro(project)
     assert ran >= of_the_new_head
     before_heads = ("extract", "probe", "study", "attention", "compose", "localise")
@@ -144,7 +144,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert "gem" in (project / "report/tables/accuracy.csv").read_text()
     file = project / "heads/gem.py"
     file.write_text(f"{file.read_text()}\n\nUNUSED = True\n")
-    assert repro(project) == {"code", "probe-own@quickstart-random-few-gem"}, "which comes to the same, so nothing follows"
+    assert repro(project) == {"code", "probe@quickstart-random-few-gem"}, "which comes to the same, so nothing follows"
     features_stay_though_their_code_is_edited(project)
 
     metrics = run(project, "dvc", "metrics", "show", "--md")

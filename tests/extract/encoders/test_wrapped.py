@@ -84,11 +84,14 @@ class ViT(nn.Module):
         x = torch.cat([*prefix, x] if self.order == "last" else [x, *prefix], 1)
         if self.order == "random":
             x = x[:, torch.randperm(x.shape[1])]
+        of_blocks = []
         for block in self.encoder.layer:
             x = block(hidden=x)
             x = x[0] if self.returns == "tuple" else x
+            of_blocks.append(x)
         x = self.last(x)
-        return {"tokens": x, "dict": {"tokens": x, "pooled": x[:, 0]}, "pooled": x[:, 0]}[self.out]
+        outputs = {"tokens": x, "dict": {"tokens": x, "pooled": x[:, 0]}, "pooled": x[:, 0], "blocks": (x, of_blocks)}
+        return outputs[self.out]
 
 
 def wrapped(model, **options):
@@ -109,6 +112,7 @@ IMAGES = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1
         {"cls": "class_embedding", "out": "pooled"},
         {"cls": "", "last": ""},
         {"last": "rms"},
+        {"out": "blocks"},
     ],
 )
 def test_what_is_found_is_what_the_module_computes(way, kind):
@@ -270,3 +274,23 @@ def test_a_wrong_reading_is_not_taken(monkeypatch):
     monkeypatch.setattr("extract.attention.watch.attend", scaled)
     with pytest.raises(BeyondClsError, match="tokens of the last block of ViT as they were read differ from the model's own"):
         wrapped(ViT())
+
+
+def test_blocks_that_are_lists_of_parts():
+    """No module puts out a block's tokens where the model itself adds up what the parts of each give."""
+
+    class Parts(ViT):
+        def __init__(self):
+            super().__init__()
+            self.encoder.layer = nn.ModuleList(nn.ModuleList([Attends("sdpa"), nn.Linear(D, D)]) for _ in range(DEPTH))
+
+        def forward(self, images):
+            x = self.patches(images).flatten(2).mT + self.positions
+            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+            for attends, mlp in self.encoder.layer:
+                x = x + attends(x)
+                x = x + mlp(x)
+            return self.last(x)
+
+    with pytest.raises(BeyondClsError, match=r"blocks of Parts seem to be lists \(encoder\.layer\.\d, …\) whose parts"):
+        wrapped(Parts())
