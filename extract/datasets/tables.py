@@ -22,6 +22,7 @@ from extract.datasets.item_set import image_set
 from extract.datasets.items import IMAGE, Given, Items
 from extract.datasets.listed import parsing
 from extract.datasets.objects import Renamed, columns_of, split_of
+from extract.datasets.reading import patiently
 from extract.datasets.sample import DataError
 
 PARTS_KEPT = 4  # groups of rows that are in memory
@@ -128,7 +129,23 @@ def _opened(source: str, split: str | None) -> Given:
 def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place] if place.is_file() else []
-    return sorted(file for pattern in ("*.parquet", "*/*.parquet", "*.arrow") for file in place.glob(pattern))
+    entries = _listed(place)
+    below = [entry for folder in entries if folder.is_dir() for entry in _listed(Path(folder))]
+    ends = [(entries, (".parquet", ".arrow")), (below, (".parquet",))]
+    return sorted(Path(entry) for listed, suffixes in ends for entry in listed if entry.name.endswith(suffixes))
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing in one that may not be read, which is said where images are gathered."""
+
+    def listing() -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                return list(entries)
+        except PermissionError:
+            return []
+
+    return patiently(listing, str(folder))
 
 
 def _split_of_file(file: Path) -> str:

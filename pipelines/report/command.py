@@ -163,7 +163,8 @@ def main(
     place = place_of(out)
     inputs = read()
     for name, folder in without_none(**of_folders).items():
-        if not files_in(folder, re.sub("[A-Z]+", "*", HOLDS[name])):
+        has_others = folder.is_dir() and {file.name for file in folder.iterdir()} - {"README.md"}
+        if has_others and not files_in(folder, re.sub("[A-Z]+", "*", HOLDS[name])):
             raise BeyondClsError(f"there is no {HOLDS[name]} in --{name} {folder}; name the folder above those")
     write(place, inputs, sections(inputs, only or ()))
     table = scores(inputs)

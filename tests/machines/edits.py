@@ -138,7 +138,7 @@ NEW_ENCODERS = new_entry(
     "extract/encoders/another.py",
     "from extract.encoders.mae import ENCODERS\n\nENCODERS = {'another': ENCODERS['mae-b16']}\n",
     "extract/encoders/__init__.py",
-    "ENCODERS: dict[str, Pretrained] = {\n",
+    'ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {\n',
     "    **another.ENCODERS,\n",
     "from extract.encoders import another",
 )
@@ -146,7 +146,7 @@ NEW_STATISTIC = new_entry(
     "extract/attention/another.py",
     "def another(attention):\n    return attention.z[..., 0]\n",
     "extract/attention/__init__.py",
-    "STATISTICS = {\n",
+    'STATISTICS = Registry[Callable[[Attention], Tensor]]("statistics", declared_by, _is_per_block) | {\n',
     '    "another": another,\n',
     "from extract.attention.another import another",
 )

@@ -40,7 +40,7 @@ def test_the_study_of_stochastic_depth_has_every_pair():
         e: {name: of_encoder[name].value for name in ("views", "drop_path") if name in of_encoder}
         for e, of_encoder in given.items()
     }
-    assert compared == {"mae": {"views": 5}, "mae-dropped": {"views": 5, "drop_path": 0.1}}
+    assert compared == {"mae": {"views": 3}, "mae-dropped": {"views": 3, "drop_path": 0.1}}
     heads = [f"{head}{end}" for head in ("cls", "average", "abmilp") for end in ("", "-small")]
     plans, _ = plans_and_run(heads, params, {}, {}, common_layers(params, "mae", dataset))
     assert [plan.head.init for plan in plans.values()] == ["uniform", "small"] * 3
