@@ -175,8 +175,8 @@ def find_blocks(model: nn.Module, seen: Record) -> tuple[str, ...]:
     modules = dict(model.named_modules())
     kind = type(modules[paths[0]])
     if others := {path for stack in seen.attended for path in stack if type(modules[path]) is kind} - set(paths):
-        above, shapes = paths[0].rpartition(".")[0], {getattr(seen.out(path), "shape", None) for path in (paths[0], *others)}
-        if isinstance(modules[above], nn.ModuleList) and len(shapes) == 1:
+        above, alike = paths[0].rpartition(".")[0], {getattr(seen.out(path), "shape", None) for path in (paths[0], *others)}
+        if isinstance(modules[above], nn.ModuleList) and len(alike) == 1:
             raise BeyondClsError(
                 f"blocks of {type(model).__name__} seem to be lists ({above}, …) whose parts the model calls one by one, so "
                 "that no module puts out the tokens of a block; make each a module that does, with its residual sums"
