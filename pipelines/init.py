@@ -87,7 +87,7 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
     Args:
         data: folder of one data set, with its splits.
         encoders: names of models, or FILE.py:FUNCTION.
-        heads: names of aggregators, or FILE.py:NAME.
+        heads: as of `probe --head`: `[NAME=]AGGREGATOR[:option=value,…]`, or FILE.py:CLASS.
 
     Raises:
         BeyondClsError: there are no such images, an unknown head, a name that cannot be one of a file, or a file is there.
@@ -172,24 +172,22 @@ def _named_encoders(encoders: Sequence[str]) -> dict[str, dict[str, str]]:
     return entries
 
 
-def _named_heads(heads: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Entries by name.
+def _named_heads(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Entries by name, as `probe --head` names heads.
 
     Raises:
-        BeyondClsError: there is no such aggregator.
+        BeyondClsError: there is no such aggregator, or two heads would have one name.
     """
-    from probe.aggregators import AGGREGATORS
+    from pipelines.parameters.heads import AskedHead, folders_of
+    from probe.aggregators import AGGREGATORS, is_custom
     from store import BeyondClsError
     from store.errors import unknown
-    from store.user_code import file_of
 
-    entries = {}
-    for aggregator in heads:
-        if aggregator not in AGGREGATORS and file_of(aggregator) is None:
-            raise BeyondClsError(unknown("aggregator", aggregator, AGGREGATORS))
-        name = re.sub(r"[^\w.+-]", "-", aggregator.rpartition(":")[2]).strip("-.")
-        entries[name] = {"aggregator": aggregator}
-    return entries
+    asked = {folder: AskedHead.from_text(text) for folder, text in folders_of(heads).items()}
+    for head in asked.values():
+        if head.name not in AGGREGATORS and not is_custom(head.name):
+            raise BeyondClsError(unknown("aggregator", head.name, AGGREGATORS))
+    return {folder: {"aggregator": head.name, **head.own} for folder, head in asked.items()}
 
 
 def _flow(entries: dict[str, Any]) -> str:

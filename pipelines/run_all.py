@@ -10,9 +10,9 @@ from pathlib import Path
 
 import typer
 
+from pipelines.engines.command import COMMAND_LINE
 from pipelines.init import Encoders, Folder, Heads, Images
-
-PROGRAM, COMMAND_LINE = "beyondcls", "pipelines.cli"  # a module by name: it imports this one
+from pipelines.process.command_log import OURS
 
 
 def main(folder: Folder = Path(), data: Images = None, encoder: Encoders = None, head: Heads = None) -> None:
@@ -75,8 +75,8 @@ def _split(command: str) -> list[list[str]]:
 
 def _run(words: Sequence[str]) -> None:
     """A command of dvc.yaml: `beyondcls …` in this process, `python -P -m MODULE …` in its own."""
-    if words[0] == PROGRAM:
+    if words[0] == OURS:
         sys.argv = list(words)  # results record how they were made
-        import_module(COMMAND_LINE).app(list(words[1:]), prog_name=PROGRAM, standalone_mode=False)
+        import_module(COMMAND_LINE).app(list(words[1:]), prog_name=OURS, standalone_mode=False)
     else:
         subprocess.run([sys.executable, *words[1:]], check=True)

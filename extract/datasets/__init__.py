@@ -169,15 +169,17 @@ def _recognise(source: str) -> str:
     if source.startswith(PIPE) or "://" in source:
         return "tars"
     folder = Path(source)
-    seen = [name for name, form in DATASETS.items() if isinstance(form, Splitting) and form.recognises(source)]
-    if seen and not folder.is_dir():
-        return seen[0]
+    # Asked last of folders: it looks through those in them.
+    seen = (name for name, form in DATASETS.items() if isinstance(form, Splitting) and form.recognises(source))
     if not folder.is_dir():
-        return "csv" if folder.suffix.lower() == ".csv" else "tars" if ".tar" in source else "folder"
+        other = "csv" if folder.suffix.lower() == ".csv" else "tars" if ".tar" in source else "folder"
+        return next(seen, other)
     published = [name for name, form in DATASETS.items() if isinstance(form, Published) and form.is_seen_in(folder)]
     if len(published) > 1:
         raise DataError(f"{source} looks like {' and like '.join(published)}; say which with --form")
-    return (published or (["tars"] if any(folder.glob("*.tar")) else seen) or ["folder"])[0]
+    if published:
+        return published[0]
+    return "tars" if any(folder.glob("*.tar")) else next(seen, "folder")
 
 
 __all__ = ["DATASETS", "Box", "DataError", "ImageSet", "Sample", "form_of", "open_images"]

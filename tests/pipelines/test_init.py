@@ -58,7 +58,7 @@ def test_stages_are_those_that_dvc_makes_of_the_file(tmp_path: Path) -> None:
 
 def test_what_is_written(images: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
-    heads = ["cls", "abmilp", "cls-average"]
+    heads = ["cls", "abmilp", "ap:heads=3", "heads/gem.py:GeM"]
     write_project(folder, images, ["quickstart-random", "mine.py:vit", "transformers:some/model"], heads)
     params = read_params(folder / "params.yaml")
     assert (params["data"], params["datasets"]) == (str(tmp_path), {"pictures": {"test": "val"}})
@@ -67,7 +67,10 @@ def test_what_is_written(images: Path, tmp_path: Path) -> None:
         "vit": {"model": "mine.py:vit"},
         "model": {"model": "transformers:some/model"},
     }
-    assert params["heads"] == {name: {"aggregator": name} for name in heads}
+    assert params["heads"] == {name: {"aggregator": name} for name in heads[:2]} | {
+        "ap-heads3": {"aggregator": "ap", "heads": 3},
+        "GeM": {"aggregator": "heads/gem.py:GeM"},
+    }
     pipeline = yaml.safe_load((folder / "dvc.yaml").read_text())
     assert pipeline["stages"].pop("code") == {
         **{
@@ -92,6 +95,7 @@ def test_images_in_the_folder_are_named_from_there(images: Path) -> None:
     [
         ({"data": "nowhere"}, r"there is no folder '.*nowhere', expected one with images, in train and test"),
         ({"encoders": ["a.py:vit", "b.py:vit"]}, r"encoders a.py:vit and b.py:vit would both be vit"),
+        ({"heads": ["a.py:GeM", "b.py:GeM"]}, r"two heads are named 'GeM'; give one of them another name"),
         ({"heads": ["abmlip"]}, r"unknown aggregator 'abmlip'; did you mean 'abmilp'"),
     ],
 )
