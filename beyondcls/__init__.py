@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from probe.saved import load_probe
     from probe.subsets import hold_out, k_shot, percentage
     from store import BeyondClsError, FeatureStore, Loader, open_store, read_ids, rows_of_ids
+    from store.errors import BeyondClsWarning
     from store.moving.pull import pull
     from store.moving.receipt import Receipt
     from store.moving.upload import upload
@@ -53,6 +54,7 @@ _HOME = {
     "Aggregator": "probe.aggregators",
     "Average": "probe.aggregators",
     "BeyondClsError": "store",
+    "BeyondClsWarning": "store.errors",
     "CLOSED": "probe.closed",
     "Cls": "probe.aggregators",
     "ENCODERS": "extract.encoders",
@@ -108,6 +110,7 @@ __all__ = [
     "Aggregator",
     "Average",
     "BeyondClsError",
+    "BeyondClsWarning",
     "Cls",
     "Encoder",
     "EncoderLoop",

@@ -17,6 +17,7 @@ from store import BeyondClsError
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum")
 SAME = ("dropout", "to", "type", "type_as", "float", "half", "bfloat16", "view", "reshape", "contiguous")
+KEPT = ("detach", "clone")  # by a model that shows its maps; the product is with the original
 
 
 def first_tensor(values: Any) -> Tensor | None:
@@ -38,10 +39,16 @@ def is_softmax(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bo
 
 def use_of(weights: Tensor | None, func: Any, args: Sequence[Any], options: Mapping[str, Any], out: Any) -> str | None:
     """What a call does with the result of a softmax: "product", with values; "same", it goes on as it is; "other"; or None."""
-    if weights is None or not isinstance(out, Tensor) or all(value is not weights for value in (*args, *options.values())):
-        return None
+    given = [value for value in (*args, *options.values()) if isinstance(value, Tensor)]
     name = getattr(func, "__name__", "")
-    return "product" if name in PRODUCTS else "same" if name in SAME else "other"
+    if weights is None or name in KEPT or all(value is not weights for value in given):
+        return None
+    if not isinstance(out, Tensor):  # a shape, say
+        return "other" if name == "__setitem__" else None
+    # Values are of as many dimensions; matrices that mix heads are not (talking heads, DeepViT).
+    if name in PRODUCTS and all(value.ndim == weights.ndim for value in given):
+        return "product"
+    return "same" if name in SAME else "other"
 
 
 @contextmanager

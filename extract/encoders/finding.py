@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from extract.attention.watch import first_tensor, is_softmax, use_of
+from extract.encoders.lists_of_parts import Bounds, join_parts
 from store import BeyondClsError
 
 CLS_NAMES = ("cls", "class")  # parts of the name of the parameter that [cls] starts from
@@ -32,6 +33,7 @@ class Record:
         order: the paths in the order in which modules ended.
         taken: the (first) tensor that each module was given in its first call.
         attended: paths of the modules that ran when attention was computed, outermost first; an entry for each time.
+        bounds: of blocks that are lists of parts, where they begin and end.
         output: what the model put out.
     """
 
@@ -39,6 +41,7 @@ class Record:
     order: list[str] = field(default_factory=list)
     taken: dict[str, Tensor] = field(default_factory=dict)
     attended: list[tuple[str, ...]] = field(default_factory=list)
+    bounds: dict[str, Bounds] = field(default_factory=dict)
     output: Any = None
 
     def out(self, path: str) -> Tensor | None:
@@ -63,6 +66,7 @@ def record(model: nn.Module, forward: Forward, images: Tensor) -> Record:
                 f"{type(model).__name__} does not run on images {list(images.shape)}: {type(error).__name__}: {error}; give "
                 "forward=lambda model, images: …, which runs it, or the input_size that it takes"
             ) from error
+    join_parts(model, seen)
     return seen
 
 
@@ -166,21 +170,20 @@ def find_blocks(model: nn.Module, seen: Record) -> tuple[str, ...]:
             continue
         n_attended = sum(any(child in stack for stack in seen.attended) for child in children)
         found.append((n_attended, -path.count("."), len(children), tuple(children)))
-    if not found:
+    if not found or (max(found)[0] == 0 and len(seen.attended) > 1):  # a pooling attends once, blocks elsewhere more often
         raise BeyondClsError(
             f"no blocks were found in {type(model).__name__}: no list of modules that each put out tokens [B, N, D] of one "
             f'number and width; give blocks="path.to.the.list", one of {_lists(model)}'
         )
     paths = max(found)[-1]
     modules = dict(model.named_modules())
-    kind = type(modules[paths[0]])
+    kind, above = type(modules[paths[0]]), paths[0].rpartition(".")[0]
+    if isinstance(modules[above], nn.ModuleList) and isinstance(modules[above.rpartition(".")[0]], nn.ModuleList):
+        raise BeyondClsError(
+            f"blocks of {type(model).__name__} seem to be lists ({above}, …) whose parts the model calls one by one, where "
+            "attention is not seen; make each a module that puts out its tokens, with its residual sums"
+        )
     if others := {path for stack in seen.attended for path in stack if type(modules[path]) is kind} - set(paths):
-        above, alike = paths[0].rpartition(".")[0], {getattr(seen.out(path), "shape", None) for path in (paths[0], *others)}
-        if isinstance(modules[above], nn.ModuleList) and len(alike) == 1:
-            raise BeyondClsError(
-                f"blocks of {type(model).__name__} seem to be lists ({above}, …) whose parts the model calls one by one, so "
-                "that no module puts out the tokens of a block; make each a module that does, with its residual sums"
-            )
         raise BeyondClsError(
             f"{type(model).__name__} has further blocks of the kind {kind.__name__} ({', '.join(sorted(others)[:3])}, …), "
             "expected all in one list, with as many tokens; models that merge patches between stages have no one grid of them"

@@ -25,6 +25,7 @@ from extract.encoders.finding import (
     record,
     side_of,
 )
+from extract.encoders.lists_of_parts import Bounds, ListedBlock
 from extract.encoders.pretrained import IMAGENET
 from extract.transform import checked_transform, input_sides
 from store import BeyondClsError
@@ -37,11 +38,18 @@ CLOSE = 1e-4  # of the largest value: what other orders of float32 sums amount t
 class Wrapped(nn.Module):
     """A module with the attributes that an `Encoder` expects of its model."""
 
-    blocks: list[nn.Module]
+    blocks: list[nn.Module | ListedBlock]
     norm: nn.Module | None
     run: Forward
 
-    def __init__(self, model: nn.Module, parts: Parts, forward: Forward, input_size: tuple[int, int]):
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Parts,
+        forward: Forward,
+        input_size: tuple[int, int],
+        bounds: Mapping[str, Bounds],  # of blocks that are lists of parts
+    ):
         super().__init__()
         self.model = model
         modules = {path: module for path, module in model.named_modules() if path}
@@ -49,7 +57,7 @@ class Wrapped(nn.Module):
         # Beside torch's registry of submodules, so that no tensor gets a second name.
         self.__dict__.update(
             run=forward,
-            blocks=[modules[path] for path in parts.blocks],
+            blocks=[ListedBlock(bounds[path], modules) if path in bounds else modules[path] for path in parts.blocks],
             branches=[modules.get(path) for path in parts.branches] or [None] * len(parts.blocks),
             norm=modules.get(parts.norm),
             attends=not parts.hidden,
@@ -69,7 +77,8 @@ class Wrapped(nn.Module):
             self.run(self.model, images)
         finally:
             hook.remove()
-        return seen[0] if self.norm is None else self.norm(seen[0])
+        # By `forward`, past the hooks on it, where the last block may end.
+        return seen[0] if self.norm is None else self.norm.forward(seen[0])
 
 
 def wrap(
@@ -95,10 +104,10 @@ def wrap(
 ) -> Encoder:
     """A frozen encoder of any ViT: what features are read from is found by passes over an image of noise, which prove it, too.
 
-    Blocks are the modules of one list that all put out tokens [B, N, D]. Attention is seen in `scaled_dot_product_attention`,
-    in `nn.MultiheadAttention`, and in a softmax over rows whose result is multiplied with values; where it is not, a
-    warning says so, and tokens remain. That patches come last and row by row is checked by changing one patch of
-    the image; that nothing was missed, by comparing with the model's own output.
+    Blocks are the modules of one list that all put out tokens [B, N, D], or lists of parts that the model calls one by one.
+    Attention is seen in `scaled_dot_product_attention`, in `nn.MultiheadAttention`, and in a softmax over rows whose result is
+    multiplied with values; where it is not, a warning says so, and tokens remain. That patches come last and row by row is
+    checked by changing one patch of the image; that nothing was missed, by comparing with the model's own output.
 
     Args:
         model: in any mode, on any device; it is frozen.
@@ -146,7 +155,7 @@ def wrap(
         raise BeyondClsError(f'{name} has no module {last_norm!r}; give the path of its last norm, or norm="" for none')
     is_cls = find_cls(model, tokens.shape[-1], n_prefix) if has_cls is None else has_cls and n_prefix > 0
     parts = Parts(paths, branches, hidden, last_norm, n_prefix, is_cls, grid)
-    wrapped = Wrapped(model, parts, run, sides)
+    wrapped = Wrapped(model, parts, run, sides, seen.bounds)
     cut = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     transform = checked_transform(cut | {"scale": scale, "orientation": orientation})
     described = {"model": f"{type(model).__module__}.{type(model).__qualname__}", **(architecture or {})}

@@ -1,5 +1,6 @@
 """Any ViT as an encoder: what is found is what the module itself computes; what cannot be found is said."""
 
+import functools
 import math
 import warnings
 
@@ -25,7 +26,9 @@ class Attends(nn.Module):
     def __init__(self, way: str):
         super().__init__()
         self.way, self.qkv, self.out, self.map = way, nn.Linear(D, 3 * D), nn.Linear(D, D), torch.empty(0)
-        self.mix = nn.Linear(H, H) if way == "mixed" else None
+        self.mix = (
+            nn.Linear(H, H) if way == "mixed" else nn.Parameter(torch.randn(H, H)) if way == "mixed by a matrix" else None
+        )
 
     def forward(self, x):
         b, n, _ = x.shape
@@ -41,6 +44,16 @@ class Attends(nn.Module):
             mixed = torch.bmm(flat, v.reshape(b * H, n, -1)).reshape(b, H, n, -1)
         elif self.way == "mixed":  # heads are mixed behind the softmax: what it gives is not the attention that acts
             mixed = self.mix(logits.softmax(-1).movedim(1, -1)).movedim(-1, 1) @ v
+        elif self.way == "mixed by a matrix":
+            mixed = torch.einsum("bhij,hg->bgij", logits.softmax(-1), self.mix) @ v
+        elif self.way == "masked":
+            a = logits.softmax(-1)
+            a[..., 0] = 0
+            mixed = a @ v
+        elif self.way == "kept":
+            a = logits.softmax(-1)
+            self.kept = a.detach().mean(1)
+            mixed = a @ v
         elif self.way == "hidden":
             e = logits.exp()
             mixed = (e / e.sum(-1, keepdim=True)) @ v
@@ -103,7 +116,7 @@ def wrapped(model, **options):
 IMAGES = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("way", ["sdpa", "softmax", "three axes"])
+@pytest.mark.parametrize("way", ["sdpa", "softmax", "three axes", "kept"])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -188,7 +201,14 @@ def test_layers_of_torch():
 
 
 @pytest.mark.parametrize(
-    ("way", "why"), [("mixed", "2 times"), ("hidden", "0 times"), ("twice", "2 times")], ids=["mixed", "hidden", "twice"]
+    ("way", "why"),
+    [
+        ("mixed", "2 times"),
+        ("mixed by a matrix", "2 times"),
+        ("masked", "2 times"),
+        ("hidden", "0 times"),
+        ("twice", "2 times"),
+    ],
 )
 def test_attention_that_is_not_seen_is_named_and_tokens_remain(way, why):
     with pytest.warns(BeyondClsWarning, match=f"computes attention {why} where it can be seen"):
@@ -210,6 +230,18 @@ class Stages(nn.Module):
         return self.second[0](x.reshape(len(x), 2, -1, D).mean(1))
 
 
+class Elsewhere(nn.Module):
+    """Blocks are in no list, but what comes behind them is."""
+
+    def __init__(self):
+        super().__init__()
+        self.image_size, self.patches = SIDE, nn.Conv2d(3, D, PATCH, PATCH)
+        self.first, self.second, self.norms = Block("sdpa"), Block("sdpa"), nn.ModuleList([nn.LayerNorm(D)])
+
+    def forward(self, images):
+        return self.norms[0](self.second(self.first(self.patches(images).flatten(2).mT)))
+
+
 class Nothing(nn.Module):
     image_size = SIDE
 
@@ -225,6 +257,7 @@ class Nothing(nn.Module):
     ("make", "options", "message"),
     [
         (Nothing, {}, "no blocks were found in Nothing: no list of modules .* give blocks="),
+        (Elsewhere, {}, "no blocks were found in Elsewhere"),
         (Stages, {}, "has further blocks of the kind Block .* no one grid"),
         (lambda: ViT(order="first"), {}, "change token .*, expected token .*: ViT must have its 4 x 4 patches last"),
         (lambda: ViT(order="random"), {}, "gives other tokens in each pass over one image"),
@@ -233,6 +266,7 @@ class Nothing(nn.Module):
             {},
             "has 1 tokens before its patches, and no parameter named like .cls.; give has_cls",
         ),
+        (lambda: TakenApart(ViT("hidden")), {}, r"seem to be lists \(transformer\.layers\.\d, …\) whose parts the model calls"),
         (ViT, {"input_size": 30}, r"the patches of ViT were not found \(patch_size \(8, 8\), images of 30 x 30"),
         (ViT, {"input_size": 64}, "does not run on images .*; give forward="),
         (ViT, {"patch_size": 4}, "ViT has 17 tokens of an image, expected 8 x 8 patches or more"),
@@ -276,21 +310,57 @@ def test_a_wrong_reading_is_not_taken(monkeypatch):
         wrapped(ViT())
 
 
-def test_blocks_that_are_lists_of_parts():
+class Layers(nn.Module):
+    """The blocks of a ViT taken apart: lists of parts, whose sums are here."""
+
+    def __init__(self, vit: ViT, last: nn.Module | None, is_doubled: bool):
+        super().__init__()
+        branches = lambda block: [nn.Sequential(block.before, block.attends), nn.Sequential(block.behind, block.mlp)]  # noqa: E731
+        self.layers = nn.ModuleList(nn.ModuleList(branches(block)) for block in vit.encoder.layer)
+        self.last, self.is_doubled = last, is_doubled
+
+    def forward(self, x):
+        for attends, mlp in self.layers:
+            x = attends(x) + x
+            x = mlp(x) + x
+        x = torch.cat([x, x], -1) if self.is_doubled else x
+        return x if self.last is None else self.last(x)
+
+
+class TakenApart(nn.Module):
+    def __init__(self, vit: ViT, is_norm_within: bool = True, is_doubled: bool = False):
+        super().__init__()
+        self.image_size, self.patches, self.positions, self.cls_token = SIDE, vit.patches, vit.positions, vit.cls_token
+        self.transformer = Layers(vit, vit.last if is_norm_within else None, is_doubled)
+        self.last = nn.Identity() if is_norm_within else vit.last
+
+    def forward(self, images):
+        x = self.patches(images).flatten(2).mT + self.positions
+        return self.last(self.transformer(torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)))
+
+
+@pytest.mark.parametrize("is_norm_within", [True, False])
+@pytest.mark.parametrize("way", ["sdpa", "softmax"])
+def test_blocks_that_are_lists_of_parts(way, is_norm_within):
     """No module puts out a block's tokens where the model itself adds up what the parts of each give."""
+    vit = ViT(way)
+    apart, plain = wrapped(TakenApart(vit, is_norm_within)), wrapped(vit)
+    assert (apart.layout, apart.n_blocks, apart.statistics) == (plain.layout, DEPTH, plain.statistics)
+    assert apart.norm()[1] == plain.norm()[1] == 1e-5
+    given = (IMAGES, range(DEPTH), plain.statistics, range(DEPTH), range(DEPTH))
+    torch.testing.assert_close(vars(apart(*given)), vars(plain(*given)), rtol=0, atol=0)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in apart.model.modules())
 
-    class Parts(ViT):
-        def __init__(self):
-            super().__init__()
-            self.encoder.layer = nn.ModuleList(nn.ModuleList([Attends("sdpa"), nn.Linear(D, D)]) for _ in range(DEPTH))
 
-        def forward(self, images):
-            x = self.patches(images).flatten(2).mT + self.positions
-            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
-            for attends, mlp in self.encoder.layer:
-                x = x + attends(x)
-                x = x + mlp(x)
-            return self.last(x)
-
-    with pytest.raises(BeyondClsError, match=r"blocks of Parts seem to be lists \(encoder\.layer\.\d, …\) whose parts"):
-        wrapped(Parts())
+@pytest.mark.parametrize("kind", ["doubled", "halves", "shared"])
+def test_parts_that_make_no_blocks(kind):
+    """What the last block adds up to is given to no module as it is; each list is half a block; or all blocks are one."""
+    model = TakenApart(ViT(last=""), is_norm_within=False, is_doubled=kind == "doubled")
+    if kind == "halves":
+        model.transformer.layers = nn.ModuleList(nn.ModuleList([part]) for parts in model.transformer.layers for part in parts)
+        model.transformer.forward = lambda x: functools.reduce(lambda x, parts: parts[0](x) + x, model.transformer.layers, x)
+    if kind == "shared":
+        layers = model.transformer.layers
+        model.transformer.layers = nn.ModuleList([layers[0], layers[0]])
+    with pytest.raises(BeyondClsError, match=r"has further blocks of the kind|no blocks were found|seem to be lists"):
+        wrapped(model)
