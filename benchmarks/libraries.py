@@ -136,11 +136,10 @@ def timm(name: str, is_staged: bool = False) -> Model:
 
 def of_transformers_own(kind: str, name: str, **configuration: Any) -> Model:
     """With the class's default configuration, that of its published base size in most, but for `configuration`."""
-    library = importlib.import_module("transformers")
     made: dict[str, Any] = {}
 
     def make(depth: int | None) -> nn.Module:
-        of_kind = getattr(library, kind)
+        of_kind = getattr(importlib.import_module("transformers"), kind)
         layers = {} if depth is None else {"num_hidden_layers": depth}
         own = of_transformers(of_kind(of_kind.config_class(**configuration, **layers, attn_implementation="eager")))
         made.update(own.known)
