@@ -201,7 +201,7 @@ def test_the_quickstarts_own_are_of_its_encoders_heads_and_recipe() -> None:
     entries = params["cls_heads"] | params["heads"]
     for (encoder, head), probe in probes.items():
         assert (probe.n_training, probe.n_test, sorted(set(probe.seeds))) == (5000, 1000, list(range(12)))
-        assert len(probe.seeds) == (48 if encoder == "quickstart-random" else 12)  # four draws of the twin's weights
+        assert len(probe.seeds) == (60 if encoder == "quickstart-random" else 12)  # five draws of the twin's weights
         assert (probe.recipe["batch_size"], probe.recipe["epochs"]) == (params["probe"]["batch_size"], entries[head]["epochs"])
         # Nothing that was chosen is at the edge of its grid, but for a decay of 0.
         assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
