@@ -4,10 +4,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
-import webdataset as wds
 from numpy.typing import NDArray
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
@@ -78,6 +76,8 @@ def write_store(out: Path, source: Rows, n: int, shard_rows: int) -> FeatureStor
 
 def write_h5(out: Path, source: Rows, n: int) -> None:
     """One uncompressed data set, a chunk for each row: h5py's fastest layout for shuffled rows."""
+    import h5py
+
     with h5py.File(out, "w") as file:
         data = file.create_dataset("features", (n, *SHAPE), "float16", chunks=(1, *SHAPE))
         for start, rows in row_blocks(source, n, 256):
@@ -86,6 +86,8 @@ def write_h5(out: Path, source: Rows, n: int) -> None:
 
 def write_tars(out: Path, source: Rows, n: int, per_tar: int) -> None:
     """WebDataset tars, a .npy for each row."""
+    import webdataset as wds
+
     out.mkdir(parents=True, exist_ok=True)
     for start, rows in row_blocks(source, n, per_tar):
         with wds.TarWriter(str(out / f"{start // per_tar:04d}.tar")) as tar:

@@ -35,6 +35,7 @@ from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoder
 from extract.linear import FastLinear
 from extract.run import extract
+from extract.stages import Spent
 from extract.views import Crop
 from pipelines.process.allocator import keep_freed_memory
 from store import kernels, onednn
@@ -90,7 +91,7 @@ class Decoded:
         self.described: dict[str, Any] = {}
 
     def cut(self, image: Any, image_id: str, view: int) -> tuple[Tensor, Crop]:
-        return self.pixels[int(image_id)], Crop((0, 0, 224, 224), False)
+        return self.pixels[int(image_id) % len(self.pixels)], Crop((0, 0, 224, 224), False)
 
 
 class Listed(ImageSet):
@@ -111,9 +112,32 @@ class _Size:
 
 
 class Bench:
-    """The ways to run the same model over the same images."""
+    """The ways to run the same model over the same images.
 
-    def __init__(self, n: int, batch: int, device: str, amp: str, scratch: Path | None, name: str | None = None):
+    Args:
+        n: images; `extract` takes them again from the first where `n` is raised later.
+        scratch: folder in which feature sets are written; a temporary one by default.
+        name: timm's, of the model.
+        keeps_on_device: whether images of all ways but `extract` are on the device before the clock starts.
+
+    Attributes:
+        shard_rows: of feature sets.
+        spent: of the last `extract`, where its time went.
+    """
+
+    shard_rows: int | None = None
+    spent: Spent | None = None
+
+    def __init__(
+        self,
+        n: int,
+        batch: int,
+        device: str,
+        amp: str,
+        scratch: Path | None,
+        name: str | None = None,
+        keeps_on_device: bool = False,
+    ):
         torch.manual_seed(0)
         self.n, self.batch, self.device, self.scratch = n, batch, torch.device(device), scratch
         options: dict[str, Any]
@@ -126,7 +150,7 @@ class Bench:
         self.encoder = Encoder("benchmark", self.model, {})
         self.encoder.run_with(amp=amp)
         pixels = torch.randint(0, 256, (n, 3, 224, 224), dtype=torch.uint8)
-        self.images = self.encoder.normalised(pixels).cpu()
+        self.images = self.encoder.normalised(pixels).to(self.device if keeps_on_device else "cpu")
         self.encoder.views = Decoded(pixels)  # type: ignore[assignment]
         self.ways: dict[str, Callable[[], Path | None]] = {
             "bare": self.bare,
@@ -154,6 +178,12 @@ class Bench:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated()
         return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+    @property
+    def nbytes_of_tokens(self) -> int:
+        """Of an image, as they are stored."""
+        rows, columns = self.encoder.grid
+        return 2 * rows * columns * int(self.model.num_features)
 
     def batches(self) -> list[Tensor]:
         return list(self.images.split(self.batch))
@@ -189,7 +219,14 @@ class Bench:
     def extract(self) -> Path:
         """Ours, to the end; the folder it made."""
         out = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=self.scratch))
-        extract(self.encoder, Listed(self.n), out / "f", batch_size=self.batch)
+        extract(
+            self.encoder,
+            Listed(self.n),
+            out / "f",
+            batch_size=self.batch,
+            shard_rows=self.shard_rows,
+            spent=lambda spent: setattr(self, "spent", spent),
+        )
         return out
 
     @torch.inference_mode()

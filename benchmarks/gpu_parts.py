@@ -1,6 +1,9 @@
-"""The parts of benchmarks.gpu: each gives Markdown lines, ratios, and what failed."""
+"""The parts of benchmarks.gpu: each says what it finds as it finds it."""
 
+import contextlib
+import io
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -8,82 +11,100 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import data
-from benchmarks.extract import Bench
-from benchmarks.probe import BATCH, Features, grid_vs_solo
-from benchmarks.roofline import shares_of_limit
-from benchmarks.timing import ROOT, remember
-from store import Loader
+from benchmarks.gpu import ROOT, Findings
 
-Found = tuple[list[str], dict[str, float], str]
-# timm's name, images, images of a batch
-ENCODERS = (("vit_base_patch16_224", 2048, 128), ("vit_large_patch16_224", 1024, 128), ("vit_huge_patch14_224", 512, 64))
-SMALL = (("vit_tiny_patch16_224", 4, 2),)
+if TYPE_CHECKING:
+    from store import Loader
+
+# timm's name, images of a pass, images of the whole way, images of a batch
+ENCODERS = (
+    ("vit_base_patch16_224", 2048, 17920, 128),
+    ("vit_large_patch16_224", 1024, 17920, 128),
+    ("vit_huge_patch14_224", 512, 3584, 64),
+)
+SMALL = (("vit_tiny_patch16_224", 4, 8, 2),)
+UNIT_ROWS = {False: 1792, True: 32}  # of the whole way, whether quick: several batches, as at full size
 WAYS = {
     "bare": "bare forward pass of timm",
     "tokens": "tokens alone",
     "pass": "tokens, all statistics, maps",
     "operations": "the same by PyTorch's operations",
-    "extract": "the same, to the disk",
 }
+MEMORY = Path("/dev/shm")
 
 
-def tests(device: torch.device, quick: bool) -> Found:
-    """All tests that need a GPU."""
-    marked = marked_files()
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rsfE", "-p", "no:cacheprovider", *marked]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    lines = done.stdout.strip().splitlines()
-    reasons = [f"- {line.split(' ', 1)[1]}" for line in lines if line.startswith("SKIPPED")]
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    outcome = re.sub(r" in [\d.]+s.*", "", lines[-1]) if lines else done.stderr.strip()
-    none_ran = done.returncode == 5  # pytest's status where nothing was collected
-    failure = "\n".join(failed) or outcome if done.returncode or none_ran else ""
-    return [f"{outcome}, in {len(marked)} files", *reasons], {}, failure
+def extraction(device: torch.device, quick: bool, findings: Findings) -> None:
+    """Each way through each encoder, interleaved; of the first, ratios."""
+    from benchmarks.extract import Bench
 
-
-def marked_files() -> list[str]:
-    """Files of tests, some of which need a GPU."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(file.relative_to(ROOT)) for file in files if "pytest.mark.gpu" in file.read_text()]
-
-
-def extraction(device: torch.device, quick: bool) -> Found:
-    """Each way through each encoder, interleaved."""
-    lines = ["| images/s | " + " | ".join(WAYS.values()) + " |", "|---" * (1 + len(WAYS)) + "|"]
-    ratios: dict[str, float] = {}
-    for name, n, batch in SMALL if quick else ENCODERS:
-        bench = Bench(n, batch, device.type, "bf16" if device.type == "cuda" else "none", None, name)
-        seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    for index, (name, n, n_whole, batch) in enumerate(SMALL if quick else ENCODERS):
+        bench = Bench(n, batch, str(device), "bf16" if device.type == "cuda" else "none", None, name, keeps_on_device=True)
         for way in WAYS:
             bench.run(way)  # what is paid once
+        seconds: dict[str, list[float]] = {way: [] for way in WAYS}
         for number in range(1 if quick else 3):
             for way in WAYS if number % 2 == 0 else tuple(WAYS)[::-1]:
                 seconds[way].append(bench.run(way))
-        of = {way: statistics.median(times) for way, times in seconds.items()}
-        lines.append(f"| {name} | " + " | ".join(f"{n / of[way]:,.0f}" for way in WAYS) + " |")
-        if not ratios:  # of the first
-            ratios = {
-                "e2e_vs_bare": of["bare"] / of["extract"],
-                "statistics_vs_bare": of["bare"] / of["pass"],
-                "kernel_vs_operations": of["operations"] / of["pass"],
-            }
+        of = {way: statistics.median(times) / n for way, times in seconds.items()}
+        findings.say("", f"{name}, batches of {batch}:", "", "| images/s | | of bare |", "|---|---|---|")
+        findings.say(*(f"| {WAYS[way]} | {1 / each:,.0f} | {of['bare'] / each:.3f} |" for way, each in of.items()))
+        if index == 0:
+            findings.measured("statistics_vs_bare", of["bare"] / of["pass"])
+            findings.measured("kernel_vs_operations", of["operations"] / of["pass"])
+        for ratio, place, folder in (("memory_vs_bare", "memory", MEMORY), ("e2e_vs_bare", "the disk", None)):
+            nbytes = 2 * n_whole * bench.nbytes_of_tokens
+            where = Path(tempfile.gettempdir()) if folder is None else folder
+            if not where.is_dir() or shutil.disk_usage(where).free < nbytes:
+                findings.say(f"| the same into {place} | {nbytes / 1e9:.1f} GB free in {where} are needed | |")
+                continue
+            bench.scratch, bench.n, bench.shard_rows = where, n_whole, UNIT_ROWS[quick]
+            each = bench.run("extract") / n_whole
+            assert bench.spent is not None
+            shares = ", ".join(f"{stage} {s / bench.spent.total_s:.0%}" for stage, s in bench.spent.seconds.items())
+            findings.say(f"| the same into {place}: {shares} | {1 / each:,.0f} | {of['bare'] / each:.3f} |")
+            if index == 0:
+                findings.measured(ratio, of["bare"] / each)
         del bench
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    return lines, ratios, ""
 
 
-def loader(device: torch.device, quick: bool) -> Found:
+def profile(device: torch.device, quick: bool, findings: Findings) -> None:
+    """Which operations three batches with all statistics and maps consist of, longest first."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recording
+
+    from benchmarks.extract import Bench
+
+    name, _, _, batch = (SMALL if quick else ENCODERS)[0]
+    bench = Bench(3 * batch, batch, str(device), "bf16" if device.type == "cuda" else "none", None, name, keeps_on_device=True)
+    bench.run("pass")
+    on_gpu = device.type == "cuda"
+    with recording(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as recorded:
+        bench.run("pass")
+    rows = sorted(recorded.key_averages(), key=lambda row: -(row.self_device_time_total if on_gpu else row.self_cpu_time_total))
+    times = [(row.self_device_time_total if on_gpu else row.self_cpu_time_total) / 1e3 for row in rows]
+    findings.say(f"{name}, three batches of {batch}: {sum(times):.1f} ms", "", "| operation | times | ms |", "|---|---|---|")
+    findings.say(*(f"| `{row.key[:90]}` | {row.count} | {ms:.2f} |" for row, ms in zip(rows[:20], times, strict=False)))
+
+
+def loader(device: torch.device, quick: bool, findings: Findings) -> None:
     """Tokens from the page cache, from memory and from the device, beside a copy from pinned memory."""
+    import numpy as np
+
+    from benchmarks import data
+    from benchmarks.timing import remember
+    from store import Loader
+
     n, batch = (64, 32) if quick else (8192, 256)
     rows = np.random.default_rng(0).standard_normal((64, *data.SHAPE), np.float32).astype(np.float16)
-    rates = {"copy from pinned memory": copy_rate(device, batch)}
+    copied = copy_rate(device, torch.from_numpy(rows), batch)
+    findings.say("| from | GB/s |", "|---|---|", f"| copy from pinned memory | {copied / 1e9:.2f} |")
     with tempfile.TemporaryDirectory(prefix="beyondcls-benchmark-") as folder:
         store = data.write_store(Path(folder) / "store", rows, n, min(n, 1024))
         remember(Path(folder))
@@ -96,12 +117,13 @@ def loader(device: torch.device, quick: bool) -> Found:
                 placement=placement,
                 dtype=None,
             )
-            rates[f"loader, {placement}"] = max(epoch_rate(reading, epoch, n) for epoch in range(3))
-    lines = ["| from | GB/s |", "|---|---|", *(f"| {name} | {rate / 1e9:.2f} |" for name, rate in rates.items())]
-    return lines, {"loader_vs_copy": rates["loader, stream"] / rates["copy from pinned memory"]}, ""
+            rate = max(epoch_rate(reading, epoch, n * data.ROW_NBYTES) for epoch in range(3))
+            findings.say(f"| loader, {placement} | {rate / 1e9:.2f} |")
+            if placement == "stream":
+                findings.measured("loader_vs_copy", rate / copied)
 
 
-def epoch_rate(reading: Loader, epoch: int, n: int) -> float:
+def epoch_rate(reading: "Loader", epoch: int, nbytes: int) -> float:
     """Bytes a second of an epoch, to the end of the last copy."""
     last: Tensor | None = None
     began = time.perf_counter()
@@ -109,12 +131,12 @@ def epoch_rate(reading: Loader, epoch: int, n: int) -> float:
         last = batch["patch"]
     assert last is not None
     last.ravel()[0].item()  # waits for a GPU
-    return n * data.ROW_NBYTES / (time.perf_counter() - began)
+    return nbytes / (time.perf_counter() - began)
 
 
-def copy_rate(device: torch.device, batch: int) -> float:
+def copy_rate(device: torch.device, rows: Tensor, batch: int) -> float:
     """Bytes a second of copies of a batch from pinned memory; on a CPU, from memory."""
-    source = torch.zeros(batch, *data.SHAPE, dtype=torch.float16, pin_memory=device.type == "cuda")
+    source = torch.zeros(batch, *rows.shape[1:], dtype=rows.dtype, pin_memory=device.type == "cuda")
     target = torch.empty_like(source, device=device)
     seconds = []
     for _ in range(10):
@@ -125,20 +147,46 @@ def copy_rate(device: torch.device, batch: int) -> float:
     return source.nbytes / min(seconds)
 
 
-def grid(device: torch.device, quick: bool) -> Found:
+def grid(device: torch.device, quick: bool, findings: Findings) -> None:
     """32 AbMILP heads in one run and one by one; and how near a step comes to what the device can do."""
-    import contextlib
-    import io
+    from benchmarks.probe import BATCH, Features, grid_vs_solo
+    from benchmarks.roofline import shares_of_limit
 
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        value = grid_vs_solo(Features.random(64 if quick else 4 * BATCH, device), 1, 1 if quick else 30)
+        findings.measured(
+            "grid32_vs_solo", grid_vs_solo(Features.random(64 if quick else 4 * BATCH, device), 1, 1 if quick else 30)
+        )
         shares_of_limit(device, quick)
-    return [f"- {line.strip()}" for line in said.getvalue().splitlines()], {"grid32_vs_solo": value}, ""
+    findings.say(*(f"- {line.strip()}" for line in said.getvalue().splitlines()))
 
 
-PARTS: dict[str, Callable[[torch.device, bool], Found]] = {
-    "tests": tests,
+def tests(device: torch.device, quick: bool, findings: Findings) -> None:
+    """All tests that need a GPU."""
+    import pytest  # that it is missing is to be said by name
+
+    marked = marked_files()
+    command = [sys.executable, "-m", pytest.__name__, "-m", "gpu", "-q", "-rsfE", "-p", "no:cacheprovider", *marked]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    lines = done.stdout.strip().splitlines()
+    reasons = [f"- {line.split(' ', 1)[1]}" for line in lines if line.startswith("SKIPPED")]
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    outcome = re.sub(r" in [\d.]+s.*", "", lines[-1]) if lines else done.stderr.strip()
+    none_ran = done.returncode == 5  # pytest's status where nothing was collected
+    findings.say(f"{outcome}, in {len(marked)} files", *reasons)
+    if done.returncode or none_ran:
+        findings.failed("\n".join(failed) or outcome)
+
+
+def marked_files() -> list[str]:
+    """Files of tests, some of which need a GPU."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if "pytest.mark.gpu" in file.read_text()]
+
+
+PARTS: dict[str, Callable[[torch.device, bool, Findings], None]] = {
     "extraction": extraction,
+    "profile": profile,
     "loader": loader,
     "grid": grid,
+    "tests": tests,
 }

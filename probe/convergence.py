@@ -76,12 +76,21 @@ def _fitted(passes: Passes, outcomes: Sequence[Outcome], wanted: bool | None) ->
     return fitted if aggregator.trainable else fitted * len(outcomes)
 
 
-def notes_on_convergence(outcomes: Sequence[Outcome]) -> list[str]:
-    """That a head is not trained out, or that its weights collapsed: what a reader of its numbers should know."""
+def notes_on_convergence(outcomes: Sequence[Outcome], shows_crops: bool) -> list[str]:
+    """That a head is not trained out, or that its weights collapsed: what a reader of its numbers should know.
+
+    Args:
+        shows_crops: whether the heads were trained on random crops, which the converged classifier never saw.
+    """
     notes, results = [], [outcome.result for outcome in outcomes]
     if all(SHORT in result for result in results):
         short, trained, reached = (sum(r[key] for r in results) / len(results) for key in (SHORT, "top1", REACHED))
-        if short > MOST:
+        if short > MOST and shows_crops:
+            notes.append(
+                f"top1 {trained:.1f} where a converged classifier reaches {reached:.1f} on vectors of the evaluation crops, "
+                f"{short:.1f} standard errors more: training on random crops costs that much here, or it did not end"
+            )
+        elif short > MOST:
             notes.append(
                 f"not trained out: top1 {trained:.1f} where a converged classifier reaches {reached:.1f} on the same vectors, "
                 f"{short:.1f} standard errors more; give more epochs, or other base_lrs and weight_decays"

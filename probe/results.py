@@ -56,7 +56,12 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
         **({} if passes.loop is None else {"encoder_passes": encoder_passes(plan)}),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
         "cost": asdict(cost),
-        "notes": [*notes_on_convergence(outcomes), *chosen.notes, *notes, *_cautions(name, passes)],
+        "notes": [
+            *notes_on_convergence(outcomes, bool(augmentation(passes.shown)["n_crops"])),
+            *chosen.notes,
+            *notes,
+            *_cautions(name, passes),
+        ],
     }
 
 

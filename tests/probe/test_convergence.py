@@ -60,6 +60,15 @@ def test_a_head_that_is_not_trained_out_says_so(tmp_path):
     assert says == {1e-5: True, 0.3: False}
 
 
+def test_a_head_that_saw_crops_is_not_said_to_be_undertrained(tmp_path):
+    """The converged classifier is one of the evaluation crops, which the head never saw."""
+    sets = [write_features(tmp_path / s, n, seed=i, views=3 - 2 * i) for i, (s, n) in enumerate((("train", 240), ("test", 90)))]
+    plan = HeadPlan(HeadSpec("average"), replace(RECIPE, base_lr=1e-5, epochs=1), seeds=(0,))
+    for shown, start in (({}, "top1 "), ({"views": 1}, "not trained out")):
+        notes = probe(*sets, tmp_path / start.strip(), plan, **shown)[start.strip()]["notes"]
+        assert next(note for note in notes if "converged classifier" in note).startswith(start)
+
+
 def test_weights_on_one_patch_are_said_to_have_collapsed(sets, tmp_path):
     plans = {rate: HeadPlan(HeadSpec("abmilp"), replace(RECIPE, base_lr=rate), seeds=(0,)) for rate in (1e-3, 30.0)}
     for rate, plan in plans.items():
