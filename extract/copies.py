@@ -28,6 +28,12 @@ class Copies:
         self._thread = ThreadPoolExecutor(1, "beyondcls-copies") if streams is not None else None
         self._buffers = Buffers(streams.allocate) if streams is not None else None
         self._running: Future[None] | None = None
+        self.has_failed = False
+
+    @property
+    def run_behind(self) -> bool:
+        """Whether `run` returns before all is kept."""
+        return self._thread is not None
 
     def run(
         self,
@@ -64,6 +70,7 @@ class Copies:
         if self._running is not None:
             running, self._running = self._running, None
             with self._course.waiting_for(self._of_thread, COPYING_BACK):
+                self.has_failed = running.exception() is not None
                 running.result()
 
     def _run_after(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -24,12 +25,12 @@ class Unit:
     rows: Sequence[int]
     names: Sequence[str]
 
-    @property
+    @cached_property
     def views(self) -> list[int]:
         """Views of which it has arrays."""
         return _views_of(self.names)
 
-    @property
+    @cached_property
     def encoded_views(self) -> list[int]:
         """Views of which it has features; of others it has only the crop."""
         return _views_of(name for name in self.names if not name.startswith("images/"))

@@ -1,5 +1,6 @@
 """Computing units of a feature set: the arrays of neighbouring images."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -51,33 +52,62 @@ class Units:
         self._batches = Batches(request, settings.batch_size, settings.warn, streams, course)
         self._copies = Copies(streams, course)
         self._has_warned = False  # of images that are not upright
+        # Of features, used again: one set is written, one filled, and beside a GPU one waits for its last copies.
+        self._memory: deque[Arrays] = deque({} for _ in range(2 if streams is None else 3))
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Arrays, list[dict[str, Any]]]]:
         """Each unit with its arrays by name, as they are stored, and notes on invalid rows, whose features are zero.
 
-        The next is taken from `units` before the last batch of one is computed: its first images are decoded meanwhile.
+        The next is taken from `units` before the last batch of one is computed: its first images are decoded meanwhile. Beside
+        a GPU a unit comes once the first batch of the next is being computed. Its arrays are used again when two more
+        have been taken.
         """
         arrays: Arrays = {}
         notes: list[dict[str, Any]] = []
+        ready: tuple[Unit, Arrays, list[dict[str, Any]]] | None = None  # but for copies
         for batch in self._decoding.batches(units, lambda: self._batches.size):
             unit = batch.unit
             if batch.first == 0:
-                arrays, notes = self._zeros(unit), []
+                arrays, notes = self._arrays_of(unit), []
             notes += self._note_problems(batch)
             self._warn_of_orientation(batch)
             _describe(batch, arrays)
-            self._encode(batch, arrays)
+            try:
+                has_begun = self._encode(batch, arrays)
+            except Exception:
+                if ready is not None and not self._copies.has_failed:  # it is of the next unit, and this one is whole
+                    self._copies.wait()
+                    yield ready
+                raise
             self._settings.progress(len(batch.images))
+            if ready is not None:
+                if not has_begun:  # which would have waited for the batch before
+                    self._copies.wait()
+                yield ready
+                ready = None
             if batch.first + len(batch.images) == len(unit.rows):
-                self._copies.wait()
-                yield unit, {name: arrays[name] for name in unit.names}, notes
+                ready = unit, {name: arrays[name] for name in unit.names}, notes
+                if not self._copies.run_behind:
+                    yield ready
+                    ready = None
+        if ready is not None:
+            self._copies.wait()
+            yield ready
 
-    def _zeros(self, unit: Unit) -> Arrays:
-        """The arrays of a unit, and those on its images that every unit has."""
+    def _arrays_of(self, unit: Unit) -> Arrays:
+        """The arrays of a unit, with arbitrary content, and those on its images that every unit has, which are zero."""
         n = len(unit.rows)
-        describing = [a for a in self._layouts if a.name.startswith("images/") and not is_annotation(a.name)]
-        images = {a.name: np.zeros((n, *a.shape[1:]), a.dtype) for a in describing}
-        return images | {a.name: aligned_zeros((n, *a.shape[1:]), a.dtype) for a in self._layouts if a.name in unit.names}
+        self._memory.rotate()
+        features, arrays = self._memory[0], {}
+        for layout in self._layouts:
+            if layout.name.startswith("images/"):
+                if not is_annotation(layout.name):
+                    arrays[layout.name] = np.zeros((n, *layout.shape[1:]), layout.dtype)
+            elif layout.name in unit.names:
+                if layout.name not in features or len(features[layout.name]) < n:
+                    features[layout.name] = aligned_zeros((n, *layout.shape[1:]), layout.dtype)
+                arrays[layout.name] = features[layout.name][:n]
+        return arrays
 
     def _note_problems(self, batch: Batch) -> Iterator[dict[str, Any]]:
         """Notes on images that cannot be read.
@@ -103,9 +133,14 @@ class Units:
                     "pixels, and those of others like it, are taken as they are stored; --orientation exif turns them"
                 )
 
-    def _encode(self, batch: Batch, arrays: Arrays) -> None:
-        """Put the features of a batch in their rows."""
+    def _encode(self, batch: Batch, arrays: Arrays) -> bool:
+        """Put the features of a batch in their rows, zeros in those of invalid images; whether anything was encoded."""
         valid = [i for i, image in enumerate(batch.images) if image.problem is None]
+        has_begun = False
+        if len(valid) < len(batch.images):
+            for name in batch.unit.names:
+                if not name.startswith("images/"):
+                    arrays[name][batch.first : batch.first + len(batch.images)] = 0
         for view, pixels in batch.pixels.items():
             factors = self._request.factors_of([batch.unit.rows[batch.first + i] for i in valid], view)
             for part, encoded in self._batches.encode(batch.views(view, valid), factors) if valid else ():
@@ -113,7 +148,9 @@ class Units:
                 rows = [batch.first + i for i in valid[part]]
                 convert = partial(stored_parts, features, batch.unit.names, self._request)
                 self._copies.run(convert, partial(self._keep, features, rows, arrays), self._batches.began)
+                has_begun = True
             self._buffers.give_back(pixels, self._batches.copied)
+        return has_begun
 
     def _keep(
         self,

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ from torch import Tensor
 from extract.buffers import Buffers
 from extract.copies import Copies
 from extract.datasets import ImageSet
+from extract.decoding import Unit
 from extract.layouts import arrays_by_name
+from extract.requests import Request
 from extract.run import extract
+from extract.settings import Settings
 from extract.stages import COPYING_BACK, ENCODING, Course
+from extract.units import Units
 from tests.extract.late import LateEvent, LateStreams
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -144,3 +150,33 @@ def test_on_a_gpu(forty: ImageSet, tmp_path: Path) -> None:
         if not name.startswith("images/"):
             ours, theirs = (torch.from_numpy(store.array(name).all()) for store in (on_cpu, on_gpu))
             torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+def test_a_unit_is_handed_on_while_the_next_is_computed(forty: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a GPU, which so need not wait for the last copies; and before an error of the next unit."""
+    encoder, done = tiny_encoder(), []
+    request = Request.resolve(encoder, forty, shard_rows=32, statistics=())
+    layouts = request.layouts()
+    units = [Unit(0, range(32), ["patch/block1/view0"]), Unit(1, range(32, 40), ["patch/block1/view0"])]
+    forward = Request.encode
+
+    def encode(self: Request, *arguments: Any) -> Any:
+        done.append("encoded")
+        if done.count("encoded") == fails_at:
+            raise ValueError("no more")
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(Request, "encode", encode)
+    expected = {
+        (None, 0): ["encoded", 0, "encoded", 1],
+        (LateStreams(), 0): ["encoded", "encoded", 0, 1],
+        (LateStreams(), 2): ["encoded", "encoded", 0],
+    }
+    for (streams, fails_at), order in expected.items():
+        monkeypatch.setattr("extract.units.streams_of", lambda device, streams=streams: streams)
+        done.clear()
+        with ThreadPoolExecutor(1) as decoders, pytest.raises(ValueError, match="no more") if fails_at else nullcontext():
+            for unit, arrays, _ in Units(request, layouts, Settings(batch_size=32), decoders).compute(units):
+                done.append(unit.number)
+                assert arrays["patch/block1/view0"].any(axis=(1, 2)).all()
+        assert done == order
