@@ -43,7 +43,7 @@ def check_memory(
     world, n = world_size(), sum(len(family.stack) for family in families)
     rows_at_once = recipe.per_process(world)[1]
     needed = members_nbytes + image_nbytes * rows_at_once
-    free = SHARE * free_memory(device) / (world if device.type == "cpu" else 1)  # processes share a machine's memory
+    free = SHARE * free_memory(device)
     if needed <= free:
         return
     fitting = max(0, int(n * (free - tokens * rows_at_once) / (needed - tokens * rows_at_once)))

@@ -1,5 +1,6 @@
 """How much memory is free, here or on a GPU."""
 
+import os
 from pathlib import Path
 
 import psutil
@@ -11,11 +12,17 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", 
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device; for the CPU, what this process may still use: containers and schedulers set limits."""
+    """Bytes that this process may still use on a device.
+
+    On a GPU with what PyTorch holds there and does not use. Of this machine's memory what limits of containers and schedulers leave,
+    in equal parts where torchrun has started several processes here.
+    """
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
     limits = [_below_limit(*files) for files in _limits()]
-    return min([psutil.virtual_memory().available, *(free for free in limits if free is not None)])
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
+    return min([psutil.virtual_memory().available, *(free for free in limits if free is not None)]) // ranks_here
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -135,15 +135,12 @@ def test_parameters_alone_may_be_too_much(monkeypatch):
         check_memory(families_of(HeadSpec("abmilp")), few(Images()), RECIPE, CPU)
 
 
-def test_several_processes_share_images_and_memory(monkeypatch):
+def test_several_processes_share_images(monkeypatch):
     families = families_of(HeadSpec("abmilp"), n=30)
     alone = needed(families, monkeypatch)
     monkeypatch.setattr(needs, "world_size", lambda: 4)
     parts = sum(p.nbytes for p in families[0].stack.parameters.values()) * 4
     assert needed(families, monkeypatch) - parts == pytest.approx((alone - parts) / 4, rel=0.1)
-    monkeypatch.setattr(needs, "free_memory", lambda device: 0.9 * alone)  # more than each one needs, less than all
-    with pytest.raises(BeyondClsError, match="about"):
-        check_memory(families, few(Images()), RECIPE, CPU)
 
 
 def test_nothing_is_changed(mine):

@@ -49,3 +49,25 @@ def test_no_limit(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_no_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "ROOT", tmp_path)
     assert memory.free_memory(CPU) == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("started", "share"), [({"WORLD_SIZE": "4"}, 4), ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2"}, 2), ({}, 1)]
+)
+def test_processes_share_a_machine(
+    started: dict[str, str], share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _group(tmp_path, V2[0], "user/job", {**V2[1], **STATISTICS})
+    monkeypatch.setattr(memory, "ROOT", tmp_path)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    assert memory.free_memory(CPU) == 400 // share
+
+
+def test_what_torch_holds_on_a_gpu_and_does_not_use_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
+    assert memory.free_memory(torch.device("cuda", 1)) == 140
