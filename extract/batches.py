@@ -75,11 +75,15 @@ class Batches:
                     f"memory does not suffice for one image through {encoder.name}; "
                     "stop what else uses it, or give --amp bf16, fewer --blocks, or another --device"
                 ) from error
-        self.size = len(images) // 2  # outside of `except`, whose traceback holds on to the memory
-        if encoder.device.type == "cuda":
+        self.halve(len(images))  # outside of `except`, whose traceback holds on to the memory
+        return None
+
+    def halve(self, n: int | None = None) -> None:
+        """Go on with half of the batch of `n` images for which memory did not suffice, or of the present size."""
+        self.size = max(1, (self.size if n is None else n) // 2)
+        if self._request.encoder.device.type == "cuda":
             torch.cuda.empty_cache()
         self._warn(f"out of memory: going on with batches of {self.size}")
-        return None
 
     def _encoded(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None) -> Encoded:
         """Features of images on the device. A compiled encoder sees full batches alone: for each size it is compiled again."""

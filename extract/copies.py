@@ -9,6 +9,7 @@ from torch import Tensor
 from extract.buffers import Buffers
 from extract.stages import COPYING_BACK, ENCODING, Course
 from extract.streams import Event, Streams
+from store.loading.memory import is_out_of_memory
 
 Key = TypeVar("Key")
 
@@ -21,9 +22,11 @@ class Copies:
     Args:
         streams: of the GPU where features are computed.
         course: what the thread that computes does.
+        on_memory: called where the device has too little memory to convert features, before it is tried once more.
     """
 
-    def __init__(self, streams: Streams | None, course: Course):
+    def __init__(self, streams: Streams | None, course: Course, on_memory: Callable[[], None] = lambda: None):
+        self._on_memory = on_memory
         self._streams, self._course, self._of_thread = streams, course, Course()
         self._thread = ThreadPoolExecutor(1, "beyondcls-copies") if streams is not None else None
         self._buffers = Buffers(streams.allocate) if streams is not None else None
@@ -81,21 +84,36 @@ class Copies:
         keep: Callable[[Key, Tensor], None],
     ) -> None:
         assert self._streams is not None
-        assert self._buffers is not None
         with self._of_thread.doing(ENCODING):
             computed.synchronize()
         if began is not None:
             self._course.computed(self._streams.seconds(began, computed))
         with self._of_thread.doing(COPYING_BACK):
-            copies = []
-            with self._streams.behind(computed):
-                for key, values in convert():
-                    buffer = self._buffers.take(len(values), values.shape[1:], values.dtype)
-                    self._streams.copy_out(values, buffer[: len(values)])
-                    copies.append((key, buffer[: len(values)], buffer))
-                    del values  # the same stream may use its memory again, after this copy
-                copied = self._streams.copied_out()
-            copied.synchronize()
-            for key, landed, buffer in copies:
-                keep(key, landed)
+            try:
+                copies = self._copied(computed, convert)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                copies = None
+            if copies is None:  # outside of `except`, whose traceback holds on to the memory
+                self._on_memory()
+                copies = self._copied(computed, convert)
+            assert self._buffers is not None
+            for key, buffer, n in copies:
+                keep(key, buffer[:n])
                 self._buffers.give_back(buffer)
+
+    def _copied(self, computed: Event, convert: Callable[[], Iterable[tuple[Key, Tensor]]]) -> list[tuple[Key, Tensor, int]]:
+        """What is to be kept, by key, in buffers of main memory, and how many rows of each."""
+        assert self._streams is not None
+        assert self._buffers is not None
+        copies = []
+        with self._streams.behind(computed):
+            for key, values in convert():
+                buffer = self._buffers.take(len(values), values.shape[1:], values.dtype)
+                self._streams.copy_out(values, buffer[: len(values)])
+                copies.append((key, buffer, len(values)))
+                del values  # the same stream may use its memory again, after this copy
+            copied = self._streams.copied_out()
+        copied.synchronize()
+        return copies

@@ -50,7 +50,7 @@ class Units:
         shape = encoder.config["input_size"]
         self._decoding = Decoding(request.images, encoder.views, decoders, shape, self._buffers, course)
         self._batches = Batches(request, settings.batch_size, settings.warn, streams, course)
-        self._copies = Copies(streams, course)
+        self._copies = Copies(streams, course, self._batches.halve)
         self._has_warned = False  # of images that are not upright
         # Of features, used again: one set is written, one filled, and beside a GPU one waits for its last copies.
         self._memory: deque[Arrays] = deque({} for _ in range(2 if streams is None else 3))

@@ -14,8 +14,8 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", 
 def free_memory(device: torch.device) -> int:
     """Bytes that this process may still use on a device.
 
-    On a GPU with what PyTorch holds there and does not use. Of this machine's memory what limits of containers and schedulers leave,
-    in equal parts where torchrun has started several processes here.
+    On a GPU with what PyTorch holds there and does not use; of this machine's memory what limits of containers and schedulers
+    leave, in equal parts where torchrun has started several processes here.
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -64,6 +64,27 @@ def test_an_error_is_raised_with_the_next_features_or_at_the_end() -> None:
     assert not kept
 
 
+def test_memory_that_does_not_suffice_to_convert() -> None:
+    """It is freed, and tried once more."""
+    said, kept, n_fails = [], [], 1
+
+    def converted() -> Iterator[tuple[int, Tensor]]:
+        yield from numbers(1)()
+        if len(said) < n_fails:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        yield from numbers(2)()
+
+    copies = Copies(LateStreams(), Course(), lambda: said.append("freed"))
+    copies.run(converted, lambda key, value: kept.append((key, value.item())))
+    copies.wait()
+    assert kept == [(1, 1), (2, 2)]
+    assert said == ["freed"]
+    n_fails = 9
+    copies.run(converted, lambda key, value: kept.append((key, value.item())))
+    with pytest.raises(torch.OutOfMemoryError):
+        copies.wait()
+
+
 def test_waiting_for_the_device_counts_as_encoding() -> None:
     class Slow(LateStreams):
         def mark(self) -> LateEvent:
