@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,7 +166,8 @@ def tests(device: torch.device, quick: bool, findings: Findings) -> None:
     import pytest  # that it is missing is to be said by name
 
     marked = marked_files()
-    command = [sys.executable, "-m", pytest.__name__, "-m", "gpu", "-q", "-rsfE", "-p", "no:cacheprovider", *marked]
+    at_once = ["-n", "4"] if find_spec("xdist") else []  # most of their time goes into compiling kernels
+    command = [sys.executable, "-m", pytest.__name__, "-m", "gpu", "-q", "-rsfE", "-p", "no:cacheprovider", *at_once, *marked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
     reasons = [f"- {line.split(' ', 1)[1]}" for line in lines if line.startswith("SKIPPED")]
