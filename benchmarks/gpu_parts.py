@@ -166,7 +166,7 @@ def tests(device: torch.device, quick: bool, findings: Findings) -> None:
     import pytest  # that it is missing is to be said by name
 
     marked = marked_files()
-    at_once = ["-n", "4"] if find_spec("xdist") else []  # most of their time goes into compiling kernels
+    at_once = ["-n", "4"] if find_spec("xdist") and not quick else []  # most of their time goes into compiling kernels
     command = [sys.executable, "-m", pytest.__name__, "-m", "gpu", "-q", "-rsfE", "-p", "no:cacheprovider", *at_once, *marked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
