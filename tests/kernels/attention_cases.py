@@ -2,7 +2,7 @@
 
 import triton
 
-from extract.attention.fused import tiles_of
+from extract.attention.fused import Tiles, tiles_of
 from extract.attention.kernel import attention_kernel
 from tests.kernels.compiling import Case
 
@@ -28,10 +28,10 @@ def cases() -> list[Case]:
     return [case(*kind) for kind in KINDS]
 
 
-def case(dtype: str, width: int, has_bias: bool) -> Case:
-    """The kernel as it is launched for such queries, keys and values."""
+def case(dtype: str, width: int, has_bias: bool, tiles: Tiles | None = None, target: int = 80) -> Case:
+    """The kernel as it is launched for such queries, keys and values; or with other tiles."""
     padded = triton.next_power_of_2(width)
-    tiles = tiles_of(dtype == "float32", padded)
+    tiles = tiles or tiles_of(dtype == "float32", padded)
     pointers = dict.fromkeys((*NAMES, "out"), f"*{TRITON[dtype]}") | dict.fromkeys(("bias", "sums", "row_logits"), "*fp32")
     constants = {
         **dict.fromkeys((f"{name}_channel" for name in NAMES), 1),
