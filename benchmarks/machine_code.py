@@ -3,12 +3,12 @@
     python -m benchmarks.machine_code [--quick] [--candidates]
 
 Compiles the kernel in bfloat16 for an A100 and an H100. Of the loop over keys it counts, for each warp and tile, products of
-matrices (HMMA, or HGMMA of four warps), exponentials (MUFU.EX2) and all instructions; of a thread the registers and what is
-spilled; of a block the shared memory; and how many blocks a multiprocessor holds. `redone` is the number of products done / needed,
-and `issued` that of instructions a logit: what the loop waits for, where it waits for neither products nor memory.
-`--candidates` does so for other tiles than those of `extract.attention.fused.TILES`, which was chosen by this table: least
-`issued` among those that spill nothing and leave 12 warps or more to a multiprocessor. A GPU's times (`python -m benchmarks.gpu`)
-go before it. The last line is JSON: `redone` and `issued`, the highest of all.
+matrices (HMMA, or HGMMA of four warps), exponentials (MUFU.EX2) and all instructions; of a thread the registers and the bytes
+that are spilled; of a block the shared memory; and how many blocks a multiprocessor holds. `redone`: products done / needed.
+`issued`: instructions of a thread for each logit, which set the time where neither products nor memory do.
+`--candidates` adds other tiles than those of `extract.attention.fused.TILES`, which were chosen by this table: least `issued`
+of those that spill nothing and leave most warps to a multiprocessor. A GPU's own times (`python -m benchmarks.gpu`) go before
+it. The last line is JSON: `redone` and `issued`, the highest of all.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def row(width: int, target: int, tiles: Tiles | None) -> dict[str, float]:
     n_rows, n_columns, warps = one.constants["ROWS"], one.constants["COLUMNS"], one.options["num_warps"]
     needed = n_rows * n_columns * (one.constants["PADDED"] + one.constants["VALUE_PADDED"])
     redone = loop.multiplications * warps / needed
-    issued = 32 * loop.instructions * warps / (n_rows * n_columns)
+    issued = 32 * warps * loop.instructions / (n_rows * n_columns)
     blocks = min(
         4 * (REGISTERS // 4 // (-(-registers // 8) * 8 * 32)) // warps,
         SHARED[target] // (made.metadata.shared + 1024),

@@ -5,18 +5,20 @@ import triton
 from extract.attention.fused import Tiles, tiles_of
 from extract.attention.kernel import attention_kernel
 from tests.kernels.compiling import Case
+from tests.kernels.resources import TARGETS
 
 NAMES = ("query", "key", "value")
 STRIDES = tuple(f"{name}_{of}" for name in NAMES for of in ("image", "head", "token"))
 INTEGERS = (
     *STRIDES,
     *(f"bias_{of}" for of in ("image", "head", "row", "column")),
-    *("n_heads", "n_tokens", "n_prefix", "first_row", "second_row", "sum_stride"),
+    *("n_heads", "n_tokens", "n_prefix", "first_row", "second_row", "sum_stride", "map_stride"),
 )
 TRITON = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 # dtype, width, whether there is a bias: ViT-B and L; H; BEiT and Swin-like biases; the widest.
 KINDS = (
     ("bfloat16", 64, False),
+    ("bfloat16", 80, False),
     ("float16", 80, True),
     ("bfloat16", 128, True),
     ("float32", 64, True),
@@ -25,14 +27,15 @@ KINDS = (
 
 
 def cases() -> list[Case]:
-    return [case(*kind) for kind in KINDS]
+    """Each with the tiles of each target."""
+    return [case(*kind, target=target) for kind in KINDS for target in TARGETS]
 
 
 def case(dtype: str, width: int, has_bias: bool, tiles: Tiles | None = None, target: int = 80) -> Case:
     """The kernel as it is launched for such queries, keys and values; or with other tiles."""
     padded = triton.next_power_of_2(width)
-    tiles = tiles or tiles_of(dtype == "float32", padded)
-    pointers = dict.fromkeys((*NAMES, "out"), f"*{TRITON[dtype]}") | dict.fromkeys(("bias", "sums", "row_logits"), "*fp32")
+    tiles = tiles or tiles_of(dtype == "float32", padded, 197, has_bias, divmod(target, 10))
+    pointers = dict.fromkeys((*NAMES, "out"), f"*{TRITON[dtype]}") | dict.fromkeys(("bias", "sums", "two_rows"), "*fp32")
     constants = {
         **dict.fromkeys((f"{name}_channel" for name in NAMES), 1),
         **{"WIDTH": width, "PADDED": padded, "VALUE_WIDTH": width, "VALUE_PADDED": padded},
@@ -40,4 +43,6 @@ def case(dtype: str, width: int, has_bias: bool, tiles: Tiles | None = None, tar
     }
     types = pointers | dict.fromkeys(INTEGERS, "i32") | {"scale": "fp32"}
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return Case(f"{dtype} {width}{' bias' if has_bias else ''}", attention_kernel, types, constants, options, STRIDES)
+    return Case(
+        f"{dtype} {width}{' bias' if has_bias else ''}", attention_kernel, types, constants, options, STRIDES, (target,)
+    )

@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from extract.attention import STATISTICS, Attention, TokenLayout
+from extract.attention import STATISTICS, Attention, TokenLayout, fused
 from extract.attention import softmax as softmax_file
-from extract.attention.fused import applies_to, attend_fused, tiles_of
+from extract.attention.fused import TILES, Tiles, applies_to, attend_fused, tiles_of
 from extract.attention.softmax import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
 from store import kernels
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.fake_gpu import ON_A_FAKE_GPU
-from tests.kernels.fake import fake_cuda, placed
+from tests.kernels.fake import Launches, fake_cuda, placed
 
 pytest.importorskip("triton", reason="there are no kernels without Triton")
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, kernels are compiled for it")
@@ -96,10 +96,32 @@ def errors(case: Case) -> dict[str, float]:
 def test_all_sums_are_those_of_float64(name: str) -> None:
     """Logits of thousands are themselves rounded to a ten-thousandth in float32."""
     if name == "nothing of the first tile":
-        assert tiles_of(True, 64).columns <= 33
+        assert tiles_of(True, 64, 70, True, kernels.CAPABILITY).columns <= 33
     allowed = 1e-5 * max(1.0, CASES[name].get("sharpness", 1.0))
     wrong = {what: error for what, error in errors(CASES[name]).items() if error > allowed}
     assert not wrong
+
+
+@INTERPRETED
+@pytest.mark.parametrize("tiles", sorted({(c.tiles.rows, c.tiles.columns) for c in TILES} | {(16, 16)}), ids=str)
+def test_all_tiles_give_the_same(tiles: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tokens that fill one and more of them, and leave some."""
+    monkeypatch.setattr(fused, "tiles_of", lambda *_: Tiles(*tiles, warps=4))
+    for case in ({"n_tokens": 150, "prefix": 3}, {"n_tokens": 133, "bias": (1, 1), "masked": 0.5}):
+        assert max(errors(case).values()) < 1e-5
+
+
+def test_tiles_by_what_they_are_for() -> None:
+    def chosen(width: int, capability: tuple[int, int], n: int = 197, has_bias: bool = False) -> tuple[int, int]:
+        tiles = tiles_of(False, width, n, has_bias, capability)
+        assert tiles.warps * 16 == tiles.rows  # more would do the same again
+        return tiles.rows, tiles.columns
+
+    assert chosen(64, (8, 0)) == (64, 32)
+    assert chosen(64, (9, 0)) == chosen(32, (10, 0)) == (64, 64)
+    assert chosen(128, (8, 6)) == chosen(128, (9, 0), has_bias=True) == (128, 32)
+    assert chosen(128, (9, 0)) == (128, 64)
+    assert chosen(128, (9, 0), n=50) == (64, 32)
 
 
 @INTERPRETED
@@ -120,7 +142,7 @@ class TestWhatWouldBeSeen:
 
     def test_keys_beyond_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = self.broken(monkeypatch, "below_all", "unmasked", "several tiles")
-        assert {"vectors", "cls_self", "patch_patch_entropy"} <= seen
+        assert {"vectors", "cls_self"} <= seen
 
 
 @INTERPRETED
@@ -146,13 +168,16 @@ def test_a_row_that_sees_nothing_has_no_distribution() -> None:
 
 
 @INTERPRETED
-def test_nan_is_not_hidden() -> None:
+@pytest.mark.parametrize("bias", [None, (1, 1)])
+@pytest.mark.parametrize("token", [0, 20, 35])  # [cls], a patch of a whole tile, and one of the rest
+def test_nan_is_not_hidden(token: int, bias: tuple[int, int] | None) -> None:
     """The store refuses it, and says that weights or input are broken."""
-    layout, (query, key, value), _ = drawn(40)
+    layout, (query, key, value), added = drawn(40, bias=bias)
     key = key.clone()
-    key[:, :, 35, 0] = torch.nan
-    out, attention = by_kernel(layout, [query, key, value], None)
-    for values in (out, attention.z, attention.patch_entropy, *attention.maps().values()):
+    key[:, :, token, 0] = torch.nan
+    out, attention = by_kernel(layout, [query, key, value], added)
+    sums = (attention.z, *([attention.patch_entropy] if token else [attention.to_cls]))
+    for values in (out, *sums, *attention.maps().values()):
         assert values.isnan().any(-1).all()
 
 
@@ -161,6 +186,15 @@ def test_no_images() -> None:
     layout, tensors, _ = drawn(20)
     out, attention = by_kernel(layout, [x[:0] for x in tensors], None)
     assert (out.shape, attention.z.shape) == ((0, 2, 20, 16), (0, 2, 20))
+
+
+def test_it_is_launched_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, which with `--device cuda:1` is another."""
+    launches = Launches(monkeypatch)
+    monkeypatch.setattr("extract.attention.kernel.attention_kernel", launches)
+    layout, tensors, _ = drawn(20)
+    by_kernel(layout, tensors, None)
+    assert [one is not None and one.shape for one in launches.guarded_by] == [tensors[0].shape]
 
 
 def test_what_it_is_not_for() -> None:
