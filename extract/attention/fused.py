@@ -1,4 +1,4 @@
-"""Attention with its sums from one kernel, which writes no logits: where it applies, and how it is launched."""
+"""Attention with its sums from one kernel, which writes no logits, and norms from another: where they apply, and launching."""
 
 import functools
 import math
@@ -161,3 +161,37 @@ def _empty(query: Tensor, value: Tensor, n_prefix: int) -> tuple[Tensor, Tensor,
         in_float32((len(SUMS), n_images, n_heads, n_tokens)),
         in_float32((2, n_images, n_heads, n_tokens - n_prefix)),
     )
+
+
+def norms_of(
+    residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"]
+) -> tuple[Float[Tensor, "B N 1"], Float[Tensor, "B N 1"]] | None:
+    """Norms of tokens, in float32, each read once; None where there is no kernel, or the compiler makes one."""
+    takes = residual.ndim == 3 and residual.shape == branch.shape and {residual.dtype, branch.dtype} <= set(DTYPES)
+    if torch.compiler.is_compiling() or not takes or not kernels.apply_to(branch):
+        return None
+    of_residual, of_branch = torch.ops.beyondcls.norms(residual, branch)[..., None]
+    return of_residual, of_branch
+
+
+@torch.library.custom_op("beyondcls::norms", mutates_args=())
+def _norms(residual: Tensor, branch: Tensor) -> Tensor:
+    """What `norms_kernel` writes, [2, B, N]."""
+    from triton import next_power_of_2
+
+    from extract.attention.kernel import norms_kernel
+
+    n_images, n_tokens, n_channels = residual.shape
+    norms = residual.new_empty(2, n_images, n_tokens, dtype=torch.float32)
+    if norms.numel():
+        strides = (*residual.stride(), *branch.stride())
+        with torch.cuda.device_of(residual):
+            norms_kernel[(n_images * n_tokens,)](
+                residual, branch, norms, *strides, n_tokens, n_channels, norms.stride(0), next_power_of_2(n_channels)
+            )
+    return norms
+
+
+@_norms.register_fake
+def _(residual: Tensor, branch: Tensor) -> Tensor:
+    return residual.new_empty(2, *residual.shape[:2], dtype=torch.float32)

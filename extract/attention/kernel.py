@@ -166,3 +166,22 @@ def attention_kernel(
                     logits += tl.load(bias + row * bias_row + columns * bias_column, mask=columns < n_tokens, other=0.0)
                 at_map = two_rows + i * map_stride + pair * (n_tokens - n_prefix) + columns - n_prefix
                 tl.store(at_map, tl.exp2(limited(logits - m)), mask=columns < n_tokens)
+
+
+@triton.jit
+def norms_kernel(
+    residual, branch, norms,
+    residual_image, residual_token, residual_channel, branch_image, branch_token, branch_channel,
+    n_tokens, n_channels, norm_stride, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Norms of one token of residual and branch, [B, N, D] of any strides: [2, B, N], `norm_stride` apart."""
+    row = tl.program_id(0).to(tl.int64)
+    image, token = row // n_tokens, row % n_tokens
+    channels = tl.arange(0, PADDED)
+    is_channel = channels < n_channels
+    residual += image * residual_image + token * residual_token
+    branch += image * branch_image + token * branch_token
+    x = tl.load(residual + channels * residual_channel, mask=is_channel, other=0.0).to(tl.float32)
+    y = tl.load(branch + channels * branch_channel, mask=is_channel, other=0.0).to(tl.float32)
+    tl.store(norms + row, tl.sqrt(tl.sum(x * x, 0)))
+    tl.store(norms + norm_stride + row, tl.sqrt(tl.sum(y * y, 0)))

@@ -13,6 +13,7 @@ from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, watched
+from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
 from extract.drop_path import check_branches, draw_factors, dropped
 from extract.encoders.not_plain import INSTEAD, check_plain
@@ -252,6 +253,7 @@ class Encoder:
         n_tokens_of: dict[int, int] = {}  # by block
         attention_statistics = [name for name in statistics if name in STATISTICS]
         block_statistics = [name for name in statistics if name in PER_BLOCK]
+        of_norms = {name for name in block_statistics if facts_of(name).of_norms}
 
         def on_tokens(index: int, x: Any) -> None:
             x = x if isinstance(x, Tensor) else x[0]
@@ -269,8 +271,10 @@ class Encoder:
                 out.maps |= {f"{row}/block{index}": values for row, values in attention.maps().items()}
 
         def on_branch(residual: Tensor, branch: Tensor) -> None:
+            norms = norms_of(residual, branch) if of_norms else None
             for name in block_statistics:
-                collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
+                both = (residual.float(), branch.float()) if norms is None or name not in of_norms else norms
+                collected[name].append(PER_BLOCK[name](*both, self.layout))
 
         modules: Any = self.model.blocks
         hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: on_tokens(b, x)) for b in {*blocks, *vectors}]

@@ -3,7 +3,7 @@
 import triton
 
 from extract.attention.fused import Tiles, tiles_of
-from extract.attention.kernel import attention_kernel
+from extract.attention.kernel import attention_kernel, norms_kernel
 from tests.kernels.compiling import Case
 from tests.kernels.resources import TARGETS
 
@@ -14,6 +14,7 @@ INTEGERS = (
     *(f"bias_{of}" for of in ("image", "head", "row", "column")),
     *("n_heads", "n_tokens", "n_prefix", "first_row", "second_row", "sum_stride", "map_stride"),
 )
+NORM_INTEGERS = ("n_tokens", "n_channels", "norm_stride")
 TRITON = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 # dtype, width, whether there is a bias: ViT-B and L; H; BEiT and Swin-like biases; the widest.
 KINDS = (
@@ -28,7 +29,11 @@ KINDS = (
 
 def cases() -> list[Case]:
     """Each with the tiles of each target."""
-    return [case(*kind, target=target) for kind in KINDS for target in TARGETS]
+    strides = dict.fromkeys(("residual_image", "residual_token", "branch_image", "branch_token", *NORM_INTEGERS), "i32")
+    types = {"residual": "*fp32", "branch": "*bf16", "norms": "*fp32"} | strides
+    constants = {"residual_channel": 1, "branch_channel": 1, "PADDED": 2048}
+    norms = Case("norms, ViT-H", norms_kernel, types, constants, divisible=tuple(strides))
+    return [norms, *(case(*kind, target=target) for kind in KINDS for target in TARGETS)]
 
 
 def case(dtype: str, width: int, has_bias: bool, tiles: Tiles | None = None, target: int = 80) -> Case:

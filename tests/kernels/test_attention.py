@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from extract.attention import STATISTICS, Attention, TokenLayout, fused
+from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, fused
 from extract.attention import softmax as softmax_file
-from extract.attention.fused import TILES, Tiles, applies_to, attend_fused, tiles_of
+from extract.attention.fused import TILES, Tiles, applies_to, attend_fused, norms_of, tiles_of
 from extract.attention.softmax import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
+from extract.encoders import encoder as encoder_file
 from store import kernels
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.fake_gpu import ON_A_FAKE_GPU
@@ -188,13 +189,47 @@ def test_no_images() -> None:
     assert (out.shape, attention.z.shape) == ((0, 2, 20, 16), (0, 2, 20))
 
 
-def test_it_is_launched_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@INTERPRETED
+@pytest.mark.parametrize("shape", [(2, 5, 24), (1, 3, 64), (0, 3, 8)], ids=str)
+def test_norms_are_those_of_float64(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a residual that is not contiguous, and statistics of norms alone are those of tokens."""
+    monkeypatch.setattr(kernels, "apply_to", lambda _: True)
+    generator = torch.Generator().manual_seed(0)
+    residual = torch.randn(*shape[:2], 2 * shape[2], generator=generator)[..., ::2]
+    branch = torch.randn(shape, generator=generator).half()
+    norms = norms_of(residual, branch)
+    assert norms is not None
+    for ours, tokens in zip(norms, (residual, branch), strict=True):
+        torch.testing.assert_close(ours, tokens.double().norm(dim=-1, keepdim=True).float(), rtol=1e-6, atol=0)
+    for name in ("cls_norm_ratio", "patch_norm_ratio"):
+        of_tokens = PER_BLOCK[name](residual.double(), branch.double(), TokenLayout(True, 1)).float()
+        assert facts_of(name).of_norms
+        torch.testing.assert_close(PER_BLOCK[name](*norms, TokenLayout(True, 1)), of_tokens, rtol=1e-6, atol=0)
+
+
+@INTERPRETED
+def test_an_encoder_reads_tokens_once_for_both_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, names = tiny_encoder(), ["cls_norm_ratio", "patch_norm_ratio"]
+    images = torch.rand(2, *encoder.config["input_size"], generator=torch.Generator().manual_seed(0))
+    expected = encoder(images, [0], names).statistics
+    monkeypatch.setattr(kernels, "apply_to", lambda _: True)
+    calls: list[torch.Size] = []
+    monkeypatch.setattr(encoder_file, "norms_of", lambda x, y: (calls.append(x.shape), norms_of(x, y))[1])
+    given = encoder(images, [0], names).statistics
+    assert len(calls) == encoder.n_blocks
+    for name in names:
+        torch.testing.assert_close(given[name], expected[name], rtol=1e-5, atol=0)
+
+
+def test_they_are_launched_where_their_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton launches on the current device, which with `--device cuda:1` is another."""
     launches = Launches(monkeypatch)
     monkeypatch.setattr("extract.attention.kernel.attention_kernel", launches)
     layout, tensors, _ = drawn(20)
     by_kernel(layout, tensors, None)
-    assert [one is not None and one.shape for one in launches.guarded_by] == [tensors[0].shape]
+    monkeypatch.setattr("extract.attention.kernel.norms_kernel", launches)
+    torch.ops.beyondcls.norms(tensors[0][0], tensors[0][0])
+    assert [one is not None and one.shape for one in launches.guarded_by] == [tensors[0].shape, tensors[0].shape[1:]]
 
 
 def test_what_it_is_not_for() -> None:
