@@ -27,7 +27,8 @@ class Declared:
         of_cls: only encoders with [cls] can have it.
         of_all_tokens: it is a share of all that a token gives, so that attention to registers lowers it.
         spatial: it depends on where patches are; for others their order does not matter.
-        of_norms: of a block it needs the norms of tokens alone, and may be given these as tokens of one channel.
+        of_norms: of a block it needs the norms of tokens alone; it is given these as tokens of one channel, [B, N, 1], with
+            several blocks of an image as so many images.
     """
 
     title: str

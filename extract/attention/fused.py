@@ -163,15 +163,12 @@ def _empty(query: Tensor, value: Tensor, n_prefix: int) -> tuple[Tensor, Tensor,
     )
 
 
-def norms_of(
-    residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"]
-) -> tuple[Float[Tensor, "B N 1"], Float[Tensor, "B N 1"]] | None:
-    """Norms of tokens, in float32, each read once; None where there is no kernel, or the compiler makes one."""
+def norms_of(residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"]) -> Float[Tensor, "2 B N"]:
+    """Norms of tokens, in float32; by a kernel, which reads each once, except where there is none or the compiler makes one."""
     takes = residual.ndim == 3 and residual.shape == branch.shape and {residual.dtype, branch.dtype} <= set(DTYPES)
-    if torch.compiler.is_compiling() or not takes or not kernels.apply_to(branch):
-        return None
-    of_residual, of_branch = torch.ops.beyondcls.norms(residual, branch)[..., None]
-    return of_residual, of_branch
+    if takes and not torch.compiler.is_compiling() and kernels.apply_to(branch):
+        return torch.ops.beyondcls.norms(residual, branch)
+    return torch.stack([tokens.float().norm(dim=-1) for tokens in (residual, branch)])
 
 
 @torch.library.custom_op("beyondcls::norms", mutates_args=())
