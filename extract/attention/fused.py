@@ -43,7 +43,10 @@ class Choice:
 
 # The first that applies. `python -m benchmarks.machine_code --candidates` prints what these and others come to.
 TILES = (
-    # Three products in TF32 of two parts each fill the registers; more rows or columns spill them.
+    # Three products in TF32 of two parts each fill the registers: tiles are small, and where a bias or width leaves no room,
+    # more warps share the registers of a tile, and products are done again.
+    Choice(Tiles(64, 16, warps=4), capability=(9, 0), width=64, in_float32=True, bias=False),
+    Choice(Tiles(32, 32, warps=2), width=64, in_float32=True, bias=False),
     Choice(Tiles(32, 32, warps=8), in_float32=True),
     # Of the tiles that leave 168 registers to a thread, so that three blocks share a multiprocessor, those with least
     # instructions for each logit.

@@ -22,6 +22,7 @@ KINDS = (
     ("bfloat16", 80, False),
     ("float16", 80, True),
     ("bfloat16", 128, True),
+    ("float32", 64, False),
     ("float32", 64, True),
     ("float32", 128, False),
 )
