@@ -130,6 +130,9 @@ def is_one_number_per_image_of_the_tokens_that_it_declares(case: Case) -> None:
         order = torch.cat([torch.arange(prefix), prefix + torch.arange(T).flip(0)])
         moved = PER_BLOCK[case.name](residual[:, order], branch[:, order], case.layout)
         expect_close(moved, value, "spatial is False, and the order of patches matters")
+    if facts_of(case.name).of_norms:
+        alone = PER_BLOCK[case.name](residual.norm(dim=-1, keepdim=True), branch.norm(dim=-1, keepdim=True), case.layout)
+        expect_close(alone, value, "of_norms is True, and more than norms counts")
 
 
 ATTENTION_CHECKS = (

@@ -12,6 +12,7 @@ from extract.attention.layout import TokenLayout
     "ratio of norms, without bound",
     highest=infinity,
     of_cls=True,
+    of_norms=True,
 )
 def cls_norm_ratio(residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout) -> Float[Tensor, "B"]:
     """|y| / |x| of [cls], with x what enters the block and y what its attention puts out; 0…infinity.

@@ -27,6 +27,8 @@ class Declared:
         of_cls: only encoders with [cls] can have it.
         of_all_tokens: it is a share of all that a token gives, so that attention to registers lowers it.
         spatial: it depends on where patches are; for others their order does not matter.
+        of_norms: of a block it needs the norms of tokens alone; it is given these as tokens of one channel, [B, N, 1], with
+            several blocks of an image as so many images.
     """
 
     title: str
@@ -36,6 +38,7 @@ class Declared:
     of_cls: bool = False
     of_all_tokens: bool = False
     spatial: bool = False
+    of_norms: bool = False
 
     @property
     def is_bounded(self) -> bool:
@@ -51,11 +54,12 @@ def declares(
     of_cls: bool = False,
     of_all_tokens: bool = False,
     spatial: bool = False,
+    of_norms: bool = False,
 ) -> Callable[[F], F]:
     """Declare the facts about a statistic; see `Declared`."""
 
     def decorate(statistic: F) -> F:
-        statistic.__dict__["declared"] = Declared(title, unit, highest, uniform, of_cls, of_all_tokens, spatial)
+        statistic.__dict__["declared"] = Declared(title, unit, highest, uniform, of_cls, of_all_tokens, spatial, of_norms)
         return statistic
 
     return decorate

@@ -1,5 +1,7 @@
-"""Attention with its sums from one kernel, which writes no logits: where it applies, and how it is launched."""
+"""Attention with its sums from one kernel, which writes no logits, and norms from another: where they apply, and launching."""
 
+import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from extract.attention.attention import Attention, centre
 from extract.attention.layout import TokenLayout
+from store import kernels
 
 WIDEST = 128  # channels of an attention head
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -15,24 +18,65 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True)
 class Tiles:
-    """How the work is cut: rows and columns of a tile of logits; warps and stages of a block of threads."""
+    """How the work is cut: rows and columns of a tile of logits; warps and stages of a block of threads.
+
+    All warps lie along the rows, as e is a factor of the next product: each takes 16 rows, or does again what another does.
+    """
 
     rows: int
     columns: int
-    warps: int = 8
+    warps: int
     stages: int = 2
 
 
-def tiles_of(in_float32: bool, width: int) -> Tiles:
-    """What spills no registers, or hardly any, on the GPUs for which tests compile it.
+@dataclass(frozen=True)
+class Choice:
+    """Tiles, and what they are for: the least capability of a GPU; most channels, tokens; float32; a bias, or none."""
+
+    tiles: Tiles
+    capability: tuple[int, int] = kernels.CAPABILITY
+    width: int = WIDEST
+    n_tokens: float = math.inf
+    in_float32: bool = False
+    bias: bool = True
+
+
+# The first that applies. `python -m benchmarks.machine_code --candidates` prints what these and others come to.
+TILES = (
+    # Three products in TF32 of two parts each fill the registers: tiles are small, and where a bias or width leaves no room,
+    # more warps share the registers of a tile, and products are done again.
+    Choice(Tiles(64, 16, warps=4), capability=(9, 0), width=64, in_float32=True, bias=False),
+    Choice(Tiles(32, 32, warps=2), width=64, in_float32=True, bias=False),
+    Choice(Tiles(32, 32, warps=8), in_float32=True),
+    # Of the tiles that leave 168 registers to a thread, so that three blocks share a multiprocessor, those with least
+    # instructions for each logit.
+    Choice(Tiles(64, 64, warps=4), capability=(9, 0), width=64),
+    Choice(Tiles(64, 32, warps=4), width=64),
+    # 128 rows would be half empty.
+    Choice(Tiles(64, 32, warps=4), capability=(9, 0), n_tokens=64, bias=False),
+    # One block of 8 warps, as two of 4 would spill; a third stage hides what other blocks cannot. With a bias a few bytes are
+    # spilled, outside the loop.
+    Choice(Tiles(128, 64, warps=8), capability=(9, 0), bias=False),
+    Choice(Tiles(128, 32, warps=8, stages=3)),
+)
+
+
+def tiles_of(in_float32: bool, width: int, n_tokens: int, has_bias: bool, capability: tuple[int, int]) -> Tiles:
+    """The first of TILES for these attention heads on such a GPU.
 
     Args:
         in_float32: queries and keys are.
         width: of queries or values, the wider, padded.
     """
-    if in_float32:
-        return Tiles(32, 32)
-    return Tiles(64, 64, stages=3) if width <= 64 else Tiles(64, 32)
+    return next(
+        one.tiles
+        for one in TILES
+        if one.in_float32 == in_float32
+        and width <= one.width
+        and n_tokens <= one.n_tokens
+        and (one.bias or not has_bias)
+        and capability >= one.capability
+    )
 
 
 SUMS = ("m", "z", "to_patches", "products", "to_itself", "to_cls")
@@ -56,19 +100,16 @@ def attend_fused(
 
     Args:
         bias: added to logits, in units of ln 2; b and h are 1 or as many as of the queries.
-        scale: of the logits, with log2 e.
+        scale: of the logits, with log2 e; above 0.
     """
+    assert scale > 0, "the kernel looks for the largest products, which are the largest logits then"
     first = layout.n_prefix
     rows = {"cls": 0} if layout.has_cls else {}
     rows["centre"] = first + centre(query.shape[2] - first, layout.grid)
     asked = list(rows.values())
-    out, sums, logits = torch.ops.beyondcls.attend(query, key, value, bias, first, asked[0], asked[-1], scale)
-    m, z, to_patches, products, to_itself, to_cls = sums
-    # As few numbers as these cost nothing.
-    of_rows = {
-        name: torch.exp2((logits[i, ..., first:] - m[..., row, None]).clamp(min=-1e4))
-        for i, (name, row) in enumerate(rows.items())
-    }
+    out, sums, two_rows = torch.ops.beyondcls.attend(query, key, value, bias, first, asked[0], asked[-1], scale)
+    _, z, to_patches, products, to_itself, to_cls = sums
+    of_rows = dict(zip(rows, two_rows, strict=False))
     return out.transpose(1, 2), Attention(layout, z, to_patches, to_itself, to_cls, products, of_rows)
 
 
@@ -83,35 +124,74 @@ def _attend(
     second_row: int,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `attention_kernel` writes: [B, N, H, e], [6, B, H, N] and [2, B, H, N]."""
+    """What `attention_kernel` writes: [B, N, H, e], [6, B, H, N] and [2, B, H, T]."""
     from triton import cdiv, next_power_of_2
 
     from extract.attention.kernel import attention_kernel
 
     n_images, n_heads, n_tokens, width = query.shape
-    out, sums, row_logits = made = _empty(query, value)
+    out, sums, two_rows = made = _empty(query, value, n_prefix)
     if not out.numel():
         return made
     padded, value_padded = (max(16, next_power_of_2(n)) for n in (width, value.shape[-1]))
-    tiles = tiles_of(query.dtype == torch.float32, max(padded, value_padded))
+    capability = torch.cuda.get_device_capability(query.device) if query.is_cuda else kernels.CAPABILITY
+    tiles = tiles_of(query.dtype == torch.float32, max(padded, value_padded), n_tokens, bias is not None, capability)
     added = query if bias is None else bias.expand(n_images, n_heads, n_tokens, n_tokens)
-    attention_kernel[(cdiv(n_tokens, tiles.rows) * n_images * n_heads,)](
-        query, key, value, added, out, sums, row_logits,
-        *query.stride(), *key.stride(), *value.stride(), *added.stride(),
-        n_heads, n_tokens, n_prefix, first_row, second_row, scale, sums.stride(0),
-        width, padded, value.shape[-1], value_padded, bias is not None, "tf32x3", tiles.rows, tiles.columns,
-        num_warps=tiles.warps, num_stages=tiles.stages,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):  # Triton launches on the current device
+        attention_kernel[(cdiv(n_tokens, tiles.rows) * n_images * n_heads,)](
+            query, key, value, added, out, sums, two_rows,
+            *query.stride(), *key.stride(), *value.stride(), *added.stride(),
+            n_heads, n_tokens, n_prefix, first_row, second_row, scale, sums.stride(0), two_rows.stride(0),
+            width, padded, value.shape[-1], value_padded, bias is not None, "tf32x3", tiles.rows, tiles.columns,
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
     return made
 
 
 @_attend.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(query, value)
+def _(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, n_prefix: int, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(query, value, n_prefix)
 
 
-def _empty(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _empty(query: Tensor, value: Tensor, n_prefix: int) -> tuple[Tensor, Tensor, Tensor]:
     n_images, n_heads, n_tokens, _ = query.shape
-    per_row = (n_images, n_heads, n_tokens)
     out = value.new_empty(n_images, n_tokens, n_heads, value.shape[-1])
-    return out, query.new_empty(len(SUMS), *per_row, dtype=torch.float32), query.new_empty(2, *per_row, dtype=torch.float32)
+    in_float32 = functools.partial(query.new_empty, dtype=torch.float32)
+    return (
+        out,
+        in_float32((len(SUMS), n_images, n_heads, n_tokens)),
+        in_float32((2, n_images, n_heads, n_tokens - n_prefix)),
+    )
+
+
+def norms_of(residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"]) -> Float[Tensor, "2 B N"]:
+    """Norms of tokens, in float32; by a kernel, which reads each once, except where there is none or the compiler makes one."""
+    takes = residual.ndim == 3 and residual.shape == branch.shape and {residual.dtype, branch.dtype} <= set(DTYPES)
+    if takes and not torch.compiler.is_compiling() and kernels.apply_to(branch):
+        return torch.ops.beyondcls.norms(residual, branch)
+    return torch.stack([tokens.float().norm(dim=-1) for tokens in (residual, branch)])
+
+
+@torch.library.custom_op("beyondcls::norms", mutates_args=())
+def _norms(residual: Tensor, branch: Tensor) -> Tensor:
+    """What `norms_kernel` writes, [2, B, N]."""
+    from triton import next_power_of_2
+
+    from extract.attention.kernel import norms_kernel
+
+    n_images, n_tokens, n_channels = residual.shape
+    norms = residual.new_empty(2, n_images, n_tokens, dtype=torch.float32)
+    if norms.numel():
+        strides = (*residual.stride(), *branch.stride())
+        with torch.cuda.device_of(residual):
+            norms_kernel[(n_images * n_tokens,)](
+                residual, branch, norms, *strides, n_tokens, n_channels, norms.stride(0), next_power_of_2(n_channels)
+            )
+    return norms
+
+
+@_norms.register_fake
+def _(residual: Tensor, branch: Tensor) -> Tensor:
+    return residual.new_empty(2, *residual.shape[:2], dtype=torch.float32)

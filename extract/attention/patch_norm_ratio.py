@@ -7,7 +7,9 @@ from extract.attention.declared import declares, infinity
 from extract.attention.layout import TokenLayout
 
 
-@declares("Norm of what attention adds to patches, relative to them", "ratio of norms, without bound", highest=infinity)
+@declares(
+    "Norm of what attention adds to patches, relative to them", "ratio of norms, without bound", highest=infinity, of_norms=True
+)
 def patch_norm_ratio(
     residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout
 ) -> Float[Tensor, "B"]:

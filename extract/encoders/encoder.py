@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, watched
+from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
 from extract.drop_path import check_branches, draw_factors, dropped
 from extract.encoders.not_plain import INSTEAD, check_plain
@@ -251,7 +253,12 @@ class Encoder:
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
         n_tokens_of: dict[int, int] = {}  # by block
         attention_statistics = [name for name in statistics if name in STATISTICS]
+        # Of all blocks at once, as on a GPU the start of each small operation counts; those of others are given block by block.
+        own_statistics = [name for name in attention_statistics if name in STATISTICS.own]
+        attended: list[Attention] = []
+        norms: list[Tensor] = []  # [2, B, N] of a block
         block_statistics = [name for name in statistics if name in PER_BLOCK]
+        of_norms = {name for name in block_statistics if facts_of(name).of_norms}
 
         def on_tokens(index: int, x: Any) -> None:
             x = x if isinstance(x, Tensor) else x[0]
@@ -264,13 +271,19 @@ class Encoder:
 
         def on_attention(index: int, attention: Attention) -> None:
             for name in attention_statistics:
-                collected[name].append(STATISTICS[name](attention))
+                if name not in own_statistics:
+                    collected[name].append(STATISTICS[name](attention))
             if index in maps:
                 out.maps |= {f"{row}/block{index}": values for row, values in attention.maps().items()}
+            if own_statistics:
+                attended.append(replace(attention, rows={}))
 
         def on_branch(residual: Tensor, branch: Tensor) -> None:
+            if of_norms:
+                norms.append(norms_of(residual, branch))
             for name in block_statistics:
-                collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
+                if name not in of_norms:
+                    collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
 
         modules: Any = self.model.blocks
         hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: on_tokens(b, x)) for b in {*blocks, *vectors}]
@@ -296,6 +309,14 @@ class Encoder:
                 raise BeyondClsError(
                     f"{self.name} is not a plain ViT: block {block} has {n_of_block} tokens, the output {n_tokens}; {INSTEAD}"
                 )
+        for _, alike in groupby(attended, lambda attention: attention.z.shape):
+            together = Attention.concatenate(parts := list(alike))
+            for name in own_statistics:
+                collected[name] += STATISTICS[name](together).chunk(len(parts))
+        for _, equal in groupby(norms, lambda norm: norm.shape):
+            residuals, branches = torch.cat(pairs := list(equal), 1)[..., None]
+            for name in of_norms:
+                collected[name] += PER_BLOCK[name](residuals, branches, self.layout).chunk(len(pairs))
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
         return out
 

@@ -11,7 +11,7 @@ import torch
 import beyondcls.testing
 from beyondcls.testing import check_aggregator, check_dataset, check_encoder, check_metric, check_statistic
 from beyondcls.testing.checking import CHECKED
-from extract.attention.declared import declares
+from extract.attention.declared import declares, infinity
 from extract.datasets import DATASETS
 from extract.datasets.form import Plain
 from extract.encoders.wrapped import wrap
@@ -68,6 +68,11 @@ def not_uniform(attention):
     return attention.to_itself[..., 0] / attention.z[..., 0]
 
 
+@declares("A mean that is said to be a norm", "a mean", highest=infinity, of_norms=True)
+def not_of_norms(residual, branch, layout):
+    return residual[:, layout.n_prefix :].mean((1, 2)).abs()
+
+
 def always(logits, labels):
     return torch.ones(logits.shape[:-1], dtype=torch.bool)
 
@@ -108,6 +113,7 @@ BROKEN: list[tuple[Callable[[object], None], object, str]] = [
     (check_statistic, too_large, "stays in its range: 2.* expected 0 to 1"),
     (check_statistic, not_uniform, "has its value of uniform attention"),
     (check_statistic, lambda attention: attention.z, "declares nothing"),
+    (check_statistic, not_of_norms, "of_norms is True, and more"),
     (check_metric, always, "who says the same of every class does not: .*100%"),
     (check_metric, shaped, "many members at once are each of them: .*float64.* expected .*bool"),
     (check_encoder, make_no_vit, "no blocks were found in Sequential"),

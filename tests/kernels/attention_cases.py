@@ -2,37 +2,46 @@
 
 import triton
 
-from extract.attention.fused import tiles_of
-from extract.attention.kernel import attention_kernel
+from extract.attention.fused import Tiles, tiles_of
+from extract.attention.kernel import attention_kernel, norms_kernel
 from tests.kernels.compiling import Case
+from tests.kernels.resources import TARGETS
 
 NAMES = ("query", "key", "value")
 STRIDES = tuple(f"{name}_{of}" for name in NAMES for of in ("image", "head", "token"))
 INTEGERS = (
     *STRIDES,
     *(f"bias_{of}" for of in ("image", "head", "row", "column")),
-    *("n_heads", "n_tokens", "n_prefix", "first_row", "second_row", "sum_stride"),
+    *("n_heads", "n_tokens", "n_prefix", "first_row", "second_row", "sum_stride", "map_stride"),
 )
+NORM_INTEGERS = ("n_tokens", "n_channels", "norm_stride")
 TRITON = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 # dtype, width, whether there is a bias: ViT-B and L; H; BEiT and Swin-like biases; the widest.
 KINDS = (
     ("bfloat16", 64, False),
+    ("bfloat16", 80, False),
     ("float16", 80, True),
     ("bfloat16", 128, True),
+    ("float32", 64, False),
     ("float32", 64, True),
     ("float32", 128, False),
 )
 
 
 def cases() -> list[Case]:
-    return [case(*kind) for kind in KINDS]
+    """Each with the tiles of each target."""
+    strides = dict.fromkeys(("residual_image", "residual_token", "branch_image", "branch_token", *NORM_INTEGERS), "i32")
+    types = {"residual": "*fp32", "branch": "*bf16", "norms": "*fp32"} | strides
+    constants = {"residual_channel": 1, "branch_channel": 1, "PADDED": 2048}
+    norms = Case("norms, ViT-H", norms_kernel, types, constants, divisible=tuple(strides))
+    return [norms, *(case(*kind, target=target) for kind in KINDS for target in TARGETS)]
 
 
-def case(dtype: str, width: int, has_bias: bool) -> Case:
-    """The kernel as it is launched for such queries, keys and values."""
+def case(dtype: str, width: int, has_bias: bool, tiles: Tiles | None = None, target: int = 80) -> Case:
+    """The kernel as it is launched for such queries, keys and values; or with other tiles."""
     padded = triton.next_power_of_2(width)
-    tiles = tiles_of(dtype == "float32", padded)
-    pointers = dict.fromkeys((*NAMES, "out"), f"*{TRITON[dtype]}") | dict.fromkeys(("bias", "sums", "row_logits"), "*fp32")
+    tiles = tiles or tiles_of(dtype == "float32", padded, 197, has_bias, divmod(target, 10))
+    pointers = dict.fromkeys((*NAMES, "out"), f"*{TRITON[dtype]}") | dict.fromkeys(("bias", "sums", "two_rows"), "*fp32")
     constants = {
         **dict.fromkeys((f"{name}_channel" for name in NAMES), 1),
         **{"WIDTH": width, "PADDED": padded, "VALUE_WIDTH": width, "VALUE_PADDED": padded},
@@ -40,4 +49,6 @@ def case(dtype: str, width: int, has_bias: bool) -> Case:
     }
     types = pointers | dict.fromkeys(INTEGERS, "i32") | {"scale": "fp32"}
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return Case(f"{dtype} {width}{' bias' if has_bias else ''}", attention_kernel, types, constants, options, STRIDES)
+    return Case(
+        f"{dtype} {width}{' bias' if has_bias else ''}", attention_kernel, types, constants, options, STRIDES, (target,)
+    )

@@ -11,6 +11,6 @@ def without_growth(products, to_patches, growth, shrink):
 
 
 @triton.jit
-def unmasked(logits, is_key):
+def unmasked(logits, is_key, HAS_BIAS):
     """Keys beyond the last stay, with a logit of 0."""
     return logits

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with the types and constants with which it is launched; arguments as of `resources.compiled`."""
+    """A kernel with the types and constants with which it is launched on `targets`; arguments as of `resources.compiled`."""
 
     name: str
     kernel: Any
@@ -27,6 +27,7 @@ class Case:
     constants: dict[str, Any]
     options: dict[str, int] = field(default_factory=dict)
     divisible: tuple[str, ...] = ()
+    targets: tuple[int, ...] = TARGETS
 
 
 def resources_of(*modules: str) -> list[dict[tuple[str, int], Resources]]:
@@ -49,6 +50,6 @@ if __name__ == "__main__":
                 asdict(compiled(case.kernel, case.types, case.constants, target, case.divisible, **case.options)),
             )
             for case in listed
-            for target in TARGETS
+            for target in case.targets
         ]
         print(json.dumps(needs))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -36,3 +37,21 @@ def placed(encoder: Encoder, mode: FakeTensorMode) -> None:
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 part._buffers[name] = mode.from_tensor(buffer).to(CUDA)
+
+
+class Launches:
+    """In the place of kernels, which do not run: for each launch the tensor whose device was made the current one, or None."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.guarded_by: list[torch.Tensor | None] = []
+        self._current: torch.Tensor | None = None
+        monkeypatch.setattr(torch.cuda, "device_of", self._device_of)
+
+    @contextmanager
+    def _device_of(self, tensor: torch.Tensor) -> Iterator[None]:
+        self._current = tensor
+        yield
+        self._current = None
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *_, **__: self.guarded_by.append(self._current)

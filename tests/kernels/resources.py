@@ -36,7 +36,24 @@ def compiled(
     divisible: Collection[str] = (),
     **options: int,
 ) -> Resources:
-    """Compile a kernel for a GPU of capability `target` / 10.
+    """What a kernel needs on a GPU of capability `target` / 10; arguments as of `machine_code`."""
+    made = machine_code(kernel, types, constants, target, divisible, **options)
+    said = described(made, "cuobjdump", "--dump-resource-usage")
+    match = PER_THREAD.search(said)
+    assert match is not None, said
+    registers, stack, local = map(int, match.groups())
+    return Resources(registers, stack + local, made.metadata.shared)
+
+
+def machine_code(
+    kernel: Any,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    target: int,
+    divisible: Collection[str] = (),
+    **options: int,
+) -> Any:
+    """A kernel compiled for a GPU of capability `target` / 10, as Triton's `CompiledKernel`.
 
     Pointers are to multiples of 16 bytes, as those to a tensor's own memory are when the kernel is launched.
     Only where the interpreter is not in the place of the compiler: in a process without TRITON_INTERPRET.
@@ -49,7 +66,6 @@ def compiled(
     """
     from triton import compile as compile_kernel
     from triton.backends.compiler import GPUTarget
-    from triton.backends.nvidia import __file__ as backend
     from triton.compiler import ASTSource
 
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
@@ -57,13 +73,15 @@ def compiled(
     aligned = (name in divisible or types.get(name, "").startswith("*") for name in kernel.arg_names)
     hints = {(i,): [["tt.divisibility", 16]] for i, is_aligned in enumerate(aligned) if is_aligned}
     source = ASTSource(kernel, signature, positions, hints)
-    made = compile_kernel(source, target=GPUTarget("cuda", target, 32), options=options)
+    return compile_kernel(source, target=GPUTarget("cuda", target, 32), options=options)
+
+
+def described(made: Any, tool: str, flag: str) -> str:
+    """What a tool that comes with Triton says of the machine code of a compiled kernel."""
+    from triton.backends.nvidia import __file__ as backend
+
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(made.asm["cubin"])
-        command = [str(Path(backend).parent / "bin/cuobjdump"), "--dump-resource-usage", str(cubin)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    match = PER_THREAD.search(said)
-    assert match is not None, said
-    registers, stack, local = map(int, match.groups())
-    return Resources(registers, stack + local, made.metadata.shared)
+        command = [str(Path(backend).parent / "bin" / tool), flag, str(cubin)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from extract.attention import STATISTICS, Attention, TokenLayout
+from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, fused
 from extract.attention import softmax as softmax_file
-from extract.attention.fused import applies_to, attend_fused, tiles_of
+from extract.attention.fused import TILES, Tiles, applies_to, attend_fused, norms_of, tiles_of
 from extract.attention.softmax import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
+from extract.encoders import encoder as encoder_file
 from store import kernels
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.fake_gpu import ON_A_FAKE_GPU
-from tests.kernels.fake import fake_cuda, placed
+from tests.kernels.fake import Launches, fake_cuda, placed
 
 pytest.importorskip("triton", reason="there are no kernels without Triton")
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, kernels are compiled for it")
@@ -96,10 +97,32 @@ def errors(case: Case) -> dict[str, float]:
 def test_all_sums_are_those_of_float64(name: str) -> None:
     """Logits of thousands are themselves rounded to a ten-thousandth in float32."""
     if name == "nothing of the first tile":
-        assert tiles_of(True, 64).columns <= 33
+        assert tiles_of(True, 64, 70, True, kernels.CAPABILITY).columns <= 33
     allowed = 1e-5 * max(1.0, CASES[name].get("sharpness", 1.0))
     wrong = {what: error for what, error in errors(CASES[name]).items() if error > allowed}
     assert not wrong
+
+
+@INTERPRETED
+@pytest.mark.parametrize("tiles", sorted({(c.tiles.rows, c.tiles.columns) for c in TILES} | {(16, 16)}), ids=str)
+def test_all_tiles_give_the_same(tiles: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tokens that fill one and more of them, and leave some."""
+    monkeypatch.setattr(fused, "tiles_of", lambda *_: Tiles(*tiles, warps=4))
+    for case in ({"n_tokens": 150, "prefix": 3}, {"n_tokens": 133, "bias": (1, 1), "masked": 0.5}):
+        assert max(errors(case).values()) < 1e-5
+
+
+def test_tiles_by_what_they_are_for() -> None:
+    def chosen(width: int, capability: tuple[int, int], n: int = 197, has_bias: bool = False) -> tuple[int, int]:
+        tiles = tiles_of(False, width, n, has_bias, capability)
+        assert tiles.warps * 16 == tiles.rows  # more would do the same again
+        return tiles.rows, tiles.columns
+
+    assert chosen(64, (8, 0)) == (64, 32)
+    assert chosen(64, (9, 0)) == chosen(32, (10, 0)) == (64, 64)
+    assert chosen(128, (8, 6)) == chosen(128, (9, 0), has_bias=True) == (128, 32)
+    assert chosen(128, (9, 0)) == (128, 64)
+    assert chosen(128, (9, 0), n=50) == (64, 32)
 
 
 @INTERPRETED
@@ -120,7 +143,7 @@ class TestWhatWouldBeSeen:
 
     def test_keys_beyond_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = self.broken(monkeypatch, "below_all", "unmasked", "several tiles")
-        assert {"vectors", "cls_self", "patch_patch_entropy"} <= seen
+        assert {"vectors", "cls_self"} <= seen
 
 
 @INTERPRETED
@@ -146,13 +169,16 @@ def test_a_row_that_sees_nothing_has_no_distribution() -> None:
 
 
 @INTERPRETED
-def test_nan_is_not_hidden() -> None:
+@pytest.mark.parametrize("bias", [None, (1, 1)])
+@pytest.mark.parametrize("token", [0, 20, 35])  # [cls], a patch of a whole tile, and one of the rest
+def test_nan_is_not_hidden(token: int, bias: tuple[int, int] | None) -> None:
     """The store refuses it, and says that weights or input are broken."""
-    layout, (query, key, value), _ = drawn(40)
+    layout, (query, key, value), added = drawn(40, bias=bias)
     key = key.clone()
-    key[:, :, 35, 0] = torch.nan
-    out, attention = by_kernel(layout, [query, key, value], None)
-    for values in (out, attention.z, attention.patch_entropy, *attention.maps().values()):
+    key[:, :, token, 0] = torch.nan
+    out, attention = by_kernel(layout, [query, key, value], added)
+    sums = (attention.z, *([attention.patch_entropy] if token else [attention.to_cls]))
+    for values in (out, *sums, *attention.maps().values()):
         assert values.isnan().any(-1).all()
 
 
@@ -161,6 +187,48 @@ def test_no_images() -> None:
     layout, tensors, _ = drawn(20)
     out, attention = by_kernel(layout, [x[:0] for x in tensors], None)
     assert (out.shape, attention.z.shape) == ((0, 2, 20, 16), (0, 2, 20))
+
+
+@INTERPRETED
+@pytest.mark.parametrize("shape", [(2, 5, 24), (1, 3, 64), (0, 3, 8)], ids=str)
+def test_norms_are_those_of_float64(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a residual that is not contiguous, and statistics of norms alone are those of tokens."""
+    monkeypatch.setattr(kernels, "apply_to", lambda _: True)
+    generator = torch.Generator().manual_seed(0)
+    residual = torch.randn(*shape[:2], 2 * shape[2], generator=generator)[..., ::2]
+    branch = torch.randn(shape, generator=generator).half()
+    norms = norms_of(residual, branch)[..., None]
+    for ours, tokens in zip(norms, (residual, branch), strict=True):
+        torch.testing.assert_close(ours, tokens.double().norm(dim=-1, keepdim=True).float(), rtol=1e-6, atol=0)
+    for name in ("cls_norm_ratio", "patch_norm_ratio"):
+        of_tokens = PER_BLOCK[name](residual.double(), branch.double(), TokenLayout(True, 1)).float()
+        assert facts_of(name).of_norms
+        torch.testing.assert_close(PER_BLOCK[name](*norms, TokenLayout(True, 1)), of_tokens, rtol=1e-6, atol=0)
+
+
+@INTERPRETED
+def test_an_encoder_reads_tokens_once_for_both_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, names = tiny_encoder(), ["cls_norm_ratio", "patch_norm_ratio"]
+    images = torch.rand(2, *encoder.config["input_size"], generator=torch.Generator().manual_seed(0))
+    expected = encoder(images, [0], names).statistics
+    monkeypatch.setattr(kernels, "apply_to", lambda _: True)
+    calls: list[torch.Size] = []
+    monkeypatch.setattr(encoder_file, "norms_of", lambda x, y: (calls.append(x.shape), norms_of(x, y))[1])
+    given = encoder(images, [0], names).statistics
+    assert len(calls) == encoder.n_blocks
+    for name in names:
+        torch.testing.assert_close(given[name], expected[name], rtol=1e-5, atol=0)
+
+
+def test_they_are_launched_where_their_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, which with `--device cuda:1` is another."""
+    launches = Launches(monkeypatch)
+    monkeypatch.setattr("extract.attention.kernel.attention_kernel", launches)
+    layout, tensors, _ = drawn(20)
+    by_kernel(layout, tensors, None)
+    monkeypatch.setattr("extract.attention.kernel.norms_kernel", launches)
+    torch.ops.beyondcls.norms(tensors[0][0], tensors[0][0])
+    assert [one is not None and one.shape for one in launches.guarded_by] == [tensors[0].shape, tensors[0].shape[1:]]
 
 
 def test_what_it_is_not_for() -> None:

@@ -16,8 +16,8 @@ pytestmark = [
     ),
 ]
 
-# Most bytes that versions of Triton spill: anywhere, other versions 32; and to unpack int4 on an A100, others 112.
-ANYWHERE = {(3, 6): 48, (3, 7): 104}
+# Most bytes that versions of Triton spill: anywhere, other versions 64; and to unpack int4 on an A100, others 112.
+ANYWHERE = {(3, 7): 104}
 INT4_ON_AN_A100 = {(3, 6): 288, (3, 8): 80}
 MODULES = {"attention": "tests.kernels.attention_cases", "pooling": "tests.kernels.pooling_cases"}
 
@@ -28,14 +28,14 @@ def needs() -> dict[str, dict[tuple[str, int], Resources]]:
     return dict(zip(MODULES, resources_of(*MODULES.values()), strict=True))
 
 
-@pytest.mark.parametrize(("kernel", "n_cases"), [("attention", 5), ("pooling", 8)])
+@pytest.mark.parametrize(("kernel", "n_cases"), [("attention", 8), ("pooling", 8)])
 def test_no_register_is_spilled(kernel: str, n_cases: int, needs: dict[str, dict[tuple[str, int], Resources]]) -> None:
     """Or a few, and some more to unpack int4."""
     version = Version(triton.__version__).release[:2]
     assert {target for _, target in needs[kernel]} == set(TARGETS)
     assert len({name for name, _ in needs[kernel]}) == n_cases
     for (name, target), one in needs[kernel].items():
-        most = 80 if "int4" in name else ANYWHERE.get(version, 32)
+        most = 80 if "int4" in name else ANYWHERE.get(version, 64)
         if "int4" in name and target == 80:
             most = INT4_ON_AN_A100.get(version, 112)
         assert one.spilled <= most, (name, target, one)

@@ -17,6 +17,7 @@ from probe.stack import Stack
 from store import kernels
 from store.codecs import CODECS
 from store.codecs.coded import Coded
+from tests.kernels.fake import Launches
 from tests.probe.test_pooling import explicit
 from tests.probe.training import Images, family, member, trained
 
@@ -185,6 +186,15 @@ def test_what_is_not_finite_is_not_hidden() -> None:
     assert vectors[0].isnan().any()
     assert weights[0].isnan().all()
     assert vectors[1].isfinite().all()
+
+
+def test_they_are_launched_where_their_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = Launches(monkeypatch)
+    for name in ("pool", "pool_backward"):
+        monkeypatch.setattr(f"probe.pooling_kernels.{name}", launches)
+    monkeypatch.setattr(kernels, "apply_to", lambda _: True)
+    results(softmax_pool, [draw(2, 9, 16), draw(3, 16, seed=1)], [draw(2, 3, 16), draw(2, 3, 9)])
+    assert [one is not None and one.shape for one in launches.guarded_by] == [(2, 9, 16)] * 2
 
 
 @interpreted

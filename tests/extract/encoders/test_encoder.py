@@ -1,13 +1,16 @@
 """What an encoder gives: tokens by block, maps, norm."""
 
 import shutil
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import nn
 
-from extract.attention import centre
+from extract.attention import PER_BLOCK, STATISTICS, centre, facts_of
 from extract.encoders import Encoder
+from extract.encoders import encoder as encoder_file
 from store import BeyondClsError
 from tests import shapes
 from tests.extract.tiny import sharpen, tiny_encoder
@@ -32,6 +35,26 @@ def test_statistics_are_ordered_by_block_and_head() -> None:
     self_attention = Encoder("tiny", model, {})(IMAGES, [1], ["cls_self"]).statistics["cls_self"]
     uniform = torch.isclose(self_attention, torch.tensor(1 / 17), atol=1e-6)
     assert uniform.tolist() == [[[True, False], [True, True]]] * 3
+
+
+def test_statistics_of_all_blocks_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit. Those of other packages, which may be of anything in a block, get one block at a time."""
+    encoder, seen = tiny_encoder(depth=3, reg_tokens=1), []
+    together = encoder(IMAGES, [1], encoder.statistics).statistics
+
+    class OfOthers(dict):
+        own: ClassVar[dict[str, Any]] = {}
+
+        def __getitem__(self, name: str) -> Any:
+            return lambda attention: (seen.append(attention.z.shape), super(OfOthers, self).__getitem__(name)(attention))[1]
+
+    monkeypatch.setattr(encoder_file, "STATISTICS", OfOthers(STATISTICS))
+    monkeypatch.setattr(encoder_file, "facts_of", lambda name: replace(facts_of(name), of_norms=False))
+    block_by_block = encoder(IMAGES, [1], together.keys()).statistics
+    assert together.keys() == block_by_block.keys() == {*STATISTICS, *PER_BLOCK}
+    for name, values in block_by_block.items():
+        assert torch.equal(together[name], values)
+    assert seen == 3 * len(STATISTICS) * [(3, 2, 18)]
 
 
 class InPlace(nn.Module):
