@@ -4,33 +4,15 @@ They are what the next block is given; behind the last one, what the module that
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from extract.attention.watch import first_tensor
-
-if TYPE_CHECKING:
-    from extract.encoders.finding import Record
+from extract.encoders.recording import Bounds, Record
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Between which modules a block runs.
-
-    Attributes:
-        first: path of the module that is given what the block is.
-        then: path of the module that is given the block's tokens, or puts them out.
-        puts_out: which of the two.
-    """
-
-    first: str
-    then: str
-    puts_out: bool
-
-
-def join_parts(model: nn.Module, seen: "Record") -> None:
+def join_parts(model: nn.Module, seen: Record) -> None:
     """Add such blocks to the record of a pass as if each were a module."""
     for path, module in model.named_modules():
         blocks = [f"{path}.{name}".lstrip(".") for name, child in module.named_children() if isinstance(child, nn.ModuleList)]
@@ -38,7 +20,7 @@ def join_parts(model: nn.Module, seen: "Record") -> None:
             _join(path.rpartition(".")[0], blocks, seen)
 
 
-def _join(around: str, blocks: Sequence[str], seen: "Record") -> None:
+def _join(around: str, blocks: Sequence[str], seen: Record) -> None:
     begun = [path for path in seen.taken if len(seen.called.get(path, ())) == 1]
     parts = [[path for path in begun if path.startswith(f"{block}.")] for block in blocks]
     attends = [any(path.startswith(f"{block}.") for stack in seen.attended for path in stack) for block in blocks]

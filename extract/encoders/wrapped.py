@@ -11,9 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from extract.encoders.encoder import Encoder
 from extract.encoders.finding import (
-    Forward,
     Parts,
-    Record,
     blocks_at,
     find_attention,
     find_blocks,
@@ -25,8 +23,9 @@ from extract.encoders.finding import (
     record,
     side_of,
 )
-from extract.encoders.lists_of_parts import Bounds, ListedBlock
+from extract.encoders.lists_of_parts import ListedBlock
 from extract.encoders.pretrained import IMAGENET
+from extract.encoders.recording import Bounds, Forward, Record
 from extract.transform import checked_transform, input_sides
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
