@@ -1,8 +1,8 @@
 """A frozen encoder that gives features of a batch of images."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Any
@@ -294,6 +294,7 @@ class Encoder:
                 nullcontext() if factors is None else dropped(modules, factors.to(images.device)),
                 self._linear(),  # innermost, so that it does not see the many operations of the watcher
                 self.autocast(images.device.type),
+                exact_convolutions() if images.device.type == "cuda" else nullcontext(),
             ):
                 # Compiled code does not see hooks that come and go.
                 forward: Any = self._forward if len(images) > 1 and factors is None else self.model.forward_features
@@ -319,6 +320,21 @@ class Encoder:
                 collected[name] += PER_BLOCK[name](residuals, branches, self.layout).chunk(len(pairs))
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
         return out
+
+
+@contextmanager
+def exact_convolutions() -> Iterator[None]:
+    """A context in which cuDNN does not round float32 to TF32, as it does by default: features are those that the key says."""
+    try:
+        before = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # someone has set it by PyTorch's newer names, otherwise for convolutions than for the rest
+        yield
+        return
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def input_of(model: nn.Module, transform: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,3 +124,10 @@ class TestHowToCompute:
     def test_unknown(self) -> None:
         with pytest.raises(BeyondClsError, match="unknown amp 'bf61'; did you mean 'bf16'"):
             tiny_encoder().run_with(amp="bf61")
+
+
+def test_convolutions_on_a_gpu_are_in_float32() -> None:
+    before = torch.backends.cudnn.allow_tf32
+    with encoder_file.exact_convolutions():
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32 == before
