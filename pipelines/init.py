@@ -10,6 +10,7 @@ import typer
 
 TRAIN, TEST = ("train", "training"), ("test", "val", "valid", "validation")
 HEADS = ("cls", "average", "abmilp")
+IGNORING = (".dvcignore", ".gitignore")
 
 Folder = Annotated[Path, typer.Argument(help="where the project is to be, or is")]
 Images = Annotated[
@@ -70,6 +71,8 @@ def main(
 ) -> None:
     """Write params.yaml, dvc.yaml and what belongs to them, for your own images and encoders; nothing is overwritten.
 
+    A .gitignore or .dvcignore that is there gets lines more, a README.md stays as it is.
+
     Asks on a terminal for what is not given.
     """
     if data is None:
@@ -111,8 +114,10 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
 def write_pipeline(folder: Path, params: str) -> list[Path]:
     """Write the files of a project whose params.yaml has this text, and return their paths.
 
+    Of what git and DVC are to ignore the lines are added that are missing; a README.md that is there is left as it is.
+
     Raises:
-        BeyondClsError: one of them is there already.
+        BeyondClsError: another of them is there already.
     """
     from pipelines.parameters.stages import PIPELINE, shipped
     from store import BeyondClsError
@@ -125,12 +130,20 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
         ".gitignore": "".join(f"/{name}/\n" for name in _made(pipeline)),
         "README.md": README.format(commands=COMMANDS),
     }
-    if there := [name for name in texts if os.path.lexists(folder / name)]:
-        raise BeyondClsError(f"{folder} has {' and '.join(there)} already; give another folder, or remove what is not needed")
+    there = [name for name in texts if os.path.lexists(folder / name)]
+    if refused := [name for name in there if (name not in IGNORING and name != "README.md") or (folder / name).is_symlink()]:
+        raise BeyondClsError(f"{folder} has {' and '.join(refused)} already; give another folder, or remove what is not needed")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    for name in there:
+        has = (folder / name).read_text(encoding="utf-8")
+        missing = [
+            line for line in texts[name].splitlines() if line and not line.startswith("#") and line not in has.splitlines()
+        ]
+        texts[name] = has if name == "README.md" or not missing else "\n".join([has.rstrip("\n"), *missing, ""]).lstrip("\n")
+    written = [name for name, text in texts.items() if name not in there or (folder / name).read_text(encoding="utf-8") != text]
+    for name in written:
+        (folder / name).write_text(texts[name], encoding="utf-8")
+    return [folder / name for name in written]
 
 
 def _splits(data: Path) -> dict[str, str]:

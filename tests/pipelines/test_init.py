@@ -111,12 +111,41 @@ def test_a_project_among_its_images_is_refused(images: Path) -> None:
         write_project(images / "project", images, ["quickstart-random"], ["cls"])
 
 
-def test_nothing_is_overwritten(images: Path, tmp_path: Path) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project/README.md").write_text("mine")
-    with pytest.raises(BeyondClsError, match=r"has README.md already; give another folder"):
-        write_project(tmp_path / "project", images, ["quickstart-random"], ["cls"])
-    assert [file.name for file in (tmp_path / "project").iterdir()] == ["README.md"]
+@pytest.mark.parametrize("name", ["params.yaml", "dvc.yaml", ".gitignore"])
+def test_nothing_is_overwritten(name: str, images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    if name == ".gitignore":  # a link to someone's file
+        (tmp_path / "others").write_text("mine")
+        (folder / name).symlink_to(tmp_path / "others")
+    else:
+        (folder / name).write_text("mine")
+    with pytest.raises(BeyondClsError, match=rf"has {name} already; give another folder"):
+        write_project(folder, images, ["quickstart-random"], ["cls"])
+    assert [file.name for file in folder.iterdir()] == [name]
+    assert (folder / name).read_text() == "mine"
+
+
+def test_in_a_repository_that_is_there(images: Path, tmp_path: Path) -> None:
+    """What git and DVC ignore is added to, and only once."""
+    write_project(tmp_path / "fresh", images, ["quickstart-random"], ["cls"])
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "README.md").write_text("mine")
+    (folder / ".gitignore").write_text("/features/\n*.log")
+    (folder / ".dvcignore").write_text("# Add patterns of files\n")
+    written = write_project(folder, images, ["quickstart-random"], ["cls"])
+    assert {file.name for file in written} == {"params.yaml", "dvc.yaml", ".dvcignore", ".gitignore"}
+    assert (folder / "README.md").read_text() == "mine"
+    for name in (".gitignore", ".dvcignore"):
+        own, fresh = ((root / name).read_text().splitlines() for root in (folder, tmp_path / "fresh"))
+        assert own[0] == {".gitignore": "/features/", ".dvcignore": "# Add patterns of files"}[name]
+        assert {line for line in fresh if line and not line.startswith("#")} <= {*own}
+        assert len(own) == len({*own})
+    (folder / "params.yaml").unlink()
+    (folder / "dvc.yaml").unlink()
+    again = write_project(folder, images, ["quickstart-random"], ["cls"])
+    assert {file.name for file in again} == {"params.yaml", "dvc.yaml"}
 
 
 @pytest.mark.slow
