@@ -36,6 +36,8 @@ FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoder
         "cost",
         "encoder",
         "finding",
+        "lists_of_parts",
+        "recording",
         "libraries",
         "not_plain",
         "pretrained",
