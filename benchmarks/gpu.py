@@ -32,7 +32,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.timing import ROOT
+
 SECONDS = {"extraction": 240, "profile": 40, "loader": 60, "grid": 100, "tests": 240}  # after which a part is stopped
 LIMIT_S = 570  # of all together
 GOALS = {  # of one H100
@@ -84,9 +85,14 @@ class Findings:
 
     def _write(self) -> None:
         if self._file is not None:
-            beside = self._file.with_suffix(".partial")
-            beside.write_text(json.dumps(asdict(self.part)))
-            beside.replace(self._file)
+            put(self._file, json.dumps(asdict(self.part)))
+
+
+def put(file: Path, text: str) -> None:
+    """Write a file at once, as this process may be stopped at any time."""
+    beside = file.with_name(f"{file.name}.partial")
+    beside.write_text(text)
+    beside.replace(file)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -196,10 +202,8 @@ def ratios_of(found: Mapping[str, Part]) -> dict[str, float]:
 def write(out: Path, about: Mapping[str, str], quick: bool, found: Mapping[str, Part]) -> None:
     """gpu.json and gpu.md, of what was found so far."""
     answer: dict[str, Any] = {"machine": about, "quick": quick, "parts": {name: asdict(part) for name, part in found.items()}}
-    for name, text in (("gpu.json", json.dumps(answer, indent=1) + "\n"), ("gpu.md", page(about, quick, found))):
-        beside = out / f"{name}.partial"
-        beside.write_text(text)
-        beside.replace(out / name)
+    put(out / "gpu.json", json.dumps(answer, indent=1) + "\n")
+    put(out / "gpu.md", page(about, quick, found))
 
 
 def page(about: Mapping[str, str], quick: bool, found: Mapping[str, Part]) -> str:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from benchmarks.gpu import ROOT, Findings
+from benchmarks.gpu import Findings
+from benchmarks.timing import ROOT
 
 if TYPE_CHECKING:
     from store import Loader

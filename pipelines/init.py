@@ -134,16 +134,20 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
     if refused := [name for name in there if (name not in IGNORING and name != "README.md") or (folder / name).is_symlink()]:
         raise BeyondClsError(f"{folder} has {' and '.join(refused)} already; give another folder, or remove what is not needed")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in there:
-        has = (folder / name).read_text(encoding="utf-8")
-        missing = [
-            line for line in texts[name].splitlines() if line and not line.startswith("#") and line not in has.splitlines()
-        ]
-        texts[name] = has if name == "README.md" or not missing else "\n".join([has.rstrip("\n"), *missing, ""]).lstrip("\n")
-    written = [name for name, text in texts.items() if name not in there or (folder / name).read_text(encoding="utf-8") != text]
-    for name in written:
+    for name in {*there} & {*IGNORING}:
+        texts[name] = _with_lines((folder / name).read_text(encoding="utf-8"), texts[name])
+    if "README.md" in there:
+        del texts["README.md"]
+    changed = [name for name, text in texts.items() if name not in there or (folder / name).read_text(encoding="utf-8") != text]
+    for name in changed:
         (folder / name).write_text(texts[name], encoding="utf-8")
-    return [folder / name for name in written]
+    return [folder / name for name in changed]
+
+
+def _with_lines(text: str, more: str) -> str:
+    """A text with the lines of another, but for comments, that it lacks."""
+    missing = [line for line in more.splitlines() if line and not line.startswith("#") and line not in text.splitlines()]
+    return "\n".join([text.rstrip("\n"), *missing, ""]).lstrip("\n") if missing else text
 
 
 def _splits(data: Path) -> dict[str, str]:
