@@ -13,6 +13,8 @@ from extract.sample import check_by_sample
 from extract.settings import Settings
 from store import FeatureStore, StoreError
 from store.format.spec import EXTENDABLE_FIELDS
+from store.format.unfinished import base_at
+from store.places import LocalFolder
 
 # What to do about a set that differs from what is computed now: a local one, one of several tasks, at a shared root, a source.
 LOCAL_REMEDY = (
@@ -46,6 +48,8 @@ class Comparison:
 
     def finds_equal(self, store: FeatureStore) -> bool:
         """Whether a sample of the very set agrees, which is of use if it does and in nobody's way if not."""
+        if self.settings.joins is not None:
+            return self._is_base(store)
         check = check_by_sample(self.request, store, batch_size=self.settings.batch_size, workers=self.settings.workers)
         if check.agrees:
             self.settings.checked(store, check)
@@ -61,6 +65,8 @@ class Comparison:
             StoreError: it does not, and must not be extracted again without a word of the user.
         """
         settings = self.settings
+        if settings.joins is not None:
+            return self._is_base(store)
         check = check_by_sample(self.request, store, rows, batch_size=settings.batch_size, workers=settings.workers)
         if check.agrees:
             settings.checked(store, check)
@@ -71,6 +77,11 @@ class Comparison:
                 f"{store.where} is not what the program computes now: {check.described}. {self._remedy(store is self.source)}"
             )
         return check.agrees
+
+    def _is_base(self, store: FeatureStore) -> bool:
+        """Whether the process that has begun the set takes rows over from this one."""
+        assert self.settings.joins is not None
+        return base_at(LocalFolder(self.settings.joins)) == store.where
 
     def _remedy(self, is_source: bool) -> str:
         if is_source:

@@ -45,7 +45,7 @@ def extract(encoder: Encoder, images: Any, out: str | Path, *, bars: Bars | None
             (batch_size, workers, on_error, progress, …).
 
     Returns:
-        The feature set; None if other tasks have not finished their units yet.
+        The feature set; None if this process was stopped before it was finished, or has joined another.
 
     Raises:
         DataError: damaged or unlabelled data, with `on_error="raise"`.
@@ -83,12 +83,12 @@ def create(
         shared: others may use the set at `out`, so it is not extracted again.
 
     Returns:
-        The feature set; None if other tasks have not finished their units yet.
+        The feature set; None if this process was stopped before it was finished, or has joined another.
 
     Raises:
         DataError: damaged or unlabelled data, with `on_error="raise"`.
-        StoreError: `out` is occupied by another feature set, or another process writes it; an existing set, or `source`,
-            holds other features than the program computes now; or `source` has another encoder.
+        StoreError: `out` is occupied by another feature set; another process has written other values; an existing set, or
+            `source`, holds other features than the program computes now; or `source` has another encoder.
         BeyondClsError: tokens beyond the range of float16; too little memory for an image.
     """
     attributes = attributes_of(request, settings)
@@ -135,14 +135,14 @@ def update(
 def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> FeatureStore | None:
     """Write a feature set straight to an object store, at its final address; nothing is taken over from another set.
 
-    Several tasks need nothing in common but that. One that has no unit left waits for the others.
+    Several tasks need nothing in common but that.
 
     Args:
         address: by convention ROOT/NAME-KEY.
 
     Raises:
         DataError: damaged or unlabelled data, with `on_error="raise"`.
-        StoreError: the service cannot write conditionally, or fails; another set is there; another task computes other bytes.
+        StoreError: the service cannot write conditionally, or fails; another set is there; another task computes other values.
         BeyondClsError: tokens beyond the range of float16; too little memory for an image.
     """
     return Start(request, request.layouts()).write(address, attributes_of(request, settings), settings)
@@ -207,6 +207,8 @@ def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULT
 
 def _is_confirmed(stored: FeatureStore, found: Found, comparison: Comparison) -> bool:
     """Whether the very set that is asked for may stay; of several tasks, only the first compares it."""
+    if comparison.settings.joins is not None:
+        return comparison.agrees(stored)
     is_confirmed = not comparison.settings.is_first or comparison.agrees(stored)
     if not is_confirmed:
         found.check()  # before anything is discarded that was refused its place

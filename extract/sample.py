@@ -1,6 +1,6 @@
 """Whether a feature set holds what the program computes now: a few images of every shard, computed again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,13 +9,15 @@ import torch
 from extract.annotations import is_annotation
 from extract.decoding import Unit
 from extract.difference import Difference, SampleCheck
+from extract.layouts import codec_of
 from extract.patch_labels import is_patch_label, patch_labels_of
 from extract.requests import Request
 from extract.settings import Settings
 from extract.units import Units
 from store import FeatureStore
-from store.codecs import SCALE, get_codec
+from store.codecs import SCALE, Codec, get_codec
 from store.format.layout import ArrayLayout
+from store.format.names import kind_of
 from store.writing.shard import same_values
 
 PER_SHARD, AT_LEAST = 2, 32  # images of each shard; of the whole set, where it has few shards
@@ -104,21 +106,56 @@ def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Di
             yield Difference(name, np.inf, np.inf, 0, stored=shapes[0], computed=shapes[1])
 
 
+def disagreement(
+    request: Request, unit_ids: Sequence[str], theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]
+) -> str | None:
+    """How stored values of a unit differ from those that others have stored, if by more than a sample of a set may.
+
+    Args:
+        unit_ids: of its images.
+        theirs: [n images, ...] arrays that differ, by name.
+        ours: these and others.
+    """
+    worst: Difference | None = None
+    for name in sorted({name.removesuffix(SCALE) for name in theirs}):
+        codec = None if kind_of(name) == "images" else codec_of(name, request.dtype)
+        ends = ("", SCALE) if name + SCALE in ours else ("",)
+        for start in range(0, len(unit_ids), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            ids = unit_ids[part]
+            values = [
+                _decoded(name, {name + end: {**ours, **which}[name + end][part] for end in ends}, codec)
+                for which in (theirs, {})
+            ]
+            difference = _difference(name, values[0], values[1], codec, ids, TOLERANCE[request.spec.compute_dtype])
+            worst = difference if worst is None or difference.ratio > worst.ratio else worst
+    return None if worst is None or worst.ratio <= 1 else str(worst)
+
+
+def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -> np.ndarray:
+    """Values of stored parts; as they are where no codec made them."""
+    if codec is None:
+        return stored[name]
+    parts = {end: torch.from_numpy(stored[name + end]) for end in ("", SCALE) if name + end in stored}
+    parts[""] = parts[""].view(torch.uint8).view(codec.stored)
+    return codec.decode(parts).numpy()
+
+
 def _compare(
     store: FeatureStore, name: str, rows: np.ndarray, computed: dict[str, np.ndarray], ids: Sequence[str], tolerance: float
 ) -> Difference:
     """The largest difference of some images in one array."""
     array = store.arrays[name]
-    theirs = array.rows(rows)
     codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
-    if codec is None:
-        ours = computed[name]
-    else:
-        parts = {end: torch.from_numpy(computed[name + end]) for end in ("", SCALE) if name + end in computed}
-        parts[""] = parts[""].view(torch.uint8).view(codec.stored)
-        ours = codec.decode(parts).numpy()
-    stored, recomputed = (values.reshape(len(rows), -1).astype(np.float64) for values in (theirs, ours))
-    apart = np.abs(stored - recomputed)
+    return _difference(name, array.rows(rows), _decoded(name, computed, codec), codec, ids, tolerance)
+
+
+def _difference(
+    name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
+) -> Difference:
+    """The largest difference of some images between two forms of one array."""
+    stored, recomputed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
+    apart = np.where(np.isnan(stored) & np.isnan(recomputed), 0, np.abs(stored - recomputed))
     if theirs.dtype.kind != "f":
         ratios = np.where(apart > 0, np.inf, 0.0)
         return _worst(name, ratios, apart, np.zeros_like(apart), stored, recomputed, ids, theirs.shape[1:])

@@ -1,16 +1,18 @@
 """How an extraction runs. What it writes does not depend on it, but for images that cannot be read."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from extract.difference import SampleCheck
 from extract.stages import Spent
 from store import BeyondClsError, FeatureStore
+from store.writing.writer import FeatureWriter
 
 OnError = Literal["raise", "record"]
-# Has workers compute units: of a `handing.Job`, those that miss arrays, with their names; each record goes to the function.
-Engine = Callable[[Any, Mapping[int, Sequence[str]], Callable[[Mapping[str, Any]], None]], None]
+# Has processes compute the units that miss, so many, of a set that a writer has begun.
+Engine = Callable[[FeatureWriter, int], None]
 
 
 def _ignore(*_: object) -> None:
@@ -33,11 +35,13 @@ class Settings:
         task_id, n_tasks: number of this process among those that write the set together, on one machine or several with a
             common file system. Each begins with its share of the units and goes on with units that no other works on, so
             fewer processes than planned may run.
-        engine: hands out units to workers, which compute them in place of this process; with one task only.
+        joins: where the set is staged by a process that has begun it, has compared what there was, and will finish it; this one
+            computes units for it.
+        engine: has other processes compute units in place of this one; with one task only.
         stops: whether to stop after the present unit, the first at least, and not to finish.
         progress: called with the number of images done since the last call.
         warn: called with what a user should know.
-        devices: called with the device that computed each unit, where an engine handed them out.
+        devices: called with what computed each unit, as far as this process knows.
         spent: called at the end with where the time of this process went.
         checked: called with each set that was compared by a sample, and the result, if the two agree.
 
@@ -51,11 +55,12 @@ class Settings:
     recompute: bool = False
     task_id: int = 0
     n_tasks: int = 1
+    joins: Path | None = None
     engine: Engine | None = None
     stops: Callable[[], bool] = _goes_on
     progress: Callable[[int], None] = _ignore
     warn: Callable[[str], None] = _ignore
-    devices: Callable[[Mapping[int, str]], None] = _ignore
+    devices: Callable[[Mapping[int, Mapping[str, Any]]], None] = _ignore
     spent: Callable[[Spent], None] = _ignore
     checked: Callable[[FeatureStore, SampleCheck], None] = _ignore
 

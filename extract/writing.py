@@ -1,6 +1,6 @@
 """Computing what a feature set lacks, and writing it."""
 
-import os
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,16 +15,15 @@ from jaxtyping import Int64
 from extract.annotations import annotations_of, is_annotation
 from extract.attributes import kept_attributes
 from extract.decoding import Unit
-from extract.handing import Job
+from extract.encoders import Encoder
 from extract.requests import Request
+from extract.sample import disagreement
 from extract.settings import Engine, Settings
 from extract.stages import ELSE, WRITING, Course
 from extract.units import Units
-from store import ArrayLayout, FeatureStore, FeatureWriter
-from store.places import is_remote
-from store.writing.journal import read_records
+from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
 from store.writing.publishing import Found
-from store.writing.unit_writer import UnitWriter, own_first
+from store.writing.writer import own_first
 
 
 @dataclass(frozen=True)
@@ -46,40 +45,48 @@ class Start:
     replaces: Found | bool = False
 
     def write(self, out: Path | str, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
-        """Compute what is missing, and open the set; None if other tasks have not finished, or it was stopped.
+        """Compute what is missing, and open the set; None if it was stopped before that.
 
-        `out`: its folder, or its address in an object store, which takes over nothing and where no engine hands out units.
+        `out`: its folder, or its address in an object store, which takes over nothing.
         """
         attributes = kept_attributes(self.base, self.request, self.layouts, attributes)
-        with self._writer(out, settings.n_tasks > 1) as writer:
+        with self.writer(out) as writer:
+            if settings.joins is not None:
+                self._join(writer, settings, settings.joins)
+                return None
             if settings.engine is None:
-                self._compute(writer, settings)
+                self.compute(writer, settings)
             else:
-                assert isinstance(writer, FeatureWriter), out
-                self._hand_out(writer, settings, settings.engine)
+                self._have_computed(writer, settings, settings.engine)
             if settings.stops() and writer.missing_units():
                 return None
-            is_finished = writer.finish(attributes)
-        return FeatureStore.open(out) if is_finished else None
+            writer.finish(attributes)
+            settings.devices(writer.computed_by)
+        return FeatureStore.open(out)
 
-    @property
-    def _not_taken(self) -> list[tuple[str, int]]:
-        """Names and shards that are not taken over: damaged ones, and what describes images, which is written anew."""
-        described = [(a.name, unit) for a in self.layouts if is_annotation(a.name) for unit in range(a.n_shards)]
-        return [*self.skip, *described]
-
-    def _writer(self, out: Path | str, shared: bool) -> UnitWriter:
+    def writer(self, out: Path | str) -> FeatureWriter:
+        """What writes the set."""
         request = self.request
-        if is_remote(os.fspath(out)):
-            from store.writing.object_writer import ObjectWriter
+        described = [(a.name, unit) for a in self.layouts if is_annotation(a.name) for unit in range(a.n_shards)]
+        return FeatureWriter(
+            out,
+            request.spec,
+            self.layouts,
+            request.constants,
+            self.base,
+            self.base_rows,
+            [*self.skip, *described],  # damaged ones, and what describes images, which is written anew
+            self.replaces,
+            self._disagreement,
+            computed_by(request.encoder),
+        )
 
-            assert self.base is None, out
-            return ObjectWriter(os.fspath(out), request.spec, self.layouts, request.constants, shared)
-        taken = (self.base, self.base_rows, self._not_taken, self.replaces)
-        return FeatureWriter(Path(out), request.spec, self.layouts, request.constants, *taken, shared=shared)
+    def _disagreement(self, unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
+        ids = [self.request.images.samples[row].id for row in range(*self.layouts[0].rows(unit))]
+        return disagreement(self.request, ids, theirs, ours)
 
-    def _compute(self, writer: UnitWriter, settings: Settings) -> None:
-        """Compute and write units here."""
+    def compute(self, writer: FeatureWriter, settings: Settings) -> None:
+        """Compute and write units here, until all are written."""
         unreported, todo, course = set(range(self.layouts[0].n_shards)), writer.missing_units(), Course()
         while True:
             self._report_written(writer, unreported, settings)
@@ -94,24 +101,39 @@ class Start:
                 units = Units(self.request, self.layouts, settings, decoders, course)
                 for unit, arrays, notes in units.compute(self._claim_units(writer, todo, unreported, settings, write)):
                     write(unit.number, arrays | self._annotations(unit.number), notes)
-            todo = [] if settings.stops() else writer.wait_for_others()
+            todo = [] if settings.stops() else writer.wait_for_others(settings.stops)
 
-    def _hand_out(self, writer: FeatureWriter, settings: Settings, engine: Engine) -> None:
-        """Have an engine's workers compute and write units."""
+    def _join(self, writer: FeatureWriter, settings: Settings, staging: Path) -> None:
+        """Compute units of a set that another process has begun.
+
+        Raises:
+            BeyondClsError: it is another set.
+        """
+        if writer.staging.absolute() != staging:
+            raise BeyondClsError(
+                f"this process on {platform.node()} would write set {self.request.spec.key}, the command is for "
+                f"{staging.name[-32:]}: its {self.request.encoder.name} is another; install the same packages and use the same "
+                "weights on all machines, and let a function that draws weights set its seed"
+            )
+        self.compute(writer, settings)
+
+    def _have_computed(self, writer: FeatureWriter, settings: Settings, engine: Engine) -> None:
+        """Have an engine's processes compute and write units, each of which begins as this one has."""
         unreported = set(range(self.layouts[0].n_shards))
         self._report_written(writer, unreported, settings)
-        units = self._claim_units(writer, writer.missing_units(), unreported, settings, writer.write_unit)
-        todo = {unit.number: writer.missing_arrays(unit.number) for unit in units}
-        taken = (self.base, self.base_rows, self._not_taken)
-        job = Job.of(self.request, writer.staging, self.layouts, *taken, settings)
+        for unit in writer.missing_units():
+            names, rows = self._to_compute(writer, unit)
+            if not (names and len(rows)) and writer.claim(unit):
+                writer.write_unit(unit, self._annotations(unit))
+                self._report_written(writer, unreported, settings)
         if self.request.encoder.device.type == "cuda":  # a worker needs the memory
             self.request.encoder.model.cpu()
             torch.cuda.empty_cache()
-        if todo:
-            engine(job, todo, writer.add)
-        settings.devices({r["unit"]: r["device"] for r in read_records(writer.staging) if "device" in r})
+        if todo := writer.missing_units():
+            engine(writer, len(todo))
+            writer.wait_for_others(settings.stops)
 
-    def _report_written(self, writer: UnitWriter, unreported: set[int], settings: Settings) -> None:
+    def _report_written(self, writer: FeatureWriter, unreported: set[int], settings: Settings) -> None:
         """Report images of units that were written, but not by this process."""
         written = unreported.difference(writer.missing_units())
         settings.progress(sum(len(range(*self.layouts[0].rows(unit))) for unit in written))
@@ -119,7 +141,7 @@ class Start:
 
     def _claim_units(
         self,
-        writer: UnitWriter,
+        writer: FeatureWriter,
         todo: Sequence[int],
         unreported: set[int],
         settings: Settings,
@@ -135,20 +157,24 @@ class Start:
                 continue
             has_begun = True
             unreported.discard(number)  # its images are reported as they are computed
-            names = [name for name in writer.arrays_to_compute(number) if not is_annotation(name)]
-            rows = writer.rows_to_compute(number, names)
+            names, rows = self._to_compute(writer, number)
             settings.progress(len(range(*rows_of(number))) - len(rows))
             if len(rows) and names:
                 yield Unit(number, rows.tolist(), names)
             else:  # another set has all arrays that need the images
                 write(number, self._annotations(number), ())
 
+    def _to_compute(self, writer: FeatureWriter, unit: int) -> tuple[list[str], Int64[np.ndarray, "rows"]]:
+        """Arrays of a unit that need the images, and their rows."""
+        names = [name for name in writer.arrays_to_compute(unit) if not is_annotation(name)]
+        return names, writer.rows_to_compute(unit, names)
+
     def _annotations(self, unit: int) -> dict[str, np.ndarray]:
         return annotations_of(self.request.images, self.request.encoder, range(*self.layouts[0].rows(unit)), self.layouts)
 
 
 @contextmanager
-def _background_writer(writer: UnitWriter, course: Course) -> Iterator[Callable[..., None]]:
+def _background_writer(writer: FeatureWriter, course: Course) -> Iterator[Callable[..., None]]:
     """Yield a `write_unit` that returns at once; the next call, and the end, wait until the one before is done."""
     writing: Future[None] | None = None
 
@@ -165,3 +191,11 @@ def _background_writer(writer: UnitWriter, course: Course) -> Iterator[Callable[
     with ThreadPoolExecutor(1, "beyondcls-writer") as disk:
         yield write
         wait()
+
+
+def computed_by(encoder: Encoder) -> dict[str, Any]:
+    """What computes here, as the record of a unit has it: sets whose units were computed by several kinds say by which."""
+    if encoder.device.type == "cuda":
+        return {"device": torch.cuda.get_device_name(encoder.device)}
+    kind = torch.backends.cpu.get_cpu_capability() if encoder.device.type == "cpu" else platform.machine()
+    return {"device": f"{encoder.device.type} ({kind})", "threads": torch.get_num_threads()}

@@ -37,10 +37,11 @@ from pipelines import (
 from pipelines.doctor import command as doctor
 from pipelines.process.command_log import OURS, CommandLog, version_of
 from pipelines.process.terminal import printing_safely
+from pipelines.process.stopping import UNFORESEEN
 from pipelines.report import command as report
 
 DEBUG = "BEYONDCLS_DEBUG"  # "1" in the environment: errors are shown with their traceback
-FAILED, UNFORESEEN, INTERRUPTED = 1, 70, 130  # exit statuses: sysexits.h's for an error in the software; of a shell for SIGINT
+FAILED, INTERRUPTED = 1, 130  # exit statuses, the second that of a shell for SIGINT
 NOT_LOGGED = {"--help", "--version", "--install-completion", "--show-completion"}
 COMPLETION = f"_{OURS.upper()}_COMPLETE"  # set by a shell that asks for completions
 

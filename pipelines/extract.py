@@ -1,6 +1,7 @@
 """`beyondcls extract`: images through a frozen encoder into a feature set."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,6 +82,7 @@ def main(
     ] = False,
     script: Annotated[Path | None, typer.Option(help="with --on slurm: write the script for sbatch here, and end")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --on slurm: print the script for sbatch, and end")] = False,
+    join: Annotated[Path | None, typer.Option(hidden=True, help="where the set is staged of which this computes units")] = None,
     **given: Any,
 ) -> None:
     """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
@@ -103,16 +105,19 @@ def main(
     from extract.encoders import load_encoder
     from extract.settings import Settings
     from pipelines.engines import choose_engine
-    from pipelines.engines.loading import Loading
+    from pipelines.engines.shared import has_all, sharing
     from pipelines.engines.submitting import submitted
     from pipelines.engines.watch import Watch
+    from pipelines.parameters.engine import without_engine
     from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
-    from pipelines.process.stopping import stops_at_signal
+    from pipelines.process.stopping import TO_BE_CONTINUED, stops_at_signal
     from pipelines.process.tasks import is_task
     from pipelines.sharing.checks import Checks, write_check
     from store import BeyondClsError
 
+    if join is not None and has_all(join):
+        return
     loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
     options |= select_options(given, extraction.EXTRACTING)
     if on_error not in ("raise", "record"):
@@ -137,14 +142,15 @@ def main(
         typer.echo(note, err=True)
     _say_classes(images)
     _note(frozen)
-    checks, devices = Checks(), dict[int, str]()
+    checks, devices = Checks(), dict[int, Mapping[str, Any]]()
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)
         settings = Settings(
             **running | _task(task_id, n_tasks),
             on_error=on_error,  # type: ignore[arg-type]
             recompute=recompute or extraction.recomputes(params, encoder),
-            engine=engine.workers(Loading(encoder, loading, select_options(options, extraction.COMPUTING)), watch),
+            joins=join,
+            engine=sharing(engine, without_engine(sys.argv[1:]), watch, typer.echo),
             stops=stops,
             progress=progress,
             warn=watch.warn,
@@ -158,7 +164,9 @@ def main(
     for compared, check in checks:
         typer.echo(f"{compared.where}: not computed again, {check.described}")
     if store is None:
-        _leave(out, stops())
+        if stops():
+            typer.echo(f"{out}: stopped after a whole shard (SIGUSR1); the same command goes on", err=True)
+            raise typer.Exit(TO_BE_CONTINUED)
         return
     if places.root is not None or receipt is not None:
         store = publish(store, places, out, receipt)
@@ -208,16 +216,6 @@ def _sources(source: str | None, out: Path, params: Path | None, replaces_stub: 
     return sources
 
 
-def _leave(out: Path, is_stopped: bool) -> None:
-    """End before the set is finished."""
-    from pipelines.process.stopping import TO_BE_CONTINUED
-
-    if is_stopped:
-        typer.echo(f"{out}: stopped after a whole shard (SIGUSR1); the same command goes on", err=True)
-        raise typer.Exit(TO_BE_CONTINUED)
-    typer.echo(f"{out}: this task has nothing left to do; the set appears when the running tasks have finished")
-
-
 def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:
     """What to do with the set that is there: a function of `extract.run`.
 
@@ -257,6 +255,7 @@ def _extract(
 ) -> "FeatureStore | None":
     """The set, at `out` or at the root, as the functions of `extract.run` return it."""
     from extract import run
+    from pipelines.engines.shared import joined_out
 
     if verb == "repair":
         return run.repair(request, out, settings)
@@ -264,7 +263,10 @@ def _extract(
         return run.extend(request, out, settings, source=sources["source"])
     # What takes over another set's shards, and an engine's workers, write to a folder first.
     needs_folder = settings.engine is not None or any(store is not None for store in sources.values())
-    place = out if places.root is None else destination(places, out, request.keys, needs_folder)
+    if settings.joins is not None:
+        place: Path | str | FeatureStore = joined_out(settings.joins)
+    else:
+        place = out if places.root is None else destination(places, out, request.keys, needs_folder)
     if isinstance(place, str):
         return run.create_at(request, place, settings)
     if not isinstance(place, Path):

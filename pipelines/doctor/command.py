@@ -22,29 +22,18 @@ MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "problem": ("✗", "bo
 def main(
     as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="ask nothing of the network")] = False,
-    listen: Annotated[
-        bool, typer.Option("--listen", help="wait for a second machine (--peer) and see whether locks hold between both")
-    ] = False,
-    peer: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="examine features/ with the machine that waits (--listen) and shows this"),
-    ] = None,
 ) -> None:
     """Check this machine and this folder, and say what to do. Exit status 1 if there is a problem.
 
     Installed versions and parts, GPU, CPU, memory, disks, DVC, params.yaml, the common store, and where weights come from.
     Nothing is changed; a note is not a problem.
-
-    Whether machines may share an extraction shows when two of them try, in one folder that both have: `--listen` on one,
-    which shows a code, and then `--peer CODE` on the other, as the same user. Nothing else is checked then.
     """
     from pipelines.doctor import CHECKS, NETWORK
     from pipelines.doctor.machine import Machine
     from pipelines.process.console import SafeConsole
 
     findings, console, machine = [], SafeConsole(highlight=False), Machine(offline=offline)
-    between = _between(machine, listen, peer)
-    for finding in run(CHECKS, machine, NETWORK) if between is None else between:
+    for finding in run(CHECKS, machine, NETWORK):
         findings.append(finding)
         if not as_json:
             show(console, finding, max(map(len, CHECKS)))
@@ -54,26 +43,6 @@ def main(
     else:
         console.print(", ".join(f"{n} {state}{'s' if n != 1 and state != 'ok' else ''}" for state, n in counts.items()))
     raise typer.Exit(1 if counts["problem"] else 0)
-
-
-def _between(machine: "Machine", listen: bool, peer: str | None) -> "Iterator[Finding] | None":
-    """Findings about two machines; None if this one is to be checked.
-
-    Raises:
-        BeyondClsError: both options are given.
-    """
-    from store.errors import BeyondClsError
-
-    if not listen and peer is None:
-        return None
-    from pipelines.doctor.peer import listen as wait_for_peer
-    from pipelines.doctor.peer import visit
-
-    if listen and peer is not None:
-        raise BeyondClsError("--listen and --peer were both given; --listen is for one machine, --peer for the other")
-    if listen:
-        return wait_for_peer(machine, lambda line: typer.echo(line, err=True))
-    return visit(machine, peer or "")
 
 
 def run(checks: Mapping[str, Check], machine: "Machine", network: Sequence[str] = ()) -> Iterator["Finding"]:

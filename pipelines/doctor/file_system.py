@@ -1,4 +1,4 @@
-"""Whether the file system of features/ supports what writing and reading feature sets needs: locks, renames, O_DIRECT."""
+"""Whether the file system of features/ supports what writing and reading feature sets needs."""
 
 import os
 import tempfile
@@ -11,49 +11,31 @@ from pipelines.doctor.machine import Machine, existing
 
 PREFIX = ".beyondcls-doctor-"
 NETWORK = ("nfs", "lustre", "cifs", "smb", "9p", "beegfs", "gpfs", "ceph", "glusterfs", "fuse.")
-LOCAL_LOCKS = ("localflock", "nolock", "local_lock=all", "local_lock=posix")  # options of mounts
-BOTH = "beyondcls doctor --listen there, and beyondcls doctor --peer here, with the code that it shows"
-LEASES = "no file locks: processes that share a set take turns by leases, and the unit of a dead one is free after a minute"
-MOUNTING = "; on Lustre mount with -o flock, on NFS use version 4"
 ELSEWHERE = "give an --out on a local disk or on a file system that can, and `ln -s` it to features/ if you like"
 
 
 def check(machine: Machine) -> Finding:
-    """Locks keep two writers apart, a rename puts the finished set in its place, O_DIRECT reads past the page cache.
+    """A file that is named where there is none keeps two writers apart, a rename puts the finished set in its place.
 
-    Whether locks hold between two machines, one of them cannot see: mount options only tell where they do not.
+    No lock decides anything, so machines may share an extraction wherever this holds. O_DIRECT reads past the page cache.
     """
     folder = existing(machine.features)
-    kind, options = mount_of(folder)
+    kind, _ = mount_of(folder)
     network = " (network)" if kind.startswith(NETWORK) else ""
     try:
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=folder) as scratch:
-            locks, renames, direct = _locks(Path(scratch)), _renames(Path(scratch)), _direct(Path(scratch))
-            without = locks == LEASES
+            names, renames, direct = _names(Path(scratch)), _renames(Path(scratch)), _direct(Path(scratch))
     except OSError as error:
         observed = f"{folder} cannot be written to ({error.strerror}); reading feature sets works"
         return Finding("file system", "note", observed, "run in a folder of yours, or give --out")
-    if (locks and not without) or renames:
-        observed = f"{folder} is {kind}{network}: {'; '.join(filter(None, (locks, renames)))}"
-        return Finding("file system", "problem", observed, ELSEWHERE + (MOUNTING if locks and network else ""))
-    if without:
-        observed = f"{folder} is {kind}{network}: {locks}"
-        remedy = "nothing, if one process at a time writes; or " + ELSEWHERE + (MOUNTING if network else "")
-        return Finding("file system", "note", observed, remedy)
-    local_options = sorted(set(options.split(",")) & set(LOCAL_LOCKS))
-    if network and local_options:
-        observed = f"{folder} is {kind}{network}, mounted with {', '.join(local_options)}: locks hold on this machine only"
-        remedy = "let one machine at a time write a feature set, or mount it without that option"
-        return Finding("file system", "note", observed, remedy)
-    if network:
-        direct = f"; {direct}" if direct else ""
-        observed = f"{folder} is {kind}{network}: locks and renames work here{direct}; one machine cannot show that locks hold "
-        return Finding("file system", "note", observed + "between two", f"before several machines share an extraction: {BOTH}")
+    if names or renames:
+        observed = f"{folder} is {kind}{network}: {'; '.join(filter(None, (names, renames)))}"
+        return Finding("file system", "problem", observed, ELSEWHERE)
     if direct:
-        observed = f"{folder} is {kind}{network}: locks and renames work; {direct}"
+        observed = f"{folder} is {kind}{network}: files are named once, and renames work; {direct}"
         remedy = "nothing, if the sets fit into memory; larger ones are read faster from a local disk"
         return Finding("file system", "note", observed, remedy)
-    return Finding("file system", "ok", f"{folder} is {kind}{network}: locks, renames and O_DIRECT work")
+    return Finding("file system", "ok", f"{folder} is {kind}{network}: files are named once, renames and O_DIRECT work")
 
 
 def mount_of(folder: Path) -> tuple[str, str]:
@@ -64,24 +46,15 @@ def mount_of(folder: Path) -> tuple[str, str]:
     return (nearest.fstype or "unknown", nearest.opts) if nearest else ("unknown", "")
 
 
-def _locks(scratch: Path) -> str:
-    """What is wrong with locks; empty if a second one is refused while a first is held."""
-    from store.errors import StoreError
-    from store.writing.lock import BusyError, Lock
+def _names(scratch: Path) -> str:
+    """What is wrong with naming files; empty if a second file does not get the name of a first, which stays as it is."""
+    from store.places import LocalFolder
 
-    try:
-        held = Lock(scratch / "lock", "it")
-    except StoreError as error:
-        return str(error)
-    try:
-        second = Lock(scratch / "lock", "it")
-    except BusyError:
-        return LEASES if held.is_leased else ""
-    else:
-        second.release()
-        return "file locks keep nobody out"
-    finally:
-        held.release()
+    place = LocalFolder(scratch)
+    first, second = place.create("named", [b"1"], 1), place.create("named", [b"2"], 1)
+    if first and not second and place.content_now("named") == b"1":
+        return ""
+    return "a file replaces another of its name, so tasks could overwrite each other's files"
 
 
 def _renames(scratch: Path) -> str:

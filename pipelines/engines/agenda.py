@@ -7,7 +7,7 @@ from signal import Signals
 from pipelines.engines.log import MESSAGE, last_lines, problem_in, results_in
 from pipelines.engines.run import Run
 from pipelines.engines.watch import Watch
-from pipelines.process.stopping import TO_BE_CONTINUED
+from pipelines.process.stopping import TO_BE_CONTINUED, UNFORESEEN
 
 LOSSES = 20  # of a run, each with the machine that it was on, that are taken for more than bad luck
 
@@ -21,6 +21,7 @@ class Agenda:
         tries: times that a run may be killed before it has failed.
         watch: `progress` is called with the number of runs that have ended.
         imports: modules that runs import: a server of processes imports them once.
+        again: a run that fails for another reason than a mistake of the user's is done again, as one that is killed.
 
     Attributes:
         runs: all of them.
@@ -29,10 +30,18 @@ class Agenda:
         problems: of those that have failed, by name.
     """
 
-    def __init__(self, runs: Sequence[Run], tries: int, watch: Watch, say: Callable[[str], None], imports: Sequence[str] = ()):
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        tries: int,
+        watch: Watch,
+        say: Callable[[str], None],
+        imports: Sequence[str] = (),
+        again: bool = False,
+    ):
         self.runs, self.imports = list(runs), list(imports)
         self.n_done, self.problems = 0, dict[str, str]()
-        self.say, self._tries, self._watch = say, tries, watch
+        self.say, self._tries, self._watch, self._again = say, tries, watch, again
         self._todo, self._handed = list(runs), 0
         self._kills: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
@@ -61,7 +70,9 @@ class Agenda:
         elif status == TO_BE_CONTINUED:
             self._todo.insert(0, run)
         elif status < 0 or status > 128:
-            self._killed(run, status)
+            self._killed(run, _how(status))
+        elif status == UNFORESEEN and self._again:
+            self._killed(run, f"failed with: {problem_in(last_lines(run.log))}")
         else:
             self._failed(run, problem_in(last_lines(run.log)))
 
@@ -97,15 +108,19 @@ class Agenda:
         self._watch.progress(1)
         self._watch.warn(f"{run.name}: failed; see {run.log}")
 
-    def _killed(self, run: Run, status: int) -> None:
+    def _killed(self, run: Run, how: str) -> None:
         self._kills[run.name] += 1
-        number = -status if status < 0 else status - 128
-        names = {signal.value: signal.name for signal in Signals}
-        how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
-        how += ", perhaps for lack of memory" if names.get(number) == "SIGKILL" else ""
         if self._kills[run.name] >= self._tries:
             times = "once" if self._tries == 1 else f"{self._tries} times"
-            self._failed(run, f"it was killed {times}; the last time it {how}")
+            self._failed(run, f"it failed {times}; the last time it {how}")
         else:
             self._todo.insert(0, run)
             self._watch.warn(f"{run.name}: {how}; it is started again, and goes on")
+
+
+def _how(status: int) -> str:
+    """How a run ended with the status of a signal."""
+    number = -status if status < 0 else status - 128
+    names = {signal.value: signal.name for signal in Signals}
+    how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
+    return how + (", perhaps for lack of memory" if names.get(number) == "SIGKILL" else "")

@@ -9,6 +9,7 @@ from importlib import import_module
 
 from pipelines.engines.log import BEGUN, WIDTH
 from pipelines.engines.run import Run
+from pipelines.process.stopping import UNFORESEEN
 
 # By name: the command line imports engines, not the other way round, and no stage of DVC depends on how it is started.
 COMMAND_LINE = "pipelines.cli"
@@ -43,6 +44,6 @@ def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-        return 1
+        return UNFORESEEN
     finally:
         log.flush()

@@ -1,29 +1,24 @@
 """What all engines have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pipelines.engines.agenda import Agenda
-from pipelines.engines.watch import Watch
 from store import BeyondClsError
-
-if TYPE_CHECKING:
-    from extract.encoders import Encoder
-    from extract.settings import Engine as HandsOut
 
 TRIES = 3
 
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """Where units of an extraction, and whole runs, are computed: by this process, or by workers that they are handed to.
+    """Where runs are computed, whole commands of this program; an extraction that is shared consists of several.
 
     Attributes:
         tasks: number of workers.
         gpus: "all" GPUs of this machine, or how many.
-        tries: times that a unit may fail, or a run be killed, before the command fails.
+        tries: times that a run may be killed before the command fails, or a task of an extraction fail.
         address: of a Ray cluster.
         sbatch: options of sbatch, as one text.
         setup: lines of shell that a task of a job array runs first.
@@ -54,11 +49,8 @@ class Engine(ABC):
             )
 
     @abstractmethod
-    def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut | None":
-        """What hands out units to workers; None if this process computes them.
-
-        Args:
-            load: the encoder on a device; it can be pickled.
+    def n_tasks(self, n_units: int) -> int:
+        """Of how many tasks an extraction of so many units consists; 0 if this process computes them.
 
         Raises:
             BeyondClsError: they cannot be started here.

@@ -5,24 +5,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pipelines.engines.agenda import Agenda
 from pipelines.engines.engine import Engine
-from pipelines.engines.journalled import Journalled
 from pipelines.engines.log import last_lines, problem_in, status_in
 from pipelines.engines.run import Run
 from pipelines.engines.slurm_job import Job, check_sbatch, submitted
 from pipelines.engines.slurm_runs import RunArray
 from pipelines.engines.slurm_script import script_of
-from pipelines.engines.watch import Watch
 from store import BeyondClsError
-
-if TYPE_CHECKING:
-    from extract.encoders import Encoder
+from store.format.unfinished import Progress, progress_at
+from store.places import LocalFolder
 
 LOGS = ".slurm"  # beside feature sets
-SECONDS = 2.0  # between two looks at the journal
+SECONDS = 2.0  # between two looks at how far it is
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,8 @@ class Slurm(Engine):
     options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "sbatch", "setup")
     cluster: ClassVar[str] = "Slurm"
 
-    def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> None:
-        raise AssertionError("its tasks compute here")
+    def n_tasks(self, n_units: int) -> int:
+        return self.tasks or 1
 
     def script(self, arguments: Sequence[str], out: Path) -> str:
         """The script that sbatch takes.
@@ -83,24 +80,27 @@ def logs_of(out: Path) -> Path:
 
 
 def _watch(job: Job, name: str, staged: Callable[[], Path | None]) -> None:
-    """Wait until a job has ended, with a bar as soon as there is a journal to see."""
+    """Wait until a job has ended, with a bar as soon as the set is begun."""
     from pipelines.process.progress import progress_bar
 
     while not job.has_ended:
-        journalled = Journalled.read(staged())
-        if journalled is None:
+        begun = _begun(staged())
+        if begun is None:
             time.sleep(SECONDS)
             continue
-        n_images, shown = journalled.n_images, 0
-        with progress_bar(name, n_images, "images") as progress:
+        shown = 0
+        with progress_bar(name, begun.n_images, "images") as progress:
             while not job.has_ended:
-                if journalled is not None:
-                    progress(journalled.n_done - shown)
-                    shown = journalled.n_done
+                if (now := _begun(staged())) is not None:
+                    progress(now.images_done - shown)
+                    shown = now.images_done
                 time.sleep(SECONDS)
-                journalled = Journalled.read(staged())
-            if job.waiting.returncode == 0:  # the journal is gone
-                progress(n_images - shown)
+            if job.waiting.returncode == 0:  # the set is published
+                progress(begun.n_images - shown)
+
+
+def _begun(staging: Path | None) -> Progress | None:
+    return None if staging is None else progress_at(LocalFolder(staging))
 
 
 def failure(job: str, logs: Path) -> str:

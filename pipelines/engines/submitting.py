@@ -1,18 +1,23 @@
 """Extractions that run elsewhere as a whole."""
 
+import re
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from pipelines.engines.engine import Engine
-from pipelines.engines.journalled import staged
 from pipelines.engines.scripts import check_script, hand_over
 from pipelines.engines.slurm import Slurm, logs_of
 from pipelines.parameters.engine import without_engine
 from pipelines.sharing.publish import SCRATCH
 from store import BeyondClsError, FeatureStore
-from store.places import is_remote
+from store.format.unfinished import HEADER
+from store.places import LocalFolder, is_remote
+from store.writing.publishing import STAGING
+
+EARLY = datetime.fromtimestamp(0, UTC)
 
 
 def submitted(
@@ -55,3 +60,10 @@ def _staged_at(out: Path, root: str | None) -> tuple[Path, str]:
     if root is None:
         return out.parent, out.name
     return (out.parent / SCRATCH if is_remote(root) else Path(root)), out.name
+
+
+def staged(folder: Path, name: str) -> Path | None:
+    """Where the set of a name is staged that will be in a folder, under whichever key; the last one that was begun."""
+    named = re.compile(re.escape(name) + "(-[0-9a-f]{32})+")
+    begun = [place for place in (folder / STAGING).glob("*") if named.fullmatch(place.name) and (place / HEADER).is_file()]
+    return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-TO_BE_CONTINUED = 75  # exit status of a command that has stopped so (EX_TEMPFAIL)
+# Exit statuses, of sysexits.h: of a command that has stopped so; of an error in the software.
+TO_BE_CONTINUED, UNFORESEEN = 75, 70
 
 
 def stops_at_signal() -> Callable[[], bool]:

@@ -24,7 +24,11 @@ def check_of(receipt: Path) -> Path:
 
 
 def write_check(
-    receipt: Path, store: FeatureStore, checks: Checks, device: torch.device, devices: Mapping[int, str] = MappingProxyType({})
+    receipt: Path,
+    store: FeatureStore,
+    checks: Checks,
+    device: torch.device,
+    devices: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Write which versions extracted a set, or compared a sample of it, on which device, and with which result.
 
@@ -32,7 +36,7 @@ def write_check(
         receipt: of the set.
         checks: of the set itself, or of sets whose arrays it took over; empty if everything was extracted now.
         device: of this process.
-        devices: models that computed units, by unit, where an engine handed them out.
+        devices: what computed each unit, as far as this process knows.
     """
     content: dict[str, Any] = {
         "key": store.spec.key,
@@ -44,11 +48,11 @@ def write_check(
     write_file(check_of(receipt), [(json.dumps(content, indent=1) + "\n").encode()])
 
 
-def _by_model(devices: Mapping[int, str]) -> dict[str, str]:
+def _by_model(devices: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
     """Units of each model of device, as ranges: 0-6,9."""
     by_model: dict[str, list[list[int]]] = {}
     for unit in sorted(devices):
-        ranges = by_model.setdefault(devices[unit], [])
+        ranges = by_model.setdefault(str(devices[unit].get("device")), [])
         if ranges and ranges[-1][-1] == unit - 1:
             ranges[-1][1:] = [unit]
         else:

@@ -14,9 +14,9 @@ from store.moving.receipt import Receipt
 from store.moving.upload import upload
 from store.places import LocalFolder, is_remote, place_at
 from store.places.object_store import ObjectStore
-from store.writing.lock import BusyError, Lock
-from store.writing.object_writer import honours_condition
+from store.writing.claims import BusyError, alone
 from store.writing.publishing import discard, staging_of
+from store.writing.writer import honours_condition
 
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
@@ -140,26 +140,24 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
     key = store.spec.key
     scratch, address = scratch_of(out, key), places.root and places.address(out.name, key)
     try:
-        lock = Lock(scratch.with_name(f"{scratch.name}.lock"), str(out))
+        with alone(scratch, str(out)):
+            if address is not None:
+                if isinstance(store.place, LocalFolder) and is_remote(address):
+                    if scratch.is_dir():
+                        send(store, address)
+                        _remove(scratch)
+                    store = FeatureStore.open(address, key)  # also where another task has sent it in the meantime
+                receipt = receipt or receipt_of(out)
+                _check_vacant(places, out)  # again: something may have come meanwhile
+            if receipt is not None:
+                _check_receipt(receipt)
+                Receipt.from_store(store).write(receipt)
+            if address is not None:
+                write_stub(out, store.place.content("zarr.json") or b"")
+            return store
     except BusyError:
         return None
-    try:
-        if address is not None:
-            if isinstance(store.place, LocalFolder) and is_remote(address):
-                if scratch.is_dir():
-                    send(store, address)
-                    _remove(scratch)
-                store = FeatureStore.open(address, key)  # also where another task has sent it in the meantime
-            receipt = receipt or receipt_of(out)
-            _check_vacant(places, out)  # again: something may have come meanwhile
-        if receipt is not None:
-            _check_receipt(receipt)
-            Receipt.from_store(store).write(receipt)
-        if address is not None:
-            write_stub(out, store.place.content("zarr.json") or b"")
-        return store
     finally:
-        lock.release()
         if scratch.parent.is_dir() and not any(scratch.parent.iterdir()):
             scratch.parent.rmdir()
 

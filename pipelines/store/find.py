@@ -1,19 +1,19 @@
 """Which folders are feature sets, and which are the remains of unfinished work on one."""
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.errors import StoreError
 from store.format.layout import ATTRIBUTE, GROUP, KINDS
-from store.places import place_at
-from store.writing.journal import JOURNAL, read_records
-from store.writing.lock import holder
-from store.writing.publishing import STAGING
+from store.format.unfinished import HEADER, progress_at
+from store.places import LocalFolder, place_at
+from store.places.disk import TOKEN
+from store.writing.claims import holder
+from store.writing.destination import JOURNAL
+from store.writing.publishing import PUBLISHING, STAGING
 
 REMOVED = ".removed-"  # what the name of a feature set begins with once its removal has begun
 
@@ -64,50 +64,42 @@ def nbytes_of(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Staged:
-    """Remains under `.staging`: what a writer has written so far, or an old feature set to be removed.
+    """Remains under `.staging`: what writers have written so far, or an old feature set to be removed.
 
     Attributes:
         feature_set: the feature set that it belongs to.
-        lock: the file that a process locks while it works on it.
+        key: of it.
     """
 
     folder: Path
     feature_set: Path
-    lock: Path
+    key: str
+
+    @property
+    def writer(self) -> str | None:
+        """Who is writing it, as text."""
+        return holder(LocalFolder(self.folder))
 
     def state(self) -> str:
         """Its progress, and whether a process is writing it, in words."""
-        writer = holder(self.lock)
+        writer = self.writer
         working = f"being written by {writer}" if writer else "nobody writes it"
         if self.folder.name.startswith(REMOVED):
             return "half removed" + (f", {working}" if writer else "")
-        if not (self.folder / JOURNAL).is_file():
+        if (self.folder / JOURNAL).exists():
+            return "begun by an earlier version, which alone can go on with it"
+        if not (self.folder / HEADER).is_file():
             return f"replaced by the one at {self.feature_set}, or not begun; {working}"
-        try:
-            done, n_units = _progress(self.folder)
-        except (StoreError, KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, OverflowError):
-            return f"its journal is damaged; {working}"
-        return f"{done} of {n_units} units done, {working}"
-
-
-def _progress(folder: Path) -> tuple[int, int]:
-    """The number of units whose arrays are all in the journal, and the number of units of the set."""
-    header, *records = read_records(folder)
-    shape, _, shard_rows, _ = next(iter(header["arrays"].values()))
-    written: dict[int, set[str]] = {}
-    for record in records:
-        written.setdefault(record["unit"], set()).update(shard["array"] for shard in record["shards"])
-    return sum(names >= set(header["arrays"]) for names in written.values()), math.ceil(shape[0] / shard_rows)
+        if (progress := progress_at(LocalFolder(self.folder))) is None:
+            return f"its header is damaged; {working}"
+        return f"{progress.done} of {progress.n_units} units done, {working}"
 
 
 def staged_in(folder: Path) -> list[Staged]:
     """Unfinished work on the feature sets in a folder."""
-    staged = []
-    for entry in sorted((folder / STAGING).glob("*")):
-        if entry.is_dir() and (matched := re.fullmatch(rf"(?:{re.escape(REMOVED)})?(.+)-([0-9a-f]{{32}})", entry.name)):
-            lock = entry.with_name(f"{matched[1]}-{matched[2]}.lock")
-            staged.append(Staged(entry, folder / matched[1], lock))
-    return staged
+    named = re.compile(rf"(?:{re.escape(REMOVED)})?(.+)-([0-9a-f]{{32}})(?:{TOKEN}{re.escape(PUBLISHING)})?")
+    entries = ((entry, named.fullmatch(entry.name)) for entry in sorted((folder / STAGING).glob("*")) if entry.is_dir())
+    return [Staged(entry, folder / matched[1], matched[2]) for entry, matched in entries if matched]
 
 
 def staged_below(root: Path) -> list[Staged]:

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,9 +16,9 @@ from store.format.stub import is_stub
 from store.format.unfinished import is_of_writers
 from store.moving.pull import PULLED
 from store.moving.transfer import AT_ONCE
-from store.places import is_remote, place_at
+from store.places import LocalFolder, is_remote, place_at
 from store.places.parallel import map_parallel
-from store.writing.lock import Lock, holder
+from store.writing.claims import ALONE, alone, holder
 from store.writing.publishing import file_names, foreign
 
 AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
@@ -94,9 +95,8 @@ def _sets(folder: Path, at_root: bool) -> Iterator[Leftover]:
 
 def _written(path: Path) -> str:
     """Who is writing the feature set at a path, including an extension with another key."""
-    pattern = re.escape(path.name) + r"-[0-9a-f]{32}\.lock"
-    locks = (lock for lock in sorted((path.parent / ".staging").glob("*.lock")) if re.fullmatch(pattern, lock.name))
-    return next((f"being written by {writer}" for lock in locks if (writer := holder(lock))), "")
+    writers = (staged.writer for staged in staged_in(path.parent) if staged.feature_set == path)
+    return next((f"being written by {writer}" for writer in writers if writer), "")
 
 
 def _why_left(path: Path) -> str:
@@ -107,16 +107,15 @@ def _why_left(path: Path) -> str:
 def _staged(folder: Path, at_root: bool) -> Iterator[Leftover]:
     """Leftovers under .staging: sets that are partly written or half removed."""
     for staged in staged_in(folder):
-        key = staged.folder.name[-32:]
         named = AT_ROOT.fullmatch(staged.feature_set.name) if at_root else None
         rest = staged.folder.name.startswith(REMOVED)
-        writer = holder(staged.lock)
+        writer = staged.writer
         yield Leftover(
             str(staged.folder),
             named[1] if named else staged.feature_set.name,
-            frozenset({key}),
+            frozenset({staged.key}),
             nbytes_of(staged.folder),
-            lambda staged=staged, key=key: remove(staged.folder, staged.feature_set, key),  # type: ignore[misc]
+            lambda staged=staged: remove(staged.folder, staged.feature_set, staged.key),  # type: ignore[misc]
             state=staged.state(),
             why_left=f"being written by {writer}" if writer else _why_left(staged.folder),
             unfinished=True,
@@ -132,14 +131,13 @@ def _on_their_way(folder: Path) -> Iterator[Leftover]:
             base = path.name.removesuffix(".removed")
             if (named := AT_ROOT.fullmatch(base)) is None or not path.is_dir():
                 continue
-            lock = place / f"{base}.lock"
-            writer = holder(lock)
+            writer = holder(LocalFolder(place / f"{base}{ALONE}"))
             yield Leftover(
                 str(path),
                 named[1],
                 frozenset({named[2]}),
                 nbytes_of(path),
-                lambda path=path, lock=lock, key=named[2]: _remove_locked(path, lock, key),  # type: ignore[misc]
+                lambda path=path, base=base, key=named[2]: _remove_alone(path, path.with_name(base), key),  # type: ignore[misc]
                 state=state if base == path.name else "half removed",
                 why_left=f"being written by {writer}" if writer else _written(path) or _why_left(path),
                 unfinished=True,
@@ -147,14 +145,11 @@ def _on_their_way(folder: Path) -> Iterator[Leftover]:
             )
 
 
-def _remove_locked(path: Path, lock: Path, key: str) -> None:
-    lock_held = Lock(lock, str(path))
-    try:
-        remove(path, path.with_name(lock.stem), key)
-    finally:
-        lock_held.release()
-        if not any(path.parent.iterdir()):
-            path.parent.rmdir()
+def _remove_alone(path: Path, named: Path, key: str) -> None:
+    with alone(named, str(path)):
+        remove(path, named, key)
+    with suppress(OSError):  # not empty
+        path.parent.rmdir()
 
 
 def _in_object_store(root: str) -> Iterator[Leftover]:

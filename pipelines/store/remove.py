@@ -3,10 +3,9 @@
 import json
 import os
 import re
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -54,20 +53,23 @@ def remove(folder: Path, feature_set: Path, key: str) -> None:
     """
     from pipelines.store.find import REMOVED
     from store import StoreError
+    from store.places.disk import make_folder
     from store.writing.publishing import discard
 
-    with _nobody_writes(feature_set, key) as place:
-        removed = place / f"{REMOVED}{feature_set.name}-{key}"
-        if folder != removed:
-            discard(removed)  # of an earlier removal that was killed
-            os.rename(folder, removed)  # atomically: from here on, no half set has its name
-            try:
-                _check_own(removed, folder)
-            except StoreError:
-                os.rename(removed, folder)
-                raise
-        discard(removed)
-        shutil.rmtree(place / f"{feature_set.name}-{key}.claims", ignore_errors=True)  # of processes that were killed
+    place = _staging(feature_set)
+    removed = place / f"{REMOVED}{feature_set.name}-{key}"
+    if folder != removed:
+        discard(removed)  # of an earlier removal that was killed
+        make_folder(place)
+        os.rename(folder, removed)  # atomically: from here on, no half set has its name
+        try:
+            _check_own(removed, folder)
+        except StoreError:
+            os.rename(removed, folder)
+            raise
+    discard(removed)
+    with suppress(OSError):  # not empty: something else is staged there
+        place.rmdir()
 
 
 def _check_own(folder: Path, named: Path | None = None) -> None:
@@ -140,37 +142,27 @@ def _staged(path: Path) -> list[tuple[Path, Path, str]]:
 
     inside = path.parent.name == STAGING
     staged = staged_in(path.parent.parent if inside else path.parent)
-    targets = [
-        (s.folder, s.feature_set, s.folder.name[-32:]) for s in staged if path == (s.folder if inside else s.feature_set)
-    ]
+    targets = [(s.folder, s.feature_set, s.key) for s in staged if path == (s.folder if inside else s.feature_set)]
     if not targets:
         unfinished = ", ".join(str(s.folder) for s in staged) or "nothing"
         raise StoreError(f"nothing is unfinished of {path}; there is: {unfinished}")
     return targets
 
 
-@contextmanager
-def _nobody_writes(feature_set: Path, key: str) -> Iterator[Path]:
-    """Hold the lock of a feature set; yields the folder where its writers work.
+def _staging(feature_set: Path) -> Path:
+    """The folder where writers of a feature set work, if none is at work.
 
     Raises:
         StoreError: a process is writing it, or an extension of it with another key.
     """
-    from pipelines.store.find import STAGING
+    from pipelines.store.find import staged_in
     from store import StoreError
-    from store.writing.lock import Lock, holder
+    from store.writing.publishing import STAGING
 
-    place = feature_set.parent / STAGING
-    for other in sorted(place.glob("*.lock")):
-        if re.fullmatch(re.escape(feature_set.name) + r"-[0-9a-f]{32}\.lock", other.name) and (writer := holder(other)):
+    for staged in staged_in(feature_set.parent):
+        if staged.feature_set == feature_set and (writer := staged.writer):
             raise StoreError(
                 f"{feature_set} is being written by {writer}; wait until it has finished, or stop it and remove {feature_set} "
                 "then"
             )
-    lock = Lock(place / f"{feature_set.name}-{key}.lock", str(feature_set))
-    try:
-        yield place
-    finally:
-        lock.release()
-        with suppress(OSError):  # not empty: something else is staged there
-            place.rmdir()
+    return feature_set.parent / STAGING

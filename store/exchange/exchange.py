@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,7 @@ import numpy as np
 
 from store.errors import StoreError
 from store.format.reader import FeatureStore
-from store.places.disk import PARTIAL, partial_name, partials_of, place_file, sync_folder
-from store.writing.lock import Lock
+from store.places.disk import ABANDONED_S, partial_name, partials_of, place_file, sync_folder
 
 Progress = Callable[[int], None]
 
@@ -97,39 +97,36 @@ class Exchange(ABC):
             progress: called with the number of shards done since the last call.
 
         Raises:
-            StoreError: `out` exists, another process writes it, shards are damaged, or it cannot be written.
+            StoreError: `out` exists, shards are damaged, or it cannot be written.
         """
         hidden = out.with_name(f".{out.name}")
         partial = partial_name(hidden)
         try:
-            with contextlib.closing(_Locked(out)) as lock:
-                if os.path.lexists(out):
-                    raise StoreError(f"{out} already exists; give another name, or remove it first")
-                for left in (hidden.with_name(hidden.name + PARTIAL), *partials_of(hidden)):  # by an export that was killed
+            if os.path.lexists(out):
+                raise StoreError(f"{out} already exists; give another name, or remove it first")
+            for left in partials_of(hidden):  # by an export that was killed
+                if time.time() - _newest(left) > ABANDONED_S:
                     _remove(left)
-                try:
-                    self.write(store, partial, names, progress or (lambda n: None))
-                    lock.check()
-                    if not _named(partial, out):
-                        raise StoreError(
-                            f"{out} was made by others meanwhile, and stays; give another name, or remove it first"
-                        )
-                finally:
-                    _remove(partial)
-                sync_folder(out.parent)
+            try:
+                self.write(store, partial, names, progress or (lambda n: None))
+                if not _named(partial, out):
+                    raise StoreError(f"{out} was made by others meanwhile, and stays; give another name, or remove it first")
+            finally:
+                _remove(partial)
+            sync_folder(out.parent)
         except OSError as error:
             raise StoreError(
                 f"{out} cannot be written ({error}); nothing is left of it; fix the cause and export again"
             ) from error
 
 
-class _Locked(Lock):
-    """One process at a time writes `out`."""
-
-    def __init__(self, out: Path):
-        super().__init__(out.with_name(f".{out.name}.lock"), str(out))
-
-    close = Lock.release
+def _newest(path: Path) -> float:
+    """When something below a path was last written; 0 where it is gone."""
+    times = [0.0]
+    for file in (path, *path.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            times.append(file.lstat().st_mtime)
+    return max(times)
 
 
 def _named(partial: Path, out: Path) -> bool:

@@ -1,8 +1,10 @@
-"""Feature sets in an object store that are still being written: what their writers keep beside the arrays until then."""
+"""Feature sets that are still being written: what their writers keep beside the arrays until then."""
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
+
+import xxhash
 
 from store.places.place import Place
 
@@ -10,6 +12,7 @@ WRITING = ".writing"  # folder in the set; removed when the set is whole, and no
 HEADER = f"{WRITING}/header.json"
 RECORDS = f"{WRITING}/units"
 CLAIMS = f"{WRITING}/claims"
+UNNAMED = f"{WRITING}/unnamed"  # in a folder: files that have no name yet
 
 
 def record_name(unit: int) -> str:
@@ -17,23 +20,54 @@ def record_name(unit: int) -> str:
     return f"{RECORDS}/{unit}.json"
 
 
+def record_bytes(record: dict[str, Any]) -> bytes:
+    """The content of a record's file: the digest of the second line, then that line."""
+    content = json.dumps(record).encode()
+    return xxhash.xxh3_64_hexdigest(content).encode() + b"\n" + content + b"\n"
+
+
+def read_record(content: bytes) -> dict[str, Any]:
+    """A record from the content of its file.
+
+    Raises:
+        ValueError: it was changed or cut, or is of an earlier version.
+    """
+    digest, _, line = content.partition(b"\n")
+    if digest != xxhash.xxh3_64_hexdigest(line.removesuffix(b"\n")).encode():
+        raise ValueError("its digest is another")
+    return json.loads(line)
+
+
+def base_at(place: Place) -> str | None:
+    """The address of the set from which one that is being written takes rows over; None without one."""
+    try:
+        return json.loads(place.content(HEADER) or b"")["base"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def is_of_writers(name: str) -> bool:
     """Whether a file, by its path in the set, is kept by writers and no part of the set."""
     return name.startswith(f"{WRITING}/")
 
 
-def n_units_of(header: dict[str, Any]) -> int:
-    """Units of a set, from the header of its writers."""
-    shape, _, shard_rows, _ = next(iter(header["arrays"].values()))
-    return math.ceil(shape[0] / shard_rows)
+class Progress(NamedTuple):
+    """Units of a set that are written, and all; images likewise."""
+
+    done: int
+    n_units: int
+    images_done: int
+    n_images: int
 
 
-def progress_at(place: Place) -> tuple[int, int] | None:
-    """Units that are written, and all, of a set that is being written; None where none is, or its header makes no sense."""
+def progress_at(place: Place) -> Progress | None:
+    """How far a set is that is being written; None where none is, or its header makes no sense."""
     if (content := place.content(HEADER)) is None:
         return None
     try:
-        n_units = n_units_of(json.loads(content))
-        return sum(place.size(record_name(unit)) is not None for unit in range(n_units)), n_units
+        shape, _, shard_rows, _ = next(iter(json.loads(content)["arrays"].values()))
+        n_units = math.ceil(shape[0] / shard_rows)
+        done = [unit for unit in range(n_units) if place.size(record_name(unit)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration, ArithmeticError, RecursionError):
         return None
+    return Progress(len(done), n_units, sum(min(shard_rows, shape[0] - unit * shard_rows) for unit in done), shape[0])

@@ -17,7 +17,7 @@ from store.moving.transfer import AT_ONCE, has_shard, pieces
 from store.places import place_at
 from store.places.disk import exchange, remove_partials, sync_folder, write_file
 from store.places.parallel import map_parallel
-from store.writing.lock import Lock
+from store.writing.claims import alone
 from store.writing.publishing import Found, check_own, discard, publish
 
 PULLED = ".pull"  # folder beside the sets, for what is being fetched
@@ -52,24 +52,20 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
     arrays = [array for array in source.arrays.values() if kind_of(array.name) in chosen]
     missing = [array for array in arrays if kind_of(array.name) not in present]
     staging = folder.parent / PULLED / f"{folder.name}-{source.spec.key}"
-    lock = Lock(staging.with_name(f"{staging.name}.lock"), str(folder))
-    try:
+    with alone(staging, str(folder)):
         _fetch(missing, staging, progress or (lambda n: None))
         if progress is not None:
             progress(sum(shard["nbytes"] for array in arrays if array not in missing for shard in array.shards))
         fetched = [kind for kind in chosen if kind not in present]
         _describe(staging, fetched, source)
         remove_partials(staging)
-        lock.check()
         if file.is_file():
             _move_in(staging, folder, fetched)
         else:
             write_file(staging / "zarr.json", [content])
             publish(staging, folder, found, "the same command with another --to fetches it again")
-    finally:
-        lock.release()
-        with contextlib.suppress(OSError):  # not empty, or not there
-            staging.parent.rmdir()
+    with contextlib.suppress(OSError):  # not empty, or not there
+        staging.parent.rmdir()
     return FeatureStore.open(folder)
 
 

@@ -14,7 +14,7 @@ from store.places import LocalFolder, place_at
 from store.places.disk import remove_partials
 from store.places.object_store import ObjectStore
 from store.places.parallel import map_parallel
-from store.writing.object_writer import discard_records
+from store.writing.publishing import discard_records
 
 MEMORY = 1 << 30  # bytes that shards on their way to an object store may take
 

@@ -3,20 +3,42 @@
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from store.errors import StoreError
 from store.places.aligned import ALIGNMENT, SECTOR, is_aligned
-from store.places.disk import PARTIAL, write_file
-from store.places.place import Place, ShardFile
+from store.places.disk import (
+    DIRECT_NBYTES,
+    NO_LINKS,
+    PARTIAL,
+    make_folder,
+    partial_name,
+    place_file,
+    sync_folder,
+    write_file,
+    write_synced,
+)
+from store.places.place import ShardFile, SharedPlace
 
 
-class LocalFolder(Place):
-    def __init__(self, folder: Path):
-        self.folder = folder
+WRITERS = 4  # files that are written at a time
+
+
+class LocalFolder(SharedPlace):
+    """A folder.
+
+    Args:
+        folder: its path.
+        unnamed: folder in it for files that have no name yet; it is not made, so nothing is created where it is gone.
+    """
+
+    def __init__(self, folder: Path, unnamed: str = ""):
+        self.folder, self._unnamed = folder, unnamed
 
     def address(self, name: str = "") -> str:
         return str(self.folder / name) if name else str(self.folder)
@@ -58,6 +80,87 @@ class LocalFolder(Place):
                 f"{self.folder / name} cannot be written ({error.strerror}); free some space or get the right to write there, "
                 "and give the command again: it goes on where it was"
             ) from error
+
+    def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
+        """A file is linked to its name when it is on the disk.
+
+        Raises:
+            FileNotFoundError: the folder for files without a name is gone.
+            OSError: what the system refuses, e.g. for lack of space.
+        """
+        target = self.folder / name
+        if os.path.lexists(target):
+            return False
+        partial = partial_name(target)
+        if self._unnamed:
+            partial = self.folder / self._unnamed / partial.name
+        else:
+            make_folder(target.parent)
+        try:
+            write_synced(partial, parts, direct=nbytes >= DIRECT_NBYTES)
+            return place_file(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def link(self, source: Path, name: str) -> bool:
+        """Give a file of another folder a second name here, or copy it where the system cannot; false if there is one.
+
+        Raises:
+            OSError: as `create`.
+        """
+        target = self.folder / name
+        (self.folder / self._unnamed).stat()
+        make_folder(target.parent)
+        try:
+            os.link(os.path.realpath(source), target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with source.open("rb") as file:
+                return self.create(name, iter(lambda: file.read(DIRECT_NBYTES), b""), 0)
+        sync_folder(target.parent)
+        return True
+
+    def content_now(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def size_now(self, name: str) -> int | None:
+        return self.size(name)
+
+    def open_now(self, name: str) -> ShardFile:
+        return self.open(name)
+
+    def times(self, folder: str = "") -> dict[str, datetime | None]:
+        files = (file for file in (self.folder / folder).rglob("*") if not file.is_dir())
+        return {file.relative_to(self.folder).as_posix(): _time_of(file) for file in files}
+
+    def time_now(self, name: str) -> datetime | None:
+        with suppress(OSError), (self.folder / name).open("rb"):  # opened, a network asks its server for what it knew before
+            return _time_of(self.folder / name)
+        return None
+
+    def touch(self, name: str, content: bytes) -> None:
+        with suppress(OSError):  # it is gone
+            os.utime(self.folder / name)
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def writers(self, nbytes: int) -> int:
+        """Several, where small files would mostly wait for the disk beside large ones."""
+        return WRITERS if nbytes >= DIRECT_NBYTES else 1
+
+
+def _time_of(file: Path) -> datetime | None:
+    with suppress(OSError):  # it is gone
+        return datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    return None
 
 
 class LocalShard(ShardFile):

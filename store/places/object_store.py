@@ -8,7 +8,7 @@ from typing import Any
 
 from store.errors import StoreError
 from store.places.parallel import map_parallel
-from store.places.place import Place, ShardFile
+from store.places.place import ShardFile, SharedPlace
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow
@@ -21,6 +21,8 @@ CONDITION: dict[str, dict[str, Any]] = {
 # How s3fs sends what is larger than two parts: several at a time, each of which is copied; its own are 10 of 50 MiB.
 PARTS: dict[str, Any] = {"chunksize": 16 << 20, "max_concurrency": 8}
 CONFLICT, EXISTS = 409, 412  # HTTP: another conditional write of this name is under way; there is a file of this name
+AT_ONCE = 8  # files on their way; one connection does not fill a network
+MEMORY = 1 << 30  # bytes of files on their way, each of which is copied, and once more in parts; one that is larger goes alone
 SMALL_NBYTES = 64 << 20  # more than any file has that describes others
 TRIES = 6  # of a write that meets another, after 0.1 s, 0.2 s, 0.4 s, …
 # What fsspec would open, but feature sets are not in: why, by protocol.
@@ -37,7 +39,7 @@ BUCKETS = ("s3", "s3a", "gs", "gcs")
 TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # names that services use
 
 
-class ObjectStore(Place):
+class ObjectStore(SharedPlace):
     """Through fsspec. Files are listed once: a feature set does not change under its readers.
 
     Passing failures are retried by the file system behind fsspec (s3fs: five times).
@@ -144,7 +146,6 @@ class ObjectStore(Place):
         return {name: entry["size"] for name, entry in self._find().items()}
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
-        """When each file below a folder was last written, by the clock of the service, by its path; None if it does not say."""
         return {name: _written_at(entry) for name, entry in self._find(folder).items()}
 
     def _find(self, folder: str = "") -> dict[str, dict[str, Any]]:
@@ -161,12 +162,10 @@ class ObjectStore(Place):
         return {name.lstrip("/")[prefix:]: entry for name, entry in listed.items() if entry.get("type") != "directory"}
 
     def size_now(self, name: str) -> int | None:
-        """Bytes of a file, asked for anew; None if there is none."""
         entry = self._entry(name)
         return None if entry is None else entry["size"]
 
     def time_now(self, name: str) -> datetime | None:
-        """When a file was last written, asked for anew; None if there is none, or the service does not say."""
         return _written_at(self._entry(name) or {})
 
     def _entry(self, name: str) -> dict[str, Any] | None:
@@ -178,7 +177,6 @@ class ObjectStore(Place):
             raise self._listing_error(error) from error
 
     def content_now(self, name: str) -> bytes | None:
-        """All of a small file, asked for anew; None if there is none."""
         try:
             return self._fs.cat_file(f"{self._root}/{name}", start=0, end=SMALL_NBYTES)  # one request; of all of it, three
         except FileNotFoundError:
@@ -208,14 +206,6 @@ class ObjectStore(Place):
         return self._protocol in CONDITION
 
     def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
-        """Write a file as `put` does, but only where there is none: of several writers one succeeds.
-
-        Returns:
-            False if there is one, which stays as it is. It may be ours, if the answer to an earlier try was lost.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
         content = self._content(parts, nbytes)
         for attempt in range(TRIES):
             try:
@@ -232,17 +222,22 @@ class ObjectStore(Place):
         raise AssertionError("the last try returns or raises")
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files, in one request where the service can; those that are not there are left out.
-
-        Raises:
-            StoreError: the service refuses or fails.
-        """
+        """In one request where the service can."""
         try:
             with suppress(FileNotFoundError):
                 if names:
                     self._fs.rm([f"{self._root}/{name}" for name in names])
         except Exception as error:  # each service has its own errors
             raise StoreError(f"{self.address(names[0])} cannot be removed: {error}; check your right to") from error
+
+    def open_now(self, name: str) -> ShardFile:
+        return _StoredShard(self, name)
+
+    def touch(self, name: str, content: bytes) -> None:
+        self.put(name, [content], len(content))
+
+    def writers(self, nbytes: int) -> int:
+        return max(1, min(AT_ONCE, MEMORY // nbytes))
 
     def _writing_error(self, name: str, error: Exception) -> StoreError:
         return StoreError(

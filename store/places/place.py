@@ -1,7 +1,8 @@
 """What a place is: files of feature sets below one address, on this machine or in an object store."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 PIECE_NBYTES = 1 << 20  # enough for a disk to be at full speed, little enough to stay in the processor's cache
 
@@ -83,3 +84,58 @@ class Place(ABC):
         Raises:
             StoreError: it cannot be written.
         """
+
+
+class SharedPlace(Place):
+    """A place in which several processes, also of several machines, write at the same time. No lock is needed for that."""
+
+    @abstractmethod
+    def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
+        """Write a file as `put` does, but only where there is none: of several writers one succeeds.
+
+        Returns:
+            False if there is one, which stays as it is. It may be ours, if the answer to an earlier try was lost.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+
+    @abstractmethod
+    def content_now(self, name: str) -> bytes | None:
+        """All of a small file, asked for anew; None if there is none."""
+
+    @abstractmethod
+    def size_now(self, name: str) -> int | None:
+        """Bytes of a file, asked for anew; None if there is none."""
+
+    @abstractmethod
+    def open_now(self, name: str) -> ShardFile:
+        """A file that is there, also where an earlier listing lacks it."""
+
+    @abstractmethod
+    def times(self, folder: str = "") -> Mapping[str, datetime | None]:
+        """When each file below a folder was last written by the clock of the place, by path; None if it does not say."""
+
+    @abstractmethod
+    def time_now(self, name: str) -> datetime | None:
+        """When a file was last written, asked for anew; None if there is none, or the place does not say."""
+
+    @abstractmethod
+    def touch(self, name: str, content: bytes) -> None:
+        """Give a file that has this content another time.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+
+    @abstractmethod
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files; those that are not there are left out.
+
+        Raises:
+            StoreError: the place refuses or fails.
+        """
+
+    @abstractmethod
+    def writers(self, nbytes: int) -> int:
+        """How many files of at most so many bytes are written at a time."""

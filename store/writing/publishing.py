@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from pathlib import Path
 from store.errors import StoreError
 from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
-from store.places.disk import OLD, PARTIAL, TOKEN, check_no_links, exchange, link, sync_folder
-from store.writing.journal import JOURNAL, journals, read_records
-from store.writing.lock import Lock, holder
+from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
+from store.places import LocalFolder
+from store.places.disk import PARTIAL, TOKEN, check_no_links, exchange, link, sync_folder
+from store.places.place import SharedPlace
+from store.writing.claims import holder
 
 STAGING = ".staging"  # folder beside the sets, for what is being written
-UNNAMED = ".unnamed"  # folder of shards that have no name yet
+PUBLISHING = ".publishing"  # ends the name of a folder whose process is about to publish it, or has replaced a set by it
 BY_GIT = ".gitignore"  # DVC writes it beside the outs that a folder holds; it is kept
 SHOWN = 3  # names in a message
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -40,7 +43,7 @@ class Found:
 
     @classmethod
     def at(cls, path: Path, replaces: bool = True) -> "Found":
-        return cls(path, _content(path), replaces)
+        return cls(path, content_of(path), replaces)
 
     def check(self, folder: Path | None = None) -> None:
         """See that nothing else has come there since.
@@ -63,38 +66,54 @@ class Found:
                 f"{self.path} holds files that do not belong to a feature set ({strangers}) and would be removed with it; move "
                 "them away first, or give another --out"
             )
-        elif _content(folder) != self.content:
+        elif content_of(folder) != self.content:
             raise StoreError(f"{self.path} holds another feature set than when this run began, which is not replaced")
 
 
-def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> None:
-    """Give a finished folder its name, in one step; then remove the set that was found there.
+def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
+    """Give a finished folder its name, in one step; then remove the set that was found there, and what writers keep.
 
     Args:
         remedy: how to make use of the set where something is in its way; by default that of an extraction.
 
+    Returns:
+        False if another process has taken the folder to publish it.
+
     Raises:
         StoreError: something else is there; it stays, and so does the finished folder.
     """
+    own = staging.with_name(f"{staging.name}.{secrets.token_hex(8)}{PUBLISHING}")
     try:
+        os.rename(staging, own)  # one process alone can; from here on, nobody else writes there
+    except FileNotFoundError:
+        return False
+    try:
+        shutil.rmtree(own / UNNAMED, ignore_errors=True)
         found.check()
         if not os.path.lexists(path):
-            _rename(staging, path)
+            _rename(own, path)
         else:
-            exchange(staging, path)
+            exchange(own, path)
             sync_folder(path.parent)  # before anything of the old set is removed
-            sync_folder(staging.parent)
+            sync_folder(own.parent)
             try:
-                found.check(staging)  # nobody can add to it by its name any more
+                found.check(own)  # nobody can add to it by its name any more
             except StoreError:
-                exchange(staging, path)
+                exchange(own, path)
                 raise
-            _discard(staging, path)
+            _discard(own, path)
+    except FileNotFoundError:
+        if own.exists():
+            raise
+        return False  # this process was stopped, and another has taken the folder over
     except StoreError as error:
+        with contextlib.suppress(OSError):
+            os.rename(own, staging)
         remedy = remedy or f"the same command with another --out in {path.parent} publishes it without computing it again"
         raise StoreError(f"{error}. Nothing was lost: the finished set is in {staging}, and {remedy}") from error
     sync_folder(path.parent)
-    _discard(staging.with_name(staging.name + OLD), path)
+    discard_records(LocalFolder(path))
+    return True
 
 
 def _rename(source: Path, target: Path) -> None:
@@ -115,30 +134,33 @@ def staging_of(path: Path, key: str) -> Path:
 def refused_sets(folder: Path, key: str) -> Iterator[FeatureStore]:
     """Finished sets of a key that could not be published in a folder, as something was in their way."""
     for staged in sorted((folder / STAGING).glob(f"*-{key}")):
-        if journals(staged) and holder(staged.with_name(f"{staged.name}.lock")) is None:
+        if (staged / HEADER).is_file() and holder(LocalFolder(staged)) is None:
             with contextlib.suppress(StoreError):  # not finished, or gone this moment
                 yield FeatureStore.open(staged, key)
 
 
 def discard_staging(path: Path, key: str) -> None:
-    """Remove what a kill during `finish` may have left behind; nothing while a writer is at work there.
+    """Remove what a kill may have left behind of a set that is published; nothing while a writer is at work there.
 
     Raises:
-        StoreError: there are files that no writer has made; or a process is writing there.
+        StoreError: there are files that no writer has made.
     """
-    if read_records(path):  # else it is no journal
-        (path / JOURNAL).unlink(missing_ok=True)
+    discard_records(LocalFolder(path))
     staging = staging_of(path, key)
-    left = [folder for folder in (staging, staging.with_name(staging.name + OLD)) if folder.exists()]
-    if left:
-        lock = Lock(staging.with_name(staging.name + ".lock"), str(path))
-        try:
-            for folder in left:
-                _discard(folder, path)
-        finally:
-            lock.release()
-        with contextlib.suppress(OSError):
-            staging.parent.rmdir()
+    for folder in (staging, *staging.parent.glob(f"{staging.name}.*{PUBLISHING}")):
+        if folder.exists() and holder(LocalFolder(folder)) is None:
+            _discard(folder, path)
+    with contextlib.suppress(OSError):
+        staging.parent.rmdir()
+
+
+def discard_records(place: SharedPlace) -> None:
+    """Remove what writers keep beside a finished set, the header first: without it, nobody takes units for missing."""
+    names = sorted(place.times(WRITING))
+    place.remove([name for name in names if name == HEADER])
+    place.remove([name for name in names if name != HEADER])
+    if isinstance(place, LocalFolder):
+        shutil.rmtree(place.folder / WRITING, ignore_errors=True)
 
 
 def discard(folder: Path) -> None:
@@ -175,7 +197,7 @@ def foreign(folder: Path) -> Iterator[Path]:
     file, folder_pattern = file_names()
     try:
         arrays = list(FeatureStore.describe(folder).attributes["arrays"])
-        listed = {"", UNNAMED, *arrays, *groups_of(arrays)}
+        listed = {"", *arrays, *groups_of(arrays)}
     except StoreError:  # damaged, or not finished
         listed = None
     for root, folders, names in os.walk(folder):
@@ -183,10 +205,7 @@ def foreign(folder: Path) -> Iterator[Path]:
             path = Path(root, name)
             inside = path.relative_to(folder).as_posix()
             array = inside.partition("/c/")[0] if "/c/" in inside else inside.rpartition("/")[0]
-            is_ours = file.fullmatch(inside) and (listed is None or array in listed)
-            if inside == JOURNAL and folder.parent.name != STAGING:  # there it is a writer's, even if it is damaged
-                is_ours = bool(read_records(folder))
-            if not is_ours:
+            if not file.fullmatch(inside) or not (listed is None or array in listed or is_of_writers(inside)):
                 yield path
         for name in sorted(folders):
             path = Path(root, name)
@@ -197,9 +216,10 @@ def foreign(folder: Path) -> Iterator[Path]:
 def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of files and folders of a feature set or its writer, by their path inside it."""
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
-    staged = rf"{JOURNAL}(?:\.[\w.]+-\d+-\d{{15,}})?|{re.escape(UNNAMED)}/[\w.-]+"
+    staged = rf"{re.escape(HEADER)}|{re.escape(RECORDS)}/\d+\.json|{re.escape(CLAIMS)}/\d+-\d+|{re.escape(UNNAMED)}/[\w.-]+"
     file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:(?:{TOKEN})?{PARTIAL})?", re.ASCII)
-    return file, re.compile(rf"{group}|{re.escape(UNNAMED)}", re.ASCII)  # chunk folders fit the first too
+    kept = "|".join(re.escape(name) for name in (WRITING, RECORDS, CLAIMS, UNNAMED))
+    return file, re.compile(rf"{group}|{kept}", re.ASCII)  # chunk folders fit the first too
 
 
 def _shown(folder: Path, strangers: Callable[[Path], Iterator[Path]]) -> str:
@@ -210,7 +230,8 @@ def _shown(folder: Path, strangers: Callable[[Path], Iterator[Path]]) -> str:
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
-def _content(folder: Path) -> bytes | None:
+def content_of(folder: Path) -> bytes | None:
+    """The zarr.json of a folder; None if it has none."""
     try:
         return (folder / "zarr.json").read_bytes()
     except (FileNotFoundError, NotADirectoryError):

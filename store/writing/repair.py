@@ -11,13 +11,13 @@ import xxhash
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.format.layout import DIGEST, ArrayLayout, count_nonfinite
+from store.format.layout import DIGEST, ArrayLayout
 from store.format.names import kind_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
-from store.places.aligned import ALIGNMENT, aligned_memory
 from store.places.place import Place
+from store.writing.shard import read_shard
 
 DAMAGED_DIGITS = 4  # keys that differ in more are of different sets, not one of them damaged
 
@@ -152,17 +152,9 @@ def _rebuilt(place: Place, layout: ArrayLayout) -> bytes:
     """The zarr.json that fits an array's shards; empty if these contradict themselves."""
     records: list[dict[str, Any]] = []
     for shard in range(layout.n_shards):
-        nbytes, begin = layout.nbytes(shard), layout.data_nbytes(shard)
-        if place.size(layout.file(shard)) != nbytes:
+        if (read := read_shard(place, layout, shard)) is None:
             return b""
-        content = place.open(layout.file(shard)).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
-        tail = bytes(content[begin:])
-        if tail != layout.tail(shard, content[:begin], memoryview(b"")):
-            return b""
-        start, stop = layout.rows(shard)
-        values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype)
-        digest = xxhash.xxh3_128_hexdigest(tail)
-        records.append({"rows": [start, stop], "nbytes": nbytes, "xxh3_128": digest, "nonfinite": count_nonfinite(values)})
+        records.append(read[1])
     return layout.to_zarr({"shards": records})
 
 

@@ -1,8 +1,7 @@
-"""One shard file: written with its digests, recorded, and recognised as whole."""
+"""One shard file: created with its digests, recorded, and recognised."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,10 @@ import xxhash
 
 from store.format.array import read_tail
 from store.format.layout import ArrayLayout, count_nonfinite
-from store.places.disk import DIRECT_NBYTES, write_synced
-from store.places.place import Place
+from store.places.aligned import ALIGNMENT, aligned_memory
+from store.places.place import Place, ShardFile, SharedPlace
+
+ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
 
 
 def same_values(first: ArrayLayout, second: ArrayLayout) -> bool:
@@ -26,9 +27,19 @@ def same_shard(first: ArrayLayout, second: ArrayLayout, shard: int) -> bool:
     return alike and same_values(first, second) and shard < second.n_shards and first.rows(shard) == second.rows(shard)
 
 
-def write_shard(file: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
-    """Write a shard to a file in a folder that exists; its digests and its record are computed meanwhile."""
+def create_shard(
+    place: SharedPlace, layout: ArrayLayout, shard: int, rows: np.ndarray, replaces: bool = False
+) -> tuple[bool, dict[str, Any]]:
+    """Create a shard file where there is none; digests and record are computed while it is written.
+
+    Args:
+        replaces: put it in the place of one that is there.
+
+    Returns:
+        Whether it was created, and what zarr.json records of these rows.
+    """
     data, padding = layout.encode(shard, rows)
+    name, nbytes = layout.file(shard), layout.nbytes(shard)
     with ThreadPoolExecutor(1, "beyondcls-digests") as meanwhile:
         tail = meanwhile.submit(layout.tail, shard, data, padding)
         record = meanwhile.submit(lambda: _record(layout, shard, rows, tail.result()))
@@ -38,15 +49,11 @@ def write_shard(file: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -
             yield padding
             yield tail.result()
 
-        write_synced(file, parts(), direct=len(data) >= DIRECT_NBYTES)
-        return record.result()
-
-
-def encoded_shard(layout: ArrayLayout, shard: int, rows: np.ndarray) -> tuple[list[memoryview | bytes], dict[str, Any]]:
-    """The bytes of a shard file, one part after the other, and its record. Nothing of `rows` is copied."""
-    data, padding = layout.encode(shard, rows)
-    tail = layout.tail(shard, data, padding)
-    return [data, padding, tail], _record(layout, shard, rows, tail)
+        if replaces:
+            place.put(name, parts(), nbytes)
+            return True, record.result()
+        is_there = nbytes >= ASKED_NBYTES and place.size_now(name) is not None
+        return not is_there and place.create(name, parts(), nbytes), record.result()
 
 
 def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
@@ -66,6 +73,25 @@ def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> d
 def is_whole(place: Place, layout: ArrayLayout, shard: int, digest: str) -> bool:
     """Whether there is a shard file of the right size, and the digests at its end have this digest (XXH3, 128 bits)."""
     name = layout.file(shard)
-    if place.size(name) != layout.nbytes(shard):
-        return False
-    return xxhash.xxh3_128_hexdigest(read_tail(place.open(name), layout, shard)) == digest
+    file = _opened(place, name, layout.nbytes(shard))
+    return file is not None and xxhash.xxh3_128_hexdigest(read_tail(file, layout, shard)) == digest
+
+
+def _opened(place: Place, name: str, nbytes: int) -> ShardFile | None:
+    """A file as it is now; None if there is none of this size."""
+    if isinstance(place, SharedPlace):
+        return place.open_now(name) if place.size_now(name) == nbytes else None
+    return place.open(name) if place.size(name) == nbytes else None
+
+
+def read_shard(place: Place, layout: ArrayLayout, shard: int) -> tuple[np.ndarray, dict[str, Any]] | None:
+    """Stored values of a shard, and its record; None if there is none of its size whose digests are those of its rows."""
+    name, nbytes, begin = layout.file(shard), layout.nbytes(shard), layout.data_nbytes(shard)
+    if (file := _opened(place, name, nbytes)) is None:
+        return None
+    content = file.read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
+    if len(content) != nbytes or bytes(content[begin:]) != layout.tail(shard, content[:begin], memoryview(b"")):
+        return None
+    start, stop = layout.rows(shard)
+    values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype).reshape(-1, *layout.shape[1:])
+    return values, _record(layout, shard, values, bytes(content[begin:]))

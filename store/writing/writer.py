@@ -1,76 +1,73 @@
-"""Writing a feature set: shard by shard, staged and journalled, published by one rename."""
+"""Writing a feature set: unit by unit, by any number of processes that need no lock."""
 
-import contextlib
-import os
-import shutil
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
 from store.errors import StoreError
 from store.format.flat import flat_layout_of
-from store.format.layout import ArrayLayout
+from store.format.layout import ATTRIBUTE, ArrayLayout, groups_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
-from store.places import LocalFolder
-from store.places.disk import (
-    NO_SPACE,
-    PARTIAL,
-    link,
-    make_folder,
-    place_file,
-    remove_partials,
-    room_left,
-    sync_folder,
-    write_file,
-)
-from store.writing.handed_writer import workers_folder
-from store.writing.journal import JOURNAL, Journals, add_record, journals, process_name, read_records, write_records
-from store.writing.lock import BusyError, Lock
+from store.format.unfinished import HEADER, WRITING, read_record, record_bytes, record_name
+from store.places import LocalFolder, place_at
+from store.places.object_store import REQUESTS, ObjectStore
+from store.places.parallel import map_parallel
+from store.writing import claims
+from store.writing.claims import Claims
+from store.writing.destination import Destination, InFolder, InObjectStore
 from store.writing.metadata import metadata_of
-from store.writing.publishing import UNNAMED, Found, discard, publish, staging_of
-from store.writing.shard import is_whole, record_of, same_shard, write_shard
-from store.writing.shard_writer import ShardWriter
-from store.writing.unit_writer import UnitWriter
+from store.writing.publishing import Found
+from store.writing.shard import create_shard, is_whole, read_shard
+from store.writing.taking import Taking
+
+IN_VAIN = 8  # tries to claim a unit, after which a task lists what others have done
+FEW = 8  # units that are looked for one by one; listings are slow work for services
+POLL = 1.0  # seconds between looks at what others do, at first
+TRIES = 10  # times that a set may be published or removed while it is being begun
+IGNORED = (
+    "ignores the condition of a write (If-None-Match: *), so tasks could overwrite each other's files; extract to a folder, "
+    "which several tasks must share, and send it from there: `beyondcls store push`"
+)
+# How the values of some arrays of a unit differ, those that are there and those computed here; None if not beyond rounding.
+Disagreement = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], str | None]
 
 
-class FeatureWriter(ShardWriter, UnitWriter):
-    """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
+class FeatureWriter:
+    """Writes one feature set. Unit u is shard u of every array with an image axis, [u * shard_rows, (u + 1) * shard_rows).
 
-    All arrays are under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
-    files and its journal line are on disk; a writer that was killed is resumed with `missing_units()`. Use it in a `with`
-    statement, or call `close`.
-
-    One process at a time may write a feature set, or several that are all `shared`: each claims a unit before it computes it,
-    keeps its own journal, and the first to find all units written publishes the set. Any of them may be killed, and any
-    number started again. Should two compute one unit all the same, the second to finish compares: its bytes are those of the
-    first, or it is refused.
-
-    With a `base`, another feature set of the same encoder, rows that both have are taken over: shards that are alike are
-    linked, other rows are copied. Only what the base lacks has to be written.
+    Every file is created where there is none. Whoever finds a file compares it with what it computed itself: the same bytes are
+    adopted, and so are values that differ by rounding, as those of other processors do; beyond that it refuses to go on. A
+    unit counts once its record is there, which is written after its shards; whoever finds all records writes every
+    zarr.json, the group's last, and publishes the set. So any number of processes may write at the same time, on machines
+    of several kinds; any of them may be killed, and any number started again. No lock decides anything: claims on units only
+    save work. Use it in a `with` statement, or call `close`.
 
     Args:
-        path: where the finished feature set will be.
+        where: folder of the finished set, or its address in an object store.
         spec: what it holds.
         layouts: arrays with one row per image; all share `shard_rows`.
         constants: arrays without an image axis (the final norm, truths), by name.
-        base: the set to take rows from, with other views, blocks, kinds or images, wherever it is.
-        base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images come first here.
-        skip: (array, shard) of the base that must not be taken over because they are damaged.
-        replaces: this set replaces the one at `path` when it is finished, which is there now, or was found there before; else
-            `path` must be free.
-        shared: other processes may write other units at the same time.
+        base, base_rows, skip: a set to take rows from, as for `Taking`; of no use in an object store.
+        replaces: this set replaces the one in the folder when it is finished, which is there now, or was found there before;
+            else the folder must be free.
+        disagreement: compares values where bytes differ; None: no difference is allowed.
+        computed_by: what computes here, for the record of each unit. If units were computed by several, the set says which.
 
     Raises:
-        StoreError: `path` is occupied, another process writes there, the staged part has another layout, or no space is left.
+        StoreError: the place is occupied, or the set was begun with another layout; no space is left; or the service cannot
+            write conditionally.
     """
 
     def __init__(
         self,
-        path: Path,
+        where: str | Path,
         spec: FeatureSpec,
         layouts: Sequence[ArrayLayout],
         constants: Mapping[str, np.ndarray] | None = None,
@@ -78,358 +75,437 @@ class FeatureWriter(ShardWriter, UnitWriter):
         base_rows: np.ndarray | None = None,
         skip: Sequence[tuple[str, int]] = (),
         replaces: bool | Found = False,
-        shared: bool = False,
+        disagreement: Disagreement | None = None,
+        computed_by: Mapping[str, Any] | None = None,
     ):
-        super().__init__(layouts, base, base_rows, skip)
-        self.path, self.spec, self.shared = Path(path), spec, shared
-        self._found = replaces if isinstance(replaces, Found) else Found.at(self.path, replaces)
-        self.constants = dict(constants or {})
-        self.staging = staging_of(self.path, spec.key)
-        self._name, self._unnamed, self._journals = process_name(), self.staging / UNNAMED, Journals(self.staging)
-        self._journal = f"{JOURNAL}.{self._name}" if shared else JOURNAL
-        self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
-        self._claims: dict[int, Lock] = {}
-        self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path), shared)
-        try:
-            if not (shared and self._is_published()):
-                self._found.check()
-            self.header = {
-                "key": spec.key,
-                "arrays": {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()},
-            }
-            self._notes: dict[int, dict[str, Any]] = {}
-            self._digests: dict[tuple[int, str], tuple[str, str]] = {}  # of each shard in a journal, and who wrote it
-            self._unseen: list[dict[str, Any]] = []  # records whose files are not all there: a network may be late
-            self._refreshing = threading.RLock()  # a unit is claimed while another is written
-            with self._full_disk_reported(), self._exclusive():
-                if records := self._journals.new_records():
-                    self._resume(records)
-                elif shared and self._is_published():
-                    self._all_done()
-                else:
-                    self._start()
-        except BaseException:
-            self.close()
-            raise
+        self.layouts = {layout.name: layout for layout in layouts}
+        self.spec, self.constants = spec, dict(constants or {})
+        self.taking = Taking(self.layouts, base, base_rows, skip)
+        self._layout, self.n_units = layouts[0], layouts[0].n_shards
+        self._disagreement, self._computed_by = disagreement, dict(computed_by or {})
+        self.destination = _destination(where, spec.key, replaces)
+        self.place = self.destination.place
+        self._written: set[int] = set()  # units that have a record
+        self._records: dict[int, dict[str, Any]] = {}  # those that were read, or written by this process
+        self._claims = Claims(self.place)
+        self._published, self._in_vain, self._refreshed = False, 0, time.monotonic()
+        self._begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     def close(self) -> None:
-        """Let another writer go on. What is journalled stays."""
-        for claim in self._claims.values():
-            claim.release()
-        self._claims.clear()
-        if not self.shared:  # of workers that ended before this
-            shutil.rmtree(workers_folder(self.staging), ignore_errors=True)
-        self._lock.release()
-        for folder in (self._claims_folder, self.staging.parent):
-            with contextlib.suppress(OSError):  # not empty: something is staged there
-                folder.rmdir()
+        """Let other writers go on at once. What is written stays."""
+        self._claims.close()
+        self.destination.tidy()
 
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[Lock]:
-        """Run a block in one process at a time, of those that share the writing."""
-        lock = Lock(self._claims_folder / "all.lock", str(self.path), wait=True) if self.shared else self._lock
-        try:
-            yield lock
-        finally:
-            if lock is not self._lock:
-                lock.release()
+    @property
+    def staging(self) -> Path:
+        """The folder in which files are until the set is published."""
+        assert isinstance(self.destination, InFolder), self.destination
+        return self.destination.staging
 
-    def _start(self) -> None:
-        discard(self.staging)  # begun and killed, or a set that was replaced
-        make_folder(self._unnamed)
-        for name, values in self.constants.items():
-            layout = flat_layout_of(name, values)
-            for shard in range(layout.n_shards):
-                file = self.staging / layout.file(shard)
-                make_folder(file.parent)
-                write_shard(file, layout, shard, values[slice(*layout.rows(shard))])
-                sync_folder(file.parent)
-        records = [self.header, *self._carry()]
-        write_records(self.staging, records)  # from here on, what is staged counts
-        for record in records[1:]:
-            self._count(record)
-
-    def _carry(self) -> Iterator[dict[str, Any]]:
-        """Link shards that the base and this set have in common; yield a record for each unit with any."""
-        if self.base is None or not isinstance(self.base.place, LocalFolder):
-            return
-        for unit in range(self.n_units):
-            rows = np.arange(*self._layout.rows(unit))
-            if not np.array_equal(self._base_rows[rows], rows):
-                continue
-            shards = []
-            for name, layout in self.layouts.items():
-                theirs = self.base.arrays.get(name)
-                if theirs is None or (name, unit) in self._skip or not same_shard(layout, theirs.layout, unit):
-                    continue
-                link(self.base.path / theirs.layout.file(unit), self.staging / layout.file(unit))
-                shards.append({"array": name, **theirs.shards[unit]})
-            if shards:
-                yield {"unit": unit, "shards": shards, "invalid": self._base_notes(rows)}
-
-    def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
-        if records[0] != self.header:
-            raise StoreError(f"{self.staging} was begun with another layout; remove that folder to start again")
-        for record in records[1:]:
-            self._count(record)
-        if not self.shared:  # in one journal, without half lines left by kills, and without shards that are not whole
-            whole = [[s for s in r["shards"] if s["array"] in self._done[r["unit"]]] for r in records[1:]]
-            write_records(self.staging, [self.header, *({**r, "shards": w} for r, w in zip(records[1:], whole, strict=True))])
-            shutil.rmtree(self._unnamed, ignore_errors=True)
-        make_folder(self._unnamed)
-
-    def claim(self, unit: int) -> bool:
-        """Take a unit that still misses arrays; false if it misses none, or another process has it.
-
-        A claim ends with `write_unit`, or with this process.
-        """
-        if not self.missing_arrays(unit):
-            return False
-        if self.shared:
+    def _begin(self) -> None:
+        """Find what is there, or put the header and the constants there."""
+        constants = {name: flat_layout_of(name, values) for name, values in self.constants.items()}
+        layouts = [*self.layouts.values(), *constants.values()]
+        names = [layout.name for layout in layouts]
+        files = {layout.file(unit): layout.nbytes(unit) for layout in layouts for unit in range(layout.n_shards)}
+        described = {f"{name}/zarr.json" for name in (*names, *groups_of(names))}
+        for _ in range(TRIES):
+            if self._look_for_set():
+                return
             try:
-                claim = Lock(self._claims_folder / f"{unit}.lock", f"unit {unit} of {self.path}")
-            except BusyError:
-                return False
-            self._claims[unit] = claim
-            self._refresh()  # its last holder may have written it
-            if not self.missing_arrays(unit):
-                self._claims.pop(unit).release()
-                return False
-        return True
+                with self.destination.reporting(sum(files.values())):
+                    self.destination.begin(files.keys() | described)
+                    self._create_header()
+                    if self._look_for_set():  # it was finished in between, and the header is of no use
+                        return
+                    for name, values in self.constants.items():
+                        for shard in range(constants[name].n_shards):
+                            rows = values[slice(*constants[name].rows(shard))]
+                            self._settle({name: self._put(constants[name], shard, rows)}, shard)
+                    break
+            except FileNotFoundError:  # another has published it, or it was removed
+                continue
+        else:
+            raise self._removed()
+        sizes = self.place.sizes()
+        recorded = [unit for unit in self.missing_units() if record_name(unit) in sizes]
+        whole = {u for u in recorded if all(sizes.get(a.file(u)) == a.nbytes(u) for a in self.layouts.values())}
+        # Somebody has removed shards of the others; a listing has shards after records, so none is still to come.
+        self.place.remove([record_name(unit) for unit in recorded if unit not in whole])
+        self._written |= whole
 
-    def _refresh(self) -> bool:
-        """Count what others that share the writing have done; false if the last of them has published the set.
-
-        Raises:
-            StoreError: two have written different bytes; or the staging folder was removed.
-        """
-        with self._refreshing:
-            records, self._unseen = self._unseen + self._journals.new_records(), []
-            for record in records:
-                if record != self.header:
-                    self._count(record)
-        if journals(self.staging):
-            return True
-        if not self._is_published():
-            raise StoreError(f"{self.staging} was removed while it was being written; give the command again")
-        self._all_done()
-        return False
-
-    def _all_done(self) -> None:
-        self._done = {unit: {name: {} for name in self.layouts} for unit in range(self.n_units)}
-
-    def _is_published(self) -> bool:
-        with contextlib.suppress(StoreError):
-            return FeatureStore.describe(self.path).spec.key == self.spec.key
-        return False
-
-    def _count(self, record: Mapping[str, Any]) -> None:
-        """Count a record's shards that are whole.
-
-        Raises:
-            StoreError: another record says that one of them has other bytes; or this is no record.
-        """
-        try:
-            shards = {shard["array"]: dict(shard) for shard in record["shards"]}
-            notes = {note["row"]: note for note in record["invalid"]}
-            start, stop = self._layout.rows(unit := record["unit"])
-            if type(unit) is not int or not all(start <= row < stop for row in notes):
-                raise ValueError(f"rows {sorted(notes)} in unit {unit!r}")
-            done, staged = self._done[unit], LocalFolder(self.staging)
-            for name, shard in shards.items():
-                self._compare(unit, name, shard["xxh3_128"], str(record.get("writer", "an earlier process")))
-                if name not in done and is_whole(staged, self.layouts[name], unit, shard["xxh3_128"]):
-                    done[name] = shard
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+    def _create_header(self) -> None:
+        """The first file, by which a service shows that it refuses a second one of a name."""
+        arrays = {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()}
+        base = None if self.taking.base is None else self.taking.base.where
+        header = json.dumps({"key": self.spec.key, "arrays": arrays, "base": base}).encode()
+        accepted = self.place.create(HEADER, [header], len(header)) and self.place.create(HEADER, [header], len(header))
+        begun = self.place.content_now(HEADER)
+        if (accepted or begun is None) and self._look_for_set():  # others have finished it, and removed the header
+            return
+        if accepted:
+            self.place.remove([HEADER])
+            raise StoreError(f"{self.destination.where} {IGNORED}")
+        if begun is None:
+            raise FileNotFoundError(HEADER)
+        if _begun_as(begun) != _begun_as(header):
             raise StoreError(
-                f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"
-            ) from error
-        self._notes |= notes
-        if not shards.keys() <= done.keys():
-            self._unseen.append(dict(record))
-
-    def _compare(self, unit: int, name: str, digest: str, writer: str) -> None:
-        """Compare a shard with what was written of it before, here or by another process."""
-        first, first_writer = self._digests.setdefault((unit, name), (digest, writer))
-        if digest != first:
-            raise StoreError(
-                f"unit {unit} of {self.path}: {first_writer} and {writer} have written different bytes of {name} (XXH3 {first} "
-                f"and {digest}), so neither can be trusted. Do their programs, GPUs or images differ? Make them the same, "
-                f"remove {self.staging} and start again"
+                f"{self.place.address()} was begun with other shards, or other options; give the command that it was begun "
+                "with again, or remove it: `beyondcls store rm --staging`, or `beyondcls store gc` a day after its last file was "
+                "written"
             )
 
+    def _look_for_set(self) -> bool:
+        """Whether the finished set is there.
+
+        Raises:
+            StoreError: another one is.
+        """
+        self._published = self._published or self.destination.is_published()
+        return self._published
+
+    def missing_units(self) -> list[int]:
+        """Units that are not written yet, in order, as far as this writer knows."""
+        return [] if self._published else [u for u in range(self.n_units) if u not in self._written]
+
+    def arrays_to_compute(self, unit: int) -> list[str]:
+        """Arrays of a unit that must be given to `write_unit`."""
+        return [] if self._published or unit in self._written else self.taking.arrays_to_compute(unit)
+
+    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
+        """Rows for which `write_unit` must be given some arrays of a unit, ascending."""
+        return self.taking.rows_to_compute(unit, names)
+
+    def claim(self, unit: int) -> bool:
+        """Take a unit; false if it is written, or another process has it. A claim ends with `write_unit`, or this process."""
+        if time.monotonic() - self._refreshed > claims.SECONDS:  # it may have been stopped, and others have finished the set
+            self._refresh()
+        if self._published or unit in self._written or not self._claims.is_free(unit):
+            return False
+        try:
+            claimed = self._claims.take(unit)
+        except FileNotFoundError:
+            self._refresh()
+            return False
+        if claimed and self._has_record(unit):  # its last holder has written it
+            self._claims.forget(unit)
+            claimed = False
+        self._in_vain = 0 if claimed else self._in_vain + 1
+        if self._in_vain == IN_VAIN:  # while a task does its share, nothing has to be listed
+            self._in_vain = 0
+            self._refresh()
+        return claimed
+
+    def _has_record(self, unit: int) -> bool:
+        if self.place.content_now(record_name(unit)) is None:
+            return False
+        self._written.add(unit)
+        return True
+
+    def _refresh(self) -> None:
+        """See what others have claimed and written.
+
+        Raises:
+            StoreError: what is being written was removed.
+        """
+        self._refreshed = time.monotonic()
+        missing = self.missing_units()
+        if missing and len(missing) <= FEW:
+            for unit in missing:
+                if not self._has_record(unit):
+                    self._claims.look(unit)
+            is_there = self.place.content_now(HEADER) is not None
+        else:
+            times = self.place.times(WRITING)
+            self._claims.see(times)
+            self._written |= {unit for unit in missing if record_name(unit) in times}
+            is_there = HEADER in times
+        # The header is removed first, once the set is whole; or it came back, as the process that was about to publish it died.
+        if not is_there and not self._look_for_set() and self.place.content_now(HEADER) is None:
+            raise self._removed()
+
+    def _removed(self) -> StoreError:
+        return StoreError(f"{self.place.address()} was removed while it was being written; give the command again")
+
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write one shard of each array that the unit still misses, and journal them.
+        """Write one shard of each array, then the record; or adopt those of whoever was faster.
 
         Args:
-            rows: as for `write_shards`.
+            rows: as for `Taking.stored`.
             notes: on rows that are invalid; those of the base are added.
 
         Raises:
-            StoreError: no space is left; what was journalled before is safe.
+            StoreError: another process has written other values; no space is left; or the service fails. What was written
+                before is safe.
         """
-        missing = self.missing_arrays(unit)
-        record: dict[str, Any] = {"unit": unit, "invalid": self.all_notes(unit, notes), "writer": self._name}
-        with self._full_disk_reported():
-            try:
-                if not missing:
-                    raise FileNotFoundError  # nothing is to be named
-                for left in self._unnamed.glob(f"{unit}.*"):  # by one that was killed, or lost its claim
-                    left.unlink(missing_ok=True)
-                self._place(record, self.write_shards(unit, missing, rows, lambda name: self._unnamed_file(unit, name)))
-            except FileNotFoundError:
-                if not self.shared:
-                    raise
-                # This process was stopped for so long that another has taken the unit over, or published the set.
-                digests = {
-                    name: record_of(layout, unit, self.stored(unit, name, rows))["xxh3_128"]
-                    for name, layout in self.layouts.items()
-                    if name in rows
-                }
-                self._compare_with_others(unit, digests)
-            finally:
-                for name in missing:
-                    self._unnamed_file(unit, name).unlink(missing_ok=True)
-        if unit in self._claims:
-            self._claims.pop(unit).release()
-
-    def _unnamed_file(self, unit: int, name: str) -> Path:
-        return self._unnamed / f"{unit}.{name.replace('/', '.')}.{self._name}{PARTIAL}"
-
-    def _place(self, record: dict[str, Any], shards: Mapping[str, dict[str, Any]]) -> None:
-        """Give a unit's files their names and journal them, unless another process has done so with the same bytes.
-
-        Raises:
-            StoreError: another process has written different bytes; or has taken over this writer's lock.
-            FileNotFoundError: it has taken over the unit, or published the set.
-        """
-        unit, staged = record["unit"], LocalFolder(self.staging)
-        if self.shared and self._compare_with_others(unit, {name: shard["xxh3_128"] for name, shard in shards.items()}):
-            return
-        self._lock.check()
-        for name, shard in shards.items():
-            unnamed, file = self._unnamed_file(unit, name), self.layouts[name].file(unit)
-            is_placed = place_file(unnamed, self.staging / file)
-            if not is_placed and not is_whole(staged, self.layouts[name], unit, shard["xxh3_128"]):
-                if self.shared:  # another's may have come this moment
-                    self._compare_with_others(unit, {name: shard["xxh3_128"]})
-                os.replace(unnamed, self.staging / file)  # damaged, or no journal had it when a kill came
-                sync_folder((self.staging / file).parent)
-        record = {"unit": unit, "shards": [{"array": name, **shard} for name, shard in shards.items()], **record}
-        add_record(self.staging, record, self._journal)
-        self._done[unit] |= {shard["array"]: shard for shard in record["shards"]}
-        self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
-
-    def _compare_with_others(self, unit: int, digests: Mapping[str, str]) -> bool:
-        """Whether a unit is left to another process, which has written it, with the same bytes, or has taken over its claim.
-
-        Raises:
-            StoreError: another process has written different bytes.
-        """
-        published = None if self._refresh() else FeatureStore.describe(self.path)
-        for name, digest in digests.items():
-            if published is not None:
-                self._compare(unit, name, published.add(name).shards[unit]["xxh3_128"], "whoever published it")
-            self._compare(unit, name, digest, self._name)
-        is_lost = unit in self._claims and self._claims[unit].is_lost()
-        return published is not None or is_lost or not digests.keys() & set(self.missing_arrays(unit))
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Journal a unit whose shards a `HandedWriter` has put in their places, perhaps on another machine.
-
-        Raises:
-            StoreError: it was written already, with other values; or what is there is not what the record says; or no space
-                is left.
-        """
-        unit, done = record["unit"], self._done[record["unit"]]
-        others = [s["array"] for s in record["shards"] if s["array"] in done and done[s["array"]]["xxh3_128"] != s["xxh3_128"]]
-        if others:
-            raise StoreError(
-                f"unit {unit} of {self.path} was computed twice, and {others[0]} differs; let workers run on machines of one "
-                "kind, with the same versions of packages"
-            )
-        with self._full_disk_reported():
-            add_record(self.staging, record, self._journal)
-        self._count(record)
-        if missing := self.missing_arrays(unit):
-            raise StoreError(
-                f"a worker has written unit {unit} of {self.path}, but {missing[0]} is not in {self.staging} as it says; the "
-                "folder must be the same on all machines"
-            )
-
-    def finish(self, attributes: Mapping[str, Any]) -> bool:
-        """Write all zarr.json and move the feature set to its place. False if others that share the writing are not done.
-
-        `attributes`: information beside the spec (names of encoder and classes, problems).
-
-        Raises:
-            StoreError: units are missing, and nobody else can be writing them; or no space is left.
-        """
-        with self._exclusive() as lock:
-            published = False
-            if self.shared:
-                published = not self._refresh()  # by the last of the others
-            if missing := self.missing_units():
-                if self.shared:
-                    return False
-                raise StoreError(
-                    f"{self.staging}: {len(missing)} of {self.n_units} shards are not written yet, first {missing[0]}"
-                )
-            if not published:
-                with self._full_disk_reported():
-                    self._check_staged()
-                    if self.shared:
-                        write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
-                    self._describe(attributes)
-                    for held in (self._lock, lock):
-                        held.check()
-                    self._publish()
-        self.close()
-        return True
-
-    def _check_staged(self) -> None:
-        """Compare the files of all units with the journals: other processes, and workers taken for dead, may have written them.
-
-        Raises:
-            StoreError: one is missing or was changed.
-        """
-        staged = LocalFolder(self.staging)
-        for unit, shards in self._done.items():
-            for name, shard in shards.items():
-                if not is_whole(staged, self.layouts[name], unit, shard["xxh3_128"]):
-                    raise StoreError(
-                        f"unit {unit} of {self.path}: {staged.address(self.layouts[name].file(unit))} is not what the "
-                        "journals say; give the command again, and it is written anew"
-                    )
-
-    def _publish(self) -> None:
-        shutil.rmtree(self._unnamed, ignore_errors=True)
-        remove_partials(self.staging)
-        publish(self.staging, self.path, self._found)
-        for name in journals(self.path)[::-1]:  # after the rename: a writer killed before it resumes with the journal
-            (self.path / name).unlink()
-        for stale in self._claims_folder.glob("*.lock*"):
-            if stale.name.split(".")[0].isdecimal():  # of processes that were killed
-                stale.unlink(missing_ok=True)
-
-    def _describe(self, attributes: Mapping[str, Any]) -> None:
-        """Write every zarr.json, the group's last."""
-        files = metadata_of(self.spec, self.layouts, self.constants, self._done, self._notes, attributes)
-        for name, content in files.items():
-            write_file(self.staging / name, [content])
-
-    @contextlib.contextmanager
-    def _full_disk_reported(self) -> Iterator[None]:
-        """Turn the error of a full disk into a message."""
+        lacking = set(self.taking.arrays_to_compute(unit)) - set(rows)
+        assert not lacking, sorted(lacking)
+        missing = sum(self.layouts[name].nbytes(u) for u in self.missing_units() for name in self.layouts)
         try:
-            yield
-        except OSError as error:
-            if error.errno not in NO_SPACE:
+            with self.destination.reporting(missing):
+                self._write(unit, rows, notes)
+        except FileNotFoundError:
+            # This process was stopped for so long that another has published the set.
+            self._refresh()
+            if not self._published:
                 raise
-            done = self.n_units - len(self.missing_units())
-            missing_nbytes = sum(self.layouts[name].nbytes(u) for u in range(self.n_units) for name in self.missing_arrays(u))
+        self._written.add(unit)
+        self._claims.forget(unit)
+
+    def _write(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]]) -> None:
+        def put(name: str) -> "_Put":
+            if (taken := self.taking.shard(unit, name)) is not None and isinstance(self.place, LocalFolder):
+                source, record = taken
+                if self.place.link(source, self.layouts[name].file(unit)):
+                    return _Put(record)
+            return self._put(self.layouts[name], unit, self.taking.stored(unit, name, rows))
+
+        largest = max(layout.nbytes(unit) for layout in self.layouts.values())
+        names = list(self.layouts)
+        shards = dict(zip(names, map_parallel(put, names, self.place.writers(largest)), strict=True))
+        self._settle(shards, unit)
+        record = {
+            "unit": unit,
+            "shards": [{"array": name, **shards[name].record} for name in names],
+            "invalid": self.taking.notes(unit, notes),
+            **({"computed_by": self._computed_by} if self._computed_by else {}),
+        }
+        first = self._parsed(unit, self._created(record_name(unit), record_bytes(record)))
+        for shard in first["shards"]:
+            if shard["xxh3_128"] != shards[shard["array"]].record["xxh3_128"]:
+                raise self._difference(self.layouts[shard["array"]], unit, "its record says so")
+        self._records[unit] = first
+
+    def _put(self, layout: ArrayLayout, shard: int, rows: np.ndarray) -> "_Put":
+        """Create a shard file, or find what there is in its place; what nothing vouches for is replaced."""
+        is_new, record = create_shard(self.place, layout, shard, rows)
+        if is_new or is_whole(self.place, layout, shard, record["xxh3_128"]):
+            return _Put(record, rows)
+        if (read := read_shard(self.place, layout, shard)) is None:
+            create_shard(self.place, layout, shard, rows, replaces=True)
+            return _Put(record, rows)
+        return _Put(read[1], rows, read[0])
+
+    def _settle(self, shards: Mapping[str, "_Put"], unit: int) -> None:
+        """Adopt what others have written, if it differs by rounding alone.
+
+        Raises:
+            StoreError: it differs by more.
+        """
+        theirs = {name: put.theirs for name, put in shards.items() if put.theirs is not None}
+        if not theirs:
+            return
+        ours = {name: put.ours for name, put in shards.items() if put.ours is not None}
+        difference = "" if self._disagreement is None else self._disagreement(unit, theirs, ours)
+        if difference is not None:
+            name = next(iter(theirs))
+            raise self._difference(self.layouts[name], unit, difference)
+
+    def _difference(self, layout: ArrayLayout, unit: int, difference: str) -> StoreError:
+        file = self.place.address(layout.file(unit))
+        how = f": {difference}" if difference else ""
+        return StoreError(
+            f"{file} (unit {unit} of {layout.name}) holds other values than were computed here{how}. Do all tasks have the same "
+            "program and images? If no other task is at work, remove that file, or all that is begun (beyondcls store rm "
+            "--staging), and give the command again"
+        )
+
+    def _created(self, name: str, content: bytes) -> bytes:
+        """The content of a small file: this one, or that of whoever created it first."""
+        while not self.place.create(name, [content], len(content)):
+            if (first := self.place.content_now(name)) is not None:
+                return first
+        return content
+
+    def _parsed(self, unit: int, content: bytes) -> dict[str, Any]:
+        try:
+            record = read_record(content)
+            start, stop = self._layout.rows(unit)
+            if record["unit"] != unit or not all(start <= note["row"] < stop for note in record["invalid"]):
+                raise ValueError(f"unit {record['unit']!r}")
+            if {shard["array"]: len(shard["xxh3_128"]) for shard in record["shards"]} != dict.fromkeys(self.layouts, 32):
+                raise ValueError("other arrays")
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            self.place.remove([record_name(unit)])
             raise StoreError(
-                f"no space left while writing {self.path}: {done} of {self.n_units} units are safe in {self.staging}; "
-                f"{missing_nbytes / 1e9:.3g} GB more are needed, {room_left(error, self.path.parent)}, and give the same "
-                "command again"
+                f"{self.place.address(record_name(unit))} was no record of this writer ({error!r}); it is removed. Give the "
+                "command again: its unit is written anew"
             ) from error
+        return record
+
+    def wait_for_others(self, stops: Callable[[], bool] = lambda: False) -> list[int]:
+        """Where all units are claimed: wait until they are written, or some are free again; those, or none."""
+        for nap in _naps():
+            if not self.missing_units() or stops():
+                break
+            self._refresh()
+            if free := [unit for unit in self.missing_units() if self._claims.is_free(unit)]:
+                return free
+            if self.missing_units():
+                time.sleep(nap)
+        return []
+
+    def finish(self, attributes: Mapping[str, Any]) -> None:
+        """Write every zarr.json, the group's last, and publish the set, unless another process does.
+
+        Args:
+            attributes: information beside the spec (names of encoder and classes, problems).
+
+        Raises:
+            StoreError: units are missing; what is there differs from its records; something else is at its place; or no
+                space is left.
+        """
+        if not self._published:
+            self._refresh()
+        if missing := self.missing_units():
+            raise StoreError(
+                f"{self.destination.where}: {len(missing)} of {self.n_units} units are not written yet, first {missing[0]}"
+            )
+        for nap in _naps():
+            if self._look_for_set():
+                break
+            try:
+                if self._claims.take(self.n_units):  # like a unit behind the last
+                    with self.destination.reporting(0):
+                        self._publish(attributes)
+                    break
+            except FileNotFoundError:
+                self._refresh()
+                continue
+            time.sleep(nap)
+            self._claims.look(self.n_units)
+        self.close()
+
+    def _publish(self, attributes: Mapping[str, Any]) -> None:
+        if self._look_for_set():  # its last holder has published it
+            return
+        self._read_records()
+        written = {unit: {shard["array"]: shard for shard in record["shards"]} for unit, record in self._records.items()}
+        notes = {note["row"]: note for record in self._records.values() for note in record["invalid"]}
+        self._check_shards(written)
+        computed_by = _computed_by(self._records)
+        files = metadata_of(self.spec, self.layouts, self.constants, written, notes, {**attributes, **computed_by})
+        group = files.pop("zarr.json")
+        contents = map_parallel(lambda name: self._created(name, files[name]), list(files), self.place.writers(1 << 20))
+        if wrong := [name for name, content in zip(files, contents, strict=True) if content != files[name]]:
+            raise StoreError(f"{self.place.address(wrong[0])} is of other shards than were written; remove it, and try again")
+        if _arrays(self._created("zarr.json", group)) != _arrays(group):
+            raise StoreError(f"{self.place.address()} was finished with other shards; remove it, and extract again")
+        self.destination.publish()
+        self._published = True
+
+    @property
+    def computed_by(self) -> dict[int, Mapping[str, Any]]:
+        """What computed each unit, as far as this process has read that."""
+        return {unit: record.get("computed_by", {}) for unit, record in self._records.items()}
+
+    def _read_records(self) -> None:
+        """Read records of others, all of which were seen; only who publishes the set needs them.
+
+        Raises:
+            FileNotFoundError: they are gone: another process publishes the set.
+        """
+        units = [unit for unit in range(self.n_units) if unit not in self._records]
+        contents = list(map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, REQUESTS))
+        for unit, content in zip(units, contents, strict=True):
+            if content is None:
+                raise FileNotFoundError(record_name(unit))
+            self._records[unit] = self._parsed(unit, content)
+
+    def _check_shards(self, written: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Compare files with records; in a folder also the digests at their ends. Units that were changed become missing.
+
+        Raises:
+            StoreError: files are missing, or were changed.
+        """
+        sizes, wrong = self.place.sizes(), {}
+        for unit, shards in written.items():
+            for name, shard in shards.items():
+                layout = self.layouts[name]
+                is_there = sizes.get(layout.file(unit)) == layout.nbytes(unit)
+                if is_there and isinstance(self.place, LocalFolder):
+                    is_there = is_whole(self.place, layout, unit, shard["xxh3_128"])
+                if not is_there:
+                    wrong[unit] = layout.file(unit)
+        if wrong:
+            self.place.remove([record_name(unit) for unit in wrong])
+            self._written -= wrong.keys()
+            first = next(iter(wrong))
+            raise StoreError(
+                f"{self.place.address(wrong[first])} (unit {first}) is not what was written there ({len(wrong)} such units); "
+                "give the command again, and they are written anew"
+            )
+
+
+class _Put:
+    """A shard that was put in its place: its record; where others have put other bytes there, these and ours."""
+
+    def __init__(self, record: Mapping[str, Any], ours: np.ndarray | None = None, theirs: np.ndarray | None = None):
+        self.record, self.ours, self.theirs = record, ours, theirs
+
+
+def own_first(units: Sequence[int], task: int, n_tasks: int) -> list[int]:
+    """Units in the order in which one of several tasks tries them: its share, then others' in an order of its own.
+
+    Else tasks that are done with their shares would all try the same unit.
+    """
+    own = [unit for unit in units if unit % n_tasks == task]
+    others = [unit for unit in units if unit % n_tasks != task]
+    random.Random(task).shuffle(others)
+    return own + others
+
+
+def _destination(where: str | Path, key: str, replaces: bool | Found) -> Destination:
+    place = place_at(where)
+    if isinstance(place, ObjectStore):
+        return InObjectStore(place, key)
+    path = Path(where)
+    return InFolder(path, key, replaces if isinstance(replaces, Found) else Found.at(path, replaces))
+
+
+def _naps() -> Iterator[float]:
+    """Seconds to wait between looks, ever more."""
+    longest = POLL
+    while True:
+        yield random.uniform(longest / 2, longest)
+        longest = min(1.5 * longest, claims.SECONDS / 4)
+
+
+def _computed_by(records: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """What computed which units, if not one kind has computed all."""
+    units: dict[str, list[int]] = {}
+    for unit in sorted(records):
+        units.setdefault(json.dumps(records[unit].get("computed_by", {}), sort_keys=True), []).append(unit)
+    return {"computed_by": [{**json.loads(kind), "units": of_it} for kind, of_it in units.items()]} if len(units) > 1 else {}
+
+
+def _begun_as(header: bytes) -> Any:
+    """What all that write a set must have in common, from a header; None if it is none."""
+    try:
+        begun = json.loads(header)
+        return begun["key"], begun["arrays"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _arrays(content: bytes) -> Any:
+    """Digests of the arrays in a group's zarr.json, by name."""
+    return json.loads(content)["attributes"][ATTRIBUTE]["arrays"]
+
+
+def honours_condition(place: ObjectStore, name: str) -> bool:
+    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        return not (place.create(name, [b"1"], 1) and place.create(name, [b"2"], 1))
+    finally:
+        place.remove([name])

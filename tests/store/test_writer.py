@@ -46,7 +46,7 @@ def test_a_unit_whose_files_are_not_whole_is_written_again(tmp_path: Path, writt
 
 def test_another_layout_is_staged(tmp_path: Path) -> None:
     _begin(tmp_path / "new")
-    with pytest.raises(StoreError, match="another layout; remove that folder"):
+    with pytest.raises(StoreError, match="begun with other shards"):
         FeatureWriter(tmp_path / "new", SPEC, layouts(shard_rows=2 * SHARD), CONSTANTS)
 
 
@@ -59,7 +59,7 @@ def test_another_key_is_staged_beside(tmp_path: Path, contents: Contents) -> Non
 def test_finish_needs_every_unit(tmp_path: Path, contents: Contents) -> None:
     writer = _begin(tmp_path / "new")
     writer.write_unit(1, unit_of(contents, layouts(), 1))
-    with pytest.raises(StoreError, match="2 of 3 shards are not written yet, first 0"):
+    with pytest.raises(StoreError, match="2 of 3 units are not written yet, first 0"):
         writer.finish(ATTRIBUTES)
 
 

@@ -67,10 +67,10 @@ class Tiny:
         """One unit: what is asked for and no more. With `poison`, rows that the base has are wrong, and must not be used."""
         start, stop = first_row(writer, unit), self.layouts[0].rows(unit)[1]
         rows: dict[str, np.ndarray] = {}
-        for name in writer.missing_arrays(unit):
+        for name in writer.taking.arrays_to_compute(unit):
             rows[name] = self.values(name, start, stop).copy()
-            if poison and writer.base is not None and name in writer.base.arrays:
-                rows[name][: max(0, len(writer.base) - start)] = 77
+            if poison and writer.taking.base is not None and name in writer.taking.base.arrays:
+                rows[name][: max(0, len(writer.taking.base) - start)] = 77
         writer.write_unit(unit, rows, notes(start, stop))
 
     def finish(self, writer: FeatureWriter) -> None:
@@ -91,7 +91,9 @@ class Tiny:
 
 def first_row(writer: FeatureWriter, unit: int) -> int:
     """The first row of a unit that is to be computed, one past its last if none is."""
-    return min([*writer.rows_to_compute(unit, writer.missing_arrays(unit)), writer.layouts["images/label"].rows(unit)[1]])
+    return min(
+        [*writer.rows_to_compute(unit, writer.taking.arrays_to_compute(unit)), writer.layouts["images/label"].rows(unit)[1]]
+    )
 
 
 def notes(start: int, stop: int) -> list[dict[str, Any]]:

@@ -1,0 +1,106 @@
+"""An extraction by processes that an engine starts: each is the command itself, as one of several tasks that share the set."""
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.engine import Engine
+from pipelines.engines.run import LOGS, Run
+from pipelines.engines.watch import Watch
+from store import BeyondClsError
+from store.format.unfinished import progress_at
+from store.places import LocalFolder
+
+if TYPE_CHECKING:
+    from store import FeatureWriter
+
+JOIN = "--join"  # and where the set is staged: a task that computes units of a set which another process finishes
+IMPORTS = ("pipelines.extract", "extract.run", "extract.encoders")  # which tasks import
+SECONDS = 1.0  # between two looks at how far it is
+
+
+def joined_out(staging: Path) -> Path:
+    """The folder of a set that is staged here, as `joins` of `Settings` has it."""
+    return staging.parent.parent / staging.name[:-33]
+
+
+def has_all(staging: Path) -> bool:
+    """Whether a task that joins has nothing left to do.
+
+    Raises:
+        BeyondClsError: this machine lacks the folder.
+    """
+    if not staging.parent.parent.is_dir():
+        raise BeyondClsError(
+            f"there is no folder {staging.parent.parent} on {platform.node()}; all machines need the folder of the project, "
+            "images and feature sets under the same path as here"
+        )
+    progress = progress_at(LocalFolder(staging))
+    return progress is None or progress.done == progress.n_units
+
+
+def sharing(
+    engine: Engine, arguments: Sequence[str], watch: Watch, say: Callable[[str], None]
+) -> "Callable[[FeatureWriter, int], None] | None":
+    """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
+
+    Args:
+        arguments: of the command, without those on engines.
+        watch: `progress` is called with numbers of images.
+    """
+
+    if not engine.n_tasks(1):
+        return None
+
+    def compute(writer: "FeatureWriter", n_units: int) -> None:
+        staging = writer.staging.absolute()
+        n = engine.n_tasks(n_units)
+        logs = staging.parent.parent / LOGS
+        runs = [
+            Run(
+                f"{writer.destination.where} (task {task})",
+                (*arguments, JOIN, str(staging), "--task-id", str(task), "--n-tasks", str(n)),
+                logs / f"{staging.name[:-33]}-{task}.log",
+            )
+            for task in range(n)
+        ]
+        problems: dict[str, str] = {}
+        quiet = Watch(lambda n: None, watch.warn, lambda: watch.stops() or bool(problems))
+        agenda = Agenda(runs, engine.tries, quiet, say, IMPORTS, again=True)
+        agenda.problems = problems
+        with _progress(staging, watch):
+            engine.run_all(agenda)
+        if problems and writer.wait_for_others():
+            name, problem = next(iter(problems.items()))
+            raise BeyondClsError(f"{name}: {problem}")
+
+    return compute
+
+
+@contextmanager
+def _progress(staging: Path, watch: Watch) -> Iterator[None]:
+    """Report images of units as records of them appear."""
+    place, ended = LocalFolder(staging), Event()
+    begun = progress_at(place)
+    shown = begun.images_done if begun is not None else 0
+
+    def look() -> None:
+        nonlocal shown
+        while not ended.wait(SECONDS):
+            if (now := progress_at(place)) is not None:
+                watch.progress(now.images_done - shown)
+                shown = now.images_done
+
+    looking = Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looking.join()
+        if (now := progress_at(place)) is not None:
+            watch.progress(now.images_done - shown)
