@@ -81,7 +81,8 @@ class Comparison:
     def _is_base(self, store: FeatureStore) -> bool:
         """Whether the process that has begun the set takes rows over from this one."""
         assert self.settings.joins is not None
-        return base_at(LocalFolder(self.settings.joins)) == store.where
+        base = base_at(LocalFolder(self.settings.joins))
+        return base is not None and Path(base).absolute() == Path(store.where).absolute()
 
     def _remedy(self, is_source: bool) -> str:
         if is_source:

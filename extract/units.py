@@ -74,7 +74,8 @@ class Units:
             _describe(batch, arrays)
             try:
                 has_begun = self._encode(batch, arrays)
-            except Exception:
+            except Exception as error:
+                error.add_note(f"in unit {unit.number} (rows {unit.rows[0]} to {unit.rows[-1]})")
                 if ready is not None and not self._copies.has_failed:  # it is of the next unit, and this one is whole
                     self._copies.wait()
                     yield ready

@@ -168,7 +168,7 @@ def _outcome(error: BaseException, log: CommandLog) -> tuple[int, str]:
     package = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if package in EXTRAS:
         return FAILED, f"error: this needs {package}, which is not installed here; pip install 'beyondcls[{EXTRAS[package]}]'"
-    reason = (str(error).strip().splitlines() or ["no reason was given"])[0]
+    reason = ", ".join([(str(error).strip().splitlines() or ["no reason was given"])[0], *getattr(error, "__notes__", ())])
     where = f", and {log.file} has it" if log.file else ""
     return (
         UNFORESEEN,

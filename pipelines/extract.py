@@ -87,9 +87,9 @@ def main(
 ) -> None:
     """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
 
-    An interrupted run goes on where it stopped when the same command is given again. --on has shards computed by workers:
-    processes of this machine, a Slurm job array, or actors in a Ray cluster. Processes that were started in another way share
-    the work with --task-id and --n-tasks, or under torchrun; the last to finish puts the set in its place. They need --out
+    An interrupted run goes on where it stopped when the same command is given again. --on starts tasks that share the work:
+    processes of this machine, a Slurm job array, or tasks of a Ray cluster. Those that were started in another way share
+    it with --task-id and --n-tasks, or under torchrun; one of them puts the set in its place. They need --out
     on a file system in common, or a store.root in an object store, to which each writes its shards.
     `beyondcls plan` says in advance how long it takes and how much it writes.
 
@@ -150,7 +150,7 @@ def main(
             on_error=on_error,  # type: ignore[arg-type]
             recompute=recompute or extraction.recomputes(params, encoder),
             joins=join,
-            engine=sharing(engine, without_engine(sys.argv[1:]), watch, typer.echo),
+            engine=sharing(engine, out, without_engine(sys.argv[1:]), watch, typer.echo),
             stops=stops,
             progress=progress,
             warn=watch.warn,
@@ -261,7 +261,7 @@ def _extract(
         return run.repair(request, out, settings)
     if verb == "extend":
         return run.extend(request, out, settings, source=sources["source"])
-    # What takes over another set's shards, and an engine's workers, write to a folder first.
+    # What takes over another set's shards, and an engine's tasks, write to a folder first.
     needs_folder = settings.engine is not None or any(store is not None for store in sources.values())
     if settings.joins is not None:
         place: Path | str | FeatureStore = joined_out(settings.joins)

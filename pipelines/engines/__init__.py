@@ -6,7 +6,7 @@ from typing import Any
 from pipelines.engines.engine import Engine
 from pipelines.engines.here import Here
 from pipelines.engines.processes import Processes
-from pipelines.engines.ray_engine import RayTasks
+from pipelines.engines.ray_tasks import RayTasks
 from pipelines.engines.slurm import Slurm
 from pipelines.parameters.engine import configured_engine
 from store import BeyondClsError

@@ -21,7 +21,8 @@ class Agenda:
         tries: times that a run may be killed before it has failed.
         watch: `progress` is called with the number of runs that have ended.
         imports: modules that runs import: a server of processes imports them once.
-        again: a run that fails for another reason than a mistake of the user's is done again, as one that is killed.
+        again: a run that fails for another reason than a mistake of the user's is done again, as one that is killed; and it
+            loses little when it is.
 
     Attributes:
         runs: all of them.
@@ -41,7 +42,7 @@ class Agenda:
     ):
         self.runs, self.imports = list(runs), list(imports)
         self.n_done, self.problems = 0, dict[str, str]()
-        self.say, self._tries, self._watch, self._again = say, tries, watch, again
+        self.say, self._tries, self._watch, self.again = say, tries, watch, again
         self._todo, self._handed = list(runs), 0
         self._kills: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
@@ -71,7 +72,7 @@ class Agenda:
             self._todo.insert(0, run)
         elif status < 0 or status > 128:
             self._killed(run, _how(status))
-        elif status == UNFORESEEN and self._again:
+        elif status == UNFORESEEN and self.again:
             self._killed(run, f"failed with: {problem_in(last_lines(run.log))}")
         else:
             self._failed(run, problem_in(last_lines(run.log)))

@@ -84,8 +84,3 @@ class Share:
     def n_threads(self) -> int | None:
         """Of torch on a CPU: Ray sets OMP_NUM_THREADS itself, and the last bits of results depend on it."""
         return None if self.gpus else int(os.environ.get("OMP_NUM_THREADS") or self.cores)
-
-    def room(self, nodes: Sequence[dict[str, float]]) -> int:
-        """For how many workers nodes have room, whether they are there or not; one that waits lets a cluster grow."""
-        kind, size = ("GPU", 1) if self.gpus else ("CPU", self.cores)
-        return max(1, sum(int(node.get(kind, 0)) // size for node in nodes))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.engines.agenda import Agenda
 from pipelines.engines.engine import Engine
-from pipelines.engines.run import LOGS, Run
+from pipelines.engines.run import Run
 from pipelines.engines.watch import Watch
 from store import BeyondClsError
 from store.format.unfinished import progress_at
@@ -44,39 +44,30 @@ def has_all(staging: Path) -> bool:
 
 
 def sharing(
-    engine: Engine, arguments: Sequence[str], watch: Watch, say: Callable[[str], None]
+    engine: Engine, out: Path, arguments: Sequence[str], watch: Watch, say: Callable[[str], None]
 ) -> "Callable[[FeatureWriter, int], None] | None":
     """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
 
     Args:
+        out: folder of the set, beside which logs are.
         arguments: of the command, without those on engines.
         watch: `progress` is called with numbers of images.
     """
-
     if not engine.n_tasks(1):
         return None
 
     def compute(writer: "FeatureWriter", n_units: int) -> None:
         staging = writer.staging.absolute()
         n = engine.n_tasks(n_units)
-        logs = staging.parent.parent / LOGS
-        runs = [
-            Run(
-                f"{writer.destination.where} (task {task})",
-                (*arguments, JOIN, str(staging), "--task-id", str(task), "--n-tasks", str(n)),
-                logs / f"{staging.name[:-33]}-{task}.log",
-            )
-            for task in range(n)
-        ]
-        problems: dict[str, str] = {}
-        quiet = Watch(lambda n: None, watch.warn, lambda: watch.stops() or bool(problems))
+        shared = (*arguments, JOIN, str(staging), "--n-tasks", str(n), "--task-id")
+        runs = [Run.writing(f"{out}.task{task}", (*shared, str(task))) for task in range(n)]
+        # One failure ends all.
+        quiet = Watch(lambda _: None, watch.warn, lambda: watch.stops() or bool(agenda.problems))
         agenda = Agenda(runs, engine.tries, quiet, say, IMPORTS, again=True)
-        agenda.problems = problems
         with _progress(staging, watch):
             engine.run_all(agenda)
-        if problems and writer.wait_for_others():
-            name, problem = next(iter(problems.items()))
-            raise BeyondClsError(f"{name}: {problem}")
+        if agenda.problems and writer.wait_for_others():
+            raise BeyondClsError(next(iter(agenda.problems.values())))
 
     return compute
 

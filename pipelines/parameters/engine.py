@@ -31,12 +31,12 @@ ENGINE = {
     ),
     "tasks": Option(
         int,
-        "how much is computed at a time: by how many processes, tasks of the job array, actors or tasks of Ray",
+        "how much is computed at a time: by how many processes, tasks of the job array, or of Ray",
         "one for each GPU, or for four CPU cores; of slurm 1 (extract), or all heads at once (probe)",
         least=1,
     ),
     "gpus": Option(str, "GPUs of this machine that processes use: all, or how many", read=_gpus),
-    "tries": Option(int, "times that a shard may fail, or a process die, before the command fails", "3", least=1),
+    "tries": Option(int, "times that a process or task may fail or die before the command fails", "3", least=1),
     "address": Option(str, "of a Ray cluster: ray://HOST:10001, or auto", "RAY_ADDRESS, or a local one is started"),
     "sbatch": Option(str, "options of sbatch for the job array, in quotes: '--partition=gpu --gres=gpu:1 --time=4:00:00'"),
     "setup": Option(

@@ -35,12 +35,12 @@ class BusyError(StoreError):
 
 @dataclass
 class _Seen:
-    """A claim of another: its generation, when it was last written, since when this process has seen it so, whose it is."""
+    """A claim of another: its generation, when it was last written, since when this process has seen it so, its content."""
 
     generation: int
     written: datetime | None
     since: float = field(default_factory=time.monotonic)
-    has_ended: bool | None = None  # its owner has; None: that was not looked at
+    content: bytes | None = None  # None: not read yet
 
 
 class Claims:
@@ -85,8 +85,8 @@ class Claims:
     def _note(self, unit: int, generation: int, written: datetime | None) -> None:
         seen = self._seen.get(unit)
         if seen is None or (seen.generation, seen.written) != (generation, written):
-            has_ended = seen.has_ended if seen is not None and seen.generation == generation else None
-            self._seen[unit] = _Seen(generation, written, has_ended=has_ended)
+            content = seen.content if seen is not None and seen.generation == generation else None
+            self._seen[unit] = _Seen(generation, written, content=content)
 
     def is_free(self, unit: int) -> bool:
         """Whether nobody has a unit, as far as was seen."""
@@ -94,9 +94,9 @@ class Claims:
             return False
         if (seen := self._seen.get(unit)) is None or time.monotonic() - seen.since > self._seconds:
             return True
-        if seen.has_ended is None:
-            seen.has_ended = has_ended(self._place.content_now(_name(unit, seen.generation)))
-        return seen.has_ended
+        if seen.content is None:
+            seen.content = self._place.content_now(_name(unit, seen.generation))
+        return has_ended(seen.content)
 
     def take(self, unit: int) -> bool:
         """Claim a unit; false if another has it."""

@@ -2,21 +2,22 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from extract.datasets import ImageSet
 from pipelines.engines import ENGINES, choose_engine
 from pipelines.engines.engine import Engine
 from pipelines.parameters.engine import ENGINE
 from store import BeyondClsError
 from tests import forked  # noqa: F401
 from tests.folders import files
-from tests.pipelines.engines.conftest import images, whole  # noqa: F401
+from tests.pipelines.conftest import command  # noqa: F401
+from tests.pipelines.engines.conftest import images, load, whole  # noqa: F401
 from tests.pipelines.engines.runs import Watched, runs_in
-from tests.pipelines.engines.workers import Load, N, Seen, extracted_on
+from tests.pipelines.engines.workers import Load
 
 every = pytest.mark.parametrize("name", ENGINES)
 
@@ -41,16 +42,20 @@ class TestEveryEngine:
     def test_writes_the_bytes_of_one_process(
         self,
         name: str,
-        images: ImageSet,  # noqa: F811
+        command: Callable[..., tuple[int, str, str]],  # noqa: F811
+        load: Callable[..., Load],  # noqa: F811
+        images: Path,  # noqa: F811
         whole: dict[str, bytes],  # noqa: F811
         tmp_path: Path,
     ) -> None:
         if ENGINES[name].cluster:
             pytest.skip(f"tests/pipelines/engines has a test with {ENGINES[name].cluster}")
-        seen = Seen()
-        extracted_on(ENGINES[name](device="cpu"), Load(tmp_path), images, tmp_path / "f", seen)
+        loaded = load()
+        n = ENGINES[name](device="cpu").n_tasks(5)
+        status, out, err = command(*loaded.command(images, "f", "--on", name))
+        assert status == 0, out + err
         assert files(tmp_path / "f") == whole
-        assert sum(seen.steps) == N
+        assert len(loaded.seen()) == 1 + n, "this process, which loads the encoder, too, and each task"
 
     def test_computes_all_runs_though_one_of_them_fails(self, name: str, tmp_path: Path) -> None:
         if ENGINES[name].cluster:

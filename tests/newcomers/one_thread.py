@@ -1,45 +1,19 @@
-"""Units are computed by a thread of this process, the last one first, and runs by a process."""
+"""Runs are processes, one after the other; an extraction is one of them."""
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
+from pipelines.engines.agenda import Agenda
 from pipelines.engines.engine import Engine
-from pipelines.engines.watch import Watch
-
-if TYPE_CHECKING:
-    from extract.encoders import Encoder
-    from extract.handing import Job, Record
-    from extract.settings import Engine as HandsOut
-    from pipelines.engines.agenda import Agenda
 
 
 @dataclass(frozen=True)
 class OneThread(Engine):
-    """The worker of an actor, without its cluster."""
+    """One task, which computes all units beside the process of the command."""
 
-    def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
-        return partial(self._run, load, watch)
+    def n_tasks(self, n_units: int) -> int:
+        return 1
 
-    def _run(
-        self,
-        load: "Callable[[str], Encoder]",
-        watch: Watch,
-        job: "Job",
-        todo: "Mapping[int, Sequence[str]]",
-        add: "Callable[[Record], None]",
-    ) -> None:
-        from extract.handing import Handed
-        from pipelines.engines.actor import Actor
-
-        actor = Actor()
-        actor.begin(job, load, self.device, None)
-        for unit in sorted(todo, reverse=True):
-            add(actor.compute(Handed(unit, todo[unit]))["record"])
-            watch.progress(job.n_images(unit))
-
-    def run_all(self, agenda: "Agenda") -> None:
+    def run_all(self, agenda: Agenda) -> None:
         from pipelines.engines.forks import Place, run_in_forks
 
         run_in_forks(agenda, [Place()])

@@ -16,9 +16,9 @@ class Watched:
         steps: numbers of runs that were reported to have ended.
     """
 
-    def __init__(self, runs: Sequence[Run], tries: int = 3, stops: Callable[[], bool] = lambda: False):
+    def __init__(self, runs: Sequence[Run], tries: int = 3, stops: Callable[[], bool] = lambda: False, again: bool = False):
         self.said, self.warned, self.steps = list[str](), list[str](), list[int]()
-        self.agenda = Agenda(runs, tries, Watch(self.steps.append, self.warned.append, stops), self.said.append)
+        self.agenda = Agenda(runs, tries, Watch(self.steps.append, self.warned.append, stops), self.said.append, again=again)
 
 
 def runs_in(folder: Path, *names: str) -> list[Run]:

@@ -39,7 +39,7 @@ def test_a_run_that_is_killed_is_next_until_it_was_too_often() -> None:
     assert agenda.take() is A
     agenda.ended(A, 128 + signal.SIGTERM)  # as a shell says it
     assert agenda.problems.keys() == {"probes/a"}
-    assert agenda.problems["probes/a"].startswith("it was killed 2 times; the last time it was killed (SIGTERM) (log: ")
+    assert agenda.problems["probes/a"].startswith("it failed 2 times; the last time it was killed (SIGTERM) (log: ")
     assert agenda.take() is B
     assert agenda.take() is None
     assert not agenda.is_done
@@ -59,6 +59,18 @@ def test_an_error_is_final_and_its_message_is_shown_with_its_beginning() -> None
     assert watched.agenda.problems["probes/b"] == f"Traceback … /   file / ValueError: of a head (log: {b.log})"
     assert watched.warned[0] == f"probes/a: failed; see {a.log}"
     assert watched.agenda.is_done
+
+
+def test_of_an_extraction_what_was_not_foreseen_is_tried_again_and_a_mistake_of_the_users_is_not() -> None:
+    a, b = run("a", "$ beyondcls extract\nerror: RuntimeError: broken\n"), run("b", "$ beyondcls extract\nerror: no image\n")
+    watched = Watched([a, b], tries=2, again=True)
+    for expected, status in ((a, 70), (a, 70), (b, 1)):
+        assert watched.agenda.take() is expected
+        watched.agenda.ended(expected, status)
+    assert watched.agenda.is_done
+    assert "2 times" in watched.agenda.problems[a.name]
+    assert "RuntimeError: broken" in watched.agenda.problems[a.name]
+    assert watched.agenda.problems[b.name].startswith("no image (log: ")
 
 
 def test_results_of_the_last_time_are_said() -> None:

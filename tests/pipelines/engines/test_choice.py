@@ -10,7 +10,7 @@ import pytest
 from pipelines.engines import choose_engine
 from pipelines.engines.here import Here
 from pipelines.engines.processes import Processes
-from pipelines.engines.ray_actors import RayActors
+from pipelines.engines.ray_tasks import RayTasks
 from pipelines.engines.slurm import Slurm
 from store import BeyondClsError
 
@@ -25,7 +25,7 @@ from store import BeyondClsError
         ({"on": "here", "tasks": 3}, Here()),
         ({"on": "processes", "tries": 5}, Processes(tries=5)),
         ({"on": "slurm", "tasks": 2, "sbatch": "-p gpu", "gpus": "all"}, Slurm(tasks=2, sbatch="-p gpu")),
-        ({"on": "ray", "address": "auto"}, RayActors(address="auto")),
+        ({"on": "ray", "address": "auto"}, RayTasks(address="auto")),
     ],
 )
 def test_choice(options: dict[str, Any], engine: object) -> None:
@@ -70,6 +70,7 @@ def test_what_cannot_be(options: dict[str, Any], named: tuple[str, ...], is_task
     [
         (("--on", "ray"), "error: this needs ray, which is not installed here; pip install 'beyondcls[ray]'"),
         (("--gpus", "some"), "--gpus is 'some', expected all, or how many GPUs"),
+        (("--gpus", "2"), "gpus is 2, but torch sees "),
         (("--dry-run",), "--dry-run is for the script of a job array; give --on slurm, too"),
         (
             ("--on", "processes", "--n-tasks", "2"),

@@ -18,9 +18,10 @@ from tests.pipelines.engines.runs import Watched
 
 
 def waits(folder: Path) -> Run:
-    """A run that takes for ever."""
-    (folder / "features").mkdir(exist_ok=True)
-    return Run.writing(str(folder / "waits"), ("doctor", "--listen"))
+    """A run that takes for ever: nobody writes the list that it reads."""
+    if not (folder / "list.csv").exists():
+        os.mkfifo(folder / "list.csv")
+    return Run.writing(str(folder / "waits"), ("plan", "--encoder", "quickstart-mae", "--data", str(folder / "list.csv")))
 
 
 def begun(run: Run) -> bool:

@@ -1,88 +1,189 @@
-"""Processes of this machine: same bytes as one, whatever happens to them."""
+"""Processes of this machine, as `beyondcls extract --on processes` starts them: same bytes as one, whatever ends them."""
 
-import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 
+import psutil
 import pytest
 import torch
 
-from extract.datasets import ImageSet, open_images
+from pipelines.engines import processes
 from pipelines.engines.processes import Processes, cores
 from store import BeyondClsError
 from tests import forked  # noqa: F401  # its server has imported what is slow to import
 from tests.extract.pictures import write_file
 from tests.folders import files
-from tests.pipelines.engines.workers import Load, N, Seen, extracted, extracted_on, write_images
+from tests.pipelines.engines.runs import Watched, runs_in
+from tests.pipelines.engines.workers import GREY, N, Load
 
-TWO = Processes(tasks=2, device="cpu")
-
-
-def test_a_worker_that_is_killed_is_replaced(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
-    seen, load, devices = Seen(), Load(tmp_path, n=2), dict[int, str]()
-    extracted_on(TWO, load, images, tmp_path / "f", seen, devices=devices.update)
-    assert files(tmp_path / "f") == whole
-    assert sum(seen.steps) == N
-    assert seen.steps.count(-8) == 2, "a batch of the unit was done, and is to be done again"
-    assert load.n_loaded == 4
-    (warning,) = seen.warnings
-    assert warning.startswith("unit 4 (rows 128 to 149) has failed, and is done again: its process was killed (SIGKILL)")
-    assert devices == dict.fromkeys(range(5), "cpu")
-    assert not (tmp_path / ".staging").exists(), "nothing is left behind"
+TWO = ("--on", "processes", "--tasks", 2)
+ONE = ("--on", "processes", "--tasks", 1)
+Command = Callable[..., tuple[int, str, str]]
 
 
-def test_a_stop_lets_workers_finish_what_they_have(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
-    steps: list[int] = []
-    seen = Seen(steps.append, lambda: sum(steps) > 0)
-    assert extracted_on(Processes(tasks=1, device="cpu"), Load(tmp_path), images, tmp_path / "f", seen) is None
-    assert sum(steps) == 32
-    extracted(images, tmp_path / "f")
-    assert files(tmp_path / "f") == whole
+def tasks() -> list[psutil.Process]:
+    """Forks of the server's that compute for this process."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found += child.children()
+    return found
 
 
-def test_what_another_set_has_is_taken_over(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
-    """Also the first rows of the last unit: images were added, and workers would fail at one of the old ones."""
-    extracted(images.part(range(N - 10)), tmp_path / "f")
-    load = Load(tmp_path, n=9, how="raise")
-    extracted_on(Processes(tries=1, device="cpu"), load, images, tmp_path / "f", Seen(), existing="update")
-    assert load.n_loaded == 1
-    assert files(tmp_path / "f") == whole
+@contextmanager
+def meanwhile(act: Callable[[], None], pause: Callable[[], float]) -> Iterator[None]:
+    """Do this again and again in a thread."""
+    ended = Event()
+
+    def again() -> None:
+        while not ended.wait(pause()):
+            act()
+
+    thread = Thread(target=again)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
-@pytest.mark.parametrize(
-    ("how", "problem"),
-    [("kill", r"its process was killed \(SIGKILL\), perhaps for lack"), ("raise", "RuntimeError: the memory of the GPU is")],
-)
-def test_a_unit_that_fails_again_and_again(
-    how: str, problem: str, images: ImageSet, whole: dict[str, bytes], tmp_path: Path
+def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
+    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    engine, load = Processes(tasks=1, tries=2, device="cpu"), Load(tmp_path, n=3, how=how)
-    with pytest.raises(BeyondClsError, match=rf"unit 4 \(rows 128 to 149\) has failed 2 times, the last time with: {problem}"):
-        extracted_on(engine, load, images, tmp_path / "f", Seen())
-    assert load.n_loaded == 2
-    assert not multiprocessing.active_children()
-    extracted(images, tmp_path / "f")
-    assert files(tmp_path / "f") == whole, "the same command goes on"
+    loaded = load(2)
+    status, out, err = command(*loaded.command(images, "f", *TWO))
+    assert status == 0, out + err
+    assert files(tmp_path / "f") == whole
+    assert len(list(tmp_path.glob("ended-*"))) == 2
+    assert len(loaded.seen()) == 5, "this one, and four tasks"
+    assert "SIGKILL" in err
+    assert not tasks()
+    assert not (tmp_path / ".staging").exists(), "nothing is left behind"
+    again = command(*loaded.command(images, "f", *TWO))
+    assert again[0] == 0
+    assert len(loaded.seen()) == 5, "no task is started for a set that is there"
 
 
-def test_a_damaged_image_is_no_reason_to_try_again(tmp_path: Path) -> None:
-    write_images(tmp_path / "images")
+@pytest.mark.parametrize("seed", range(1))
+def test_tasks_that_are_killed_at_random(
+    seed: int, command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    drawn, killed = random.Random(seed), list[int]()
+
+    def kill() -> None:
+        if len(killed) < 12 and (found := tasks()):
+            killed.append(drawn.choice(found).pid)
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with meanwhile(kill, lambda: drawn.uniform(0, 0.6)):
+        status, out, err = command(*load(1, "slow").command(images, "f", *TWO, "--tries", 20))
+    assert status == 0, out + err
+    assert killed
+    assert files(tmp_path / "f") == whole
+    assert not (tmp_path / ".staging").exists()
+
+
+def test_a_stop_lets_tasks_finish_their_units(
+    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    loaded = load(3, "slow")
+
+    def stop() -> None:
+        if list(tmp_path.glob("loaded-*")) and any(".writing/units" in str(f) for f in (tmp_path / ".staging").rglob("*.json")):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    with meanwhile(stop, lambda: 0.02):
+        status, _, _ = command(*loaded.command(images, "f", *ONE))
+    assert status == 75
+    assert not tasks()
+    done = len(list((tmp_path / ".staging").rglob("units/*.json")))
+    assert 0 < done < 5
+    for left in tmp_path.glob("loaded-*"):
+        left.unlink()
+    loaded.ends(0)
+    assert command(*loaded.command(images, "f", *TWO))[0] == 0
+    assert files(tmp_path / "f") == whole
+    assert sum(loaded.seen().values()) < N, "what was written is kept"
+
+
+@pytest.mark.parametrize("how", ["kill", "raise"])
+def test_a_unit_that_fails_again_and_again(
+    how: str, command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    loaded = load(99, how)
+    status, _, err = command(*loaded.command(images, "f", *ONE, "--tries", 2))
+    error = err[err.index("error: ") :]
+    assert status == 1
+    assert "failed 2 times" in error
+    assert "SIGKILL" in error if how == "kill" else "RuntimeError" in error and "unit 4 (rows 128 to 149)" in error
+    assert len(loaded.seen()) == 3, "this one, and two tasks"
+    assert not tasks()
+    loaded.ends(0)
+    assert command(*loaded.command(images, "f"))[0] == 0
+    assert files(tmp_path / "f") == whole
+
+
+def test_a_damaged_image_ends_all_at_once(command: Command, load: Callable[..., Load], tmp_path: Path, images: Path) -> None:
+    loaded = load()
+    shutil.copytree(images, tmp_path / "images")
     write_file(tmp_path / "images/a/0100.png", b"none")
-    images, load = open_images(str(tmp_path / "images")), Load(tmp_path)
-    message = r"^'a/0100' in .*0100.png cannot be decoded: .*\nmend the data, or go on with --on-error record"
-    with pytest.raises(BeyondClsError, match=message):
-        extracted_on(TWO, load, images, tmp_path / "f", Seen())
-    assert load.n_loaded <= 2
+    status, out, err = command(*loaded.command(Path("images"), "f", *TWO))
+    assert status == 1
+    assert (out + err).count("cannot be decoded") == 1
+    assert len(loaded.seen()) <= 3, "no task is started again"
+    assert command(*loaded.command(Path("images"), "f", *TWO, "--on-error", "record"))[0] == 0
+    assert command(*loaded.command(Path("images"), "g", "--on-error", "record"))[0] == 0
+    assert files(tmp_path / "f") == files(tmp_path / "g")
 
 
-def test_an_interrupt_ends_all(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
-    def interrupt(n: int) -> None:
-        if n:
-            raise KeyboardInterrupt
+@pytest.mark.parametrize("verb", ["--update", "--extend", "--from"])
+def test_what_another_set_has_is_taken_over(
+    verb: str, command: Command, load: Callable[..., Load], images: Path, tmp_path: Path
+) -> None:
+    """Also the first rows of the last unit: images were added."""
+    loaded = load()
+    shutil.copytree(images, tmp_path / "images")
+    added = sorted((tmp_path / "images/a").iterdir())[N - 10 :]
+    for file in added:
+        file.rename(tmp_path / file.name)
+    old = "old" if verb == "--from" else "f"
+    assert command(*loaded.command(Path("images"), old))[0] == 0
+    of_loading = loaded.seen()[os.getpid()] - (N - 10)
+    for file in added:
+        (tmp_path / file.name).rename(file)
+    shutil.copytree(tmp_path / old, tmp_path / "before")
+    for seen in tmp_path.glob("loaded-*"):
+        seen.unlink()
+    given = (verb, old) if verb == "--from" else (verb,)
+    status, out, err = command(*loaded.command(Path("images"), "f", *TWO, *given))
+    assert status == 0, out + err
+    (by_task,) = (n for pid, n in loaded.seen().items() if pid != os.getpid())  # one unit needs no more
+    assert by_task == 10 + of_loading
+    if verb != "--from":
+        shutil.move(tmp_path / "f", tmp_path / "by_tasks")
+        shutil.move(tmp_path / "before", tmp_path / "f")
+        assert command(*loaded.command(Path("images"), "f", verb))[0] == 0
+        assert files(tmp_path / "f") == files(tmp_path / "by_tasks")
 
-    with pytest.raises(KeyboardInterrupt):
-        extracted_on(TWO, Load(tmp_path), images, tmp_path / "f", Seen(interrupt))
-    assert not multiprocessing.active_children()
-    extracted(images, tmp_path / "f")
+
+def test_what_differs_is_computed_again(
+    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    loaded = load(5, "shift")
+    assert command(*loaded.command(images, "f"))[0] == 0
+    other = files(tmp_path / "f")
+    loaded.ends(0)
+    assert command(*loaded.command(images, "f", *TWO, "--update"))[0] == 1
+    assert files(tmp_path / "f") == other != whole
+    assert command(*loaded.command(images, "f", *TWO, "--update", "--recompute"))[0] == 0
     assert files(tmp_path / "f") == whole
 
 
@@ -99,26 +200,24 @@ def test_an_interrupt_ends_all(images: ImageSet, whole: dict[str, bytes], tmp_pa
 )
 def test_devices(given: dict, n_gpus: int, devices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    assert Processes(**given).devices() == devices
+    engine = Processes(**given)
+    assert engine.devices() == devices
+    assert (engine.n_tasks(100), engine.n_tasks(1)) == (len(devices), 1)
+
+
+def test_each_task_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = list[processes.Place]()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(processes, "run_in_forks", lambda _, given: places.extend(given))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    Processes(gpus="all").run_all(Watched(runs_in(tmp_path, "a", "b")).agenda)
+    assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
 
 
 @pytest.mark.parametrize(
-    ("given", "n_gpus", "message"),
-    [
-        (
-            {"gpus": "all"},
-            0,
-            "gpus is all, but torch sees none here; leave it out, or give --tasks N for processes on the CPU",
-        ),
-        ({"gpus": 3}, 2, "gpus is 3, but torch sees 2 here"),
-        (
-            {"device": "cuda:1"},
-            2,
-            "device is 'cuda:1', which is one device for several workers; give auto, cpu or cuda",
-        ),
-    ],
+    ("given", "n_gpus"), [({"gpus": "all"}, 0), ({"gpus": 3}, 2), ({"device": "cuda:1"}, 2)]
 )
-def test_devices_that_are_not_there(given: dict, n_gpus: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_are_not_there(given: dict, n_gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    with pytest.raises(BeyondClsError, match=message):
+    with pytest.raises(BeyondClsError, match=r"leave it out|torch sees 2|auto, cpu or cuda"):
         Processes(**given).devices()

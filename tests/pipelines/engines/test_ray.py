@@ -1,21 +1,24 @@
-"""Actors in a cluster of several nodes on this machine: same bytes as one process, while nodes die and join."""
+"""Tasks in a cluster of several nodes on this machine: same bytes as one process, while nodes die and join."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from extract.datasets import ImageSet
-from pipelines.engines.ray_actors import RayActors
+from pipelines.engines.ray_tasks import RayTasks
 from pipelines.engines.run import Run
 from tests.features import write_features
 from tests.folders import files
 from tests.machines.project import ROOT
 from tests.pipelines.engines.runs import Watched
-from tests.pipelines.engines.workers import Load, N, Seen, extracted_on
+from tests.pipelines.engines.workers import Load
 
 ray = pytest.importorskip("ray", reason="ray is not installed; pip install 'beyondcls[ray]'")
 NOTICED_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_failure_threshold": 2}
@@ -27,7 +30,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))  # nodes hand it on to actors, which load the tests' encoder
+        patch.setenv("PYTHONPATH", str(ROOT))  # nodes hand it on to tasks
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": NOTICED_SOON})
         for _ in range(2):
             cluster.add_node(num_cpus=1)
@@ -37,24 +40,25 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
+def lose(cluster: Any, reached: Path, computing: Future[None]) -> None:
+    """Remove the node that something has reached, and add another."""
+    while not (reached.exists() and reached.read_text()) and not computing.done():
+        time.sleep(0.02)
+    assert not computing.done(), computing.exception()
+    cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == reached.read_text()), allow_graceful=False)
+    cluster.add_node(num_cpus=1)
+    computing.result()
+
+
 def test_a_node_that_dies_in_the_middle_of_a_unit_and_one_that_joins(
-    cluster: Any, images: ImageSet, whole: dict[str, bytes], tmp_path: Path
+    cluster: Any, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    seen, load, devices = Seen(), Load(tmp_path, n=1, how="hang"), dict[int, str]()
-    engine = RayActors(tasks=2, tries=1, device="cpu")
+    options = ("--on", "ray", "--tasks", 2, "--tries", 1, "--address", cluster.address)
+    command = [sys.executable, "-P", "-m", "pipelines.cli", *map(str, load(1, "hang").command(images, "f", *options))]
     with ThreadPoolExecutor(1) as driver:
-        extracting = driver.submit(extracted_on, engine, load, images, tmp_path / "f", seen, devices=devices.update)
-        reached = tmp_path / "ended-0"
-        while not (reached.exists() and reached.read_text()) and not extracting.done():
-            time.sleep(0.02)
-        assert not extracting.done(), extracting.exception()
-        cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == reached.read_text()), allow_graceful=False)
-        cluster.add_node(num_cpus=1)
-        extracting.result()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        lose(cluster, tmp_path / "ended-0", driver.submit(subprocess.run, command, env=environment, check=True))
     assert files(tmp_path / "f") == whole
-    assert sum(seen.steps) == N
-    assert not seen.warnings, "it is no failure of the unit"
-    assert devices == dict.fromkeys(range(5), "cpu")
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 
 
@@ -99,15 +103,9 @@ def test_a_node_that_dies_in_the_middle_of_a_run(cluster: Any, tmp_path: Path, m
     heads = {"stuck": "own.py:Stuck", "cls": "cls", "bad": "bad"}
     runs = [Run.writing(f"p/{name}", ("probe", "--head", head, "--out", f"p/{name}", *given)) for name, head in heads.items()]
     watched = Watched(runs, tries=1)
-    engine, reached = RayActors(tasks=2, tries=1, device="cpu"), tmp_path / "reached"
+    engine, reached = RayTasks(tasks=2, tries=1, device="cpu"), tmp_path / "reached"
     with ThreadPoolExecutor(1) as driver:
-        computing = driver.submit(engine.run_all, watched.agenda)
-        while not (reached.exists() and reached.read_text()) and not computing.done():
-            time.sleep(0.02)
-        assert not computing.done(), computing.exception()
-        cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == reached.read_text()), allow_graceful=False)
-        cluster.add_node(num_cpus=1)
-        computing.result()
+        lose(cluster, reached, driver.submit(engine.run_all, watched.agenda))
     assert watched.agenda.n_done == 2
     assert [warning for warning in watched.warned if "bad" not in warning] == [
         "p/stuck: the machine that it was on has gone; it goes on elsewhere"
@@ -115,3 +113,15 @@ def test_a_node_that_dies_in_the_middle_of_a_run(cluster: Any, tmp_path: Path, m
     assert watched.agenda.problems["p/bad"].startswith("unknown aggregator 'bad'")
     assert (tmp_path / "p/stuck/metrics.json").exists()
     assert "p/cls: top-1 " in " ".join(watched.said)
+
+
+def test_a_stop_ends_tasks_of_an_extraction(cluster: Any, load: Callable[..., Load], images: Path, tmp_path: Path) -> None:
+    given = load(5, "slow").command(images, "f", "--on", "ray", "--tasks", 1, "--address", cluster.address)
+    command = [sys.executable, "-P", "-m", "pipelines.cli", *map(str, given)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        while not list((tmp_path / ".staging").rglob("units/*.json")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGUSR1)
+    assert process.returncode == 75
+    assert len(list((tmp_path / ".staging").rglob("units/*.json"))) < 5

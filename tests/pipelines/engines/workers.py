@@ -1,111 +1,95 @@
-"""Images, and encoders for workers: sound ones, and ones that die or fail in the middle of unit 4, the last."""
+"""Images, and an encoder in a file of its own, which ends badly in the middle of unit 4, the last, as often as it is asked to."""
 
-import os
-import signal
-import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import torch
 from PIL import Image
 
-from extract.datasets import ImageSet, open_images
-from extract.encoders import Encoder
-from pipelines.engines.engine import Engine
-from pipelines.engines.watch import Watch
-from store import FeatureStore
-from tests.extract.extracting import extract
 from tests.extract.pictures import picture, write_file
-from tests.extract.tiny import tiny_encoder
 
 N = 150  # 32 * 4 + 22: five units
 GREY = 138  # its image is grey all over, as no other
 
+ENCODER = """\
+import json, os, signal, time
+from pathlib import Path
 
-def write_images(folder: Path) -> ImageSet:
+import timm
+import torch
+
+FOLDER = Path(__file__).parent
+
+
+def make():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    (FOLDER / f"loaded-{os.getpid()}").touch()
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2, num_classes=0
+    )
+    model.patch_embed.register_forward_pre_hook(lambda _, images: see(images[0].detach()))
+    return model
+
+
+def see(images):
+    with open(FOLDER / f"loaded-{os.getpid()}", "a") as file:
+        file.write(f"{len(images)}\\n")
+    asked = json.loads((FOLDER / "ends.json").read_text())
+    if asked["how"] == "slow":
+        time.sleep(asked["n"] / 10)
+    if asked["how"] == "shift":
+        return (images + asked["n"] / 10,)
+    is_grey = ((images - (128 / 255 - 0.5) / 0.5).abs() < 1e-3).all((1, 2, 3))
+    for i in range(asked["n"] if is_grey.any() and asked["how"] != "slow" else 0):
+        try:
+            ended = open(FOLDER / f"ended-{i}", "x")
+        except FileExistsError:
+            continue
+        if asked["how"] == "hang":
+            import ray
+
+            ended.write(ray.get_runtime_context().get_node_id())
+            ended.close()
+            time.sleep(600)
+        if asked["how"] == "raise":
+            raise RuntimeError("the memory of the GPU is broken")
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def write_images(folder: Path) -> None:
     """A folder of pictures."""
     for i in range(N):
         write_file(folder / f"a/{i:04d}.png", picture(i))
     Image.fromarray(np.full((36, 36, 3), 128, np.uint8)).save(folder / f"a/{GREY:04d}.png")
-    return open_images(str(folder))
 
 
-@dataclass(frozen=True)
 class Load:
-    """Loads a tiny encoder in a worker.
+    """The encoder's file in a folder.
 
-    Attributes:
-        folder: has a file for each process that has loaded it, and for each that has died or failed.
+    Args:
         n: how many batches with the grey image end badly; after these, they go well.
-        how: what happens.
+        how: what happens; "slow": every batch takes n tenths of a second more; "shift": pixels are
+            greater by n tenths, as another program would have them.
     """
 
-    folder: Path
-    n: int = 0
-    how: Literal["kill", "raise", "hang"] = "kill"
+    def __init__(self, folder: Path, n: int = 0, how: Literal["kill", "raise", "hang", "slow", "shift"] = "kill"):
+        self.folder = folder
+        write_file(folder / "encoder.py", ENCODER.encode())
+        self.ends(n, how)
 
-    def __call__(self, device: str) -> Encoder:
-        torch.set_num_threads(1)
-        (self.folder / f"loaded-{os.getpid()}").touch()
-        return Mortal(self)
+    def ends(self, n: int, how: str = "kill") -> None:
+        (self.folder / "ends.json").write_text(json.dumps({"n": n, "how": how}))
 
-    @property
-    def n_loaded(self) -> int:
-        return len(list(self.folder.glob("loaded-*")))
+    def seen(self) -> dict[int, int]:
+        """Images that each process has computed, by its number."""
+        return {
+            int(file.name.rpartition("-")[2]): sum(map(int, file.read_text().split())) for file in self.folder.glob("loaded-*")
+        }
 
-
-def node_id() -> str:
-    """Of the node of a Ray cluster that this process is on."""
-    ray = sys.modules.get("ray")
-    return "" if ray is None or not ray.is_initialized() else ray.get_runtime_context().get_node_id()
-
-
-class Mortal(Encoder):
-    """The encoder that a `Load` loads."""
-
-    def __init__(self, load: Load):
-        super().__init__("tiny", tiny_encoder().model, {})
-        self._load = load
-
-    def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        flat = images.float().flatten(1)
-        if ((images.float().flatten(2).std(2) < 1e-3).all(1) & (flat != 0).all(1)).any():  # black is the example
-            for i in range(self._load.n):
-                with suppress(FileExistsError):
-                    with (self._load.folder / f"ended-{i}").open("x") as file:
-                        file.write(node_id())
-                    self._end()
-        return super().__call__(images, *arguments, **named)
-
-    def _end(self) -> None:
-        if self._load.how == "raise":
-            raise RuntimeError("the memory of the GPU is broken")
-        if self._load.how == "hang":
-            time.sleep(600)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Seen:
-    """What an engine tells of itself."""
-
-    def __init__(self, progress: Callable[[int], None] | None = None, stops: Callable[[], bool] = lambda: False):
-        self.steps, self.warnings = list[int](), list[str]()
-        self.watch = Watch(progress or self.steps.append, self.warnings.append, stops)
-
-
-def extracted(images: ImageSet, out: Path, **options: Any) -> FeatureStore | None:
-    """The set of a tiny encoder, in shards of 32."""
-    encoder = Encoder("tiny", tiny_encoder().model, {})
-    return extract(encoder, images, out, shard_rows=32, batch_size=8, workers=1, **options)
-
-
-def extracted_on(engine: Engine, load: Load, images: ImageSet, out: Path, seen: Seen, **options: Any) -> FeatureStore | None:
-    """Likewise, by an engine's workers."""
-    return extracted(
-        images, out, engine=engine.workers(load, seen.watch), progress=seen.watch.progress, stops=seen.watch.stops, **options
-    )
+    def command(self, images: Path, out: str | Path, *options: object) -> tuple[object, ...]:
+        """The command, to be given in this folder, that extracts images in shards of 32."""
+        given = ("--shard-rows", 32, "--batch-size", 8, "--workers", 1, "--device", "cpu", "--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
+        return ("extract", "--encoder", "encoder.py:make", "--data", images, "--out", out, *given, *options)
