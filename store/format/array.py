@@ -210,6 +210,24 @@ class ArrayReader:
         Raises:
             StoreError: they are not those that were written.
         """
+        try:
+            return self._fetch(start, stop, scratch, direct)
+        except StoreError:
+            if not self._drops_copy(start // self.layout.shard_rows):
+                raise
+            return self._fetch(start, stop, scratch, direct)
+
+    def _drops_copy(self, shard: int) -> bool:
+        """Whether a damaged shard was a copy, in whose place the original is read from now on."""
+        if not self.place.drop_copy(self.layout.file(shard)):
+            return False
+        with self._lock:
+            for key in [key for key in self._open if key[0] == shard]:
+                del self._open[key]
+            self._compared.pop(shard, None)
+        return True
+
+    def _fetch(self, start: int, stop: int, scratch: memoryview, direct: bool | None) -> memoryview:
         shard, first, last, file, unchecked = self._plan_read(start, stop, direct)
         checked, nbytes = self.layout.checked_rows, self.layout.row_nbytes
         # Whole pieces around what is wanted, as far as they are to be compared.
@@ -231,6 +249,14 @@ class ArrayReader:
         Raises:
             StoreError: they are not those that were written.
         """
+        try:
+            return self._fetch_into(start, stop, views, direct)
+        except StoreError:
+            if not self._drops_copy(start // self.layout.shard_rows):
+                raise
+            return self._fetch_into(start, stop, views, direct)
+
+    def _fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None) -> bool:
         shard, first, last, file, unchecked = self._plan_read(start, stop, direct)
         checked = self.layout.checked_rows
         if unchecked and (first % checked or last % checked):

@@ -89,7 +89,7 @@ class FeatureStore:
             raise StoreError(unknown("verify", verify, VERIFY))
         store = cls.describe(path, key, verify)
         if cache is not None and not isinstance(store.place, LocalFolder):
-            from store.places.cached import cached_place
+            from store.places.cache import cached_place
 
             store.place = cached_place(cache, store.place, store.spec.key, store.attributes["digest"])
         present = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]

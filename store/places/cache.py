@@ -1,41 +1,43 @@
-"""What was read from an object store, kept on this machine's disk, up to a number of bytes."""
+"""Shards of feature sets in an object store, kept on this machine's disk, up to a number of bytes."""
 
 import contextlib
 import errno
+import fcntl
 import os
+import time
 import warnings
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import xxhash
 
 from store.errors import StoreError
-from store.places.aligned import ALIGNMENT, scratch
-from store.places.disk import PARTIAL
-from store.places.ledger import Hold, Ledger
+from store.places.disk import PARTIAL, open_own
 from store.places.local import LocalShard
+from store.places.parallel import map_parallel
+from store.places.place import Place, ShardFile
 
-DIGEST_NBYTES = 16  # XXH3-128
-PIECE_NBYTES = 1 << 17  # bytes of a block that share a digest; else a shuffled epoch would read whole blocks for a few rows
+REQUESTS = 4  # for one shard at a time: a connection alone does not fill a network
+TOUCH_S = 60  # a set's last use is recorded about as often
+IN_USE = "in-use"  # in the folder of a set: locked by those who have it open, changed when it is used
 
 
 class DiskCache:
-    """Blocks of shard files, in FOLDER/SET/, bounded over all sets and processes that use the folder.
+    """Whole shards, in FOLDER/SET/, bounded over all sets and processes that use the folder.
 
-    A set's name is made of its key and its digest, so nothing stale is read. Sets that no process has open are evicted, those
-    used longest ago first. Nothing of a set in use is evicted: it is read again and again from end to end, so any block would
-    be needed again soon. What does not fit is read past the cache.
+    A shard comes when something of it is read for the first time. A set's name is made of its key and its digest, so nothing
+    stale is read. Sets that no process has open are evicted, those used longest ago first. Nothing of a set in use is evicted:
+    it is read again and again from end to end, so any shard would be needed again soon. What does not fit is read past the
+    cache. A damaged shard is fetched again: its rows are compared with the set's own digests like any others.
 
-    Nobody waits for the disk, so a power cut may leave anything: a block is followed by XXH3-128 digests of its pieces, then by
-    the digest of these. A process compares each piece when it first reads it; a damaged block is fetched again.
-
-    All changes are made under one lock, and a block's bytes are counted before they are written: the bound holds at all times.
+    Room is made and taken under a lock (flock: a cache is one machine's, where it always holds), by files that have their size
+    before they are written, so the bound holds at all times.
 
     Args:
-        folder: made if it is missing.
-        nbytes: most bytes of all blocks together.
+        folder: made if it is missing; what killed processes left in it is removed.
+        nbytes: most bytes of all shards together.
 
     Raises:
         StoreError: `nbytes` is not positive, or the folder cannot be used.
@@ -46,11 +48,11 @@ class DiskCache:
             raise StoreError(f"a disk cache of {nbytes} bytes is asked for, expected more than 0; or give no cache")
         self.folder, self.nbytes = Path(folder).absolute(), nbytes
         self._stopped = False  # the disk is full, or not writable
-        self._opened: dict[Path, tuple[bytes, bytearray]] = {}  # digests of a block, and 1 for each that was compared
-        self._fetches: dict[Path, Future[memoryview | None]] = {}
-        self._mutex = Lock()
+        self._mutex, self._fetching = Lock(), dict[Path, Lock]()
         try:
-            self._ledger = Ledger(self.folder, nbytes)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                self._make_room(0)
         except OSError as error:
             raise StoreError(
                 f"{folder} cannot be used as a disk cache ({error.strerror}); give another folder, or no cache"
@@ -66,144 +68,256 @@ class DiskCache:
             StoreError: the folder cannot be used.
         """
         try:
-            with self._ledger.locked():
+            with self._locked():
                 return Hold(self.folder / name)
         except OSError as error:
             raise StoreError(f"{self.folder} cannot be used as a disk cache ({error.strerror}); give another folder") from error
 
-    def read(self, path: Path, nbytes: int, start: int, stop: int, into: memoryview, direct: bool | None) -> bool:
-        """Bytes `start` to `stop` of a cached block (of `nbytes`), to their place; false if it is not cached, or damaged.
-
-        Args:
-            into: page-aligned, longer by 2 · ALIGNMENT than needed; the bytes go to `start` % ALIGNMENT.
-        """
-        offset = start % ALIGNMENT
-        opened = self._opened.get(path)
-        try:
-            digests, compared = opened or self._open(path, nbytes)
-            first, last = start // PIECE_NBYTES, -(-stop // PIECE_NBYTES)
-            if all(compared[first:last]):
-                if len(_read(path, start, stop - start, into, direct)) == stop - start:
-                    return True
-            else:
-                begin, end = first * PIECE_NBYTES, min(last * PIECE_NBYTES, nbytes)
-                pieces = _read(path, begin, end - begin, scratch(end - begin + 2 * ALIGNMENT, "block"), direct)
-                if len(pieces) == end - begin and _digests(pieces) == digests[DIGEST_NBYTES * first : DIGEST_NBYTES * last]:
-                    into[offset : offset + stop - start] = pieces[start - begin : stop - begin]
-                    compared[first:last] = bytes([1]) * (last - first)
-                    return True
-            self._drop(path)
-        except FileNotFoundError:
-            if opened is not None:  # it was evicted; else another thread may be fetching it right now
-                self._opened.pop(path, None)
-        except (OSError, StoreError):  # it is damaged, or the disk fails
-            self._drop(path)
-        return False
-
-    def _open(self, path: Path, nbytes: int) -> tuple[bytes, bytearray]:
-        """The digests of a cached block, none of them compared.
-
-        Raises:
-            StoreError: it is damaged.
-        """
-        with path.open("rb", buffering=0) as file:
-            file.seek(nbytes)
-            tail = file.read(_tail_nbytes(nbytes) + 1) or b""
-        digests = tail[:-DIGEST_NBYTES]
-        if len(tail) != _tail_nbytes(nbytes) or xxhash.xxh3_128_digest(digests) != tail[-DIGEST_NBYTES:]:
-            raise StoreError(f"{path} is damaged")
-        return self._opened.setdefault(path, (digests, bytearray(len(digests) // DIGEST_NBYTES)))
-
-    def fetch(self, path: Path, nbytes: int, get: Callable[[], memoryview]) -> memoryview | None:
-        """A block that is not cached: `get` it and keep it; None if there is no room for it. Threads share one `get`."""
+    def shard(
+        self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]], direct: bool | None
+    ) -> LocalShard | None:
+        """A shard that is kept as `path`, fetched first if need be, once for all threads; None if there is no room for it."""
         with self._mutex:
-            future, is_ours = self._fetches.get(path), False
-            if future is None:
-                future, is_ours = self._fetches.setdefault(path, Future()), True
-        if not is_ours:
-            return future.result()
-        try:
-            data = None
-            if path in self._opened:  # fetched by another thread, in the meantime
-                data = memoryview(path.read_bytes())[:nbytes]
-            elif (partial := self._reserve(path, nbytes + _tail_nbytes(nbytes))) is not None:
-                data = self._fill(path, partial, get)
-            future.set_result(data)
-            return data
-        except OSError:
-            future.set_result(None)
-            return None
-        except BaseException as error:
-            future.set_exception(error)
-            raise
-        finally:
-            with self._mutex:
-                del self._fetches[path]
-
-    def _reserve(self, path: Path, nbytes: int) -> int | None:
-        """A descriptor of the block's partial file, which has its size already and is locked; None if it cannot be had."""
-        if self._stopped:
-            return None
-        partial = path.with_name(path.name + PARTIAL)
-        try:
-            with self._ledger.locked():
-                return None if path.exists() else self._ledger.reserve(partial, nbytes)
-        except OSError as error:
-            self._stop(error)
-            return None
-
-    def _fill(self, path: Path, partial: int, get: Callable[[], memoryview]) -> memoryview:
-        """Write a block where room was made for it, all or nothing."""
-        partial_path, written = path.with_name(path.name + PARTIAL), False
-        try:
-            data = get()
+            fetching = self._fetching.setdefault(path, Lock())
+        with fetching:
+            if (kept := _kept(path, nbytes, direct)) is not None or self._stopped:
+                return kept
             try:
-                digests = _digests(data)
-                for part in (data, memoryview(digests + xxhash.xxh3_128_digest(digests))):
-                    while len(part):
-                        part = part[os.write(partial, part) :]
-                with self._ledger.locked():
-                    os.replace(partial_path, path)
-                self._opened[path] = digests, bytearray([1]) * (len(digests) // DIGEST_NBYTES)
-                written = True
+                self._keep(path, nbytes, fetch)
             except OSError as error:
                 self._stop(error)
-            return data
+            return _kept(path, nbytes, direct)
+
+    def _keep(self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]]) -> None:
+        """Write a shard where there is room for it, all or nothing; or wait until another process has."""
+        partial = path.with_name(f"{path.name}{PARTIAL}")
+        while (reserved := self._reserve(path, partial, nbytes)) is not None:
+            descriptor, is_ours = reserved
+            try:
+                if not is_ours:
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # until it is closed there
+                    continue
+                for piece in fetch():
+                    while len(piece):
+                        piece = piece[os.write(descriptor, piece) :]
+                os.fsync(descriptor)
+                with self._locked():  # whoever counts bytes sees one of the two
+                    os.rename(partial, path)
+            except BaseException:
+                with self._locked():
+                    partial.unlink(missing_ok=True)
+                raise
+            finally:
+                os.close(descriptor)
+
+    def _reserve(self, path: Path, partial: Path, nbytes: int) -> tuple[int, bool] | None:
+        """A descriptor of the partial file, which has its size and is locked until it is closed; and whether it is ours.
+
+        None if the shard is there, or there is no room for it.
+        """
+        with self._locked():
+            if path.exists() and path.stat().st_size == nbytes:
+                return None
+            if partial.exists() and not _is_unlocked(partial):
+                return os.open(partial, os.O_RDONLY), False
+            for left in (path, partial):
+                left.unlink(missing_ok=True)
+            if not self._make_room(nbytes):
+                return None
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                os.ftruncate(descriptor, nbytes)
+            except OSError:
+                os.close(descriptor)
+                raise
+            return descriptor, True
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among all threads and processes; released with its process, however that ends."""
+        descriptor = open_own(self.folder / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
         finally:
-            os.close(partial)
-            if not written:
-                with contextlib.suppress(OSError), self._ledger.locked():
-                    self._ledger.remove(partial_path)
+            os.close(descriptor)
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Whether there is room, after sets that nobody uses are evicted, and what killed processes left."""
+        sets: list[tuple[float, Path, dict[Path, int]]] = []
+        for entry in os.scandir(self.folder):
+            if entry.is_dir(follow_symlinks=False):
+                files = {Path(file.path): file.stat().st_size for file in os.scandir(entry.path)}
+                for left in [file for file in files if file.name.endswith(PARTIAL) and _is_unlocked(file)]:
+                    left.unlink(missing_ok=True)
+                    del files[left]
+                with contextlib.suppress(FileNotFoundError):
+                    mark = Path(entry.path) / IN_USE
+                    sets.append((mark.stat().st_mtime, mark, {f: n for f, n in files.items() if f != mark}))
+        used = sum(sum(files.values()) for _, _, files in sets)
+        for _, mark, files in sorted(sets, key=lambda found: found[0]):
+            if used + nbytes <= self.nbytes:
+                return True
+            if not _is_unlocked(mark):
+                continue
+            for file, size in files.items():
+                if used + nbytes > self.nbytes:
+                    file.unlink()
+                    used -= size
+            if os.listdir(mark.parent) == [IN_USE]:
+                mark.unlink()
+                mark.parent.rmdir()
+        return used + nbytes <= self.nbytes
 
     def _stop(self, error: OSError) -> None:
-        """Go on reading, but keep no more blocks."""
-        if not self._stopped:
+        """Go on reading, but keep no more shards."""
+        with self._mutex:
+            if self._stopped:
+                return
             self._stopped = True
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            remedy = "free some space, or give it fewer bytes" if full else "see who may write there"
-            warnings.warn(
-                f"the disk cache {self.folder} keeps nothing more ({error.strerror}); reading goes on. {remedy.capitalize()}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-    def _drop(self, path: Path) -> None:
-        self._opened.pop(path, None)
-        with contextlib.suppress(OSError), self._ledger.locked():
-            self._ledger.remove(path)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free some space, or give it fewer bytes" if full else "see who may write there"
+        warnings.warn(
+            f"the disk cache {self.folder} keeps nothing more ({error.strerror}); reading goes on. {remedy.capitalize()}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
-def _read(path: Path, offset: int, nbytes: int, into: memoryview, direct: bool | None) -> memoryview:
-    """As `LocalShard.read`, but the first byte always goes to `offset` % ALIGNMENT."""
-    file = LocalShard(path, direct)
-    return file.read(offset, nbytes, into if file.direct else into[offset % ALIGNMENT :])
+class Hold:
+    """Marks a set as in use, as long as this object and its process live."""
+
+    def __init__(self, folder: Path):
+        self._descriptor = -1
+        folder.mkdir(exist_ok=True)
+        if folder.is_symlink():
+            raise StoreError(f"{folder} is a link, expected a folder of this cache; remove it, or give another folder")
+        self._descriptor = open_own(folder / IN_USE, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._touched = 0.0
+        self.touch()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
+        if self._descriptor >= 0:
+            close(self._descriptor)
+
+    def touch(self) -> None:
+        """Record that it is used now."""
+        if time.monotonic() - self._touched > TOUCH_S or not self._touched:
+            self._touched = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(self._descriptor)
 
 
-def _digests(data: memoryview) -> bytes:
-    """XXH3-128 of each piece."""
-    return b"".join(xxhash.xxh3_128_digest(data[i : i + PIECE_NBYTES]) for i in range(0, len(data), PIECE_NBYTES))
+class Cached(Place):
+    """A feature set in an object store, read through a cache.
+
+    A shuffled epoch need not keep more rows together than when it reads a disk.
+
+    Args:
+        place: where the set is.
+        cache: keeps the shards.
+        name: of the set's folder in the cache: hexadecimal digits.
+    """
+
+    block_nbytes = None
+
+    def __init__(self, place: Place, cache: DiskCache, name: str):
+        self.place, self.cache, self.name = place, cache, name
+        self.piece_nbytes, self.requests = place.piece_nbytes, place.requests
+        self.in_use = cache.hold(name)
+
+    def __reduce__(self) -> tuple[type["Cached"], tuple[Any, ...]]:
+        return Cached, (self.place, self.cache, self.name)
+
+    def address(self, name: str = "") -> str:
+        return self.place.address(name)
+
+    def content(self, name: str) -> bytes | None:
+        return self.place.content(name)
+
+    def expect(self, names: Iterable[str]) -> None:
+        self.place.expect(names)
+
+    def size(self, name: str) -> int | None:
+        return self.place.size(name)
+
+    def has_folder(self, name: str) -> bool:
+        return self.place.has_folder(name)
+
+    def open(self, name: str, direct: bool | None = False) -> ShardFile:
+        return _CachedShard(self, name, self.place.open(name), direct)
+
+    def drop_copy(self, name: str) -> bool:
+        try:
+            self.kept_as(name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def kept_as(self, name: str) -> Path:
+        """The file of the cache that holds a shard; hashed: a name read from a file must not lead to another folder."""
+        return self.cache.folder / self.name / xxhash.xxh3_128_hexdigest(name.encode())
+
+    def sizes(self) -> dict[str, int]:
+        return self.place.sizes()
+
+    def names(self) -> list[str]:
+        return self.place.names()
+
+    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
+        """Past the cache, which keeps what is read."""
+        self.place.put(name, parts, nbytes)
 
 
-def _tail_nbytes(nbytes: int) -> int:
-    """Bytes of the digests after a block."""
-    return DIGEST_NBYTES * (-(-nbytes // PIECE_NBYTES) + 1)
+def cached_place(cache: DiskCache, place: Place, key: str, digest: str) -> Place:
+    """A place read through a cache; `key` and `digest` are those of the feature set that is there."""
+    return Cached(place, cache, xxhash.xxh3_128_hexdigest(f"{key} {digest}".encode()))
+
+
+class _CachedShard(ShardFile):
+    """A shard that is fetched when it is first read; past the cache where that has no room for it."""
+
+    def __init__(self, place: Cached, name: str, shard: ShardFile, direct: bool | None):
+        self._place, self._name, self._remote, self._direct = place, name, shard, direct
+        self._file: ShardFile | None = None
+
+    def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
+        return self._opened().read(offset, nbytes, scratch)
+
+    def read_into(self, offset: int, views: list[memoryview]) -> bool:
+        return self._opened().read_into(offset, views)
+
+    def _opened(self) -> ShardFile:
+        self._place.in_use.touch()
+        if self._file is None:
+            nbytes = self._place.size(self._name) or 0
+            kept = self._place.cache.shard(self._place.kept_as(self._name), nbytes, lambda: self._pieces(nbytes), self._direct)
+            self._file = self._remote if kept is None else kept
+        return self._file
+
+    def _pieces(self, nbytes: int) -> Iterator[memoryview]:
+        """The shard from its beginning to its end."""
+        piece = self._place.piece_nbytes
+        starts = range(0, nbytes, piece)
+        for some in range(0, len(starts), REQUESTS):  # no more than these are in memory
+            read = lambda start: self._remote.read(start, min(piece, nbytes - start), memoryview(b""))  # noqa: E731
+            yield from map_parallel(read, starts[some : some + REQUESTS], min(REQUESTS, self._place.requests))
+
+
+def _kept(path: Path, nbytes: int, direct: bool | None) -> LocalShard | None:
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == nbytes:
+            return LocalShard(path, direct)
+    return None
+
+
+def _is_unlocked(path: Path) -> bool:
+    """Whether no process holds a file; call it under the cache's lock, or the file could be taken meanwhile."""
+    try:
+        with open(path, "rb", opener=open_own) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (OSError, StoreError):
+        return False
+    return True

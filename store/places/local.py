@@ -3,7 +3,7 @@
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,6 @@ from store.places.disk import (
 )
 from store.places.place import ShardFile, SharedPlace
 
-
 WRITERS = 4  # files that are written at a time
 
 
@@ -44,12 +43,13 @@ class LocalFolder(SharedPlace):
         return str(self.folder / name) if name else str(self.folder)
 
     def content(self, name: str) -> bytes | None:
-        file = self.folder / name
-        return file.read_bytes() if file.is_file() else None
+        return self.content_now(name) if (self.folder / name).is_file() else None
 
     def size(self, name: str) -> int | None:
         file = self.folder / name
-        return file.stat().st_size if file.is_file() else None
+        with suppress(FileNotFoundError):  # it is gone
+            return file.stat().st_size if file.is_file() else None
+        return None
 
     def has_folder(self, name: str) -> bool:
         return (self.folder / name).is_dir()
@@ -61,10 +61,8 @@ class LocalFolder(SharedPlace):
             raise StoreError(f"{self.address(name)} cannot be opened ({error.strerror}); pull or extract it again") from error
 
     def sizes(self) -> dict[str, int]:
-        files = (file for file in self.folder.rglob("*") if file.is_file())
-        return {
-            file.relative_to(self.folder).as_posix(): file.stat().st_size for file in files if not file.name.endswith(PARTIAL)
-        }
+        sizes = ((name, self.size(name)) for name in self._files("") if not name.endswith(PARTIAL))
+        return {name: size for name, size in sizes if size is not None}
 
     def names(self) -> list[str]:
         try:
@@ -136,8 +134,13 @@ class LocalFolder(SharedPlace):
         return self.open(name)
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
-        files = (file for file in (self.folder / folder).rglob("*") if not file.is_dir())
-        return {file.relative_to(self.folder).as_posix(): _time_of(file) for file in files}
+        return {name: _time_of(self.folder / name) for name in self._files(folder)}
+
+    def _files(self, folder: str) -> Iterator[str]:
+        """Files below a folder, as far as it is there: others may remove it meanwhile."""
+        for above, _, names in os.walk(self.folder / folder):
+            inside = Path(above).relative_to(self.folder)
+            yield from ((inside / name).as_posix() for name in names)
 
     def time_now(self, name: str) -> datetime | None:
         with suppress(OSError), (self.folder / name).open("rb"):  # opened, a network asks its server for what it knew before

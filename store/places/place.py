@@ -65,6 +65,10 @@ class Place(ABC):
             StoreError: it is missing or cannot be read.
         """
 
+    def drop_copy(self, name: str) -> bool:
+        """Forget a copy of a file that is read in its place, as that is damaged; false if there is none."""
+        return False
+
     @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Bytes of each file that exists now, by its path."""
