@@ -20,7 +20,7 @@ def check(machine: Machine) -> Finding:
     No lock decides anything, so machines may share an extraction wherever this holds. O_DIRECT reads past the page cache.
     """
     folder = existing(machine.features)
-    kind, _ = mount_of(folder)
+    kind = kind_of(folder)
     network = " (network)" if kind.startswith(NETWORK) else ""
     try:
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=folder) as scratch:
@@ -38,21 +38,22 @@ def check(machine: Machine) -> Finding:
     return Finding("file system", "ok", f"{folder} is {kind}{network}: files are named once, renames and O_DIRECT work")
 
 
-def mount_of(folder: Path) -> tuple[str, str]:
-    """The file system of a folder, and its mount options."""
+def kind_of(folder: Path) -> str:
+    """The file system of a folder."""
     above = [p for p in psutil.disk_partitions(all=True) if folder.is_relative_to(p.mountpoint)]
     # Of two mounts at one place, the later hides the earlier.
     _, nearest = max(enumerate(above), key=lambda e: (len(e[1].mountpoint), e[0]), default=(0, None))
-    return (nearest.fstype or "unknown", nearest.opts) if nearest else ("unknown", "")
+    return (nearest.fstype if nearest else "") or "unknown"
 
 
 def _names(scratch: Path) -> str:
     """What is wrong with naming files; empty if a second file does not get the name of a first, which stays as it is."""
-    from store.places import LocalFolder
+    from store.places.disk import place_file
 
-    place = LocalFolder(scratch)
-    first, second = place.create("named", [b"1"], 1), place.create("named", [b"2"], 1)
-    if first and not second and place.content_now("named") == b"1":
+    files = [scratch / name for name in ("first", "second")]
+    for file in files:
+        file.write_text(file.name)
+    if [place_file(file, scratch / "named") for file in files] == [True, False] and (scratch / "named").read_text() == "first":
         return ""
     return "a file replaces another of its name, so tasks could overwrite each other's files"
 

@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -158,7 +159,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
     except BusyError:
         return None
     finally:
-        if scratch.parent.is_dir() and not any(scratch.parent.iterdir()):
+        with suppress(OSError):  # not empty, or another task was faster
             scratch.parent.rmdir()
 
 

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,7 @@ class _Seen:
 
     generation: int
     written: datetime | None
-    since: float = field(default_factory=time.monotonic)
+    since: float
     content: bytes | None = None  # None: not read yet
 
 
@@ -86,7 +86,7 @@ class Claims:
         seen = self._seen.get(unit)
         if seen is None or (seen.generation, seen.written) != (generation, written):
             content = seen.content if seen is not None and seen.generation == generation else None
-            self._seen[unit] = _Seen(generation, written, content=content)
+            self._seen[unit] = _Seen(generation, written, time.monotonic(), content)
 
     def is_free(self, unit: int) -> bool:
         """Whether nobody has a unit, as far as was seen."""
@@ -186,9 +186,14 @@ def alone(path: Path, resource: str) -> Iterator[None]:
     """
     place = LocalFolder(path.with_name(f"{path.name}{ALONE}"))
     claims, began = Claims(place), time.monotonic()
-    claims.see(place.times(CLAIMS))
     try:
-        while not claims.take(0):
+        while True:
+            try:
+                claims.see(place.times(CLAIMS))
+                if claims.take(0):
+                    break
+            except FileNotFoundError:  # who had it has just removed the folder
+                continue
             seen, content = claims.seen(0), place.content_now(_name(0, 0))
             if is_of_here(content) or (seen is not None and seen.since > began + LOOK_S):  # at work, or it was renewed
                 raise BusyError(
@@ -196,7 +201,6 @@ def alone(path: Path, resource: str) -> Iterator[None]:
                     "it and give this command again"
                 )
             time.sleep(LOOK_S)
-            claims.look(0)
         yield
     finally:
         is_ours = claims.holds(0)

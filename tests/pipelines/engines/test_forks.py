@@ -13,15 +13,17 @@ from pipelines.engines.forks import Place, run_in_forks
 from pipelines.engines.processes import alone, cores, threads_of_each
 from pipelines.engines.run import Run
 from tests import forked
+from tests.extract.pictures import picture, write_file
 from tests.features import write_features
 from tests.pipelines.engines.runs import Watched
 
 
 def waits(folder: Path) -> Run:
-    """A run that takes for ever: nobody writes the list that it reads."""
-    if not (folder / "list.csv").exists():
-        os.mkfifo(folder / "list.csv")
-    return Run.writing(str(folder / "waits"), ("plan", "--encoder", "quickstart-mae", "--data", str(folder / "list.csv")))
+    """A run that takes for ever."""
+    write_file(folder / "waits.py", b"import time\ntime.sleep(3600)\n")
+    write_file(folder / "images/a/0.png", picture(0))
+    places = ("--data", str(folder / "images"), "--out", str(folder / "f"))
+    return Run.writing(str(folder / "waits"), ("extract", "--encoder", f"{folder}/waits.py:make", *places))
 
 
 def begun(run: Run) -> bool:
