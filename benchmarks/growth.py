@@ -130,13 +130,13 @@ def write(out: Path, images: Any, measure: Measure) -> None:
     request = Request.resolve(encoder, images, shard_rows=IN_A_UNIT)
     with measure("describe"):
         attributes, layouts = attributes_of(request, Settings()), request.layouts()
-    with measure("write"), FeatureWriter(out, request.spec, layouts, request.constants, shared=True) as writer:
+    with measure("write"), FeatureWriter(out, request.spec, layouts, request.constants) as writer:
         for unit in writer.missing_units():
             assert writer.claim(unit)
             rows = range(*layouts[0].rows(unit))
             empty = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if not is_annotation(a.name)}
             writer.write_unit(unit, empty | annotations_of(images, encoder, rows, layouts), ())
-        assert writer.finish(attributes)
+        writer.finish(attributes)
 
 
 def prepare_dvc(folder: Path) -> None:

@@ -4,7 +4,7 @@
 
 No encoder runs: a unit takes `--seconds` of sleep and holds 32 rows of tiny tokens, so that what is measured is the control
 plane: claims, records, listings. `s3` is moto's server on this machine, in a process of its own, or `--endpoint URL` with a
-bucket `--bucket`; `folder` is a common folder with locks. A killed task is replaced at once. With `--stop` one task is
+bucket `--bucket`; `folder` is a common folder. A killed task is replaced at once. With `--stop` one task is
 stopped for so many seconds in the middle of its work (SIGSTOP), and goes on. The last line is JSON: the share of files that are
 equal, which must be 1; units that were written again although another task had them, as a share of all; units per second from
 the first that was begun to the last that was done, also after the end of a claim.
@@ -33,14 +33,13 @@ import numpy as np
 
 from benchmarks.remotes import free_port, wait_for
 from store import ArrayLayout, FeatureSpec, FeatureWriter
-from store.places import is_remote, place_at
+from store.places import place_at
 from store.places.parallel import map_parallel
-from store.writing import leases
-from store.writing.object_writer import ObjectWriter
-from store.writing.unit_writer import UnitWriter, own_first
+from store.writing import claims
+from store.writing.writer import own_first
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["s3fs", "benchmarks.remotes", "store.writing.object_writer"])
+CONTEXT.set_forkserver_preload(["s3fs", "benchmarks.remotes", "store.writing.writer"])
 ROWS = 32  # of a unit
 ATTRIBUTES: dict[str, Any] = {"encoder": "none", "norm_eps": None, "classes": None, "problems": []}
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -53,7 +52,7 @@ class Trial:
     Attributes:
         seconds: that computing a unit takes.
         stop: seconds for which one task is stopped; 0 for none.
-        lease: seconds after which claims end; by default those of the program.
+        claim: seconds after which claims end; by default those of the program.
     """
 
     tasks: int
@@ -61,7 +60,7 @@ class Trial:
     kills: int
     seconds: float = 0.2
     stop: float = 0.0
-    lease: float | None = None
+    claim: float | None = None
     seed: int = 0
 
     @property
@@ -81,10 +80,8 @@ class Trial:
         generator = np.random.default_rng(unit)
         return {a.name: generator.normal(size=(ROWS, *a.shape[1:])).astype(a.dtype) for a in self.layouts}
 
-    def writer(self, address: str) -> UnitWriter:
-        if is_remote(address):
-            return ObjectWriter(address, self.spec, self.layouts, shared=True)
-        return FeatureWriter(Path(address), self.spec, self.layouts, shared=True)
+    def writer(self, address: str) -> FeatureWriter:
+        return FeatureWriter(address, self.spec, self.layouts)
 
 
 def main() -> None:
@@ -102,7 +99,7 @@ def main() -> None:
     given = parser.parse_args()
     trial = Trial(given.tasks, given.units, given.kills, given.seconds, given.stop, seed=given.seed)
     if given.quick:
-        trial = replace(trial, tasks=8, units=64, kills=6, seconds=0.2, lease=3)
+        trial = replace(trial, tasks=8, units=64, kills=6, seconds=0.2, claim=3)
     if given.place == "folder":
         with tempfile.TemporaryDirectory(prefix="beyondcls-tasks-") as folder:
             print(json.dumps(run(trial, f"{folder}/one")))
@@ -193,10 +190,7 @@ def disturb(trial: Trial, address: str, log: Path) -> tuple[int, int]:
                 for task in tasks.values():
                     task.kill()
                 raise RuntimeError("a task failed")
-    if not is_finished(address):  # tasks with locks don't wait for those that are killed last
-        task = start(trial, address, 0, log)
-        task.join()
-        assert task.exitcode == 0
+    assert is_finished(address)
     return killed, stopped
 
 
@@ -209,8 +203,8 @@ def start(trial: Trial, address: str, number: int, log: Path) -> ForkServerProce
 def work(trial: Trial, address: str, number: int, log: Path, environment: dict[str, str]) -> None:
     """One task: what extraction does, without an encoder."""
     os.environ.update(environment)
-    if trial.lease is not None:
-        leases.SECONDS = trial.lease
+    if trial.claim is not None:
+        claims.SECONDS = trial.claim
     with trial.writer(address) as writer:
         todo = writer.missing_units()
         while todo:
