@@ -127,7 +127,8 @@ class FeatureWriter:
                     for name, values in self.constants.items():
                         for shard in range(constants[name].n_shards):
                             rows = values[slice(*constants[name].rows(shard))]
-                            self._settle({name: self._put(constants[name], shard, rows)}, shard)
+                            if self._put(constants[name], shard, rows).theirs is not None:  # nobody computes them
+                                raise self._difference(constants[name], shard, "")
                     break
             except FileNotFoundError:  # another has published it, or it was removed
                 continue
@@ -157,8 +158,8 @@ class FeatureWriter:
         if _begun_as(begun) != _begun_as(header):
             raise StoreError(
                 f"{self.place.address()} was begun with other shards, or other options; give the command that it was begun "
-                "with again, or remove it: `beyondcls store rm --staging`, or `beyondcls store gc` a day after its last file was "
-                "written"
+                "with again, or remove it: `beyondcls store rm --staging`, or `beyondcls store gc` a day after its last file "
+                "was written"
             )
 
     def _look_for_set(self) -> bool:
@@ -311,8 +312,8 @@ class FeatureWriter:
         file = self.place.address(layout.file(unit))
         how = f": {difference}" if difference else ""
         return StoreError(
-            f"{file} (unit {unit} of {layout.name}) holds other values than were computed here{how}. Do all tasks have the same "
-            "program and images? If no other task is at work, remove that file, or all that is begun (beyondcls store rm "
+            f"{file} (unit {unit} of {layout.name}) holds other values than were computed here{how}. Do all tasks have the "
+            "same program and images? If no other task is at work, remove that file, or all that is begun (beyondcls store rm "
             "--staging), and give the command again"
         )
 
@@ -363,15 +364,15 @@ class FeatureWriter:
         """
         if not self._published:
             self._refresh()
-        if missing := self.missing_units():
-            raise StoreError(
-                f"{self.destination.where}: {len(missing)} of {self.n_units} units are not written yet, first {missing[0]}"
-            )
         for nap in _naps():
             if self._look_for_set():
                 break
+            if missing := self.missing_units():
+                raise StoreError(
+                    f"{self.destination.where}: {len(missing)} of {self.n_units} units are not written yet, first {missing[0]}"
+                )
             try:
-                if self._claims.take(self.n_units):  # like a unit behind the last
+                if self._claims.holds(self.n_units) or self._claims.take(self.n_units):  # like a unit behind the last
                     with self.destination.reporting(0):
                         self._publish(attributes)
                     break
@@ -409,14 +410,15 @@ class FeatureWriter:
         """Read records of others, all of which were seen; only who publishes the set needs them.
 
         Raises:
-            FileNotFoundError: they are gone: another process publishes the set.
+            FileNotFoundError: some are gone: another process publishes the set, or has found their shards damaged.
         """
         units = [unit for unit in range(self.n_units) if unit not in self._records]
         contents = list(map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, REQUESTS))
-        for unit, content in zip(units, contents, strict=True):
-            if content is None:
-                raise FileNotFoundError(record_name(unit))
-            self._records[unit] = self._parsed(unit, content)
+        gone = [unit for unit, content in zip(units, contents, strict=True) if content is None]
+        if gone:
+            self._written -= set(gone)
+            raise FileNotFoundError(record_name(gone[0]))
+        self._records |= {unit: self._parsed(unit, content or b"") for unit, content in zip(units, contents, strict=True)}
 
     def _check_shards(self, written: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
         """Compare files with records; in a folder also the digests at their ends. Units that were changed become missing.

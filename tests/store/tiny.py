@@ -60,7 +60,7 @@ class Tiny:
             rows = (~np.isin(np.arange(MAX), INVALID)).astype("uint8")
         return rows[start : self.n if stop is None else stop]
 
-    def begin(self, path: Path, base: FeatureStore | None = None, skip: Sequence[tuple[str, int]] = ()) -> FeatureWriter:
+    def begin(self, path: str | Path, base: FeatureStore | None = None, skip: Sequence[tuple[str, int]] = ()) -> FeatureWriter:
         return FeatureWriter(path, self.spec, self.layouts, self.constants, base, None, skip, replaces=base is not None)
 
     def write(self, writer: FeatureWriter, unit: int, poison: bool = False) -> None:
