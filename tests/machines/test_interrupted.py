@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from store.format.unfinished import RECORDS
 from tests.machines import project
 from tests.machines.machine import Machine
 
@@ -37,22 +38,20 @@ def start(machine: Machine, **places: int) -> subprocess.Popen[bytes]:
     )
 
 
-def journalled(machine: Machine, array: str = "") -> set[int]:
-    """Units of which the journal of the staged set holds an array, or any; none before there is one."""
-    lines = [line for j in machine.repo.glob("features/.staging/*/journal") for line in j.read_bytes().splitlines()]
-    of_array = (line for line in lines if array.encode() in line)
-    return {int(unit) for line in of_array for unit in re.findall(rb'"unit": (\d+)', line)}
+def recorded(machine: Machine) -> set[int]:
+    """Units of the staged set that have a record."""
+    return {int(record.stem) for record in machine.repo.glob(f"features/.staging/*/{RECORDS}/*.json")}
 
 
-def killed_on_the_way(machine: Machine, array: str = "") -> set[int]:
-    """Units that were journalled when the stage was killed, a quarter of them at least."""
+def killed_on_the_way(machine: Machine) -> set[int]:
+    """Units that were recorded when the stage was killed, a quarter of them at least."""
     running = start(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(journalled(machine, array)) < N_UNITS // 4:
+    while len(recorded(machine)) < N_UNITS // 4:
         assert running.poll() is None, "the stage ended before it was killed"
         time.sleep(0.005)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    return journalled(machine, array)
+    return recorded(machine)
 
 
 def compared(machine: Machine) -> list[dict[str, Any]]:
@@ -75,8 +74,8 @@ def test_killed_on_the_way_it_computes_no_unit_twice(machine):
     done = killed_on_the_way(machine)
     assert len(done) < N_UNITS
     assert not (machine.repo / FEATURES / "zarr.json").exists()
-    (staged,) = machine.repo.glob("features/.staging/*/journal")
-    before = written(staged.parent)
+    (staged,) = machine.repo.glob("features/.staging/*")
+    before = written(staged)
 
     assert machine.repro(STAGE) == {STAGE}
     after = written(machine.repo / FEATURES)
@@ -96,10 +95,10 @@ def test_what_is_there_outlives_a_run_that_would_replace_it(machine):
     """Where it is killed, the set of other blocks that was there is there; DVC has left it in place."""
     before = project.content(machine.repo / FEATURES)
     project.edit(machine.repo, lambda params: params["extract"].update(blocks=[3, -1]))
-    done = killed_on_the_way(machine, "patch/block3/view0")
+    done = killed_on_the_way(machine)
     assert project.content(machine.repo / FEATURES) == before
-    (staged,) = machine.repo.glob("features/.staging/*/journal")
-    written_before = written(staged.parent / "patch/block3")
+    (staged,) = machine.repo.glob("features/.staging/*")
+    written_before = written(staged / "patch/block3")
 
     assert machine.repro(STAGE) == {STAGE}
     after = written(machine.repo / FEATURES / "patch/block3")

@@ -21,11 +21,12 @@ from store.format.stub import write_stub
 from store.moving.receipt import Receipt
 from store.moving.upload import upload
 from store.places import place_at
-from store.writing.lock import Lock
+from store.writing.claims import ALONE
+from store.writing.publishing import staging_of
 from tests.features import write_features
 from tests.folders import files
 from tests.machines.machine import git
-from tests.pipelines.test_store_tools import staged
+from tests.pipelines.test_store_tools import held, staged
 
 OTHER = "other"  # a set that is always referred to: where nothing is, nothing is removed
 
@@ -381,6 +382,7 @@ class TestFolder:
 
     def test_unfinished(self, shared):
         with staged(Path("features/half")) as writer:
+            assert writer.claim(1)
             output = shared.command("store", "gc", "--root", "project", "--all")[1]
             assert re.search(r"kept .*half-\w+ .*being written by process \d+", output, re.DOTALL)
             assert "unused: 0" in output
@@ -391,14 +393,14 @@ class TestFolder:
         shutil.copytree(shared.made / "one", f"features/.upload/gone-{key}.removed")
         shutil.copytree(shared.made / "one", f"features/.pull/fetched-{key}")
         (Path("features/.staging") / f".removed-rest-{key}" / "patch").mkdir(parents=True)
-        lock = Lock(Path(f"features/.upload/sent-{key}.lock"), "x")
+        claims = held(Path(f"features/.upload/sent-{key}{ALONE}"))
         output = shared.command("store", "gc", "--root", "project")[1]
         assert re.search(rf"^features/.staging/half-{key} .*1 of 2 units done, nobody writes it$", output, re.MULTILINE)
         assert re.search(rf"^features/.staging/.removed-rest-{key} .*half removed$", output, re.MULTILINE)
         assert re.search(rf"^features/.upload/gone-{key}.removed .*half removed$", output, re.MULTILINE)
         assert re.search(rf"^features/.pull/fetched-{key} .*not fetched yet$", output, re.MULTILINE)
         assert "not uploaded yet" not in output
-        lock.release()
+        claims.close()
         assert "not uploaded yet" in shared.command("store", "gc", "--root", "project")[1]
         shared.command("store", "gc", "--root", "project", "--delete")
         assert list(Path("features").iterdir()) == []
@@ -415,34 +417,34 @@ class TestFolder:
 
 class TestNeverTouched:
     def test_what_is_being_written(self, shared):
-        lock = Lock(Path(f"{shared.root}/.staging/one-{shared.keys['one']}-{'0' * 32}.lock"), "x")
+        claims = held(staging_of(Path(f"{shared.root}/one-{shared.keys['one']}"), "0" * 32))
         assert "being written by process" in shared.why("one")
         assert shared.left() == {"one", OTHER}
         shared.gc("--delete", "--only-this-project")
         assert shared.left() == {"one", OTHER}
-        lock.release()
+        claims.close()
         shared.gc("--delete", "--only-this-project")
         assert shared.left() == {OTHER}
 
     def test_locked_after_it_was_listed(self, shared, monkeypatch):
         """What cannot be removed is left and named, the rest goes."""
         shared.send("two")
-        lock = Lock(Path(f"{shared.root}/.staging/one-{shared.keys['one']}-{'0' * 32}.lock"), "x")
+        claims = held(staging_of(Path(f"{shared.root}/one-{shared.keys['one']}"), "0" * 32))
         monkeypatch.setattr(leftovers, "_written", lambda path: "")
         output = shared.gc("--delete", "--only-this-project", status=1)
         assert f"left: {shared.root}/one-{shared.keys['one']}" in output
         assert "is being written by process" in output
         assert shared.left() == {"one", OTHER}
-        lock.release()
+        claims.close()
 
     def test_an_upload_that_began_after_it_was_listed(self, shared, monkeypatch):
         path = Path(f"features/.upload/two-{shared.keys['two']}")
         shutil.copytree(shared.made / "two", path)
-        lock = Lock(path.with_name(f"{path.name}.lock"), "x")
-        monkeypatch.setattr(leftovers, "holder", lambda lock: None)
+        claims = held(path.with_name(f"{path.name}{ALONE}"))
+        monkeypatch.setattr(leftovers, "holder", lambda place: None)
         assert f"left: {path}" in shared.gc("--delete", "--only-this-project", status=1)
         assert files(path) == files(shared.made / "two")
-        lock.release()
+        claims.close()
 
     def test_foreign_files(self, anywhere):
         fs, root = fsspec.core.url_to_fs(anywhere.root)

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,10 @@ from extract.datasets import open_images
 from pipelines import cli
 from pipelines.store.legible import options_of
 from store import FeatureStore, FeatureWriter
-from store.writing.journal import add_record
-from store.writing.lock import Lock
+from store.format.unfinished import CLAIMS, HEADER, UNNAMED
+from store.places import LocalFolder
+from store.writing.claims import Claims
+from store.writing.publishing import staging_of
 from tests.features import write_features
 from tests.folders import files
 from tests.pipelines.test_cli import TEST_TAR
@@ -39,6 +40,13 @@ def staged(path: Path, n_units: int = 1) -> FeatureWriter:
     return writer
 
 
+def held(folder: Path) -> Claims:
+    """A claim of this process in a folder, as writers hold it until it is closed."""
+    claims = Claims(LocalFolder(folder))
+    assert claims.take(0)
+    return claims
+
+
 class TestLs:
     def test_sound_damaged_and_unfinished(self, command, tmp_path):
         root = tmp_path / "features"
@@ -50,7 +58,7 @@ class TestLs:
         (root / "other").mkdir()
         (root / "other/zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
         with staged(root / "half") as writer:
-            add_record(writer.staging, {"unit": 1, "shards": [{"array": PATCH}], "invalid": []})  # not all of its arrays
+            assert writer.claim(1)
             status, out, _ = command("store", "ls", root)
             assert status == 0
             assert re.search(rf"unfinished: .*half-{writer.spec.key} .*: 1 of 2 units done, being written by process \d+", out)
@@ -71,14 +79,20 @@ class TestLs:
         assert status == 1
         assert f"there is no folder {tmp_path / 'none'}" in err
 
-    @pytest.mark.parametrize("content", [b"", b"x", b"[]"])
-    def test_any_journal(self, command, tmp_path, content):
+    @pytest.mark.parametrize("content", [b"", b"x", b"[]", b'{"arrays": {"a": [[8], "int64", 0, null]}}'])
+    def test_any_header(self, command, tmp_path, content):
         with staged(tmp_path / "half") as writer:
             pass
-        (writer.staging / "journal").write_bytes(content)
+        (writer.staging / HEADER).write_bytes(content)
         status, out, _ = command("store", "ls", tmp_path)
         assert status == 0
-        assert "its journal is damaged; nobody writes it" in out
+        assert "its header is damaged; nobody writes it" in out
+
+    def test_what_an_earlier_version_has_begun(self, command, tmp_path):
+        with staged(tmp_path / "half") as writer:
+            pass
+        (writer.staging / "journal").touch()
+        assert "begun by an earlier version" in command("store", "ls", tmp_path)[1]
 
 
 class TestInfoAndDu:
@@ -310,7 +324,7 @@ class TestRm:
         [
             "notes.txt",
             "journal",
-            "journal.2026-05-06",
+            ".writing/mine",
             "patch/block7/view0/zarr.json",
             "patch/block1/view0/notes",
             "patch/x.npy",
@@ -393,17 +407,17 @@ class TestRm:
     @pytest.mark.parametrize("key", ["own", "another"])
     def test_not_while_it_is_written(self, command, path, key):
         spec_key = FeatureStore.open(path).spec.key if key == "own" else "0123456789abcdef" * 2
-        lock = Lock(path.parent / f".staging/{path.name}-{spec_key}.lock", "x")
+        claims = held(staging_of(path, spec_key))
         status, _, err = command("store", "rm", path, "--yes")
         assert status == 1
         assert f"{path} is being written by process {os.getpid()}" in err
-        lock.release()
+        claims.close()
         assert command("store", "rm", path, "--yes")[0] == 0
 
-    def test_the_lock_of_another_set_is_no_matter(self, command, path):
-        lock = Lock(path.parent / f".staging/{path.name}-more-{'0' * 32}.lock", "x")
+    def test_the_writer_of_another_set_is_no_matter(self, command, path):
+        claims = held(staging_of(path.with_name(f"{path.name}-more"), "0" * 32))
         assert command("store", "rm", path, "--yes")[0] == 0
-        lock.release()
+        claims.close()
 
     def test_killed_half_way(self, command, path, monkeypatch):
         """No half set has its name; what is left is listed, and can be removed."""
@@ -432,6 +446,7 @@ class TestRmStaging:
     def test_only_what_is_unfinished(self, command, tmp_path):
         path = tmp_path / "features/half"
         with staged(path) as writer:
+            assert writer.claim(1)
             status, _, err = command("store", "rm", path, "--staging", "--yes")
             assert status == 1
             assert "is being written by process" in err
@@ -454,11 +469,11 @@ class TestRmStaging:
 
     def test_what_several_left_that_were_killed(self, command, tmp_path):
         with staged(tmp_path / "half") as writer:
-            add_record(writer.staging, {"unit": 1, "shards": [], "invalid": []}, f"journal.node_7.x-1234-{time.time_ns()}")
-            (writer.staging / ".unnamed/0.patch.block5.view0.node-7.x-1234-5.partial").touch()
-            claims = writer.staging.with_name(f"{writer.staging.name}.claims")
-            claims.mkdir()
-            (claims / "0.lock").touch()
+            (writer.staging / UNNAMED / "0.0123456789abcdef.partial").touch()
+            (writer.staging / CLAIMS).mkdir(exist_ok=True)
+            (writer.staging / CLAIMS / "1-3").write_text("{}")
+            os.utime(writer.staging / CLAIMS / "1-3", (0, 0))
+        shutil.copytree(writer.staging, writer.staging.with_name(f"{writer.staging.name}.{'0' * 16}.publishing"))
         assert command("store", "rm", tmp_path / "half", "--staging", "--yes")[0] == 0
         assert list(tmp_path.iterdir()) == []
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from store.moving.receipt import Receipt
 from store.moving.upload import upload
 from store.places import place_at
 from store.places.object_store import ObjectStore
-from store.writing.lock import Lock
-from store.writing.object_writer import ObjectWriter
+from store.writing.claims import BusyError, alone
+from tests import forked
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
 from tests.pipelines.test_extract import ENCODER
@@ -129,7 +130,7 @@ def extracted(project, root, local) -> dict[str, str]:
 def test_extraction(project, root, local, beyondcls, monkeypatch):
     address, whole, stub = address_of(root, "test", local), local / "features/tiny-test", project / "features/tiny-test"
     if "://" in root:
-        monkeypatch.setattr("extract.writing.FeatureWriter", None)  # nothing goes through the disk
+        monkeypatch.setattr("store.writing.writer.InFolder", None)  # nothing goes through the disk
     status, output = beyondcls(*extraction("test"))
     assert status == 0, output
     assert f"at {address}" in output
@@ -146,7 +147,7 @@ def test_tasks_without_a_common_folder(project, root, local, tmp_path, beyondcls
     """The first to come does what the other has not begun; the other finds the set."""
     status, output = beyondcls(*extraction("test", "--task-id", 1, "--n-tasks", 2))
     assert status == 0, output
-    monkeypatch.setattr("store.writing.object_writer.ObjectWriter", None)
+    monkeypatch.setattr("store.writing.writer.InObjectStore", None)
     shutil.copytree(project, elsewhere := tmp_path / "elsewhere", symlinks=True)
     shutil.rmtree(elsewhere / "features")
     shutil.rmtree(elsewhere / "receipts")
@@ -159,9 +160,34 @@ def test_tasks_without_a_common_folder(project, root, local, tmp_path, beyondcls
     assert files(project / "features") == files(elsewhere / "features")
 
 
+@folder_and_s3
+def test_tasks_of_an_engine(project, root, local, beyondcls):
+    """They write beside the set, or where it is sent from."""
+    status, output = beyondcls(*extraction("test", "--on", "processes", "--tasks", 2))
+    assert status == 0, output
+    assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
+    assert is_stub(project / "features/tiny-test")
+    assert {p.name for p in (project / "features").iterdir()} == {"tiny-test", ".runs"}
+    assert {p.name for p in (project / "features/.runs").iterdir()} == {"tiny-test.task0.log", "tiny-test.task1.log"}
+
+
+def publish_often(folder: Path) -> None:
+    for _ in range(100):
+        with suppress(BusyError), alone(folder / "x", "x"):
+            pass
+
+
+def test_tasks_that_publish_at_the_same_moment(tmp_path):
+    processes = [forked.start(publish_often, tmp_path) for _ in range(3)]
+    for process in processes:
+        process.join()
+    assert {process.exitcode for process in processes} == {0}
+    assert not list(tmp_path.iterdir())
+
+
 @only_s3
 def test_a_set_that_takes_over_another_goes_through_the_disk(project, root, local, beyondcls, monkeypatch):
-    monkeypatch.setattr("store.writing.object_writer.ObjectWriter", None)
+    monkeypatch.setattr("store.writing.writer.InObjectStore", None)
     status, output = beyondcls(*extraction("test", "--from", local / "features/tiny-test"))
     assert status == 0, output
     assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
@@ -312,7 +338,7 @@ class TestLooking:
         fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
         if "://" in root:
             fs.pipe_file(path, b"x")
-            ObjectWriter(f"{root}/begun", Tiny().spec, Tiny().layouts)
+            Tiny().begin(f"{root}/begun")
         status, output = beyondcls("store", "ls", root)
         assert status == 0, output
         assert f"{extracted['train']} tiny {N} attention,cls,patch,statistics float16" in output
@@ -384,9 +410,8 @@ def test_half_of_a_stub(project, root, local, beyondcls):
 
 def test_one_task_publishes(project, root, local, beyondcls):
     key = FeatureStore.open(local / "features/tiny-test").spec.key
-    lock = Lock(project / f"features/.upload/tiny-test-{key}.lock", "features/tiny-test")
-    status, output = beyondcls(*extraction("test"))
-    lock.release()
+    with alone(project / f"features/.upload/tiny-test-{key}", "features/tiny-test"):
+        status, output = beyondcls(*extraction("test"))
     assert status == 0, output
     assert "features/tiny-test: another task puts it in its place" in output
     assert not (project / "features/tiny-test").exists()
@@ -403,10 +428,10 @@ def test_what_comes_while_the_set_is_extracted_stays(name, project, root, beyond
     def late(*arguments):
         mine.parent.mkdir(parents=True, exist_ok=True)
         mine.write_text("mine")
-        return Lock(*arguments)
+        return alone(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.sharing.publish.Lock", late)
+        patch.setattr("pipelines.sharing.publish.alone", late)
         status, output = beyondcls(*extraction("test"))
     assert status == 1, output
     assert mine.read_text() == "mine"
