@@ -1,25 +1,21 @@
 """Slurm's configuration, where there is one: whether tasks that it ends early are queued again."""
 
 import shutil
-import subprocess
 
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import Machine
+from pipelines.engines.slurm_job import configuration
 
 NAME = "slurm"
-SECONDS = 10
 
 
 def check(machine: Machine) -> Finding | None:
     """`--on slurm` counts on requeueing; a partition that cancels what it preempts does none."""
     if shutil.which("scontrol") is None:
         return None
-    shown = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=SECONDS, check=False)
-    lines = (line.partition("=") for line in shown.stdout.splitlines())
-    config = {name.strip(): value.strip() for name, _, value in lines}
-    if shown.returncode or "PreemptMode" not in config:
-        why = " ".join(shown.stderr.split()) or "it shows no configuration"
-        return Finding(NAME, "note", f"scontrol does not answer: {why}", "see whether the controller runs: `sinfo`")
+    config = configuration()
+    if "PreemptMode" not in config:
+        return Finding(NAME, "note", "scontrol shows no configuration", "see whether the controller runs: `sinfo`")
     if "CANCEL" in config["PreemptMode"].split(","):
         observed = "PreemptMode is CANCEL: what is preempted is not queued again"
         remedy = "where tasks were cancelled give the command again, it goes on; or ask for PreemptMode=REQUEUE"

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from store import BeyondClsError
 
+SECONDS = 10  # to wait for Slurm's controller
+MAX_ARRAY_SIZE = 1000  # tasks: numbers below Slurm's default MaxArraySize of 1001
+
 
 @dataclass(frozen=True)
 class Job:
@@ -35,6 +38,22 @@ def check_sbatch() -> None:
             "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
             "cluster, or write the script with --script FILE and submit it there, or give --on processes"
         )
+
+
+def configuration() -> dict[str, str]:
+    """Slurm's configuration by name; empty where there is no Slurm, or its controller does not answer."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        shown = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=SECONDS, check=False)
+        if shown.returncode == 0:
+            lines = (line.partition("=") for line in shown.stdout.splitlines())
+            return {name.strip(): value.strip() for name, is_there, value in lines if is_there}
+    return {}
+
+
+def max_array_size() -> int:
+    """How many tasks an array may have; Slurm's own default where it does not say."""
+    stated = configuration().get("MaxArraySize", "")
+    return max(1, int(stated) - 1) if stated.isdecimal() else MAX_ARRAY_SIZE
 
 
 @contextmanager

@@ -8,20 +8,17 @@ from pathlib import Path
 from pipelines.engines.agenda import Agenda
 from pipelines.engines.log import last_lines, problem_in, status_in
 from pipelines.engines.run import Run
-from pipelines.engines.slurm_job import Job, check_sbatch, submitted
+from pipelines.engines.slurm_job import Job, check_sbatch, max_array_size, submitted
 from pipelines.engines.slurm_script import script_of_runs
 from pipelines.process.stopping import TO_BE_CONTINUED
 
 LOGS = ".slurm"  # in the folder that has all of what runs write
 SECONDS = 2.0  # between two looks at logs
-REMEDY = (
-    "correct --sbatch; or if it has too many tasks (MaxArraySize of `scontrol show config`), give parts of them, with "
-    "--dataset, --encoder or --head"
-)
+REMEDY = "correct --sbatch"
 
 
 class RunArray:
-    """A job array with a task for each run.
+    """A job array with a task for each run; with as many as Slurm takes, where that is fewer.
 
     Args:
         at_a_time: how many tasks may run at a time; None: as many as Slurm lets.
@@ -31,7 +28,8 @@ class RunArray:
     def __init__(self, runs: Sequence[Run], at_a_time: int | None, tries: int, sbatch: str, setup: Sequence[str] = ()):
         self.runs = list(runs)
         self.logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
-        self.script = script_of_runs(runs, self.logs, at_a_time, tries, sbatch, setup)
+        self.n_tasks = min(len(runs), max_array_size())
+        self.script = script_of_runs(runs, self.n_tasks, self.logs, at_a_time, tries, sbatch, setup)
 
     def make_folders(self) -> None:
         """Make the folders of logs, as Slurm makes none."""
@@ -48,7 +46,8 @@ class RunArray:
         self.make_folders()
         waiting = dict(enumerate(iter(agenda.take, None)))
         with submitted(self.script, REMEDY) as job:
-            tasks = f"{len(self.runs)} task{'s' * (len(self.runs) > 1)}"
+            tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
+            tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
             agenda.say(f"job {job.number}, {tasks}; what Slurm says of them is in {self.logs}")
             self._watch(job, agenda, waiting)
         for number, run in waiting.items():
@@ -76,7 +75,7 @@ class RunArray:
 
     def _conclude(self, job: Job, agenda: Agenda, number: int, run: Run) -> None:
         """What is known of a run that had not ended when the job had."""
-        lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{job.number}_{number}.log")
+        lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{job.number}_{number % self.n_tasks}.log")
         if job.waiting.returncode == 0:  # its log is seen later here
             agenda.ended(run, 0)
         elif agenda.stops() and not lines:
@@ -86,4 +85,4 @@ class RunArray:
         elif lines:
             agenda.failed(run, f"Slurm has ended it: {problem_in(of_slurm or lines)}")
         else:
-            agenda.failed(run, f"it did not begin; see `scontrol show job {job.number}_{number}`")
+            agenda.failed(run, f"it did not begin; see `scontrol show job {job.number}_{number % self.n_tasks}`")

@@ -24,23 +24,28 @@ SCRIPT = """\
 {given}
 {about}
 cd {folder} || exit
-{choice}{setup}(trap '' USR1 && exec {command}) &
-child=$!
-trap 'while kill -USR1 $child 2>/dev/null; do sleep 1; done &' USR1  # again, as it may not listen yet
-wait $child; status=$?
-while kill -0 $child 2>/dev/null; do wait $child; status=$?; done
-echo "{ended}$status"
 was_killed() {{ [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; }}
-if [ $status = {again} ] || was_killed; then
-  scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" && sleep 60  # Slurm ends this script
-fi
-exit $status
+worst=0
+for run in {runs}; do
+  {choice}{setup}(trap '' USR1 && exec {command}) &
+  child=$!
+  trap 'while kill -USR1 $child 2>/dev/null; do sleep 1; done &' USR1  # again, as it may not listen yet
+  wait $child; status=$?
+  while kill -0 $child 2>/dev/null; do wait $child; status=$?; done
+  echo "{ended}$status"
+  if [ $status = {again} ] || was_killed; then
+    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" && sleep 60  # Slurm ends this script
+  fi
+  [ $status -gt $worst ] && worst=$status
+done
+exit $worst
 """
 OF_UNITS = """\
 # Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
 # SIGUSR1, finishes its shard, and is queued again."""
 OF_RUNS = """\
-# A task for each of these commands. Before the time of a task ends it gets SIGUSR1, finishes its epoch, and is queued again."""
+# A task for each of these commands, or for several where Slurm takes fewer tasks: one after the other, and what is done ends at
+# once. Before the time of a task ends it gets SIGUSR1, finishes its epoch, and is queued again."""
 
 
 def script_of(
@@ -60,13 +65,13 @@ def script_of(
         BeyondClsError: `sbatch` or a line has several lines, or a folder a name that Slurm cannot be given.
     """
     command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
-    return _script(name, f"0-{n_tasks - 1}", logs, OF_UNITS, "", command, tries, sbatch, setup)
+    return _script(name, f"0-{n_tasks - 1}", logs, OF_UNITS, '"$SLURM_ARRAY_TASK_ID"', "", command, tries, sbatch, setup)
 
 
 def script_of_runs(
-    runs: Sequence[Run], logs: Path, at_a_time: int | None, tries: int, sbatch: str, setup: Sequence[str] = ()
+    runs: Sequence[Run], n_tasks: int, logs: Path, at_a_time: int | None, tries: int, sbatch: str, setup: Sequence[str] = ()
 ) -> str:
-    """A script for sbatch with a task for each run, whose output goes to the run's log.
+    """A script for sbatch whose tasks do all runs, task t the runs t, t + n_tasks, …; the output of each goes to its log.
 
     Args:
         logs: folder of what Slurm itself says of tasks.
@@ -80,9 +85,10 @@ def script_of_runs(
         f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;" for number, run in enumerate(runs)
     ]
     begun = f'mkdir -p "${{log%/*}}"; exec >>"$log" 2>&1; export COLUMNS={WIDTH}; echo "{BEGUN}beyondcls $*"'
-    choice = "\n".join(["case $SLURM_ARRAY_TASK_ID in", *cases, "esac", begun, ""])
-    array = f"0-{len(runs) - 1}" + (f"%{at_a_time}" if at_a_time is not None else "")
-    return _script("probe", array, logs, OF_RUNS, choice, f'{_beyondcls(())} "$@"', tries, sbatch, setup)
+    choice = "\n".join(["case $run in", *cases, "esac", begun, ""])
+    array = f"0-{n_tasks - 1}" + (f"%{at_a_time}" if at_a_time is not None else "")
+    numbers = f'$(seq "$SLURM_ARRAY_TASK_ID" {n_tasks} {len(runs) - 1})'
+    return _script("probe", array, logs, OF_RUNS, numbers, choice, f'{_beyondcls(())} "$@"', tries, sbatch, setup)
 
 
 def _script(
@@ -90,6 +96,7 @@ def _script(
     array: str,
     logs: Path,
     about: str,
+    runs: str,
     choice: str,
     command: str,
     tries: int,
@@ -113,6 +120,7 @@ def _script(
         given=f"#SBATCH {sbatch}" if sbatch else "# #SBATCH --partition=gpu --gres=gpu:1 --time=8:00:00",
         about=about,
         folder=shlex.quote(os.getcwd()),
+        runs=runs,
         choice=choice,
         setup="".join(f"{line}\n" for line in setup),
         command=command,
