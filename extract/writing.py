@@ -164,7 +164,7 @@ class Start:
             else:  # another set has all arrays that need the images
                 write(number, self._annotations(number), ())
 
-    def _to_compute(self, writer: FeatureWriter, unit: int) -> tuple[list[str], Int64[np.ndarray, "rows"]]:
+    def _to_compute(self, writer: FeatureWriter, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
         """Arrays of a unit that need the images, and their rows."""
         names = [name for name in writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, writer.rows_to_compute(unit, names)

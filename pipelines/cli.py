@@ -36,8 +36,8 @@ from pipelines import (
 )
 from pipelines.doctor import command as doctor
 from pipelines.process.command_log import OURS, CommandLog, version_of
-from pipelines.process.terminal import printing_safely
 from pipelines.process.stopping import UNFORESEEN
+from pipelines.process.terminal import printing_safely
 from pipelines.report import command as report
 
 DEBUG = "BEYONDCLS_DEBUG"  # "1" in the environment: errors are shown with their traceback

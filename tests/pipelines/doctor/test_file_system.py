@@ -28,7 +28,12 @@ def refuse(number):
 @pytest.mark.parametrize(
     ("broken", "by", "state", "words"),
     [
-        ("store.places.disk.place_file", lambda partial, target: not os.replace(partial, target), "problem", "replaces another"),
+        (
+            "store.places.disk.place_file",
+            lambda partial, target: not os.replace(partial, target),
+            "problem",
+            "replaces another",
+        ),
         ("store.places.disk.place_file", refuse(errno.EIO), "note", "cannot be written to (Input/output error)"),
         ("store.places.disk.exchange", refuse(errno.EXDEV), "problem", "renamed"),
         ("store.places.disk.exchange", lambda one, other: None, "problem", "renamed"),

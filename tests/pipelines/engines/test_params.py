@@ -36,7 +36,10 @@ def test_a_stage_runs_on_it(
 
 
 def test_units_by_the_model_of_their_device() -> None:
-    assert _by_model({unit: {"device": device} for unit, device in enumerate("baaab")} | {7: {"device": "a"}}) == {"a": "1-3,7", "b": "0,4"}
+    assert _by_model({unit: {"device": device} for unit, device in enumerate("baaab")} | {7: {"device": "a"}}) == {
+        "a": "1-3,7",
+        "b": "0,4",
+    }
 
 
 def test_where_it_runs_is_nothing_that_is_asked_of_a_set() -> None:

@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests import forked  # noqa: F401  # its server has imported what is slow t
 from tests.extract.pictures import write_file
 from tests.folders import files
 from tests.pipelines.engines.runs import Watched, runs_in
-from tests.pipelines.engines.workers import GREY, N, Load
+from tests.pipelines.engines.workers import Load, N
 
 TWO = ("--on", "processes", "--tasks", 2)
 ONE = ("--on", "processes", "--tasks", 1)
@@ -214,9 +213,7 @@ def test_each_task_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
 
 
-@pytest.mark.parametrize(
-    ("given", "n_gpus"), [({"gpus": "all"}, 0), ({"gpus": 3}, 2), ({"device": "cuda:1"}, 2)]
-)
+@pytest.mark.parametrize(("given", "n_gpus"), [({"gpus": "all"}, 0), ({"gpus": 3}, 2), ({"device": "cuda:1"}, 2)])
 def test_devices_that_are_not_there(given: dict, n_gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     with pytest.raises(BeyondClsError, match=r"leave it out|torch sees 2|auto, cpu or cuda"):

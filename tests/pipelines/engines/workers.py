@@ -1,4 +1,4 @@
-"""Images, and an encoder in a file of its own, which ends badly in the middle of unit 4, the last, as often as it is asked to."""
+"""Images, and an encoder in a file, which ends badly in the middle of unit 4, the last, as often as it is asked to."""
 
 import json
 from pathlib import Path
@@ -91,5 +91,18 @@ class Load:
 
     def command(self, images: Path, out: str | Path, *options: object) -> tuple[object, ...]:
         """The command, to be given in this folder, that extracts images in shards of 32."""
-        given = ("--shard-rows", 32, "--batch-size", 8, "--workers", 1, "--device", "cpu", "--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
+        given = (
+            "--shard-rows",
+            32,
+            "--batch-size",
+            8,
+            "--workers",
+            1,
+            "--device",
+            "cpu",
+            "--mean",
+            "0.5,0.5,0.5",
+            "--std",
+            "0.5,0.5,0.5",
+        )
         return ("extract", "--encoder", "encoder.py:make", "--data", images, "--out", out, *given, *options)
