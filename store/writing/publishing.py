@@ -16,7 +16,7 @@ from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
 from store.places import LocalFolder
-from store.places.disk import PARTIAL, TOKEN, check_no_links, exchange, link, sync_folder
+from store.places.disk import OLD, PARTIAL, TOKEN, check_no_links, exchange, link, sync_folder
 from store.places.place import SharedPlace
 from store.writing.claims import holder
 
@@ -66,7 +66,7 @@ class Found:
                 f"{self.path} holds files that do not belong to a feature set ({strangers}) and would be removed with it; move "
                 "them away first, or give another --out"
             )
-        elif content_of(folder) != self.content:
+        elif os.path.lexists(folder) and content_of(folder) != self.content:  # one that is gone is not replaced
             raise StoreError(f"{self.path} holds another feature set than when this run began, which is not replaced")
 
 
@@ -88,7 +88,6 @@ def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
     except FileNotFoundError:
         return False
     try:
-        shutil.rmtree(own / UNNAMED, ignore_errors=True)
         found.check()
         if not os.path.lexists(path):
             _rename(own, path)
@@ -147,7 +146,8 @@ def discard_staging(path: Path, key: str) -> None:
     """
     discard_records(LocalFolder(path))
     staging = staging_of(path, key)
-    for folder in (staging, *staging.parent.glob(f"{staging.name}.*{PUBLISHING}")):
+    ends = (PUBLISHING, PUBLISHING + OLD)
+    for folder in (staging, *(left for end in ends for left in staging.parent.glob(f"{staging.name}.*{end}"))):
         if folder.exists() and holder(LocalFolder(folder)) is None:
             _discard(folder, path)
     with contextlib.suppress(OSError):

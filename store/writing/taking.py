@@ -10,7 +10,7 @@ from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
 from store.places import LocalFolder
 from store.places.aligned import aligned_zeros
-from store.writing.shard import same_shard, same_values
+from store.writing.shard import is_whole, same_shard, same_values
 
 
 class Taking:
@@ -54,7 +54,7 @@ class Taking:
         return theirs is not None and same_values(self._layouts[name], theirs.layout)
 
     def shard(self, unit: int, name: str) -> tuple[Path, dict[str, Any]] | None:
-        """The file of the base that is a whole shard of this set, and its record; None where there is none on this machine."""
+        """The file of the base that is a shard of this set, and its record; None where none is on this machine, and sound."""
         if self.base is None or not isinstance(self.base.place, LocalFolder) or (name, unit) in self._skip:
             return None
         rows, theirs = np.arange(*self._layout.rows(unit)), self.base.arrays.get(name)
@@ -62,6 +62,8 @@ class Taking:
             return None
         if not same_shard(self._layouts[name], theirs.layout, unit):
             return None
+        if not is_whole(self.base.place, theirs.layout, unit, theirs.shards[unit]["xxh3_128"]):
+            return None  # whoever reads it is told
         return self.base.path / theirs.layout.file(unit), dict(theirs.shards[unit])
 
     def stored(self, unit: int, name: str, rows: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -1,5 +1,6 @@
 """A finished set takes its place without removing anything that its run did not find there when it began."""
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -8,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from store import FeatureStore, StoreError
+from store import FeatureStore, FeatureWriter, StoreError
 from store.places.disk import exchange
-from store.writing import publishing
-from store.writing.publishing import Found, discard_staging, refused_sets
+from store.writing import claims, destination, publishing
+from store.writing.publishing import Found, content_of, discard_staging, refused_sets
 from tests.folders import files
+from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
 
 OLD, NEW, OTHER = Tiny(8, (3,), lean=True), Tiny(8, (3, 5), lean=True), Tiny(9, (3,), lean=True)
@@ -48,7 +50,6 @@ MEANWHILE: dict[str, Callable[[Path], object]] = {
     "a link without an end": lambda path: path.symlink_to("nowhere"),
     "a link in it": lambda path: (path.mkdir(), (path / "images").symlink_to(path.parent)),
     "another set": OTHER.make,
-    "the same set": NEW.make,
 }
 
 
@@ -62,7 +63,7 @@ def test_what_appears_meanwhile_stays(meanwhile: Callable[[Path], object], path:
         os.rename(tmp_path / "made/one", path)
         before = (os.readlink(path) if path.is_symlink() else None, files(path), path.is_file())
         with pytest.raises(StoreError, match=r"the finished set is in .*the same command with another --out"):
-            writer.finish({"encoder": "x"})
+            writer.finish(ATTRIBUTES)
     assert (os.readlink(path) if path.is_symlink() else None, files(path), path.is_file()) == before
     os.rename(path, tmp_path / "away")
     with NEW.begin(path) as writer:
@@ -146,17 +147,16 @@ def test_a_set_with_other_files_is_not_replaced(
         assert files(path).keys() > OLD.expected(tmp_path / "old").keys() or (path / "mine").is_symlink()
 
 
-@pytest.mark.parametrize("other", [OTHER, NEW])
-def test_another_set_than_was_found_is_not_replaced(other: Tiny, system: None, path: Path, tmp_path: Path) -> None:
+def test_another_set_than_was_found_is_not_replaced(system: None, path: Path, tmp_path: Path) -> None:
     base = FeatureStore.open(OLD.make(tmp_path / "base"))
     shutil.copytree(base.path, path)
     with NEW.begin(path, base) as writer:
         shutil.rmtree(path)
-        other.make(tmp_path / "made/one")
+        OTHER.make(tmp_path / "made/one")
         os.rename(tmp_path / "made/one", path)
         with pytest.raises(StoreError, match=r"another feature set than when this run began.* the finished set is in"):
             NEW.finish(writer)
-    assert files(path) == other.expected(tmp_path / "expected")
+    assert files(path) == OTHER.expected(tmp_path / "expected")
 
 
 def test_what_a_run_found_counts_not_what_is_there_when_it_writes(path: Path, tmp_path: Path) -> None:
@@ -178,38 +178,111 @@ def test_the_file_that_dvc_writes_among_its_outs_stays(system: None, path: Path,
     assert not (path.parent / ".staging").exists()
 
 
-@pytest.mark.parametrize("n", range(4))
-def test_killed_where_names_are_swapped_one_by_one(n: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Renames:
+    """Names that are given, one after the other; something happens before the n-th."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, n: int, happens: Callable[[], object]):
+        self.left, self.happens = n, happens
+        patch.setattr(os, "rename", self._before(os.rename))
+        patch.setattr(publishing, "exchange", self._before(exchange))
+
+    def _before(self, real: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
+        def call(source: Path, target: Path) -> None:
+            self.left -= 1
+            if self.left == -1:
+                self.happens()
+            real(source, target)
+
+        return call
+
+
+@pytest.fixture
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For another process that is about to publish, or its claim."""
+    monkeypatch.setattr(destination, "LOOKS", 1)
+    monkeypatch.setattr(destination, "LOOK_S", 0)
+    monkeypatch.setattr(claims, "has_ended", lambda content: True)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def begin_again(replaces: bool, path: Path, tmp_path: Path) -> FeatureWriter:
+    """With all of its units written."""
+    base = None
+    if replaces:
+        base = FeatureStore.open(OLD.make(tmp_path / "base"))
+        shutil.copytree(base.path, path)
+    writer = NEW.begin(path, base)
+    for unit in writer.missing_units():
+        NEW.write(writer, unit)
+    return writer
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize("n", range(6))
+@pytest.mark.parametrize("replaces", [False, True])
+def test_killed_before_it_gives_a_name(
+    n: int, replaces: bool, system: None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder NAME.old of somebody else is not touched."""
-    base = FeatureStore.open(OLD.make(tmp_path / "base"))
-    shutil.copytree(base.path, path)
     put(path.with_name("one.old") / "backup")
-    rename, left = os.rename, [n]
-
-    def killed(source: Path, target: Path) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        rename(source, target)
-
+    writer = begin_again(replaces, path, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(ctypes, "CDLL", lambda *_, **__: object())
-        patch.setattr(os, "rename", killed)
-        with NEW.begin(path, base) as writer:
-            for unit in writer.missing_units():
-                NEW.write(writer, unit)
-            if n == 3:
-                NEW.finish(writer)
-            else:
-                with pytest.raises(KeyboardInterrupt):
-                    NEW.finish(writer)
-    if (path / "zarr.json").exists() and FeatureStore.open(path).spec.key == NEW.spec.key:
-        discard_staging(path, NEW.spec.key)
-    else:
-        NEW.make(path, base)
+        renames = Renames(patch, n, interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            writer.finish(ATTRIBUTES)
+    if content_of(path) is None or FeatureStore.open(path).spec != NEW.spec:
+        with NEW.begin(path, FeatureStore.open(path) if path.exists() else None) as again:
+            assert again.missing_units() == [], "nothing is lost"
+            again.finish(ATTRIBUTES)
+    discard_staging(path, NEW.spec.key)
     assert files(path) == NEW.expected(tmp_path / "new")
     assert files(path.with_name("one.old")) == {"backup": b"mine"}
     assert not (path.parent / ".staging").exists()
+    assert n < 5 or renames.left >= 0, "more names than are tested"
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize("n", range(6))
+@pytest.mark.parametrize("replaces", [False, True])
+def test_another_finishes_before_it_gives_a_name(
+    n: int, replaces: bool, system: None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a process that is stopped there for long; or by one that shares the work, at the same moment."""
+    writer = begin_again(replaces, path, tmp_path)
+    other = NEW.begin(path, writer.taking.base)
+    with monkeypatch.context() as patch:
+        Renames(patch, n, lambda: other.finish(ATTRIBUTES))
+        writer.finish(ATTRIBUTES)
+    writer.close()
+    other.finish(ATTRIBUTES)
+    discard_staging(path, NEW.spec.key)
+    assert files(path) == NEW.expected(tmp_path / "new")
+    assert not (path.parent / ".staging").exists()
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize("n", [1, 2])
+def test_killed_before_a_refused_set_has_its_name_again(
+    n: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = begin_again(False, path, tmp_path)
+    put(path / "notes.txt")
+    with monkeypatch.context() as patch:
+        Renames(patch, n, interrupt)
+        with pytest.raises(KeyboardInterrupt if n == 1 else StoreError):
+            writer.finish(ATTRIBUTES)
+    with pytest.raises(StoreError, match="already holds files"):
+        NEW.begin(path)
+    (refused,) = refused_sets(path.parent, NEW.spec.key)
+    assert refused.where == str(writer.staging)
+    shutil.rmtree(path)
+    with NEW.begin(path) as again:
+        assert again.missing_units() == []
+        again.finish(ATTRIBUTES)
+    assert files(path) == NEW.expected(tmp_path / "new")
 
 
 def test_cleaning_leaves_files_of_others(path: Path) -> None:

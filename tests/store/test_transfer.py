@@ -24,6 +24,7 @@ from store.moving.upload import upload
 from store.places import LocalFolder
 from store.places.object_store import ObjectStore
 from store.places.parallel import map_parallel
+from store.writing.claims import alone
 from tests.folders import files
 from tests.forked import kill_after, status
 from tests.store.conftest import flip, layouts, values, write
@@ -352,13 +353,12 @@ class TestPull:
             pull(shared, tmp_path / "one")
 
     def test_two_at_a_time(self, shared: str, tmp_path: Path) -> None:
-        from store.writing.lock import Lock
-
         key = FeatureStore.open(shared).spec.key
-        lock = Lock(tmp_path / PULLED / f"one-{key}.lock", "one")
-        with pytest.raises(StoreError, match="one is being written by process"):
+        with (
+            alone(tmp_path / PULLED / f"one-{key}", "one"),
+            pytest.raises(StoreError, match="one is being written by process"),
+        ):
             pull(shared, tmp_path / "one")
-        lock.release()
         pull(shared, tmp_path / "one")
 
 
