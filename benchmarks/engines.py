@@ -1,4 +1,4 @@
-"""What engines cost: an extraction by one process, by two, and by two actors of Ray, on the same two cores.
+"""What engines cost: an extraction by one process, by two, and by two tasks of Ray, on the same two cores.
 
     python -m benchmarks.engines [--quick] [--repeats 3] [--model vit_tiny_patch16_224]
 
