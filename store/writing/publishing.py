@@ -16,7 +16,7 @@ from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
 from store.places import LocalFolder
-from store.places.disk import OLD, PARTIAL, TOKEN, check_no_links, exchange, link, sync_folder
+from store.places.disk import OLD, PARTIAL, TOKEN, check_no_links, exchange, link, remove_partials, sync_folder
 from store.places.place import SharedPlace
 from store.writing.claims import holder
 
@@ -88,6 +88,7 @@ def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
     except FileNotFoundError:
         return False
     try:
+        remove_partials(own)
         found.check()
         if not os.path.lexists(path):
             _rename(own, path)

@@ -175,6 +175,9 @@ class FeatureWriter:
         """Units that are not written yet, in order, as far as this writer knows."""
         return [] if self._published else [u for u in range(self.n_units) if u not in self._written]
 
+    def _missing_nbytes(self) -> int:
+        return sum(layout.nbytes(unit) for unit in self.missing_units() for layout in self.layouts.values())
+
     def arrays_to_compute(self, unit: int) -> list[str]:
         """Arrays of a unit that must be given to `write_unit`."""
         return [] if self._published or unit in self._written else self.taking.arrays_to_compute(unit)
@@ -190,7 +193,8 @@ class FeatureWriter:
         if self._published or unit in self._written or not self._claims.is_free(unit):
             return False
         try:
-            claimed = self._claims.take(unit)
+            with self.destination.reporting(self._missing_nbytes()):
+                claimed = self._claims.take(unit)
         except FileNotFoundError:
             self._refresh()
             return False
@@ -247,9 +251,8 @@ class FeatureWriter:
         """
         lacking = set(self.taking.arrays_to_compute(unit)) - set(rows)
         assert not lacking, sorted(lacking)
-        missing = sum(self.layouts[name].nbytes(u) for u in self.missing_units() for name in self.layouts)
         try:
-            with self.destination.reporting(missing):
+            with self.destination.reporting(self._missing_nbytes()):
                 self._write(unit, rows, notes)
         except FileNotFoundError:
             # This process was stopped for so long that another has published the set.
@@ -372,10 +375,10 @@ class FeatureWriter:
                     f"{self.destination.where}: {len(missing)} of {self.n_units} units are not written yet, first {missing[0]}"
                 )
             try:
-                if self._claims.holds(self.n_units) or self._claims.take(self.n_units):  # like a unit behind the last
-                    with self.destination.reporting(0):
+                with self.destination.reporting(0):
+                    if self._claims.holds(self.n_units) or self._claims.take(self.n_units):  # like a unit behind the last
                         self._publish(attributes)
-                    break
+                        break
             except FileNotFoundError:
                 self._refresh()
                 continue

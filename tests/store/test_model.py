@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from store import FeatureStore, FeatureWriter, verify
+from store.format.unfinished import UNNAMED, WRITING, record_name
 from store.places.disk import PARTIAL
-from store.writing.journal import JOURNAL
 from store.writing.repair import salvage
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
@@ -30,7 +30,7 @@ class Life(RuleBasedStateMachine):
         self.published: Tiny | None = None
         self.target = Tiny(40, (3,))
         self.writer: FeatureWriter | None = None
-        self.journalled: set[tuple[int, str]] = set()
+        self.recorded: set[int] = set()  # units of the target
 
     def teardown(self) -> None:
         if self.writer is not None:
@@ -44,8 +44,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def begin(self) -> None:
         self.writer = self.target.begin(self.path, self._base())
-        missing = {(unit, name) for unit in self.writer.missing_units() for name in self.writer.missing_arrays(unit)}
-        assert not missing & self.journalled
+        assert set(self.writer.missing_units()) == set(range(self.writer.n_units)) - self.recorded
 
     @precondition(lambda self: self.writer is not None and self.writer.missing_units())
     @rule(choice=st.integers(0, MAX), poison=st.booleans())
@@ -54,41 +53,39 @@ class Life(RuleBasedStateMachine):
         missing = self.writer.missing_units()
         unit = missing[choice % len(missing)]
         self.target.write(self.writer, unit, poison)
-        self.journalled |= {(unit, name) for name in self.writer.layouts}
+        self.recorded.add(unit)
 
     @precondition(lambda self: self.writer is not None)
-    @rule(cut=st.sampled_from([0, 0, 1, 2, 30, 10_000]), litter=st.booleans())
-    def kill(self, cut: int, litter: bool) -> None:
-        """Its last line may be cut, and a half of a file may be left."""
+    @rule(litter=st.booleans(), choice=st.integers(0, MAX))
+    def kill(self, litter: bool, choice: int) -> None:
+        """Half of a file may be left, or a shard without the record of its unit."""
         assert self.writer is not None
-        staging, missing = self.writer.staging, self.writer.missing_units()
-        if litter and missing:  # of the file that was being written
-            half = staging / self.writer.layouts[self.writer.missing_arrays(missing[0])[0]].file(missing[0])
-            half.parent.mkdir(parents=True, exist_ok=True)
-            half.with_name(half.name + PARTIAL).write_bytes(b"half")
+        staging = self.writer.staging
         self.writer.close()
         self.writer = None
-        if cut > 1:
-            self.journalled = set()
-        lines = (staging / JOURNAL).read_bytes().splitlines(keepends=True)
-        (staging / JOURNAL).write_bytes(b"".join(lines[:-1]) + lines[-1][: max(0, len(lines[-1]) - cut)])
+        if litter:
+            (staging / UNNAMED / f"x{PARTIAL}").write_bytes(b"half")
+            if self.recorded:
+                unit = sorted(self.recorded)[choice % len(self.recorded)]
+                (staging / record_name(unit)).unlink()
+                self.recorded.remove(unit)
 
-    @precondition(lambda self: self.writer is None and self.journalled)
+    @precondition(lambda self: self.writer is None and self.recorded)
     @rule(choice=st.integers(0, MAX))
     def lose(self, choice: int) -> None:
         """A staged shard."""
-        unit, name = sorted(self.journalled)[choice % len(self.journalled)]
-        (layout,) = (a for a in self.target.layouts if a.name == name)
+        layouts = self.target.layouts
+        unit, layout = sorted(self.recorded)[choice % len(self.recorded)], layouts[choice % len(layouts)]
         staging = self.path.parent / ".staging" / f"one-{self.target.spec.key}"
         (staging / layout.file(unit)).unlink()
-        self.journalled -= {(unit, name)}
+        self.recorded.remove(unit)
 
     @precondition(lambda self: self.writer is not None and not self.writer.missing_units())
     @rule()
     def finish(self) -> None:
         assert self.writer is not None
         self.writer.finish(ATTRIBUTES)
-        self.writer, self.published, self.journalled = None, self.target, set()
+        self.writer, self.published, self.recorded = None, self.target, set()
 
     @precondition(lambda self: self.writer is None and self.published == self.target)
     @rule(more=st.integers(0, 40), block=st.integers(0, 6), views=st.integers(1, 2), cls=st.booleans())
@@ -134,7 +131,7 @@ class Life(RuleBasedStateMachine):
                 store.array(layout.name).stored(np.arange(self.published.n)), self.published.values(layout.name)
             )
         assert store.attributes["invalid"] == notes(0, self.published.n)
-        assert not [name for name in files(self.path) if name.endswith((PARTIAL, JOURNAL))]
+        assert not [name for name in files(self.path) if name.endswith(PARTIAL) or name.startswith(WRITING)]
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")

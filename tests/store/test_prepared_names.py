@@ -1,5 +1,6 @@
 """Links that others have prepared under names of ours: they are refused or replaced, and never written through."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -8,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.store.find import staged_in
-from store import FeatureWriter, StoreError
+from store import StoreError
 from store.format.reader import FeatureStore
 from store.places.cache import DiskCache
 from store.places.disk import PARTIAL, append, link, make_folder, partial_name, write_file, write_synced
-from store.writing.lock import Lock
+from store.writing.claims import alone
 from store.writing.publishing import discard, foreign
 from store.writing.results import ResultFolder
 from tests.store.tiny import Tiny
@@ -21,12 +22,8 @@ TINY = Tiny()
 KEY = TINY.spec.key
 
 
-def writer(path: Path, shared: bool = False) -> FeatureWriter:
-    return FeatureWriter(path, TINY.spec, TINY.layouts, TINY.constants, shared=shared)
-
-
-def write(path: Path, shared: bool = False) -> FeatureStore:
-    with writer(path, shared) as target:
+def write(path: Path) -> FeatureStore:
+    with TINY.begin(path) as target:
         for unit in target.missing_units():
             assert target.claim(unit)
         TINY.finish(target)
@@ -84,10 +81,6 @@ def test_a_copy_is_not_written_through_a_link(victim: Path, tmp_path: Path, monk
     assert intact(victim)
 
 
-def hold(path: Path) -> None:
-    Lock(path, "it").release()
-
-
 def log_line(path: Path) -> None:
     append(path, b"line\n")
 
@@ -99,8 +92,8 @@ def hold_cache(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
 @pytest.mark.parametrize(
     ("use", "name"),
-    [(hold, "x.lock"), (log_line, "journal"), (hold_cache, "used"), (hold_cache, "lock"), (hold_cache, "set/in-use")],
-    ids=["lock", "journal", "bytes of the cache", "lock of the cache", "set of the cache"],
+    [(log_line, "journal"), (hold_cache, "lock"), (hold_cache, "set/in-use")],
+    ids=["log", "lock of the cache", "set of the cache"],
 )
 def test_a_link_with_a_name_known_beforehand(
     use: Callable[[Path], None], name: str, kind: str, victim: Path, tmp_path: Path
@@ -119,18 +112,42 @@ def test_a_link_with_a_name_known_beforehand(
     assert intact(victim)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("name", [".staging", f".staging/one-{KEY}", f".staging/one-{KEY}.lock", f".staging/one-{KEY}.claims"])
-def test_what_is_staged_is_staged_here(name: str, shared: bool, victim: Path, tmp_path: Path) -> None:
-    place = tmp_path / name
-    place.parent.mkdir(exist_ok=True)
-    place.symlink_to(victim if name.endswith("lock") else victim.parent)
-    if name.endswith("claims") and not shared:
+@pytest.mark.parametrize("name", ["", "/.writing", "/.writing/unnamed", "/.writing/claims", "/.writing/units", "/patch"])
+@pytest.mark.parametrize("staging", [".staging", f".staging/one-{KEY}"])
+def test_what_is_staged_is_staged_here(staging: str, name: str, victim: Path, tmp_path: Path) -> None:
+    place = tmp_path / f"{staging}{name}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(victim.parent)
+    if staging == ".staging" and name:
         assert len(write(tmp_path / "one")) == TINY.n
     else:
         with pytest.raises(StoreError, match=r"is a link.*remove it"):
-            write(tmp_path / "one", shared)
+            write(tmp_path / "one")
         assert not (tmp_path / "one").exists()
+    assert intact(victim)
+
+
+@pytest.mark.parametrize("name", ["header.json", "units/1.json", "claims/0-0"])
+def test_a_link_in_the_place_of_what_writers_keep(name: str, victim: Path, tmp_path: Path) -> None:
+    """It is there, so nothing is created."""
+    with TINY.begin(tmp_path / "one") as target:
+        place = target.staging / ".writing" / name
+        place.parent.mkdir(exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.symlink_to(victim)
+        with contextlib.suppress(StoreError):
+            target.claim(0)
+            TINY.finish(target)
+    with contextlib.suppress(StoreError):
+        TINY.begin(tmp_path / "one").close()
+    assert intact(victim)
+
+
+def test_a_claim_beside_what_one_process_works_on(victim: Path, tmp_path: Path) -> None:
+    make_folder(tmp_path / ".staging")
+    (tmp_path / ".staging/one.claim").symlink_to(victim.parent)
+    with pytest.raises(StoreError, match="is a link to"), alone(tmp_path / ".staging/one", "one"):
+        pass
     assert intact(victim)
 
 
@@ -212,8 +229,8 @@ def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
 
 
 def test_a_writer_leaves_nothing_of_a_killed_one(tmp_path: Path) -> None:
-    with writer(tmp_path / "one") as target:
-        for name in ("zarr.json", "patch/zarr.json", "journal"):
+    with TINY.begin(tmp_path / "one") as target:
+        for name in ("zarr.json", "patch/zarr.json", ".writing/unnamed/0"):
             file = partial_name(target.staging / name)
             file.parent.mkdir(exist_ok=True)
             file.write_text("half")

@@ -118,8 +118,6 @@ def test_a_set_with_other_files_is_not_replaced(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if moment == "at last" and stranger is STRANGERS["a file named like a journal"]:
-        pytest.skip("in .staging, a journal is a writer's")
     OLD.make(path)
     if moment == "before":
         stranger(path)
@@ -286,7 +284,7 @@ def test_killed_before_a_refused_set_has_its_name_again(
 
 
 def test_cleaning_leaves_files_of_others(path: Path) -> None:
-    """A journal that no writer wrote; and what somebody has put where a set is staged."""
+    """In the set, and what somebody has put where a set is staged."""
     NEW.make(path)
     put(path / "journal")
     discard_staging(path, NEW.spec.key)
