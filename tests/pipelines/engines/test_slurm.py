@@ -21,7 +21,7 @@ from store import BeyondClsError
 from tests.features import write_features
 from tests.folders import files
 from tests.pipelines.engines.runs import Watched
-from tests.pipelines.engines.workers import write_images
+from tests.pipelines.engines.workers import Load, write_images
 
 LISTEN = "signal.signal(signal.SIGUSR1, lambda *_: exit(75))"
 TOLD = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
@@ -196,6 +196,37 @@ def test_jobs_that_fail(
     if "cat > job" in sbatch:
         assert "f: job 7, 1 task (--tasks gives more); logs in " in said
         assert "extract --encoder any --data nowhere --out f --task-id" in Path("job").read_text()
+
+
+# An sbatch that runs two tasks at a time.
+TWO_TASKS = """\
+cat > job
+echo 7
+export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_COUNT=2
+for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash job > .slurm/f/7_$task.log 2>&1 & pids="$pids $!"; done
+for pid in $pids; do wait $pid || failed=1; done
+[ -z "$failed" ]
+"""
+
+
+def test_tasks_of_a_job_share_a_set(
+    command: Callable[..., tuple[int, str, str]],
+    load: Callable[..., Load],
+    images: Path,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = load(1, "raise")
+    executable(tmp_path / "sbatch", TWO_TASKS)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("pipelines.engines.slurm.SECONDS", 0.05)
+    given = loaded.command(images, "f", "--on", "slurm", "--tasks", 2)
+    status, _, err = command(*given)
+    assert status == 1
+    assert "unit 4 (rows 128 to 149)" in err
+    assert command(*given)[0] == 0
+    assert files(tmp_path / "f") == whole
 
 
 def test_a_script_for_those_who_submit_by_hand(
