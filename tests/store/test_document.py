@@ -21,10 +21,11 @@ from store.format.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, DIGEST, G
 from store.format.pretraining import FAMILIES
 from store.format.spec import FORMAT_VERSION
 from store.format.stub import is_stub, write_stub
+from store.format.unfinished import WRITING
 from store.moving.pull import PULLED
 from store.moving.receipt import ArrayReceipt, Receipt
 from store.truths import rle
-from store.writing.journal import JOURNAL
+from store.writing import claims
 from tests.features import write_features
 from tests.folders import files
 from tests.store.conftest import CONSTANTS, SPEC, layouts, same, unit_of
@@ -80,7 +81,7 @@ def test_constants() -> None:
         "rows of a chunk": str(CHUNK_ROWS),
         "bytes of rows that share a digest, at least": str(CHECKED_NBYTES),
         "attribute that holds ours": ATTRIBUTE,
-        "journal": JOURNAL,
+        "what writers keep": WRITING,
     }
     assert TEXT.startswith(f"# Store format, version {FORMAT_VERSION}\n")
 
@@ -256,22 +257,27 @@ def test_zarr_fields(written: Path) -> None:
         assert meta["chunk_grid"]["name"] == stated["chunk_grid"].split(";")[0]
 
 
-def test_journal(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
-    header, unit = _tables("Writing")
-    writer = FeatureWriter(tmp_path / "one", SPEC, layouts(), CONSTANTS)
+def test_header_records_and_claims(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
+    tables = _tables("Writing")
+    writer = FeatureWriter(tmp_path / "one", SPEC, layouts(), CONSTANTS, computed_by={"device": "cpu"})
     assert str(writer.staging.relative_to(tmp_path)) == f".staging/one-{SPEC.key}"
-    assert writer.staging.with_name(writer.staging.name + ".lock").is_file()
+    assert writer.claim(0)
+    claim = json.loads((writer.staging / ".writing/claims/0-0").read_bytes())
     writer.write_unit(0, unit_of(contents, layouts(), 0))
-    digested = [line.split(" ", 1) for line in (writer.staging / JOURNAL).read_text().splitlines()]
-    assert [digest for digest, _ in digested] == [xxhash.xxh3_64_hexdigest(line.encode()) for _, line in digested]
-    lines = [json.loads(line) for _, line in digested]
-    for table, line in zip((header, unit), lines, strict=True):
-        assert _fields(table) == list(line)
-        assert [row["Field"] for row in table if not _fits(line[row["Field"]], row["Type"])] == []
-    meaning = {row["Field"]: row["Meaning"] for row in unit}["shards"]
-    for name in lines[1]["shards"][0]:
+    header = json.loads((writer.staging / ".writing/header.json").read_bytes())
+    digest, line = (writer.staging / ".writing/units/0.json").read_text().splitlines()
+    assert digest == xxhash.xxh3_64_hexdigest(line.encode())
+    for table, document in zip(tables, (header, json.loads(line)), strict=True):
+        assert _fields(table) == list(document)
+        assert [row["Field"] for row in table if not _fits(document[row["Field"]], row["Type"])] == []
+    meaning = {row["Field"]: row["Meaning"] for row in tables[1]}["shards"]
+    for name in json.loads(line)["shards"][0]:
         assert re.search(rf"\b{name}\b", meaning), name
-    assert lines[0]["arrays"]["images/size"] == [[150, 2], "int32", 64, None]
+    assert header["arrays"]["images/size"] == [[150, 2], "int32", 64, None]
+    (stated,) = re.findall(r"A claim is a JSON object with (.*)\.", TEXT)
+    assert re.findall("`(.*?)`", stated) == list(claim)
+    seconds = re.findall(r"every (\d+) *\n?seconds|unchanged for (\d+) seconds", TEXT)
+    assert [int(one or other) for one, other in seconds] == [claims.SECONDS / claims.RENEWALS, claims.SECONDS]
 
 
 def test_receipt(written: Path) -> None:
