@@ -20,11 +20,11 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoded, Encoder
 from extract.normalisation import Normalisation
 from extract.requests import Request
-from extract.sample import AT_LEAST, PER_SHARD, check_by_sample
-from extract.stored import stored_parts
+from extract.sample import AT_LEAST, PER_SHARD, TOLERANCE, check_by_sample, disagreement
+from extract.stored import as_array, stored_parts
 from extract.views import Views
 from store import FeatureStore, StoreError
-from store.codecs import get_codec
+from store.codecs import CODECS, SCALE, get_codec
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
@@ -385,3 +385,53 @@ def test_as_plain_values(images: ImageSet, store: FeatureStore) -> None:
     features = {name for name in store.arrays if not name.startswith("norm") and not is_annotation(name)}
     assert {entry["array"] for entry in described["arrays"]} == features
     assert [entry["ratio"] for entry in described["arrays"]] == sorted((e["ratio"] for e in described["arrays"]), reverse=True)
+
+
+class TestDisagreement:
+    """Of what two processes have stored of one unit."""
+
+    NAME, IDS = "patch/block0/view0", [str(i) for i in range(70)]  # more than are compared at once
+
+    def stored(self, values: Tensor, request: Request) -> dict[str, np.ndarray]:
+        parts = stored_parts({self.NAME: values}, [self.NAME, self.NAME + SCALE], request)
+        return {name + end: as_array(part, name, end, request) for (name, end), part in parts if end is not None}
+
+    def differ(self, request: Request, ours: Tensor, theirs: Tensor) -> bool:
+        """Both ways; others are compared in the arrays whose bytes differ."""
+        one, other = self.stored(ours, request), self.stored(theirs, request)
+        found = []
+        for first, second in ((one, other), (other, one)):
+            differing = {name: first[name] for name in first if first[name].tobytes() != second[name].tobytes()}
+            assert differing
+            found.append(disagreement(request, self.IDS, differing, {**second, "images/label": np.arange(70)}))
+        assert (found[0] is None) == (found[1] is None)
+        return found[0] is not None
+
+    @pytest.mark.parametrize("dtype", CODECS)
+    def test_rounding_and_more(self, dtype: str, images: ImageSet) -> None:
+        """Bytes that rounding by the codec has made of values that almost agree; and one value of one image that does not."""
+        request = request_of(images, dtype=dtype)
+        values = torch.randn(70, 9, 128, generator=torch.Generator().manual_seed(0))
+        noise = 1 + 1e-5 * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
+        assert not self.differ(request, values, values * noise)
+        changed = values.clone()
+        changed[66, 3, 5] += 2 * values.abs().max()
+        assert self.differ(request, values, changed)
+        assert self.differ(request, values, 1.3 * values)
+
+    @pytest.mark.parametrize("compute", TOLERANCE)
+    def test_the_tolerance_is_that_of_the_arithmetic(self, compute: str, images: ImageSet, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(Request, "spec", replace(request_of(images).spec, compute_dtype=compute))
+        request = request_of(images, dtype="float32")
+        values = torch.randn(70, 9, 128, generator=torch.Generator().manual_seed(0))
+        assert not self.differ(request, values, values * (1 + 0.9 * TOLERANCE[compute]))
+        assert self.differ(request, values, values * (1 + 1.2 * TOLERANCE[compute]))
+
+    def test_integers_are_equal(self, images: ImageSet) -> None:
+        theirs = {"images/size": np.full((70, 2), 500, np.int32)}
+        ours = {"images/size": np.full((70, 2), 500, np.int32), "images/label": np.arange(70)}
+        assert disagreement(request_of(images), self.IDS, theirs, ours) is None
+        ours["images/size"][69, 1] += 1
+        difference = disagreement(request_of(images), self.IDS, theirs, ours)
+        assert difference is not None
+        assert "images/size" in difference
