@@ -11,6 +11,7 @@ import pytest
 from store import ArrayReader, FeatureStore, StoreError
 from store.codecs import CODECS
 from store.exchange import EXCHANGES, form_of, import_from
+from store.places.disk import partial_name
 from tests.folders import files
 from tests.store.conftest import flip
 from tests.store.exported import PATCH, SHARD, export, import_as, write_set
@@ -133,32 +134,35 @@ class TestAllOrNothing:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("what", ["folder", "file"])
-    def test_remains_of_a_killed_export_are_replaced(
+    def test_remains_of_a_killed_export_are_removed_after_an_hour(
         self, store: FeatureStore, form: str, ready: Made, what: str, tmp_path: Path
     ) -> None:
-        remains = tmp_path / ".exported.partial"
-        (remains / "old").mkdir(parents=True) if what == "folder" else remains.write_bytes(b"old")
+        old, recent = (partial_name(tmp_path / ".exported") for _ in range(2))
+        for remains in (old, recent):
+            (remains / "old").mkdir(parents=True) if what == "folder" else remains.write_bytes(b"old")
+        for path in (old, *old.rglob("*")):
+            os.utime(path, (1, 1))
         source = export(store, form, tmp_path)
-        assert list(tmp_path.iterdir()) == [source]
+        assert sorted(tmp_path.iterdir()) == sorted([source, recent]), "another process may be writing it"
         assert contents(source) == contents(ready(form))
 
-    def test_one_exporter_at_a_time(
-        self, store: FeatureStore, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_of_two_exporters_the_first_to_end_stays(
+        self, store: FeatureStore, form: str, ready: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        messages: list[str] = []
+        begun: list[Path] = []
         stored = ArrayReader.stored
 
         def meanwhile(self: ArrayReader, rows: np.ndarray) -> np.ndarray:
-            if not messages:
-                messages.append("")
-                with pytest.raises(StoreError) as error:
-                    export(store, form, tmp_path)
-                messages.append(str(error.value))
+            if not begun:
+                begun.append(tmp_path)
+                begun.append(export(store, form, tmp_path))
             return stored(self, rows)
 
         monkeypatch.setattr(ArrayReader, "stored", meanwhile)
-        source = export(store, form, tmp_path)
-        assert f"{source} is being written by process {os.getpid()}" in messages[1]
+        with pytest.raises(StoreError, match=r"was made by others meanwhile|already exists"):
+            export(store, form, tmp_path)
+        assert list(tmp_path.iterdir()) == [begun[1]]
+        assert contents(begun[1]) == contents(ready(form))
 
     def test_an_occupied_place_is_refused(self, form: str, ready: Made, tmp_path: Path) -> None:
         (tmp_path / "back").mkdir()
