@@ -16,6 +16,20 @@ from extract.layouts import view_of
 from extract.stages import COPYING_IN, DECODING, Course
 from extract.views import Crop, Views
 
+DECODERS = 4  # threads at least; where a CPU encodes as well, it has no cores to spare for more
+
+
+def decoders(n: int | None, device: torch.device) -> ThreadPoolExecutor:
+    """Threads that decode images.
+
+    Args:
+        n: how many; None: 4 or, beside a GPU, as many as the cores that torch may use here.
+        device: what encodes them.
+    """
+    if n is None:
+        n = max(DECODERS, torch.get_num_threads()) if device.type == "cuda" else DECODERS
+    return ThreadPoolExecutor(n, "beyondcls-decoder")
+
 
 @dataclass(frozen=True)
 class Unit:

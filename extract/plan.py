@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from extract.datasets import DataError, ImageSet
+from extract.decoding import decoders
 from extract.encoders import Encoder
 from extract.layouts import layouts_of
 from extract.requests import Request
@@ -100,7 +100,7 @@ def rates(
     n_sampled: int,
     seconds: float | None = None,
     batch_size: int = 128,
-    workers: int = 4,
+    workers: int | None = None,
 ) -> Rates:
     """Extract some of the images, in one view, and measure: how much is written does not matter, so few will do.
 
@@ -136,7 +136,9 @@ def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
     return {layout.name: layout.row_nbytes for layout in layouts}
 
 
-def plan(request: Request, folder: Path, *, batch_size: int = 128, workers: int = 4, n_sampled: int | None = None) -> Plan:
+def plan(
+    request: Request, folder: Path, *, batch_size: int = 128, workers: int | None = None, n_sampled: int | None = None
+) -> Plan:
     """Extract a sample of the images into a temporary folder, and measure.
 
     Args:
@@ -174,7 +176,7 @@ def existing_folder(folder: Path) -> Path:
     return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
 
 
-def _sampled(request: Request, n: int, batch_size: int, workers: int) -> tuple[ImageSet, Settings]:
+def _sampled(request: Request, n: int, batch_size: int, workers: int | None) -> tuple[ImageSet, Settings]:
     """A sample of at most `n` images in BATCHES batches, and how it is extracted."""
     settings = Settings(batch_size=min(batch_size, max(1, -(-min(n, len(request.images)) // BATCHES))), workers=workers)
     return _sample(request.images, min(n, BATCHES * settings.batch_size)), settings
@@ -197,8 +199,8 @@ def _decode(encoder: Encoder, sample: ImageSet, settings: Settings) -> tuple[flo
 
     cut(0)  # opens files, loads codecs
     began = time.perf_counter()
-    with ThreadPoolExecutor(settings.workers) as decoders:
-        inputs = list(decoders.map(cut, range(len(sample))))
+    with decoders(settings.workers, encoder.device) as threads:
+        inputs = list(threads.map(cut, range(len(sample))))
     return len(sample) / (time.perf_counter() - began), torch.stack(inputs[: settings.batch_size])
 
 

@@ -1,13 +1,12 @@
 """Whether a feature set holds what the program computes now: a few images of every shard, computed again."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
 from extract.annotations import is_annotation
-from extract.decoding import Unit
+from extract.decoding import Unit, decoders
 from extract.difference import Difference, SampleCheck
 from extract.layouts import codec_of
 from extract.patch_labels import is_patch_label, patch_labels_of
@@ -34,7 +33,7 @@ def check_by_sample(
     base_rows: np.ndarray | None = None,
     *,
     batch_size: int = 128,
-    workers: int = 4,
+    workers: int | None = None,
 ) -> SampleCheck:
     """Compute a few images of every shard again, all the way from their bytes to stored values, and compare.
 
@@ -62,8 +61,8 @@ def check_by_sample(
     worst: dict[str, Difference] = {}
     if base_rows is None:
         worst |= {difference.array: difference for difference in _misfits(layouts, store)}
-    with ThreadPoolExecutor(workers) as decoders:
-        units = Units(request, layouts, Settings(batch_size, on_error="record"), decoders)
+    with decoders(workers, request.encoder.device) as threads:
+        units = Units(request, layouts, Settings(batch_size, on_error="record"), threads)
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
         for unit, arrays, _ in units.compute(Unit(i, part.tolist(), computed_names) for i, part in enumerate(parts)):
             arrays |= patch_labels_of(request.images, request.encoder, unit.rows, layouts)

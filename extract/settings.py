@@ -29,7 +29,7 @@ class Settings:
 
     Attributes:
         batch_size: images per forward pass; halved where memory does not suffice.
-        workers: number of threads that decode.
+        workers: number of threads that decode, as for `decoders`.
         on_error: "raise" at the first image or tar that is damaged or unlabelled; "record" keeps its row, marked invalid.
         recompute: extract again what a sample shows to differ, instead of stopping; with one task only.
         task_id, n_tasks: number of this process among those that write the set together, on one machine or several with a
@@ -50,7 +50,7 @@ class Settings:
     """
 
     batch_size: int = 128
-    workers: int = 4
+    workers: int | None = None
     on_error: OnError = "raise"
     recompute: bool = False
     task_id: int = 0

@@ -14,7 +14,7 @@ from jaxtyping import Int64
 
 from extract.annotations import annotations_of, is_annotation
 from extract.attributes import kept_attributes
-from extract.decoding import Unit
+from extract.decoding import Unit, decoders
 from extract.encoders import Encoder
 from extract.requests import Request
 from extract.sample import disagreement
@@ -95,10 +95,10 @@ class Start:
                 return
             with (
                 course.doing(ELSE),
-                ThreadPoolExecutor(settings.workers) as decoders,
+                decoders(settings.workers, self.request.encoder.device) as threads,
                 _background_writer(writer, course) as write,
             ):
-                units = Units(self.request, self.layouts, settings, decoders, course)
+                units = Units(self.request, self.layouts, settings, threads, course)
                 for unit, arrays, notes in units.compute(self._claim_units(writer, todo, unreported, settings, write)):
                     write(unit.number, arrays | self._annotations(unit.number), notes)
             todo = [] if settings.stops() else writer.wait_for_others(settings.stops)

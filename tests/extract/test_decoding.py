@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from extract.buffers import Buffers
-from extract.decoding import Decoding
+from extract.decoding import Decoding, decoders
 from extract.stages import Course
 from tests.extract.tiny import tiny_encoder
 
@@ -58,3 +58,14 @@ def test_a_decoder_wakes_no_threads_of_pytorch() -> None:
     assert decoded.problem is None
     for view, pixels in enumerate(targets):
         assert torch.equal(pixels, encoder.views.cut(images.image(0), "0", view)[0])
+
+
+@pytest.mark.parametrize(("n", "device", "expected"), [(None, "cpu", 4), (None, "cuda", 6), (3, "cuda", 3), (9, "cpu", 9)])
+def test_as_many_threads_as_cores_beside_a_gpu(n: int | None, device: str, expected: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(6)
+    try:
+        with decoders(n, torch.device(device)) as threads:
+            assert threads._max_workers == expected
+    finally:
+        torch.set_num_threads(before)
