@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from extract.copies import Event, Streams
 from extract.encoders import Encoded
 from extract.requests import Request
 from extract.stages import COPYING_IN, ENCODING, Course
-from extract.streams import Event, Streams
 from store import BeyondClsError
 from store.loading.memory import is_out_of_memory
 

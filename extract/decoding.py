@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extract.buffers import Buffers
+from extract.copies import Buffers
 from extract.datasets import DataError, ImageSet
 from extract.layouts import view_of
 from extract.stages import COPYING_IN, DECODING, Course

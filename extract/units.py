@@ -11,8 +11,7 @@ from torch import Tensor
 
 from extract.annotations import is_annotation
 from extract.batches import Batches
-from extract.buffers import Buffers
-from extract.copies import Copies
+from extract.copies import Buffers, Copies, streams_of
 from extract.datasets import DataError
 from extract.decoding import Batch, Decoding, Unit
 from extract.layouts import arrays_by_name
@@ -20,7 +19,6 @@ from extract.requests import Request
 from extract.settings import Settings
 from extract.stages import Course
 from extract.stored import as_array, check, stored_parts
-from extract.streams import streams_of
 from store import ArrayLayout
 from store.places.aligned import aligned_zeros
 

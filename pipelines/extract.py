@@ -105,9 +105,9 @@ def main(
     from extract.encoders import load_encoder
     from extract.settings import Settings
     from pipelines.engines import choose_engine
+    from pipelines.engines.agenda import Watch
     from pipelines.engines.shared import has_all, sharing
     from pipelines.engines.submitting import submitted
-    from pipelines.engines.watch import Watch
     from pipelines.parameters.engine import without_engine
     from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar

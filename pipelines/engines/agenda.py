@@ -1,15 +1,31 @@
-"""Which runs are to do, and how those that ended did."""
+"""Runs that are to be done, and where an engine tells how far it is."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from signal import Signals
 
 from pipelines.engines.log import MESSAGE, last_lines, problem_in, results_in
 from pipelines.engines.run import Run
-from pipelines.engines.watch import Watch
 from pipelines.process.stopping import TO_BE_CONTINUED, UNFORESEEN
 
 LOSSES = 20  # of a run, each with the machine that it was on, that are taken for more than bad luck
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Where an engine tells how far it is.
+
+    Attributes:
+        progress: called with the number of images, or of runs, done since the last call; negative for those that are to be
+            done again.
+        warn: called with what a user should know.
+        stops: whether to hand out no more units or runs, and to end when those that were are done.
+    """
+
+    progress: Callable[[int], None]
+    warn: Callable[[str], None]
+    stops: Callable[[], bool]
 
 
 class Agenda:

@@ -75,3 +75,17 @@ class Engine(ABC):
                 f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "
                 "(CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
             )
+
+
+@dataclass(frozen=True)
+class Here(Engine):
+    """No workers. Of several tasks that share a set, each is one of these."""
+
+    def n_tasks(self, n_units: int) -> int:
+        return 0
+
+    def run_all(self, agenda: Agenda) -> None:
+        from pipelines.engines.forks import CONTEXT, Place, run_in_forks
+
+        CONTEXT.set_forkserver_preload(agenda.imports)
+        run_in_forks(agenda, [Place()])

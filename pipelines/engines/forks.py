@@ -12,8 +12,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 
 from pipelines.engines.agenda import Agenda
-from pipelines.engines.command import run_command
-from pipelines.engines.run import Run
+from pipelines.engines.run import Run, run_command
 
 CONTEXT = multiprocessing.get_context("forkserver")
 SECONDS = 10  # that a process has to end

@@ -7,10 +7,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from pipelines.engines.agenda import Agenda
+from pipelines.engines.agenda import Agenda, Watch
 from pipelines.engines.engine import Engine
 from pipelines.engines.run import Run
-from pipelines.engines.watch import Watch
 from store import BeyondClsError
 from store.format.unfinished import progress_at
 from store.places import LocalFolder

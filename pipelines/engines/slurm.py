@@ -11,14 +11,12 @@ from pipelines.engines.agenda import Agenda
 from pipelines.engines.engine import Engine
 from pipelines.engines.log import last_lines, problem_in, status_in
 from pipelines.engines.run import Run
-from pipelines.engines.slurm_job import Job, check_sbatch, submitted
-from pipelines.engines.slurm_runs import RunArray
+from pipelines.engines.slurm_job import LOGS, Job, RunArray, check_sbatch, submitted
 from pipelines.engines.slurm_script import script_of
 from store import BeyondClsError
 from store.format.unfinished import Progress, progress_at
 from store.places import LocalFolder
 
-LOGS = ".slurm"  # beside feature sets
 SECONDS = 2.0  # between two looks at how far it is
 
 

@@ -1,6 +1,7 @@
 """Extractions that run elsewhere as a whole."""
 
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from pipelines.engines.engine import Engine
-from pipelines.engines.scripts import check_script, hand_over
 from pipelines.engines.slurm import Slurm, logs_of
 from pipelines.parameters.engine import without_engine
 from pipelines.sharing.publish import SCRATCH
@@ -67,3 +67,33 @@ def staged(folder: Path, name: str) -> Path | None:
     named = re.compile(re.escape(name) + "(-[0-9a-f]{32})+")
     begun = [place for place in (folder / STAGING).glob("*") if named.fullmatch(place.name) and (place / HEADER).is_file()]
     return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None
+
+
+def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
+    """Refuse to write a script where there is none.
+
+    Raises:
+        BeyondClsError: the engine has no script.
+    """
+    if not isinstance(engine, Slurm) and (script is not None or dry_run):
+        raise BeyondClsError(f"{'--dry-run' if dry_run else '--script'} is for the script of a job array; give --on slurm, too")
+
+
+def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], None]) -> None:
+    """Write a script, which only its user can read, or print it if there is no file for it.
+
+    Args:
+        about: where logs will be.
+
+    Raises:
+        BeyondClsError: the file exists, and is no such script.
+    """
+    if script is None:
+        say(text.rstrip())
+    else:
+        if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
+            raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
+        script.touch(0o600)
+        script.chmod(0o600)  # addresses in it may be signed
+        script.write_text(text)
+        say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from extract.batches import Batches
-from extract.buffers import Buffers
+from extract.copies import Buffers, streams_of
 from extract.datasets import DataError, ImageSet
 from extract.decoding import Decoding, Unit
 from extract.drop_path import check_branches, checked_rate
@@ -19,7 +19,6 @@ from extract.encoders import Encoder
 from extract.layouts import arrays_by_name
 from extract.requests import Request
 from extract.stages import Course
-from extract.streams import streams_of
 from probe.passes import Share
 from probe.sources import Source
 from store import FeatureStore, StoreError

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import typer
 
-from pipelines.engines.agenda import Agenda
+from pipelines.engines.agenda import Agenda, Watch
 from pipelines.engines.engine import Engine
 from pipelines.engines.run import Run
-from pipelines.engines.scripts import hand_over
 from pipelines.engines.slurm import Slurm
-from pipelines.engines.watch import Watch
+from pipelines.engines.submitting import hand_over
 from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.heads import folders_of
 from pipelines.process.progress import progress_bar

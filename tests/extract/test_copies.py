@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.buffers import Buffers
-from extract.copies import Copies
+from extract.copies import Buffers, Copies
 from extract.datasets import ImageSet
 from extract.decoding import Unit
 from extract.layouts import arrays_by_name

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from extract.buffers import Buffers
+from extract.copies import Buffers
 from extract.decoding import Decoding, decoders
 from extract.stages import Course
 from tests.extract.tiny import tiny_encoder

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from extract.streams import CudaStreams, streams_of
+from extract.copies import CudaStreams, streams_of
 
 
 @pytest.fixture

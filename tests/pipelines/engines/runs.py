@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipelines.engines.agenda import Agenda
+from pipelines.engines.agenda import Agenda, Watch
 from pipelines.engines.run import Run
-from pipelines.engines.watch import Watch
 
 
 class Watched:

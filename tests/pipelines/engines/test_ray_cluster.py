@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.engines.ray_cluster import Share, connected
+from pipelines.engines.ray_tasks import Share, connected
 from store import BeyondClsError
 from tests.machines.project import ROOT
 

@@ -277,7 +277,7 @@ def probe_on_slurm(
     """What `beyondcls probe` says of these heads, in a folder with programs that stand in for Slurm and for itself."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "executable", str(executable(folder / "python", PROGRAM)))
-    monkeypatch.setattr("pipelines.engines.slurm_runs.SECONDS", 0.05)
+    monkeypatch.setattr("pipelines.engines.slurm_job.SECONDS", 0.05)
     executable(folder / "sbatch", SBATCH)
     config = f"[ $1 = show ] && echo MaxArraySize = {size + 1} && exit"
     executable(folder / "scontrol", config, "touch again; kill $PPID; exit 0")  # as Slurm ends the script
@@ -322,7 +322,7 @@ def test_more_heads_than_an_array_may_have_tasks(
 
 def test_a_stop_cancels_tasks_that_wait_and_an_interrupt_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipelines.engines.slurm_runs.SECONDS", 0.05)
+    monkeypatch.setattr("pipelines.engines.slurm_job.SECONDS", 0.05)
     executable(tmp_path / "sbatch", "cat > job; echo 7; until [ -e cancelled ]; do sleep 0.05; done; exit 1")
     executable(tmp_path / "scancel", "echo $@ > cancelled")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
