@@ -104,6 +104,7 @@ class Exchange(ABC):
         try:
             if os.path.lexists(out):
                 raise StoreError(f"{out} already exists; give another name, or remove it first")
+            out.parent.mkdir(parents=True, exist_ok=True)
             for left in partials_of(hidden):  # by an export that was killed
                 if time.time() - _newest(left) > ABANDONED_S:
                     _remove(left)

@@ -57,6 +57,7 @@ class Claims:
     def __init__(self, place: SharedPlace):
         self._place, self._seconds = place, SECONDS
         self._held: dict[int, str] = {}
+        self._past: list[str] = []  # of units that are written
         self._seen: dict[int, _Seen] = {}
         self._lock, self._ended = Lock(), Event()
         self._renewing: Thread | None = None
@@ -126,15 +127,21 @@ class Claims:
     def forget(self, unit: int) -> None:
         """Let go of a unit that is written: nobody looks at its claim any more."""
         with self._lock:
-            self._held.pop(unit, None)
+            if unit in self._held:
+                self._past.append(self._held.pop(unit))
 
-    def close(self) -> None:
-        """Give up all units that are not written; a claim that cannot be removed ends by itself."""
+    def close(self, is_over: bool = False) -> None:
+        """Give up all units; a claim that cannot be removed ends by itself.
+
+        Args:
+            is_over: whoever has published the set removes all claims.
+        """
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join()
-        with suppress(StoreError):
-            self._place.remove(list(self._held.values()))
+        if not is_over:
+            with suppress(StoreError):
+                self._place.remove([*self._held.values(), *self._past])
         self._held.clear()
 
     def _renew(self) -> None:

@@ -99,7 +99,7 @@ class FeatureWriter:
 
     def close(self) -> None:
         """Let other writers go on at once. What is written stays."""
-        self._claims.close()
+        self._claims.close(self._published)
         self.destination.tidy()
 
     @property

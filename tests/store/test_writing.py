@@ -240,6 +240,18 @@ class TestSeveral:
             assert other.wait_for_others() == [0]
         assert len(naps) == 1
 
+    def test_one_that_has_ended_holds_nothing(self, where: Where) -> None:
+        with begin(where) as one, begin(where) as other:
+            for unit, writer in enumerate((one, one, other)):
+                assert writer.claim(unit)
+            write(one, 0)
+            one.close()
+            assert {name for name in one.place.sizes() if name.startswith(CLAIMS)} == {f"{CLAIMS}/2-0"}
+            assert holder(one.place) is not None
+            write(other, 2)
+            other.close()
+            assert holder(one.place) is None
+
     def test_one_that_waits_can_be_stopped(self, where: Where) -> None:
         with begin(where, LEAN) as one, begin(where, LEAN) as other:
             assert one.claim(0)
