@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 gc.disable()  # until all is imported and collected
 os.environ["BEYONDCLS_CONFIG"] = ""  # a developer's own configuration is not read, by processes that tests start neither
 os.environ["BEYONDCLS_LOG"] = ""  # nor are logs of commands written to the developer's folder
+os.environ["BEYONDCLS_INDEX"] = ""  # nor is remembered which images were read
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when Triton is imported
 

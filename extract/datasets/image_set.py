@@ -15,6 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from extract.datasets.classes import without_identifiers
+from extract.datasets.digests import digests_of, forget
 from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut
 from extract.datasets.pixels import Pixels
@@ -179,9 +180,8 @@ class ImageSet:
 
     @cached_property
     def image_digests(self) -> UInt8[np.ndarray, "N 16"]:
-        """XXH3-128 of the bytes of each image."""
-        digests = b"".join(sample.digest or xxhash.xxh3_128_digest(sample.read()) for sample in self.samples)
-        return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+        """XXH3-128 of the bytes of each image, as `digests_of` has them."""
+        return digests_of(self.samples, self.source)
 
     def digest_of(self, n: int) -> str:
         """The digest that a set of the first `n` images has."""
@@ -231,6 +231,7 @@ class ImageSet:
         sample = self.samples[row]
         encoded = sample.read()
         if "image_digests" in self.__dict__ and xxhash.xxh3_128_digest(encoded) != self.image_digests[row].tobytes():
+            forget(self.source)
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
             return decoded(partial(self.pixels.decoded, held=held), encoded, str(sample))
