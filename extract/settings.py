@@ -41,7 +41,7 @@ class Settings:
         stops: whether to stop after the present unit, the first at least, and not to finish.
         progress: called with the number of images done since the last call.
         warn: called with what a user should know.
-        devices: called with what computed each unit, as far as this process knows.
+        devices: called with what computed each unit, where an engine had them computed.
         spent: called at the end with where the time of this process went.
         checked: called with each set that was compared by a sample, and the result, if the two agree.
 

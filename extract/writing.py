@@ -61,7 +61,8 @@ class Start:
             if settings.stops() and writer.missing_units():
                 return None
             writer.finish(attributes)
-            settings.devices(writer.computed_by)
+            if settings.engine is not None:
+                settings.devices(writer.computed_by)
         return FeatureStore.open(out)
 
     def writer(self, out: Path | str) -> FeatureWriter:

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.tasks import Trial, run
 from tests.s3 import served
 
-TRIAL = Trial(tasks=3, units=12, kills=2, seconds=0.1, lease=2.0)
+TRIAL = Trial(tasks=3, units=12, kills=2, seconds=0.1, claim=2.0)
 
 
 @pytest.mark.slow

@@ -46,7 +46,8 @@ class TestEveryCommand:
         status, out, _ = run(monkeypatch, capsys, *words, "--help")
         assert status == 0
         described = inspect.getdoc(COMMANDS[words].callback) or ""
-        helps = [getattr(parameter, "help", None) for parameter in COMMANDS[words].params]
+        public = [parameter for parameter in COMMANDS[words].params if not getattr(parameter, "hidden", False)]
+        helps = [getattr(parameter, "help", None) for parameter in public]
         assert all([described, *helps])
         shown = "".join(out.split())
         assert [text for text in (described, *helps) if "".join(text.split()) not in shown] == []

@@ -62,13 +62,14 @@ def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
     assert status == 0, out + err
     assert files(tmp_path / "f") == whole
     assert len(list(tmp_path.glob("ended-*"))) == 2
-    assert len(loaded.seen()) == 5, "this one, and four tasks"
+    n_loaded = len(loaded.seen())
+    assert n_loaded in (4, 5), "this one, two tasks, and those in their place, unless the last finds nothing left to do"
     assert "SIGKILL" in err
     assert not tasks()
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
     again = command(*loaded.command(images, "f", *TWO))
     assert again[0] == 0
-    assert len(loaded.seen()) == 5, "no task is started for a set that is there"
+    assert len(loaded.seen()) == n_loaded, "no task is started for a set that is there"
 
 
 @pytest.mark.parametrize("seed", range(1))
