@@ -80,17 +80,19 @@ def _progress(staging: Path, watch: Watch) -> Iterator[None]:
 
     def look() -> None:
         nonlocal shown
-        while not ended.wait(SECONDS):
-            if (now := progress_at(place)) is not None:
-                watch.progress(now.images_done - shown)
-                shown = now.images_done
+        if (now := progress_at(place)) is not None:
+            watch.progress(now.images_done - shown)
+            shown = now.images_done
 
-    looking = Thread(target=look, daemon=True)
+    def keep_looking() -> None:
+        while not ended.wait(SECONDS):
+            look()
+
+    looking = Thread(target=keep_looking, daemon=True)
     looking.start()
     try:
         yield
     finally:
         ended.set()
         looking.join()
-        if (now := progress_at(place)) is not None:
-            watch.progress(now.images_done - shown)
+        look()

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from store.errors import StoreError
 from store.format.reader import FeatureStore
-from store.places.disk import ABANDONED_S, partial_name, partials_of, place_file, sync_folder
+from store.places.disk import is_abandoned, partial_name, partials_of, place_file, sync_folder
 
 Progress = Callable[[int], None]
 
@@ -105,9 +104,8 @@ class Exchange(ABC):
             if os.path.lexists(out):
                 raise StoreError(f"{out} already exists; give another name, or remove it first")
             out.parent.mkdir(parents=True, exist_ok=True)
-            for left in partials_of(hidden):  # by an export that was killed
-                if time.time() - _newest(left) > ABANDONED_S:
-                    _remove(left)
+            for left in filter(is_abandoned, partials_of(hidden)):  # by an export that was killed
+                _remove(left)
             try:
                 self.write(store, partial, names, progress or (lambda n: None))
                 if not _named(partial, out):
@@ -119,15 +117,6 @@ class Exchange(ABC):
             raise StoreError(
                 f"{out} cannot be written ({error}); nothing is left of it; fix the cause and export again"
             ) from error
-
-
-def _newest(path: Path) -> float:
-    """When something below a path was last written; 0 where it is gone."""
-    times = [0.0]
-    for file in (path, *path.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):
-            times.append(file.lstat().st_mtime)
-    return max(times)
 
 
 def _named(partial: Path, out: Path) -> bool:

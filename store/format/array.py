@@ -1,10 +1,10 @@
 """One array of a feature set, read row by row from its shard files (docs/store-format.md)."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import xxhash
@@ -19,6 +19,8 @@ from store.places.place import PIECE_NBYTES, Place, ShardFile
 if TYPE_CHECKING:
     from store.codecs import Codec
 
+Memory = TypeVar("Memory")
+Read = TypeVar("Read")
 Verify = Literal["first", "always", "never"]
 PLAIN = (None, "float16", "float32")  # codecs that need no decoding, and so no torch, whose import takes seconds
 VERIFY = ("first", "always", "never")
@@ -210,12 +212,18 @@ class ArrayReader:
         Raises:
             StoreError: they are not those that were written.
         """
+        return self._past_copies(self._fetch, start, stop, scratch, direct)
+
+    def _past_copies(
+        self, fetch: Callable[[int, int, Memory, bool | None], Read], start: int, stop: int, memory: Memory, direct: bool | None
+    ) -> Read:
+        """What `fetch` reads; once more where a copy of the shard was damaged."""
         try:
-            return self._fetch(start, stop, scratch, direct)
+            return fetch(start, stop, memory, direct)
         except StoreError:
             if not self._drops_copy(start // self.layout.shard_rows):
                 raise
-            return self._fetch(start, stop, scratch, direct)
+            return fetch(start, stop, memory, direct)
 
     def _drops_copy(self, shard: int) -> bool:
         """Whether a damaged shard was a copy, in whose place the original is read from now on."""
@@ -249,12 +257,7 @@ class ArrayReader:
         Raises:
             StoreError: they are not those that were written.
         """
-        try:
-            return self._fetch_into(start, stop, views, direct)
-        except StoreError:
-            if not self._drops_copy(start // self.layout.shard_rows):
-                raise
-            return self._fetch_into(start, stop, views, direct)
+        return self._past_copies(self._fetch_into, start, stop, views, direct)
 
     def _fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None) -> bool:
         shard, first, last, file, unchecked = self._plan_read(start, stop, direct)

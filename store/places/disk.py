@@ -105,10 +105,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Its folder is made. Partial files that killed processes have left there are removed.
     """
     make_folder(path.parent)
-    for left in partials_of(path):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - left.lstat().st_mtime > ABANDONED_S:
-                left.unlink()
+    for left in filter(is_abandoned, partials_of(path)):
+        left.unlink(missing_ok=True)
     partial = partial_name(path)
     try:
         yield partial
@@ -127,6 +125,15 @@ def partial_name(path: Path) -> Path:
 def partials_of(path: Path) -> Iterator[Path]:
     """What bears a partial name for a path now."""
     return path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}")
+
+
+def is_abandoned(partial: Path) -> bool:
+    """Whether nothing of a partial file, or folder, was written for so long that its process must have been killed."""
+    newest = 0.0
+    for path in (partial, *(() if partial.is_symlink() else partial.rglob("*"))):
+        with contextlib.suppress(FileNotFoundError):  # it has just got its name
+            newest = max(newest, path.lstat().st_mtime)
+    return time.time() - newest > ABANDONED_S
 
 
 def remove_partials(folder: Path) -> None:
@@ -269,23 +276,6 @@ def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
             writing.result()
     _write(descriptor, buffer[: filled + -filled % ALIGNMENT])
     os.ftruncate(descriptor, total)
-
-
-def append(path: Path, line: bytes) -> None:
-    """Add a line to a file, and wait until it is on the disk."""
-    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        size = os.fstat(descriptor).st_size
-        try:
-            written = os.write(descriptor, line)
-            if written < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            os.fsync(descriptor)
-        except OSError:
-            os.ftruncate(descriptor, size)  # else the next line would be joined to half of this one
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -201,8 +201,8 @@ def alone(path: Path, resource: str) -> Iterator[None]:
                     break
             except FileNotFoundError:  # who had it has just removed the folder
                 continue
-            seen, content = claims.seen(0), place.content_now(_name(0, 0))
-            if is_of_here(content) or (seen is not None and seen.since > began + LOOK_S):  # at work, or it was renewed
+            seen = claims.seen(0)
+            if seen is not None and (is_of_here(seen.content) or seen.since > began + LOOK_S):  # at work, or it was renewed
                 raise BusyError(
                     f"{resource} is being written by {holder(place) or 'another process'}; wait until it has finished, or stop "
                     "it and give this command again"

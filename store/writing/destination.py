@@ -12,7 +12,7 @@ from store.errors import StoreError
 from store.format.layout import ATTRIBUTE
 from store.format.unfinished import HEADER, UNNAMED, is_of_writers
 from store.places import LocalFolder
-from store.places.disk import ABANDONED_S, NO_SPACE, make_folder, room_left
+from store.places.disk import NO_SPACE, is_abandoned, make_folder, room_left
 from store.places.object_store import ObjectStore
 from store.places.place import SharedPlace
 from store.writing.publishing import PUBLISHING, Found, content_of, discard, discard_records, publish, staging_of
@@ -115,10 +115,8 @@ class InFolder(Destination):
                 f"remove it: beyondcls store rm --staging {self.path}"
             )
         make_folder(self.staging / UNNAMED)
-        for left in (self.staging / UNNAMED).iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - left.lstat().st_mtime > ABANDONED_S:
-                    left.unlink()
+        for left in filter(is_abandoned, (self.staging / UNNAMED).iterdir()):
+            left.unlink(missing_ok=True)
 
     def publish(self) -> None:
         if not publish(self.staging, self.path, self._found) and not self.is_published():

@@ -63,7 +63,7 @@ class Taking:
         if not same_shard(self._layouts[name], theirs.layout, unit):
             return None
         if not is_whole(self.base.place, theirs.layout, unit, theirs.shards[unit]["xxh3_128"]):
-            return None  # whoever reads it is told
+            return None  # its rows are read instead, which says what is damaged
         return self.base.path / theirs.layout.file(unit), dict(theirs.shards[unit])
 
     def stored(self, unit: int, name: str, rows: Mapping[str, np.ndarray]) -> np.ndarray:

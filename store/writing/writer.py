@@ -491,7 +491,7 @@ def _computed_by(records: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _begun_as(header: bytes) -> Any:
-    """What all that write a set must have in common, from a header; None if it is none."""
+    """Key and arrays in a header, in which all writers of a set must agree; None if it is no header."""
     try:
         begun = json.loads(header)
         return begun["key"], begun["arrays"]

@@ -29,18 +29,6 @@ def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
-def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk.append(tmp_path / "file", b"one\n")
-    write = os.write
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:2]))
-        with pytest.raises(OSError, match="No space left") as caught:
-            disk.append(tmp_path / "file", b"two\n")
-    assert caught.value.errno == errno.ENOSPC
-    disk.append(tmp_path / "file", b"three\n")
-    assert (tmp_path / "file").read_bytes() == b"one\nthree\n"
-
-
 def test_a_link_shares_the_file(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "a/b/target"
     source.write_bytes(b"x")

@@ -12,7 +12,7 @@ from pipelines.store.find import staged_in
 from store import StoreError
 from store.format.reader import FeatureStore
 from store.places.cache import DiskCache
-from store.places.disk import PARTIAL, append, link, make_folder, partial_name, write_file, write_synced
+from store.places.disk import PARTIAL, link, make_folder, open_own, partial_name, write_file, write_synced
 from store.writing.claims import alone
 from store.writing.publishing import discard, foreign
 from store.writing.results import ResultFolder
@@ -82,7 +82,7 @@ def test_a_copy_is_not_written_through_a_link(victim: Path, tmp_path: Path, monk
 
 
 def log_line(path: Path) -> None:
-    append(path, b"line\n")
+    os.close(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
 
 
 def hold_cache(path: Path) -> None:
