@@ -20,6 +20,7 @@ from extract.datasets.function import FUNCTION
 from extract.datasets.image_folder import FOLDER
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
+from extract.datasets.index import Index, index_of
 from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.npz import NPZ
 from extract.datasets.nus_wide import NUS_WIDE
@@ -32,7 +33,7 @@ from extract.datasets.stanford_cars import STANFORD_CARS
 from extract.datasets.tables import TABLES
 from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS
-from store.bars import Bars
+from store.bars import Bars, no_bars
 from store.errors import unknown
 from store.loading.select import read_ids, rows_named
 from store.plugins import Registry
@@ -126,15 +127,23 @@ def open_images(
         raise DataError(f"{name} is of form {form}, where no path may lead out; leave out --allow-outside, which is for a .csv")
     pixels = Pixels(max_pixels=max_pixels)
     pixels.raise_limit()
-    with opening_with(bars, allow_outside, data_arguments):
-        if form is not None:
-            images = DATASETS[form].images(form, source, classes, split)
-        else:
-            images = images_of_object(source, classes, split)
+    path = index_of(str(source), form, split, classes) if is_named and not name.startswith(PIPE) else None
+    index = Index.read(path) if path is not None and form is not None and DATASETS[form].is_made_of_states else None
+    if index is not None and index.is_current():
+        images = ImageSet.of_index(index)
+    else:
+        with opening_with(bars, allow_outside, data_arguments) as sources:
+            if form is not None:
+                images = DATASETS[form].images(form, source, classes, split)
+            else:
+                images = images_of_object(source, classes, split)
+        if path is not None and form is not None:
+            images.keep_in(path, sources if DATASETS[form].is_made_of_states else None)
+    images.index.bars = bars or no_bars
     if not allow_left_out:
         images.left_out.check(images.source, len(images))
     if ids is not None:
-        named = rows_named([sample.id for sample in images.samples], read_ids(Path(ids)), images.source)
+        named = rows_named(images.samples.ids, read_ids(Path(ids)), images.source)
         images = images.part(sorted(map(int, named)))
     return images.with_pixels(pixels)
 

@@ -3,11 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from extract.datasets.sample import Sample
-from store.format.classes import are_identifiers, is_numeric, whole_number
+from store.format.classes import is_numeric, whole_number
 
 MISSING = {"nan", "na", "<na>", "n/a", "none", "null"}  # among numbers, where pandas or Python has written that there is none
 SPLITS = {"train", "trainval", "training", "val", "valid", "validation", "dev", "eval", "test", "testing", "holdout"}
@@ -71,23 +70,6 @@ class Labels:
         values = [whole_number(name) for name in self.names or ()]
         n_called = Counter(values)
         return {value: label if n_called[value] == 1 else None for label, value in enumerate(values) if value is not None}
-
-
-def without_identifiers(samples: list[Sample]) -> tuple[list[Sample], list[str] | None]:
-    """Samples without names of classes; labels that are identifiers, such as 5219173, become names, ordered as numbers."""
-    used = {label for sample in samples for label in (*(sample.labels or ()), *(box.label for box in sample.boxes))} - {-1}
-    if not are_identifiers(max(used, default=0), len(used)):
-        return samples, None
-    new = {label: number for number, label in enumerate(sorted(used))} | {-1: -1}
-    samples = [
-        replace(
-            sample,
-            labels=sample.labels and tuple(new[label] for label in sample.labels),
-            boxes=tuple(box._replace(label=new[box.label]) for box in sample.boxes),
-        )
-        for sample in samples
-    ]
-    return samples, list(map(str, sorted(used)))
 
 
 def classes_in_words(counts: Sequence[tuple[str, int]], are_named: bool) -> str:

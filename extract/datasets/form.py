@@ -54,10 +54,14 @@ def pictures(folder: str, *names: str) -> dict[str, None]:
 
 @dataclass(frozen=True)
 class Plain:
-    """A form that images of any data set can have. `open(source, classes)`; the user may name the classes."""
+    """A form that images of any data set can have. `open(source, classes)`; the user may name the classes.
+
+    `is_made_of_states`: as for `Published`.
+    """
 
     open: Callable[[str, Path | None], ImageSet]
     example: Example
+    is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Open the images.
@@ -80,11 +84,13 @@ class Splitting:
     Attributes:
         recognises: whether a source, by its name or as a folder, is of this form.
         example: of what it holds.
+        is_made_of_states: as for `Published`.
     """
 
     open: Callable[[str, Path | None, str | None], ImageSet]
     recognises: Callable[[str], bool]
     example: Example
+    is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Open the images.
@@ -105,6 +111,8 @@ class Published:
         signs: paths in the folder, one of which shows that this is the data set.
         example: of its layout.
         yields_to: paths that show that it is another form, unless the user names this one.
+        is_made_of_states: whether opening says of all that the list of images depends on (`opening.made_of`), so that the list
+            need not be made again while nothing of that changes.
     """
 
     open: Callable[[Path, str], ImageSet]
@@ -112,6 +120,7 @@ class Published:
     signs: tuple[str, ...]
     example: Example
     yields_to: tuple[str, ...] = ()
+    is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Open the images.

@@ -3,7 +3,7 @@
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,6 +18,7 @@ from extract.datasets.formats import (
     image_id,
     is_image,
 )
+from extract.datasets.opening import made_of
 from extract.datasets.reading import NOWHERE, patiently
 from extract.datasets.sample import DataError
 
@@ -52,6 +53,9 @@ SPECIAL = Reason("pipes and the like with names of images", is_loss=True)
 BROKEN_FOLDER = Reason("links, perhaps to folders of images, that lead nowhere", is_loss=True, hides=True)
 LOCKED = Reason("folders or files that this user may not read", is_loss=True, hides=True)
 
+ALL = (OTHER, CLUTTER, BACK, FURTHER, UNREADABLE, SAME_NAME, BESIDE_TARS, BROKEN, SPECIAL, BROKEN_FOLDER, LOCKED)
+REASONS = {reason.words: reason for reason in ALL}
+
 CLUTTER_NAMES = {
     "__MACOSX",
     ".DS_Store",
@@ -80,6 +84,19 @@ class LeftOut:
         n, example = self.by_reason.get(reason, (0, name))
         self.by_reason[reason] = (n + 1, min(example, name))
 
+    @property
+    def described(self) -> list[tuple[str, int, str]]:
+        """In terms of JSON."""
+        return [(reason.words, n, example) for reason, (n, example) in self.by_reason.items()]
+
+    @classmethod
+    def of(cls, described: Iterable[tuple[str, int, str]]) -> "LeftOut":
+        """From its description."""
+        left_out = cls()
+        for words, n, example in described:
+            left_out.by_reason[REASONS[words]] = (n, example)
+        return left_out
+
     def __bool__(self) -> bool:
         return bool(self.by_reason)
 
@@ -107,7 +124,7 @@ class LeftOut:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """A file below a folder: its path there, in bytes its size; and why it is left out, if that is clear from its kind or name.
 
@@ -134,6 +151,7 @@ def walk(root: Path) -> Iterator[Found]:
     ways: Counter[tuple[int, int]] = Counter()
     while folders:
         folder, prefix, chain = folders.pop()
+        made_of(folder)
         entries = patiently(partial(_entries, folder), folder)
         if entries is None:
             yield Found(prefix.rstrip("/") or ".", reason=LOCKED)
@@ -166,6 +184,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]] | None:
         with os.scandir(folder) as listing:
             return list(listing)
     except PermissionError:
+        made_of(folder, lasts=False)
         return None
 
 
@@ -174,8 +193,10 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | Reason:
     try:
         return entry.stat()
     except PermissionError:
+        made_of(entry.path, lasts=False)
         return LOCKED
     except OSError as error:
+        made_of(entry.path)
         if error.errno in NOWHERE and entry.is_symlink():
             return broken_link(entry.name)
         raise
@@ -222,6 +243,7 @@ def _reason(root: Path, name: str) -> Reason | None:
         return UNREADABLE
     if end in SIDECARS:
         return OTHER
+    made_of(root / name)
     head = patiently(partial(_head, root / name), str(root / name))
     return LOCKED if head is None else None if begins_as_image(head) else OTHER
 
@@ -232,6 +254,7 @@ def _head(file: Path) -> bytes | None:
         with file.open("rb") as content:
             return content.read(HEAD_NBYTES)
     except PermissionError:
+        made_of(file, lasts=False)
         return None
 
 
@@ -241,6 +264,7 @@ def images_in(folder: Path) -> Iterator[str]:
     Raises:
         DataError: some of it may not be read, or is behind a broken link; or as `walk`.
     """
+    made_of(folder)
     if not folder.is_dir():
         return
     for found in walk(folder):

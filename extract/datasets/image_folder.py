@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from extract.datasets.foreign import foreign_file, foreign_folder
@@ -9,6 +10,7 @@ from extract.datasets.form import Example, Plain, pictures
 from extract.datasets.formats import image_id, missing_reader
 from extract.datasets.gathering import BROKEN_FOLDER, Found, LeftOut, broken_link, gather, is_clutter
 from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.opening import made_of
 from extract.datasets.sample import DataError, Sample
 
 
@@ -35,8 +37,8 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
         raise DataError(f"{source} has no images; expected {source}/CLASS/NAME.jpg, or tars; {described}{beside}")
     folders = sorted(p.name for p in root.iterdir() if _is_class(p))
     if images and all("/" not in found.name for found in images):
-        samples = [_sample(root, found, None) for found in images]
-        return ImageSet(source, samples, read_class_names(classes) if classes else None, left_out=left_out)
+        unlabelled = (_sample(root, found, None) for found in images)
+        return ImageSet(source, unlabelled, read_class_names(classes) if classes else None, left_out=left_out)
     names = read_class_names(classes) if classes else folders
     n_named = Counter(names)
     if twice := [folder for folder in folders if n_named[folder] > 1]:
@@ -47,10 +49,10 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     by_folder: dict[str, list[Found]] = {}
     for found in images:
         by_folder.setdefault(found.name.partition("/")[0] if "/" in found.name else "", []).append(found)
-    samples = [_sample(root, found, label[folder]) for folder in folders for found in by_folder.get(folder, ())]
-    loose = [_sample(root, found, None) for found in by_folder.get("", ())]
+    named = (_sample(root, found, label[folder]) for folder in folders for found in by_folder.get(folder, ()))
+    loose = (_sample(root, found, None) for found in by_folder.get("", ()))
     problem = "has no label (it lies in no class folder)"
-    samples += [replace(sample, problem=sample.problem or problem) for sample in loose]
+    samples = chain(named, (replace(sample, problem=sample.problem or problem) for sample in loose))
     return ImageSet(source, samples, names, left_out=left_out)
 
 
@@ -62,6 +64,8 @@ def _is_class(entry: Path) -> bool:
 
 
 def _sample(root: Path, found: Found, label: int | None) -> Sample:
+    if not found.size:
+        made_of(root / found.name)
     problem = missing_reader(found.name) or (None if found.size else "is empty (0 bytes)")
     labels = None if label is None else (label,)
     return Sample(image_id(found.name), labels, root / found.name, 0, found.size, problem)
@@ -73,4 +77,4 @@ EXAMPLE = Example(
     {"": {"ape/0": ("ape",), "ape/1": ("ape",), "bee/deep/0": ("bee",), "cat/2": ("cat",)}},
     listed=False,
 )
-FOLDER = Plain(image_folder, EXAMPLE)
+FOLDER = Plain(image_folder, EXAMPLE, is_made_of_states=True)

@@ -2,7 +2,6 @@
 
 import copy
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -14,14 +13,15 @@ import xxhash
 from jaxtyping import UInt8
 from PIL import Image
 
-from extract.datasets.classes import without_identifiers
-from extract.datasets.digests import digests_of, forget
 from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut
+from extract.datasets.index import Index, settled
+from extract.datasets.opening import State, made_of
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import CHANGED, Damage, decoded
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import Box, DataError, Sample
+from extract.datasets.samples import Samples
 from extract.datasets.truths import Truths, columns_of
 from extract.datasets.turning import turned_boxes
 from store import BeyondClsError
@@ -38,6 +38,8 @@ def read_class_names(file: Path | RemoteFile) -> list[str]:
         DataError: it is not text.
     """
     try:
+        if isinstance(file, Path):
+            made_of(file)
         text = file.read_text().removeprefix("\ufeff")  # which Windows puts before UTF-8
         return [line.strip() for line in text.splitlines() if line.strip()]
     except UnicodeDecodeError as error:
@@ -76,35 +78,73 @@ class ImageSet:
         self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
         self._columns: dict[str, TruthColumns] = {}
         self.left_out, self.pixels = left_out or LeftOut(), Pixels()
-        self.source, self.samples, self.classes, self.problems = source, list(samples), classes, list(problems)
+        self.source, self.samples, self.classes, self.problems = source, Samples.of(samples), classes, list(problems)
         if classes is None and not multilabel:
-            self.samples, self.classes = without_identifiers(self.samples)
+            self.samples, self.classes = self.samples.numbered()
         self.multilabel, self._resources = multilabel, resources
+        self.index = Index(self.samples)
+        self._rows: list[int] | None = None  # of the index
         if not self.samples and not self.problems:
             beside = f"; left out: {self.left_out}" if self.left_out else ""
             raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}{beside}")
         if multilabel and classes is None:
             raise DataError(f"{source} has several labels an image, but no names of classes; give them with --classes")
-        for name in (*(sample.id for sample in self.samples), *(classes or ())):
+        for name in (*self.samples.ids, *(classes or ())):
             if NOT_UTF8.search(name):
                 raise DataError(
                     f"{name!r} in {source} is not UTF-8, as names of images and classes have to be; rename it, e.g. with "
                     "`convmv -f latin1 -t utf8 --notest`"
                 )
-        by_id: dict[str, Sample] = {}
-        for sample in self.samples:
-            if sample.id in by_id:
-                raise DataError(
-                    f"id {sample.id!r} appears twice, in {by_id[sample.id].file} and {sample.file}; ids must be unique"
-                )
-            by_id[sample.id] = sample
-            lowest, highest = min(sample.labels or (0,)), max(sample.labels or (0,))
-            if lowest < 0:
-                raise DataError(f"{sample} has label {lowest}; labels count from 0, and None stands for no label")
-            if self.classes is not None and highest >= len(self.classes):
-                n = len(self.classes)
-                raise DataError(f"{sample} has label {highest}, but there are {n} class names; labels count from 0")
-            assert multilabel or sample.labels is None or len(sample.labels) == 1, sample
+        self._check_ids()
+        self._check_labels()
+
+    def _check_ids(self) -> None:
+        if len(set(self.samples.ids)) == len(self.samples):
+            return
+        rows: dict[str, int] = {}
+        for row, id_ in enumerate(self.samples.ids):
+            if id_ in rows:
+                files = f"{self.samples[rows[id_]].file} and {self.samples[row].file}"
+                raise DataError(f"id {id_!r} appears twice, in {files}; ids must be unique")
+            rows[id_] = row
+
+    def _check_labels(self) -> None:
+        labels, n = self.samples.labels, None if self.classes is None else len(self.classes)
+        wrong = np.flatnonzero((labels < 0) | (labels >= (np.inf if n is None else n)))
+        if len(wrong):
+            label = int(labels[wrong[0]])
+            sample = self.samples[int(np.searchsorted(self.samples.label_ends, wrong[0], side="right"))]
+            if label < 0:
+                raise DataError(f"{sample} has label {label}; labels count from 0, and None stands for no label")
+            raise DataError(f"{sample} has label {label}, but there are {n} class names; labels count from 0")
+        assert self.multilabel or (self.samples.n_labels == self.samples.has_labels).all(), self.source
+
+    @classmethod
+    def of_index(cls, index: Index) -> "ImageSet":
+        """The set whose list an index has kept; it is sound, as it was checked then."""
+        images, about = cls.__new__(cls), index.attributes
+        images.samples, images.index, images._rows = index.samples, index, None
+        images.source, images.classes, images.problems = about["source"], about["classes"], list(about["problems"])
+        images.multilabel, images._resources, images.pixels = about["multilabel"], None, Pixels()
+        images.left_out = LeftOut.of(about["left_out"])
+        images.truths, images.usual_truths, images._columns = {}, (), {}
+        return images
+
+    def keep_in(self, path: Path, sources: Mapping[str, State] | None) -> None:
+        """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are taken over."""
+        self.index.path = path
+        self.index.attributes = {
+            "source": self.source,
+            "classes": None if self.classes is None else list(self.classes),
+            "problems": self.problems,
+            "multilabel": self.multilabel,
+            "left_out": self.left_out.described,
+        }
+        self.index.sources = None if sources is None or self.truths or self.samples.others else settled(sources)
+        if (earlier := Index.read(path)) is not None:
+            self.index.take_over(earlier)
+            if self.index.known.all():
+                self.index.write()
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -115,7 +155,7 @@ class ImageSet:
     def _repr_html_(self) -> str:
         """The set as a table, in notebooks."""
         problems = self.all_problems()
-        n_unlabelled = sum(sample.labels is None for sample in self.samples)
+        n_unlabelled = int((~self.samples.has_labels).sum())
         return html_table(
             f"ImageSet {self.source}",
             {
@@ -152,23 +192,24 @@ class ImageSet:
     @cached_property
     def n_boxes(self) -> int:
         """Boxes of the image that has most; 0 for a set without boxes."""
-        return max((len(sample.boxes) for sample in self.samples), default=0)
+        return int(self.samples.n_boxes.max(initial=0))
 
     @cached_property
     def class_counts(self) -> list[tuple[str, int]]:
         """Name, or number where classes have no names, and images of each class, in order of labels."""
-        counts = Counter(label for sample in self.samples for label in sample.labels or ())
-        names = range(1 + max(counts, default=-1)) if self.classes is None else self.classes
-        return [(str(name), counts[label]) for label, name in enumerate(names)]
+        counts = np.bincount(self.samples.labels, minlength=len(self.classes or ()))
+        names = range(len(counts)) if self.classes is None else self.classes
+        return [(str(name), n) for name, n in zip(names, counts.tolist(), strict=True)]
 
     @property
     def is_unlabelled(self) -> bool:
         """Whether no image has a label, which extraction does not need and a probe does."""
-        return not self.multilabel and all(sample.labels is None for sample in self.samples)
+        return not self.multilabel and not self.samples.has_labels.any()
 
     def all_problems(self) -> list[str]:
         """What is wrong, one line each; empty for a sound set."""
-        return [*self.problems, *(f"{s}: {s.problem}" for s in self.samples if s.problem)]
+        samples = (self.samples[row] for row in sorted(self.samples.problems))
+        return [*self.problems, *(f"{sample}: {sample.problem}" for sample in samples)]
 
     @cached_property
     def digest(self) -> str:
@@ -176,33 +217,46 @@ class ImageSet:
 
         How pixels are scaled or turned counts, too: what is drawn over a picture must fit it.
         """
-        return self.digest_of(len(self))
+        if self._rows is not None:
+            return self.digest_of(len(self))
+        known = self.index.attributes.setdefault("digests", {}) if self.index.known.all() else {}
+        if self.pixels.described not in known:
+            digest = self.digest_of(len(self))
+            self.index.attributes["digests"] = known | {self.pixels.described: digest}
+            self.index.write()
+            return digest
+        return str(known[self.pixels.described])
 
-    @cached_property
+    @property
     def image_digests(self) -> UInt8[np.ndarray, "N 16"]:
-        """XXH3-128 of the bytes of each image, as `digests_of` has them."""
-        return digests_of(self.samples, self.source)
+        """XXH3-128 of the bytes of each image."""
+        return self.index.digests(self._rows)
 
     def digest_of(self, n: int) -> str:
         """The digest that a set of the first `n` images has."""
-        digest = xxhash.xxh3_128()
+        digest, samples = xxhash.xxh3_128(), self.samples
         if self.pixels.described:
             digest.update(f"pixels\0{self.pixels.described}\0".encode())
         if self.multilabel:
             digest.update(f"multilabel\0{len(self.classes or ())}\0".encode())
-        for sample, image_digest in zip(self.samples[:n], self.image_digests, strict=False):
-            labels = f"{sorted(sample.labels or ())}" if self.multilabel else sample.label
-            digest.update(f"{sample.id}\0{labels}\0{sample.size}\0".encode())
-            if sample.boxes:
-                digest.update(f"{[(*map(float, box[:4]), box.label) for box in sample.boxes]}\0".encode())
-            digest.update(image_digest.tobytes())
+        digests, labels, begin, box_begin = self.image_digests, samples.labels.tolist(), 0, 0
+        columns = (samples.ids, samples.size.tolist(), samples.label_ends.tolist(), samples.box_ends.tolist())
+        for row, (id_, size, end, box_end) in zip(range(n), zip(*columns, strict=True), strict=False):
+            of_image = labels[begin:end]
+            described = f"{sorted(of_image)}" if self.multilabel else of_image[0] if of_image else None
+            digest.update(f"{id_}\0{described}\0{size}\0".encode())
+            if box_end > box_begin:
+                digest.update(f"{[(*map(float, box[:4]), box.label) for box in samples[row].boxes]}\0".encode())
+            digest.update(digests[row].tobytes())
+            begin, box_begin = end, box_end
         return digest.hexdigest()
 
     def part(self, rows: Sequence[int]) -> "ImageSet":
         """A set of some of the images, in the order of `rows`."""
         part = copy.copy(self)
-        part.samples, part.problems, part.left_out, part._columns = [self.samples[row] for row in rows], [], LeftOut(), {}
-        for name in ("n_boxes", "class_counts", "digest", "image_digests"):
+        part.samples, part.problems, part.left_out, part._columns = self.samples.part(rows), [], LeftOut(), {}
+        part._rows = list(rows) if self._rows is None else [self._rows[row] for row in rows]
+        for name in ("n_boxes", "class_counts", "digest"):
             part.__dict__.pop(name, None)
         return part
 
@@ -229,9 +283,9 @@ class ImageSet:
                 not those whose digest is known.
         """
         sample = self.samples[row]
-        encoded = sample.read()
-        if "image_digests" in self.__dict__ and xxhash.xxh3_128_digest(encoded) != self.image_digests[row].tobytes():
-            forget(self.source)
+        encoded, of_index = sample.read(), row if self._rows is None else self._rows[row]
+        if self.index.known[of_index] and xxhash.xxh3_128_digest(encoded) != self.index.digest[of_index].tobytes():
+            self.index.forget(of_index)
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
             return decoded(partial(self.pixels.decoded, held=held), encoded, str(sample))

@@ -11,6 +11,7 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet_boxes import Boxes, ImageBoxes
 from extract.datasets.listed import lines, listed, parsing, unlisted
 from extract.datasets.matlab import matlab_variable
+from extract.datasets.opening import made_of
 from extract.datasets.sample import Box, DataError, Sample
 
 SPLITS = ("train", "val")
@@ -31,6 +32,7 @@ def imagenet(root: Path, split: str) -> ImageSet:
     Raises:
         DataError: no images, or no list with their classes.
     """
+    made_of(root, root / MAPPING, root / DEVKIT, *(root / place / name for place in PLACES for name in SPLITS))
     folder = next((root / place / split for place in PLACES if (root / place / split).is_dir()), None)
     if folder is None:
         raise DataError(f"{root} has no folder {split}, nor Data/CLS-LOC/{split}; unpack the images of that split there")
@@ -42,7 +44,7 @@ def imagenet(root: Path, split: str) -> ImageSet:
     else:
         wnid_of = _flat(root, folder, boxes)
         problems = unlisted(folder, wnid_of)
-    samples = [_sample(folder, name, wnid, label_of, boxes.for_image(name)) for name, wnid in wnid_of.items()]
+    samples = (_sample(folder, name, wnid, label_of, boxes.for_image(name)) for name, wnid in wnid_of.items())
     return ImageSet(str(root), samples, list(classes.values()), problems)
 
 
@@ -91,6 +93,7 @@ def _flat(root: Path, folder: Path, boxes: Boxes) -> dict[str, str]:
 def _devkit(root: Path) -> dict[int, str]:
     """WordNet ids by the number that the devkit gives to a class; synsets that have children are not classes."""
     file = root / DEVKIT / "meta.mat"
+    made_of(file)
     synsets = matlab_variable(file, "synsets")
     with parsing(file, "ILSVRC2012_ID, WNID and num_children of each synset"):
         return {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if int(s["num_children"]) == 0}
@@ -115,4 +118,4 @@ EXAMPLE = Example(
     },
     listed=False,  # of train
 )
-IMAGENET = Published(imagenet, SPLITS, SIGNS, EXAMPLE)
+IMAGENET = Published(imagenet, SPLITS, SIGNS, EXAMPLE, is_made_of_states=True)

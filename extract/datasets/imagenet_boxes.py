@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from extract.datasets.listed import parsing, text
+from extract.datasets.opening import made_of
 from extract.datasets.xml_objects import read_objects
 
 ImageBoxes = list[tuple[str, tuple[float, float, float, float]]]  # WordNet id and corners x0, y0, x1, y1 of each box
@@ -17,6 +18,7 @@ class Boxes:
 
     def __init__(self, root: Path, split: str):
         file = root / f"LOC_{split}_solution.csv"
+        made_of(file, *(root / name / split for name in ANNOTATIONS))
         self.solution: dict[str, ImageBoxes] = read_solution(file) if file.is_file() else {}
         self._folder = next((root / name / split for name in ANNOTATIONS if (root / name / split).is_dir()), None)
         self.for_image = cache(self._for_image)
@@ -26,7 +28,9 @@ class Boxes:
         if self.solution:
             return self.solution.get(Path(name).stem, [])
         for path in (name, Path(name).name) if self._folder else ():
-            if (file := self._folder / Path(path).with_suffix(".xml")).is_file():  # type: ignore[operator]
+            file = self._folder / Path(path).with_suffix(".xml")  # type: ignore[operator]
+            made_of(file)
+            if file.is_file():
                 return [(one.name, one.corners) for one in read_objects(file)]
         return []
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from extract.datasets.formats import missing_reader
 from extract.datasets.gathering import images_in
+from extract.datasets.opening import made_of
 from extract.datasets.reading import NOWHERE, content_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError
@@ -31,6 +32,8 @@ def listed(
     """
     file = inside(folder, name, outside)
     size, problem = patiently(partial(_size, file), str(file))
+    if problem:
+        made_of(file)
     problem = problem or missing_reader(name)
     problem = problem or next((box.problem for box in boxes if box.problem), None)
     sound = tuple(box for box in boxes if not box.problem)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from extract.datasets.opening import made_of
 from store import BeyondClsError
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ def content_of(file: Path) -> bytes | None:
     Raises:
         BeyondClsError: as `patiently`.
     """
+
+    made_of(file)
 
     def work() -> bytes | None:
         try:

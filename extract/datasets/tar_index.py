@@ -20,6 +20,7 @@ from extract.datasets.formats import (
     missing_reader,
 )
 from extract.datasets.gathering import CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter
+from extract.datasets.opening import made_of
 from extract.datasets.reading import patiently
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import Sample
@@ -59,6 +60,7 @@ def index_tar(tar: Path | RemoteFile, left_out: LeftOut) -> tuple[list[Sample], 
         BeyondClsError: a tar that cannot be read, which says nothing about its images.
     """
     if isinstance(tar, Path):
+        made_of(tar)
         groups, problem = patiently(lambda: _local_groups(tar), str(tar))
     else:
         groups, problem = tar.read_with(lambda stream: _groups(tar, stream))

@@ -15,6 +15,7 @@ from extract.datasets.form import Example, Plain
 from extract.datasets.formats import is_image
 from extract.datasets.gathering import BESIDE_TARS, BROKEN, LeftOut, walk
 from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.opening import made_of
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.tar_index import UNLABELLED, index_tar
@@ -29,7 +30,7 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     Where no image has a label, it is a set without labels.
 
     Each tar is indexed once, so that rows are fixed and every image can be read alone: a remote one is read from end to end
-    for that, and then image by image. No index is kept, as local tars are indexed at some 20,000 members a second. A pipe
+    for that, and then image by image. A pipe
     cannot be read twice: what its command writes is copied to a temporary file (in $TMPDIR), which is removed with the
     ImageSet.
 
@@ -62,7 +63,9 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
         samples = [replace(sample, problem=None) for sample in samples]
     names: Path | RemoteFile | None = classes
     if names is None and not pipes:
-        names = next((f for f in (tars[0].parent / CLASS_NAMES, tars[0].parent.parent / CLASS_NAMES) if f.exists()), None)
+        places = [folder / CLASS_NAMES for folder in (tars[0].parent, tars[0].parent.parent)]
+        made_of(*(place for place in places if isinstance(place, Path)))
+        names = next((place for place in places if place.exists()), None)
     class_names = read_class_names(names) if names else None
     return ImageSet(source, samples, class_names, problems, resources=pipes, left_out=left_out)
 
@@ -71,6 +74,8 @@ def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
     from webdataset.shardlists import expand_urls
 
     folder = RemoteFile(source) if "://" in source else Path(source)
+    if isinstance(folder, Path):
+        made_of(folder)
     if pipes is None and "::" not in source and folder.is_dir():
         folder_tars: Sequence[Path | RemoteFile] = sorted(folder.glob("*.tar"), key=str)
         if folder_tars:
@@ -85,6 +90,7 @@ def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
             remote = RemoteFile(url)
             matches = remote.glob() if glob.has_magic(url) and not url.startswith("http") else [remote]
         else:
+            _made_of_pattern(url)
             matches = [Path(match) for match in sorted(glob.glob(url))] if glob.has_magic(url) else [Path(url)]
         if not matches or not all(m.is_file() for m in matches):
             raise DataError(
@@ -92,6 +98,13 @@ def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
             )
         tars += matches
     return tars
+
+
+def _made_of_pattern(pattern: str) -> None:
+    """Say that the tars depend on what is in the folders that a pattern leads to."""
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)
+        made_of(*glob.glob(pattern or "."))
 
 
 def _copy_pipe(url: str, tar: Path) -> Path:
@@ -128,4 +141,4 @@ EXAMPLE = Example(
     {"": {"b": ("bee",), "a": ("ape",), "c": ("bee",)}},
     listed=False,
 )
-TARS = Plain(webdataset_tars, EXAMPLE)
+TARS = Plain(webdataset_tars, EXAMPLE, is_made_of_states=True)

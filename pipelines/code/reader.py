@@ -1,20 +1,25 @@
-"""The digest of the reader of a data set, whose form is recognised from its images.
+"""What an extraction depends on of a data set: digests of its images, and of the reader of their form.
+
+Images are looked at here alone, and read once (`extract.datasets.index`): DVC would go through a folder of a million files
+for each stage that depends on it.
 
     python -m pipelines.code.reader --dataset cifar10 --out code/data/cifar10.json
 
-Without the images this cannot run, and need not: it depends on the images and on the digests of readers, which an edit of
-other code leaves unchanged.
+Without the images this cannot run, and need not: the stage depends on the images and on the digests of readers, which an edit
+of other code leaves unchanged.
 """
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pipelines.code.closure import Project
 from store import BeyondClsError
+from store.bars import Bars
 from store.places.disk import write_file
 
 
@@ -26,7 +31,7 @@ def main(
         "code/readers"
     ),
 ) -> None:
-    """Write the digests of the readers of a data set, by form: {FORM: {FILE: DIGEST}}.
+    """Write digests of the readers of a data set, {FORM: {FILE: DIGEST}}, and of its images, by split.
 
     Raises:
         BeyondClsError: there are no such images, or they look like two data sets.
@@ -34,20 +39,44 @@ def main(
     from extract.datasets import form_of
     from pipelines.parameters.images import images_of, is_missing
     from pipelines.parameters.params import read_params
+    from pipelines.process.progress import progress_bar
     from store.user_code import file_of
 
-    splits = [images_of(read_params(params), dataset, split) for split in ("train", "test")]
-    data = str(splits[0]["data"])
+    splits = {split: images_of(read_params(params), dataset, split) for split in ("train", "test")}
+    data = str(splits["train"]["data"])
     if is_missing(data):
         raise BeyondClsError(
             f"there is no {data!r}, expected a data set, whose images show which reader it needs; "
             "run this on a machine that has them, and `dvc push`"
         )
-    forms = sorted({images.get("form") or form_of(data, images["split"]) for images in splits})
+    forms = sorted({images.get("form") or form_of(data, images["split"]) for images in splits.values()})
     digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
     if "function" in forms:  # with the code that it can import of this project
         digests["function"] |= Project(Path().resolve()).digests([file_of(data) or data.rpartition(":")[0]], {})
-    write_file(out, [(json.dumps(digests, indent=1) + "\n").encode()])
+    described = {split: _described(images, progress_bar) for split, images in splits.items()}
+    write_file(out, [(json.dumps({"readers": digests, "images": described}, indent=1) + "\n").encode()])
+
+
+def _described(asked: Mapping[str, Any], bars: Bars) -> dict[str, Any]:
+    """All of the images of a split that an extraction depends on; `problem` where they cannot be opened, which it will say."""
+    from extract.datasets import DataError, open_images
+
+    options = {**asked, "source": asked["data"], "bars": bars, "allow_left_out": True}
+    if asked.get("classes") is not None:
+        options["classes"] = Path(asked["classes"])
+    del options["data"]
+    try:
+        images = open_images(**options)
+        return {
+            "images": len(images),
+            "digest": images.digest,
+            "classes": images.classes and list(images.classes),
+            "problems": len(images.all_problems()),
+            "lost": images.left_out.n_lost,
+            "truths": {name: images.truth_columns(name).digest(images.truths[name].classes) for name in sorted(images.truths)},
+        }
+    except DataError:
+        return {"problem": "they cannot be opened"}
 
 
 if __name__ == "__main__":

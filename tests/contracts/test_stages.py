@@ -108,8 +108,9 @@ class TestEveryStage:
         ours = {name for name, run_by in of_the_code().items() if run_by in (module, PARTS.get(module))}
         assert ours, f"{module} has no unit in pipelines/code/units.py"
         (program,) = (dep for dep in deps if dep.split("/")[1] in ours)
-        others = [dep.partition("}/")[2] for dep in body["deps"] if dep.startswith(("${data}/", "${dense.data}/"))]
-        expected = ["code/data"] * (stage == "report") + [f"code/data/{name}.json" for name in others]
+        own = [dep.partition("}/")[2] for dep in body["deps"] if dep.startswith("${data}/")]  # those that draw new images
+        own += ["${item.dataset}"] * ("${item.dataset}" in str(body["cmd"]) and "extract" in stage and "composed" not in stage)
+        expected = ["code/data"] * (stage == "report") + [f"code/data/{name}.json" for name in own]
         reads_composed = stage == "report" or any(dep.startswith("composed/") for dep in body["deps"])
         assert deps == [program, *expected, *["code/readers/csv.json"] * reads_composed]
         assert all(name in " ".join(commands(stage)) for dep in deps for name in re.findall(r"\$\{[^}]*\}", dep))

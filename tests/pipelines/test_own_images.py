@@ -144,7 +144,7 @@ def test_its_code_and_what_that_imports_has_digests(project: Path) -> None:
 
     def digests() -> dict[str, str]:
         write_reader("shades", project / "shades.json", project / "params.yaml", project / "readers")
-        return json.loads((project / "shades.json").read_text())["function"]
+        return json.loads((project / "shades.json").read_text())["readers"]["function"]
 
     (project / "data/shades/own.py").write_text("from heads.shading import STEP\n" + CODE)
     before = digests()

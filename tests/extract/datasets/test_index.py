@@ -1,8 +1,8 @@
-"""Digests of images are remembered by file, size and time; whatever changes, they are those of the bytes."""
+"""Lists of images and their digests are kept by size and time of files; whatever changes, they are those of the files."""
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,21 @@ import pytest
 import xxhash
 from PIL import Image
 
-from extract.datasets import ImageSet, Sample, open_images
-from extract.datasets.digests import FOLDER, digests_of, memory_of
+from beyondcls.testing.datasets import Split, picture, splits, write_example
+from extract.datasets import DATASETS, DataError, ImageSet, Sample, open_images
+from extract.datasets.index import FOLDER, index_of
 from store import BeyondClsError
+from tests.extract.datasets.test_imagenet import VAL, annotation, devkit, flat_val, mapping
+from tests.extract.pictures import write_text
 
+INDEXED = [name for name in DATASETS if DATASETS[name].is_made_of_states]
 OLD = 1_700_000_000_000_000_000  # ns
+
+
+def aged(folder: Path) -> None:
+    """Let nothing have changed for long."""
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, ns=(OLD, OLD), follow_symlinks=False)
 
 
 @pytest.fixture
@@ -25,8 +35,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder = tmp_path / "images" / "ab"[row % 2]
         folder.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4), (row, 0, 0)).save(folder / f"{row}.png")
-    for file in (tmp_path / "images").rglob("*"):
-        os.utime(file, ns=(OLD, OLD))
+    aged(tmp_path / "images")
     return tmp_path / "images"
 
 
@@ -105,17 +114,16 @@ def test_a_change_without_a_trace_shows_when_it_is_decoded(images: Path, read: l
 def test_parts_of_a_set_are_remembered_together(images: Path, read: list[str]) -> None:
     opened = open_images(str(images))
     half = len(opened) // 2
-    for part in (opened.samples[:half:2], opened.samples[half:], opened.samples):
-        digests_of(part, opened.source)
-    read.clear()
-    digests_of(opened.samples, opened.source)
-    assert read == []
+    for part in (range(0, half, 2), range(half, len(opened)), range(len(opened))):
+        assert len(open_images(str(images)).part(part).image_digests) == len(part)
+    assert len(read) == len(opened)
+    assert check(images, read) == []
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text", "folder", "numbers"])
 def test_a_damaged_memory_is_none(images: Path, read: list[str], damage: str) -> None:
     check(images, read)
-    path = memory_of(str(images))
+    path = index_of(str(images), "folder", None, None)
     assert path is not None
     content = path.read_bytes()
     path.unlink()
@@ -133,3 +141,120 @@ def test_none_is_wanted(images: Path, read: list[str], monkeypatch: pytest.Monke
     for _ in range(2):
         assert check(images, read)
     assert not (images.parent / "index").exists()
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of forms of which images were listed."""
+    names: list[str] = []
+    for form in {type(DATASETS[name]) for name in INDEXED}:
+        real = form.images
+        monkeypatch.setattr(form, "images", lambda self, name, *a, real=real: (names.append(name), real(self, name, *a))[1])
+    return names
+
+
+def described(case: Split, source: str) -> object:
+    """All that a set holds, or what is wrong."""
+    try:
+        images = open_images(source, case.form, split=case.split, allow_left_out=True)
+        about = images.classes, images.problems, str(images.left_out), images.multilabel, images.source
+        return list(images.samples), images.digest, images.class_counts, *about
+    except DataError as error:
+        return str(error)
+
+
+def changes(folder: Path) -> Iterator[Callable[[], object]]:
+    """Whatever can happen to the files of a data set."""
+    for number, path in enumerate(sorted(folder.rglob("*"))):
+        yield lambda path=path: shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield lambda path=path: path.rename(path.with_name(f"new-{path.name}"))
+        if path.is_symlink():  # which leads out of the folder
+            yield lambda path=path: path.resolve().write_bytes(picture(98))
+        elif path.is_dir():
+            yield lambda path=path: (path / "new.jpeg").write_bytes(picture(99))
+            yield lambda path=path: (path / "new").symlink_to("nowhere")
+        else:
+            yield lambda path=path: path.write_bytes(b"")
+            yield lambda path=path, number=number: path.write_bytes(picture(100 + number))
+            yield lambda path=path: path.write_bytes(path.read_bytes()[::-1])
+            yield lambda path=path: path.write_bytes(path.read_bytes() + b"n99999999 one more\n")
+
+
+def kaggle(root: Path) -> None:
+    mapping(flat_val(root))
+    for name, wnid in VAL.items():
+        write_text(root / "Annotations/CLS-LOC/val" / f"{name}.xml", annotation((wnid, 1, 2, 3, 4)))
+
+
+LAYOUTS: dict[str, Callable[[Path], object]] = {"devkit": lambda root: devkit(flat_val(root)), "annotations": kaggle}
+CASES = [(case, None) for form in INDEXED for case in splits(form)] + [(Split("imagenet", "val"), name) for name in LAYOUTS]
+
+
+@pytest.mark.parametrize(("case", "layout"), CASES, ids=str)
+def test_a_list_is_used_again_until_something_changes(
+    case: Split, layout: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: list[str]
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "index"))
+    folder = tmp_path / "data"
+    source = str(folder)
+    if layout is None:
+        source = write_example(folder, case.form)
+    else:
+        LAYOUTS[layout](folder)
+    (folder / "notes.unknown").write_bytes(b"no image yet")
+    (folder / "link.jpeg").symlink_to(tmp_path / "target.jpeg")
+    aged(folder)
+    shutil.copytree(folder, tmp_path / "original", symlinks=True)
+    first = described(case, source)
+    assert (described(case, source), len(listed)) == (first, 1), "it was listed again"
+    n_changes = len(list(changes(folder)))
+    for number in range(n_changes):
+        shutil.rmtree(folder)
+        (tmp_path / "target.jpeg").unlink(missing_ok=True)
+        shutil.copytree(tmp_path / "original", folder, symlinks=True)
+        aged(folder)
+        assert described(case, source) == first
+        list(changes(folder))[number]()
+        with_index = described(case, source)
+        monkeypatch.setenv(FOLDER, "")
+        assert with_index == described(case, source), number
+        monkeypatch.setenv(FOLDER, str(tmp_path / "index"))
+    assert n_changes > 15
+
+
+def test_names_of_classes_that_are_given(images: Path, listed: list[str]) -> None:
+    names = images.parent / "names.txt"
+    for content in ("a\nb\n", "a\nb\nc\n"):
+        names.write_text(content)
+        for _ in range(2):
+            os.utime(names, ns=(OLD + len(content), OLD))
+            opened = open_images(str(images), classes=names)
+            assert (opened.classes, len(opened.digest)) == (content.split(), 32)
+    assert len(listed) == 2
+
+
+def test_files_of_a_large_set_are_looked_at_when_they_are_decoded(
+    images: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extract.datasets.index.MOST_LOOKED_AT", 0)
+    check(images, read)
+    file = min(images.rglob("*.png"))
+    Image.new("RGB", (9, 9)).save(file)
+    os.utime(file, ns=(OLD + 5, OLD + 5))
+    opened = open_images(str(images))
+    assert not opened.index.is_current(every_file=True)
+    with pytest.raises(BeyondClsError, match="changed"):
+        opened.image(0)
+    assert len(check(images, read)) == 1, "of the others nothing is read again"
+
+
+def test_a_list_of_another_version_is_made_again(
+    images: Path, read: list[str], monkeypatch: pytest.MonkeyPatch, listed: list[str]
+) -> None:
+    check(images, read)
+    listed.clear()
+    monkeypatch.setattr("extract.datasets.index._reader", lambda: "another")
+    assert check(images, read) == [], "digests do not depend on it"
+    assert len(listed) == 1
+    check(images, read)
+    assert len(listed) == 1

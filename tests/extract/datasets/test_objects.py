@@ -237,7 +237,7 @@ def test_a_dataset_is_asked_for_one_item_at_a_time() -> None:
 
     images = open_images(Pictures(item))
     with ThreadPoolExecutor(4) as threads:
-        assert len(list(threads.map(lambda sample: sample.read(), images.samples * 5))) == 5 * N
+        assert len(list(threads.map(lambda sample: sample.read(), [*images.samples] * 5))) == 5 * N
 
 
 class TestIds:

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import yaml
+from PIL import Image
 
+from beyondcls.testing.datasets import picture, write_example
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DATASETS, DataError
 from extract.encoders import ENCODERS
@@ -219,15 +221,16 @@ def test_a_mistake_is_a_line(tmp_path):
 
 class TestReader:
     @pytest.fixture
-    def write(self, tmp_path) -> Callable[[str, Path], None]:
+    def write(self, tmp_path) -> Callable[[str, Path], dict[str, Any]]:
         (tmp_path / "readers").mkdir()
         for form in DATASETS:
             (tmp_path / "readers" / f"{form}.json").write_text(json.dumps({f"{form}.py": "0"}))
         file = tmp_path / "params.yaml"
 
-        def write(dataset: str, out: Path) -> None:
+        def write(dataset: str, out: Path) -> dict[str, Any]:
             file.write_text(f"data: {tmp_path}\ndatasets: {{{dataset}: {self.SAYS.get(dataset, '')}}}\n")
             write_reader(dataset, out, file, tmp_path / "readers")
+            return json.loads(out.read_text())
 
         return write
 
@@ -235,22 +238,41 @@ class TestReader:
 
     def test_splits_and_forms_that_are_called_otherwise(self, tmp_path, write):
         (tmp_path / "called").mkdir()
-        write("called", tmp_path / "called.json")
-        assert list(json.loads((tmp_path / "called.json").read_text())) == ["folder"]
+        assert list(write("called", tmp_path / "called.json")["readers"]) == ["folder"]
 
     def test_the_form_is_seen(self, tmp_path, write):
         for split in ("train", "test"):
             (tmp_path / "data" / split).mkdir(parents=True)
         (tmp_path / "data/train/0.tar").touch()
         (tmp_path / "data/test/0.tar").touch()
-        write("data", tmp_path / "of/data.json")
-        assert json.loads((tmp_path / "of/data.json").read_text()) == {"tars": {"tars.py": "0"}}
+        assert write("data", tmp_path / "of/data.json")["readers"] == {"tars": {"tars.py": "0"}}
         (tmp_path / "data/test/0.tar").unlink()
-        write("data", tmp_path / "of/data.json")
-        assert list(json.loads((tmp_path / "of/data.json").read_text())) == ["folder", "tars"]
+        assert list(write("data", tmp_path / "of/data.json")["readers"]) == ["folder", "tars"]
         (tmp_path / "published/cifar-10-batches-bin").mkdir(parents=True)
-        write("published", tmp_path / "of/data.json")
-        assert list(json.loads((tmp_path / "of/data.json").read_text())) == ["cifar10"]
+        assert list(write("published", tmp_path / "of/data.json")["readers"]) == ["cifar10"]
+
+    def test_whatever_an_extraction_depends_on(self, tmp_path, write):
+        """Of each split: its images, its label maps, the names of classes; nothing else that lies in the folder."""
+        source, out = Path(write_example(tmp_path / "data", "label-maps")), tmp_path / "of/data.json"
+        before = write("data", out)["images"]
+        assert before["test"]["truths"].keys() == {"instances", "segmentation"}
+        (source / "notes.txt").write_text("new")
+        assert write("data", out)["images"] == before
+        colours, label_map, objects = source / "label-colours.txt", source / "labels/test/c.png", source / "instances/test.json"
+        changes: list[Callable[[], object]] = [
+            lambda: (source / "images/test/c.jpg").write_bytes(picture(7, "jpeg")),
+            lambda: Image.new("RGB", Image.open(label_map).size, (70, 70, 70)).save(label_map),
+            lambda: colours.write_text(colours.read_text().replace("brick", "long")),
+            lambda: objects.write_text(objects.read_text().replace("cart", "car")),
+            lambda: label_map.unlink(),
+        ]
+        seen = [before]
+        for change in changes:
+            change()
+            now = write("data", out)["images"]
+            assert all(now["test"] != earlier["test"] for earlier in seen), len(seen)
+            seen.append(now)
+        assert seen[2]["train"] == before["train"]
 
     def test_without_images(self, tmp_path, write):
         with pytest.raises(BeyondClsError, match=r"there is no '.*none', expected a data set.* run this on a machine that has"):

@@ -1,0 +1,261 @@
+"""What is known of the images of a source, kept between runs: or a run would begin by listing and reading a million files.
+
+The list itself is used again where nothing has changed of all that it was made of: folders, lists, tars. Digests of images are
+used again where their files have the size, time of change and inode that they had. An image that differs nonetheless is
+noticed when it is decoded.
+"""
+
+import json
+import os
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import PIL
+import xxhash
+from jaxtyping import Bool, Int64, UInt8, UInt64
+
+from extract.datasets.opening import GONE, State, state_of
+from extract.datasets.samples import Samples, Strings
+from store import StoreError
+from store.bars import Bars, no_bars
+from store.places.disk import replacing
+
+FOLDER = "BEYONDCLS_INDEX"  # of indexes: an environment variable; empty for none
+READERS = 8  # files that are read at once: one after the other, a disk or a network would mostly be waited for
+AT_ONCE = 64  # files that one of them takes
+MANY = 10_000  # images, of which it takes long enough to show a bar
+# A file that was changed so shortly before it was read may be changed again within one tick of its file system's clock.
+SETTLED_NS = 2_000_000_000
+# Files whose size and time are looked at before a run begins: more would take seconds here, and minutes over a network.
+MOST_LOOKED_AT = 100_000
+
+T = TypeVar("T")
+
+
+class Index:
+    """The images of a source, and digests of their bytes.
+
+    Args:
+        samples: all of them.
+        path: the file that keeps it; None: nothing is kept.
+
+    Attributes:
+        digest: XXH3-128 of the bytes of each image, where `known`.
+        bars: shows that many images are read.
+        states: of the files when their images were read, GONE before.
+        attributes: what else is known of the set, in terms of JSON.
+        sources: states of all that the list of images was made of; None where that is not known.
+    """
+
+    digest: UInt8[np.ndarray, "N 16"]
+    known: Bool[np.ndarray, "N"]
+    states: Int64[np.ndarray, "F 3"]
+
+    def __init__(self, samples: Samples, path: Path | None = None):
+        self.samples, self.path, self._lock = samples, path, threading.Lock()
+        self.digest, self.known = np.zeros((len(samples), 16), np.uint8), np.zeros(len(samples), bool)
+        for row, sample in samples.others.items():
+            if sample.digest is not None:
+                self.digest[row], self.known[row] = np.frombuffer(sample.digest, np.uint8), True
+        self.states = np.full((len(samples.files), 3), GONE, np.int64)
+        self.bars: Bars = no_bars
+        self.attributes: dict[str, Any] = {}
+        self.sources: Mapping[str, State] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None, "bars": no_bars}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    @classmethod
+    def read(cls, path: Path) -> "Index | None":
+        """The index in a file; None where there is none, or it is damaged."""
+        damage = OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile
+        with suppress(*damage), np.load(path, allow_pickle=False) as held:
+            about = json.loads(held["about"].tobytes())
+            texts = (Strings(held[f"{name}_text"], held[f"{name}_ends"]) for name in ("ids", "files", "sources"))
+            ids, files, sources = texts
+            columns = {name: held[f"samples_{name}"] for name in Samples.columns_of()}
+            index = cls(Samples(ids, files, columns, {int(row): text for row, text in about["problems"].items()}), path)
+            index.digest, index.known, index.states = held["digest"], held["known"], held["states"]
+            index.attributes = about["attributes"]
+            if about["reader"] == _reader():
+                index.sources = dict(zip(sources, map(tuple, held["source_states"].tolist()), strict=True))
+            if index._is_whole():
+                return index
+        return None
+
+    def _is_whole(self) -> bool:
+        """Whether columns fit one another."""
+        samples, n = self.samples, len(self.samples)
+        ends = [(samples.label_ends, len(samples.labels)), (samples.box_ends, len(samples.box_labels))]
+        ends += [(strings.ends, len(strings.text)) for strings in (samples.ids, samples.files)]
+        rows = (
+            samples.file,
+            samples.offset,
+            samples.size,
+            samples.has_labels,
+            samples.label_ends,
+            samples.box_ends,
+            self.known,
+        )
+        return bool(
+            all(column.shape == (n,) for column in rows)
+            and all((np.diff(e, prepend=0) >= 0).all() and e[-1:].tolist() in ([], [length]) for e, length in ends)
+            and self.digest.shape == (n, 16)
+            and self.states.shape == (len(samples.files), 3)
+            and samples.boxes.shape == (len(samples.box_labels), 4)
+            and ((samples.file >= 0) & (samples.file < len(samples.files))).all()
+        )
+
+    def write(self) -> None:
+        """Keep it, without digests of files that may have changed since they were read."""
+        if self.path is None:
+            return
+        samples = self.samples
+        known = self.known & samples.are_in_files & (self.states[samples.file, 0] >= 0)
+        sources = Strings.of(self.sources or ())
+        about = {
+            "problems": samples.problems,
+            "attributes": self.attributes,
+            "reader": None if self.sources is None or samples.others else _reader(),
+        }
+        strings = {"ids": samples.ids, "files": samples.files, "sources": sources}
+        columns = {f"samples_{name}": values for name, values in samples.columns.items()} | {
+            "digest": self.digest,
+            "known": known,
+            "states": self.states,
+        }
+        columns |= {f"{name}_text": of.text for name, of in strings.items()}
+        columns |= {f"{name}_ends": of.ends for name, of in strings.items()}
+        columns["source_states"] = np.array([*(self.sources or {}).values()], np.int64).reshape(-1, 3)
+        columns["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        # A full disk, or somebody else's folder: images are listed and read again next time.
+        with suppress(OSError, StoreError), replacing(self.path) as partial, partial.open("wb") as file:
+            np.savez(file, **columns)
+
+    def is_current(self, every_file: bool = False) -> bool:
+        """Whether nothing has changed of what the list of images was made of; nor a file, if each is looked at.
+
+        Args:
+            every_file: look at the files of more than `MOST_LOOKED_AT`, too.
+        """
+        if self.sources is None or any(state_of(path) != state for path, state in self.sources.items()):
+            return False
+        if len(self.states) > MOST_LOOKED_AT and not every_file:
+            return True
+        files = np.unique(self.samples.file[self.samples.are_in_files])
+        then = self.states[files]
+        return bool((then >= 0).all() and (_states([self.samples.files[file] for file in files.tolist()]) == then).all())
+
+    def take_over(self, other: "Index") -> None:
+        """Digests that another index has of the same bytes of files that have not changed since."""
+        theirs = _places(other.samples)
+        order = np.argsort(theirs)
+        ours = _places(self.samples)
+        at = order[np.searchsorted(theirs, ours, sorter=order).clip(max=len(theirs) - 1)] if len(theirs) else np.zeros(0, int)
+        found = np.flatnonzero(theirs[at] == ours) if len(theirs) else at
+        found = found[other.known[at[found]] & self.samples.are_in_files[found] & ~self.known[found]]
+        files = np.unique(self.samples.file[found])
+        now = np.full_like(self.states, GONE)
+        now[files] = _states([self.samples.files[file] for file in files.tolist()])
+        then = other.states[other.samples.file[at[found]]]
+        same = found[(now[self.samples.file[found]] == then).all(1) & (then[:, 0] >= 0)]
+        self.digest[same], self.known[same] = other.digest[at[same]], True
+        self.states[self.samples.file[same]] = now[self.samples.file[same]]
+
+    def digests(self, rows: Sequence[int] | None = None) -> UInt8[np.ndarray, "M 16"]:
+        """Digests of some images, or all; those that are not known are read.
+
+        Raises:
+            BeyondClsError: an image cannot be read.
+        """
+        chosen = np.arange(len(self.samples)) if rows is None else np.asarray(rows, np.int64)
+        with self._lock:
+            unread = np.unique(chosen[~self.known[chosen]])
+            if unread.size:
+                self._read(unread)
+        return self.digest[chosen]
+
+    def forget(self, row: int) -> None:
+        """One image is not what it was; nor need the list of all be."""
+        with self._lock:
+            self.known[row], self.sources = False, None
+            self.write()
+
+    def _read(self, rows: Int64[np.ndarray, "M"]) -> None:
+        files = np.unique(self.samples.file[rows[self.samples.are_in_files[rows]]])
+        names = [self.samples.files[file] for file in files.tolist()] if self.path is not None else []
+        before = _states(names)
+
+        def read(some: Sequence[int]) -> bytes:
+            return b"".join(xxhash.xxh3_128_digest(self.samples[row].read()) for row in some)
+
+        digests = bytearray()
+        with (self.bars if len(rows) >= MANY else no_bars)("digests", len(rows), "images") as progress:
+            for part in _in_parallel(read, rows.tolist()):
+                digests += part
+                progress(len(part) // 16)
+        self.digest[rows] = np.frombuffer(digests, np.uint8).reshape(-1, 16)
+        self.known[rows] = True
+        self.attributes.pop("digests", None)
+        if names:
+            settled = (before == _states(names)).all(1) & (before[:, 0] >= 0) & (before[:, 1] < time.time_ns() - SETTLED_NS)
+            self.states[files] = np.where(settled[:, None], before, GONE)
+            self.write()
+
+
+def index_of(source: str, form: str | None, split: str | None, classes: Path | None) -> Path | None:
+    """The file of the index of the images that are opened so; None where none is to be kept."""
+    named = os.environ.get(FOLDER)
+    if named == "":
+        return None
+    cached = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "beyondcls/index"
+    is_absolute = os.path.isabs(source) and (classes is None or classes.is_absolute())
+    described = "\0".join(["" if is_absolute else os.getcwd(), source, *map(str, (form, split, classes))])
+    return cached / f"{xxhash.xxh3_128_hexdigest(os.fsencode(described))}.npz"
+
+
+def _states(files: Sequence[str]) -> Int64[np.ndarray, "F 3"]:
+    parts = _in_parallel(lambda some: np.array([state_of(file) for file in some], np.int64), files)
+    return np.concatenate([np.zeros((0, 3), np.int64), *parts])
+
+
+def _in_parallel(work: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> Iterator[T]:
+    """Results of `work` on some items at a time, in order."""
+    with ThreadPoolExecutor(READERS, "beyondcls-index") as readers:
+        yield from readers.map(work, [items[i : i + AT_ONCE] for i in range(0, len(items), AT_ONCE)])
+
+
+def settled(sources: Mapping[str, State]) -> Mapping[str, State] | None:
+    """States of what a list was made of, if they are what they were, and have been for long enough."""
+    last = max((state[1] for state in sources.values()), default=0)
+    is_settled = last < time.time_ns() - SETTLED_NS and all(state_of(path) == state for path, state in sources.items())
+    return sources if is_settled else None
+
+
+def _places(samples: Samples) -> UInt64[np.ndarray, "N"]:
+    """A digest of file, offset and size of each image."""
+    files = [xxhash.xxh3_64_intdigest(file.encode("utf-8", "surrogateescape")) for file in samples.files]
+    places = np.array(files, np.uint64)[samples.file] if files else np.zeros(0, np.uint64)
+    for column, factor in ((samples.offset, 0x9E3779B97F4A7C15), (samples.size, 0xC2B2AE3D27D4EB4F)):
+        places = (places ^ column.astype(np.uint64)) * np.uint64(factor)
+    return places
+
+
+@cache
+def _reader() -> str:
+    """What decides what a list of images holds, beside files: the code of this package, and the formats that Pillow reads."""
+    code = xxhash.xxh3_128()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        code.update(file.read_bytes())
+    return f"{code.hexdigest()} {PIL.__version__}"
