@@ -15,7 +15,7 @@ from extract.encoders import Encoder
 from extract.layouts import layouts_of
 from extract.requests import Request
 from extract.run import create
-from extract.settings import Settings
+from extract.writing import Settings
 from store import FeatureStore, Loader
 from store.format.array import ArrayReader
 from store.format.layout import ArrayLayout

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from extract.copies import Buffers, Copies
 from extract.datasets import ImageSet
-from extract.decoding import Unit
 from extract.layouts import arrays_by_name
+from extract.loop import Passes, Unit, Units
 from extract.requests import Request
 from extract.run import extract
-from extract.settings import Settings
 from extract.stages import COPYING_BACK, ENCODING, Course
-from extract.units import Units
 from tests.extract.late import LateEvent, LateStreams
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -130,7 +128,7 @@ def test_the_same_bytes(dtype: str, forty: ImageSet, tmp_path: Path, monkeypatch
     options: Any = {"batch_size": 7, "shard_rows": 32, "views": 2, "dtype": dtype}
     extract(tiny_encoder(), forty, tmp_path / "once", **options)
     streams, encoder = LateStreams(), tiny_encoder()
-    monkeypatch.setattr("extract.units.streams_of", lambda device: streams)
+    monkeypatch.setattr("extract.loop.streams_of", lambda device: streams)
     extract(encoder, forty, tmp_path / "behind", **options)
     features = arrays_by_name(encoder(torch.zeros(1, 3, 32, 32), [1], encoder.statistics, maps=[1]), 0)
     n_arrays = sum(2 + (dtype in ("int8", "int4")) for _ in features)  # with whether they fit, and scales
@@ -193,10 +191,10 @@ def test_a_unit_is_handed_on_while_the_next_is_computed(forty: ImageSet, monkeyp
         (LateStreams(), 2): ["encoded", "encoded", 0],
     }
     for (streams, fails_at), order in expected.items():
-        monkeypatch.setattr("extract.units.streams_of", lambda device, streams=streams: streams)
+        monkeypatch.setattr("extract.loop.streams_of", lambda device, streams=streams: streams)
         done.clear()
         with ThreadPoolExecutor(1) as decoders, pytest.raises(ValueError, match="no more") if fails_at else nullcontext():
-            for unit, arrays, _ in Units(request, layouts, Settings(batch_size=32), decoders).compute(units):
+            for unit, arrays, _ in Units(Passes(request, 32, decoders), layouts).compute(units):
                 done.append(unit.number)
                 assert arrays["patch/block1/view0"].any(axis=(1, 2)).all()
         assert done == order

@@ -10,8 +10,8 @@ import torch
 from timm.layers import DropPath
 
 from extract.datasets import ImageSet
-from extract.drop_path import BRANCHES, draw_factors
 from extract.encoders import Encoder, load_encoder
+from extract.forward import BRANCHES, draw_factors
 from extract.requests import Request
 from store import BeyondClsError, FeatureStore, StoreError
 from tests.extract.extracting import extract

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from extract.linear import FastLinear
+from extract.forward import FastLinear
 from store import onednn
 from tests.extract.tiny import tiny_encoder
 

@@ -8,8 +8,7 @@ from timm.data import create_transform
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import functional as F
 
-from extract.normalisation import Normalisation
-from extract.views import Views
+from extract.views import Normalisation, Views
 from tests.extract.test_views import CONFIG
 from tests.extract.tiny import tiny_encoder
 

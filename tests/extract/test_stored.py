@@ -7,8 +7,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extract.datasets import ImageSet
+from extract.loop import as_array, check, stored_parts
 from extract.requests import Request
-from extract.stored import as_array, check, stored_parts
 from store import BeyondClsError
 from store.codecs import CODECS, SCALE
 from tests.extract.tiny import tiny_encoder

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from extract.copies import CudaStreams, streams_of
+from extract.copies import Streams, streams_of
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_copies_in(log: list[str]) -> None:
     pixels = torch.arange(6, dtype=torch.uint8)
-    placed, _ = CudaStreams(torch.device("cpu")).copy_in(pixels)
+    placed, _ = Streams(torch.device("cpu")).copy_in(pixels)
     assert torch.equal(placed, pixels)
     copying = ["on in:", "copied without a wait", "off in", "end of in"]
     assert log == [*copying, "computing waits for end of in", "memory is used by computing"]
 
 
 def test_copies_out(log: list[str]) -> None:
-    streams, buffer = CudaStreams(torch.device("cpu")), torch.zeros(3)
+    streams, buffer = Streams(torch.device("cpu")), torch.zeros(3)
     began, computed = streams.mark(), streams.mark()
     with streams.behind(computed):
         streams.copy_out(torch.ones(3), buffer)
@@ -85,7 +85,7 @@ def test_a_cpu_has_none() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_copies_there_and_back() -> None:
-    streams = CudaStreams(torch.device("cuda"))
+    streams = Streams(torch.device("cuda"))
     pixels, buffer = streams.allocate((64, 3, 32), torch.uint8), streams.allocate((64, 3, 32), torch.uint8)
     assert pixels.is_pinned()
     for value in range(5):
