@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from extract.datasets import DataError, ImageSet
-from extract.decoding import decoders
 from extract.encoders import Encoder
 from extract.layouts import layouts_of
+from extract.loop import decoders
 from extract.requests import Request
 from extract.run import create
 from extract.writing import Settings

@@ -169,7 +169,7 @@ class Request:
 
     @property
     def keys(self) -> list[str]:
-        """Keys of feature sets that hold it: its own, and an older set's, whose maps are of the last block and do not say so."""
+        """Keys of sets that hold it: its own, and an older set's, whose maps do not say that they are of the last block."""
         end = f"/block{self._last_block}"
         rows = tuple(name.removesuffix(end) for name in self.spec.maps if name.endswith(end))
         older = [replace(self.spec, maps=rows).key] if rows and len(rows) == len(self.spec.maps) else []
