@@ -13,6 +13,8 @@ from extract.stages import COPYING_BACK, ENCODING, Course
 from store.loading.memory import is_out_of_memory
 
 Key = TypeVar("Key")
+Convert = Callable[[], Iterable[tuple[Key, Tensor]]]
+Keep = Callable[[Key, Tensor], None]
 
 
 class Event(Protocol):
@@ -130,12 +132,7 @@ class Copies:
         """Whether `run` returns before all is kept."""
         return self._streams is not None
 
-    def run(
-        self,
-        convert: Callable[[], Iterable[tuple[Key, Tensor]]],
-        keep: Callable[[Key, Tensor], None],
-        began: Event | None = None,
-    ) -> None:
+    def run(self, convert: Convert[Key], keep: Keep[Key], began: Event | None = None) -> None:
         """Begin to convert features that were just computed, and to keep the results, once those before are kept.
 
         Args:
@@ -169,12 +166,7 @@ class Copies:
                 running.result()
 
     def _run_behind(
-        self,
-        streams: Streams,
-        began: Event | None,
-        computed: Event,
-        convert: Callable[[], Iterable[tuple[Key, Tensor]]],
-        keep: Callable[[Key, Tensor], None],
+        self, streams: Streams, began: Event | None, computed: Event, convert: Convert[Key], keep: Keep[Key]
     ) -> None:
         with self._of_thread.doing(ENCODING):
             computed.synchronize()
@@ -194,9 +186,7 @@ class Copies:
                 keep(key, buffer[:n])
                 self._buffers.give_back(buffer)
 
-    def _copied(
-        self, streams: Streams, computed: Event, convert: Callable[[], Iterable[tuple[Key, Tensor]]]
-    ) -> list[tuple[Key, Tensor, int]]:
+    def _copied(self, streams: Streams, computed: Event, convert: Convert[Key]) -> list[tuple[Key, Tensor, int]]:
         """What is to be kept, by key, in buffers of main memory, and how many rows of each."""
         copies = []
         with streams.behind(computed):

@@ -1,7 +1,5 @@
 """Which arrays the features of an encoder become."""
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from extract.annotations import annotation_layouts
@@ -32,14 +30,8 @@ def arrays_by_name(encoded: Encoded, view: int, numbered: bool = True) -> dict[s
         numbered: whether names of attention maps say their block; in older sets, which have only the last block's, they don't.
     """
     arrays: dict[str, Tensor] = {}
-    by_block: dict[str, Mapping[int, Tensor]] = {
-        "patch": encoded.patch,
-        "cls": encoded.cls,
-        "registers": encoded.registers,
-        "average": encoded.average,
-    }
-    for kind, tokens in by_block.items():
-        arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in tokens.items()}
+    for kind in ("patch", "cls", "registers", "average"):
+        arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in getattr(encoded, kind).items()}
     if encoded.pooled is not None:
         arrays[str(ArrayName("pooled", view=view))] = encoded.pooled
     arrays |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}

@@ -116,32 +116,29 @@ class Batch:
         return pixels[: len(chosen)]
 
 
+@dataclass
 class Passes:
     """Takes images of a request through its encoder: decoded on threads, then encoded in batches that fit into memory.
 
-    Args:
+    Attributes:
         size: images per forward pass. Where memory runs out, batches are halved from there on.
         threads: that decode, one batch ahead.
         warn: called with what a user should know.
         course: what the thread does that takes the batches.
-
-    Attributes:
         began: when the device began with the last batch.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        size: int,
-        threads: ThreadPoolExecutor,
-        warn: Callable[[str], None] = lambda _: None,
-        course: Course | None = None,
-    ):
-        self.request, self.size, self.warn, self.course = request, size, warn, course or Course()
-        self.streams = streams_of(request.encoder.device)
-        self.began: Event | None = None
+    request: Request
+    size: int
+    threads: ThreadPoolExecutor
+    warn: Callable[[str], None] = lambda _: None
+    course: Course = field(default_factory=Course)
+    began: Event | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.streams = streams_of(self.request.encoder.device)
+        self._buffers = Buffers(self.streams)
         self._copied: Event | None = None  # the end of the last copy to the device
-        self._threads, self._buffers = threads, Buffers(self.streams)
 
     def batches(self, units: Iterable[Unit]) -> Iterator[Batch]:
         """Batches of units, decoded one ahead; `encode` is to be called with each of their encoded views."""
@@ -163,7 +160,7 @@ class Passes:
         decoding = []
         for i, row in enumerate(rows):
             targets = {view: of_batch[i] for view, of_batch in pixels.items()}
-            decoding.append(self._threads.submit(self.decode, row, unit.views, targets))
+            decoding.append(self.threads.submit(self.decode, row, unit.views, targets))
         return Batch(unit, first, (), pixels), decoding
 
     def _finish(self, batch: Batch, decoding: Sequence[Future[Decoded]]) -> Batch:
@@ -376,12 +373,7 @@ class Units:
         return has_begun
 
     def _keep(
-        self,
-        features: Mapping[str, Tensor],
-        rows: Sequence[int],
-        arrays: Arrays,
-        part: tuple[str, str | None],
-        values: Tensor,
+        self, features: Mapping[str, Tensor], rows: Sequence[int], arrays: Arrays, part: tuple[str, str | None], values: Tensor
     ) -> None:
         name, end = part
         if end is None:

@@ -79,14 +79,11 @@ class Request:
         """The request that these options make of an encoder.
 
         Args:
-            encoder: frozen, on the device where it is to run.
-            images: in fixed order; row i of the store is image i.
+            encoder, images, dtype, shard_rows: as attributes; a dtype is a name in `store.codecs.CODECS`.
             blocks: whose tokens to keep; negative ones count from the end. By default the encoder's own choice.
             statistics: attention statistics, of every block; all that the encoder can have by default.
             maps: keep attention maps of these blocks, if the encoder has attention.
             views: of each image: the evaluation crop, and random crops beside it.
-            dtype: codec of tokens, a name in `store.codecs.CODECS`.
-            shard_rows: images per shard file, a multiple of 32; chosen by default to suit the set (4 to 512 MB).
             vectors: "all" keeps [cls] and the average patch token of every block, beside the tokens of `blocks`; "kept" only
                 [cls] of these; "only" [cls] and the average patch token of `blocks`, without their patch tokens and registers.
                 Each keeps what an encoder's own pooling gives, if it has one.

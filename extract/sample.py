@@ -219,41 +219,29 @@ def _difference(
     name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
 ) -> Difference:
     """The largest difference of some images between two forms of one array."""
-    stored, recomputed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
-    apart = np.where(np.isnan(stored) & np.isnan(recomputed), 0, np.abs(stored - recomputed))
-    if theirs.dtype.kind != "f":
-        ratios = np.where(apart > 0, np.inf, 0.0)
-        return _worst(name, ratios, apart, np.zeros_like(apart), stored, recomputed, ids, theirs.shape[1:])
+    stored, computed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
+    apart = np.where(np.isnan(stored) & np.isnan(computed), 0, np.abs(stored - computed))
     step = np.zeros_like(apart)
-    if codec is not None:
+    if theirs.dtype.kind != "f":
+        tolerance = 0.0
+    elif codec is not None:
         step = 2 * codec.bound(torch.from_numpy(theirs.astype(np.float32))).numpy().reshape(stored.shape)
-    size = np.abs(stored)
-    allowed = step + tolerance * np.maximum(size, np.abs(recomputed)).max(1, keepdims=True)
-    value_difference = _worst(name, _ratios(apart, allowed), apart, allowed, stored, recomputed, ids, theirs.shape[1:])
-    means = [values.mean(1, keepdims=True) for values in (apart, size, np.abs(recomputed))]
-    mean_allowed = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
-    mean_difference = _worst(name, _ratios(means[0], mean_allowed), means[0], mean_allowed, means[1], means[2], ids, ())
-    return max(value_difference, mean_difference, key=lambda difference: difference.ratio)
-
-
-def _ratios(apart: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """0 where values are equal, also where no difference is allowed."""
-    return np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
+    sizes = np.abs(stored), np.abs(computed)
+    allowed = step + tolerance * np.maximum(*sizes).max(1, keepdims=True)
+    of_values = _worst(name, ids, theirs.shape[1:], apart, allowed, stored, computed)
+    means = [values.mean(1, keepdims=True) for values in (apart, *sizes)]
+    allowed = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
+    of_means = _worst(name, ids, (), means[0], allowed, *means[1:])
+    return max(of_values, of_means, key=lambda difference: difference.ratio)
 
 
 def _worst(
-    name: str,
-    ratios: np.ndarray,
-    apart: np.ndarray,
-    allowed: np.ndarray,
-    stored: np.ndarray,
-    recomputed: np.ndarray,
-    ids: Sequence[str],
-    shape: Sequence[int],
+    name: str, ids: Sequence[str], shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray
 ) -> Difference:
-    """The largest of `ratios` [n images, values]; `shape` of a row, for the index."""
+    """The largest of `apart` [n images, values] in units of `allowed`, with `both` values there; `shape` of a row."""
+    # 0 where values are equal, also where no difference is allowed.
+    ratios = np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
     image, value = divmod(int(np.nan_to_num(ratios, nan=np.inf).argmax()), ratios.shape[1])
     index = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
-    arrays = (ratios, apart, allowed, stored, recomputed)
-    ratio, difference, limit, stored_value, computed_value = (float(values[image, value]) for values in arrays)
-    return Difference(name, ratio, difference, limit, ids[image], index, stored_value, computed_value)
+    ratio, difference, limit, stored, computed = (float(v[image, value]) for v in (ratios, apart, allowed, *both))
+    return Difference(name, ratio, difference, limit, ids[image], index, stored, computed)

@@ -1,13 +1,21 @@
-"""Features as they are stored: refused where they do not fit, and made without a wait for the device."""
+"""Images are decoded beside the thread that encodes; features are stored without a wait for the device, refused where they do
+not fit.
+"""
 
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extract.datasets import ImageSet
-from extract.loop import as_array, check, stored_parts
+from extract.loop import Passes, as_array, check, decoders, stored_parts
 from extract.requests import Request
 from store import BeyondClsError
 from store.codecs import CODECS, SCALE
@@ -15,6 +23,7 @@ from tests.extract.tiny import tiny_encoder
 from tests.fake_gpu import ON_A_FAKE_GPU
 
 NAME = "patch/block1/view0"
+SIDE = 256  # pixels: PyTorch shares the work of copying so many among its threads
 
 
 @pytest.fixture
@@ -104,3 +113,55 @@ def test_a_gpu_rounds_alike(dtype: str, request_of) -> None:
     ours, theirs = (list(stored_parts({NAME: x}, names, request)) for x in (values, values.cuda()))
     for (_, one), (_, other) in zip(ours, theirs, strict=True):
         assert torch.equal(one.view(torch.uint8), other.cpu().view(torch.uint8))
+
+
+class OneImage:
+    """A single picture, from memory."""
+
+    samples = (SimpleNamespace(id="0", problem=None),)
+
+    def image(self, row: int, held: object = None) -> Image.Image:
+        return Image.linear_gradient("L").convert("RGB").resize((SIDE + 20, SIDE))
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    """PyTorch has as many to share its work among."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def n_threads() -> int:
+    """Of this process, those of OpenMP included."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_a_decoder_wakes_no_threads_of_pytorch() -> None:
+    """They would take turns with those that encode: extraction by two cores was a fifth slower."""
+    encoder = tiny_encoder(img_size=SIDE)
+    targets = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
+    request: Any = SimpleNamespace(encoder=encoder, images=OneImage())
+    with ThreadPoolExecutor(1) as decoders:
+        decoders.submit(bool).result()
+        before = n_threads()
+        decoded = decoders.submit(Passes(request, 2, decoders).decode, 0, [0, 1], {0: targets[0], 1: targets[1]}).result()
+        assert n_threads() == before
+        decoders.submit(torch.zeros_like(targets).copy_, targets.transpose(2, 3)).result()
+        assert n_threads() > before  # so they would have been seen
+    assert decoded.problem is None
+    for view, pixels in enumerate(targets):
+        assert torch.equal(pixels, encoder.views.cut(request.images.image(0), "0", view)[0])
+
+
+@pytest.mark.parametrize(("n", "device", "expected"), [(None, "cpu", 4), (None, "cuda", 6), (3, "cuda", 3), (9, "cpu", 9)])
+def test_as_many_threads_as_cores_beside_a_gpu(n: int | None, device: str, expected: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(6)
+    try:
+        with decoders(n, torch.device(device)) as threads:
+            assert threads._max_workers == expected
+    finally:
+        torch.set_num_threads(before)
