@@ -1,6 +1,7 @@
 """What of a feature set can be kept: whether it is of the same encoder, which images it shares, and what is outdated."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,16 +121,13 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
 
 def readable_again(store: FeatureStore, images: ImageSet) -> list[int]:
     """Rows of a set of these very images that are invalid although their images can be decoded now."""
-    rows = [note["row"] for note in store.attributes["invalid"]]
-    return [row for row in rows if not images.samples[row].problem and _is_readable(images, row)]
-
-
-def _is_readable(images: ImageSet, row: int) -> bool:
-    try:
-        images.image(row)
-    except DataError:
-        return False
-    return True
+    rows = []
+    for row in (note["row"] for note in store.attributes["invalid"]):
+        if not images.samples[row].problem:
+            with suppress(DataError):
+                images.image(row)
+                rows.append(row)
+    return rows
 
 
 def _rows_by_content(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:

@@ -134,7 +134,10 @@ def check_by_sample(
             arrays |= patch_labels_of(request.images, request.encoder, unit.rows, layouts)
             ids = [request.images.samples[row].id for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
-                difference = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)
+                array = store.arrays[name]
+                codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
+                theirs, ours = array.rows(rows[list(unit.rows)]), _decoded(name, arrays, codec)
+                difference = _difference(name, theirs, ours, codec, ids, tolerance)
                 if name not in worst or difference.ratio > worst[name].ratio:
                     worst[name] = difference
     ordered = sorted(worst.values(), key=lambda difference: -difference.ratio)
@@ -204,15 +207,6 @@ def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -
     parts = {end: torch.from_numpy(stored[name + end]) for end in ("", SCALE) if name + end in stored}
     parts[""] = parts[""].view(torch.uint8).view(codec.stored)
     return codec.decode(parts).numpy()
-
-
-def _compare(
-    store: FeatureStore, name: str, rows: np.ndarray, computed: dict[str, np.ndarray], ids: Sequence[str], tolerance: float
-) -> Difference:
-    """The largest difference of some images in one array."""
-    array = store.arrays[name]
-    codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
-    return _difference(name, array.rows(rows), _decoded(name, computed, codec), codec, ids, tolerance)
 
 
 def _difference(

@@ -53,7 +53,8 @@ class Views:
         crop = self.crop(image.size, image_id, view)
         if view == 0:
             return self.evaluation(image), crop
-        part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
+        interpolation = Image.Resampling[InterpolationMode(self.config["interpolation"]).name]
+        part = image.crop(crop.box).resize(self._size[::-1], interpolation)
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return F.pil_to_tensor(part), crop
@@ -65,11 +66,6 @@ class Views:
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
         """What a view shows of an image of this width and height."""
         return random_crop(image_id, view, size) if view else Crop(self._evaluation_box(*size), False)
-
-    @property
-    def _interpolation(self) -> Image.Resampling:
-        name = InterpolationMode(self.config["interpolation"]).name
-        return Image.Resampling[name]
 
     def _evaluation_box(self, width: int, height: int) -> tuple[float, float, float, float]:
         """The part of an image that its evaluation crop shows."""

@@ -28,14 +28,6 @@ from store.writing.writer import own_first
 Engine = Callable[[FeatureWriter, int], None]
 
 
-def _ignore(*_: object) -> None:
-    pass
-
-
-def _goes_on() -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Settings:
     """How an extraction runs. What it writes does not depend on it, but for images that cannot be read.
@@ -70,12 +62,12 @@ class Settings:
     n_tasks: int = 1
     joins: Path | None = None
     engine: Engine | None = None
-    stops: Callable[[], bool] = _goes_on
-    progress: Callable[[int], None] = _ignore
-    warn: Callable[[str], None] = _ignore
-    devices: Callable[[Mapping[int, Mapping[str, Any]]], None] = _ignore
-    spent: Callable[[Spent], None] = _ignore
-    checked: Callable[[FeatureStore, SampleCheck], None] = _ignore
+    stops: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda *_: None
+    warn: Callable[[str], None] = lambda *_: None
+    devices: Callable[[Mapping[int, Mapping[str, Any]]], None] = lambda *_: None
+    spent: Callable[[Spent], None] = lambda *_: None
+    checked: Callable[[FeatureStore, SampleCheck], None] = lambda *_: None
 
     def __post_init__(self) -> None:
         if not 0 <= self.task_id < self.n_tasks:
