@@ -3,7 +3,7 @@ store. A unit is all arrays of neighbouring images.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,12 +19,12 @@ from extract.annotations import is_annotation
 from extract.copies import Buffers, Copies, Event, streams_of
 from extract.datasets import DataError
 from extract.encoders import Encoded
-from extract.layouts import arrays_by_name, codec_of, view_of
+from extract.layouts import arrays_by_name, as_array, check, stored_parts
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
 from extract.views import Crop
 from store import ArrayLayout, BeyondClsError
-from store.codecs import SCALE, Codec
+from store.format.names import ArrayName
 from store.loading.memory import is_out_of_memory
 from store.places.aligned import aligned_zeros
 
@@ -65,7 +65,7 @@ class Unit:
 
 
 def _views_of(names: Iterable[str]) -> list[int]:
-    return sorted({view for name in names if (view := view_of(name)) is not None})
+    return sorted({view for name in names if (view := ArrayName.parse(name).view) is not None})
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ class Units:
         for view in batch.pixels:
             for rows, encoded in self._passes.encode(batch, view, valid):
                 features = arrays_by_name(encoded, view, self._request.numbered)
-                convert = partial(stored_parts, features, batch.unit.names, self._request)
+                convert = partial(stored_parts, features, batch.unit.names, self._request.dtype)
                 self._copies.run(convert, partial(self._keep, features, rows, arrays), self._passes.began)
                 has_begun = True
         return has_begun
@@ -377,54 +377,6 @@ class Units:
     ) -> None:
         name, end = part
         if end is None:
-            check(values, features[name], name, self._request)
+            check(values, features[name], name, self._request.dtype, self._request.encoder.name)
         else:
-            arrays[name + end][rows] = as_array(values, name, end, self._request)
-
-
-def stored_parts(
-    features: Mapping[str, Tensor], names: Container[str], request: Request
-) -> Iterator[tuple[tuple[str, str | None], Tensor]]:
-    """Arrays as they are stored, by name and suffix, made on the device of the features: it rounds, and fewer bytes are copied.
-
-    One of suffix None precedes those of a feature: whether its values fit, for `check`. To ask here would be to wait for the
-    device.
-
-    Args:
-        features: by the name of their array.
-        names: arrays to store, suffixes included; one of the two of a codec with scales may be there already.
-    """
-    for name, values in features.items():
-        if name in names or name + SCALE in names:
-            codec = codec_of(name, request.dtype)
-            yield (name, None), _fits(values, codec)
-            for end, part in codec.encode(values.float()).items():
-                if name + end in names:
-                    yield (name, end), part.contiguous()
-
-
-def _fits(values: Tensor, codec: Codec) -> Tensor:
-    """Whether all values are finite and in the range of a codec: a bool [1] on their device. NaN compares as False."""
-    if not values.numel():
-        return torch.ones(1, dtype=torch.bool, device=values.device)
-    low, high = values.aminmax()
-    return ((low >= -codec.largest) & (high <= codec.largest))[None]
-
-
-def check(fits: Tensor, values: Tensor, name: str, request: Request) -> None:
-    """Refuse values that cannot be stored. Never is a finite value turned into an infinite one.
-
-    Raises:
-        BeyondClsError: a value is not finite, or beyond the range of the codec.
-    """
-    if fits:
-        return
-    if not values.isfinite().all():
-        raise BeyondClsError(f"{request.encoder.name} gives NaN or Inf in {name}; its weights or its input are broken")
-    codec_of(name, request.dtype).check(values, name)
-
-
-def as_array(part: Tensor, name: str, end: str, request: Request) -> np.ndarray:
-    """A stored part in main memory, in the dtype that Zarr knows."""
-    dtype = codec_of(name, request.dtype).parts((1, 2))[end][1]
-    return part.view(torch.uint8).numpy().view(dtype)
+            arrays[name + end][rows] = as_array(values, name, end, self._request.dtype)

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from extract.annotations import is_patch_label
 from extract.datasets import DataError
 from extract.encoders import Encoder
-from extract.layouts import layouts_of
 from extract.loop import decoders
 from extract.requests import Request
 from extract.run import create
 from extract.writing import Settings
 from store import FeatureStore, Loader
 from store.format.array import ArrayReader
-from store.format.names import kind_of
+from store.format.names import ArrayName, kind_of
 
 BATCHES = 4  # that are measured; the first is not counted, as it warms up
 ENCODING_SECONDS = 5.0  # no new pass through the encoder alone starts after this time
@@ -129,9 +129,8 @@ def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
     Raises:
         StoreError: tokens of this width cannot be stored in this dtype.
     """
-    width = max(len(sample.id.encode()) for sample in request.images.samples)
-    layouts = layouts_of(request.example, request.images, 1, dtype or request.dtype, 32, width)
-    return {layout.name: layout.row_nbytes for layout in layouts}
+    layouts = [layout for layout in request.layouts(shard_rows=32, dtype=dtype) if not is_patch_label(layout.name)]
+    return {layout.name: layout.row_nbytes for layout in layouts if ArrayName.parse(layout.name).view in (None, 0)}
 
 
 def plan(

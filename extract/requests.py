@@ -11,15 +11,17 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from extract.annotations import patch_label_layouts
+from extract.annotations import annotation_layouts, patch_label_layouts
 from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.forward import check_branches, checked_rate
-from extract.layouts import layouts_of
+from extract.layouts import DIMENSIONS, arrays_by_name, codec_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.errors import unknown
+from store.format.layout import DIGEST, shard_rows_of
+from store.format.names import kind_of
 from store.writing.repair import is_pooled, is_unnumbered
 
 TRUTHS = ("segmentation", "instances")
@@ -176,22 +178,47 @@ class Request:
     def _last_block(self) -> int:
         return self.encoder.n_blocks - 1
 
-    def layouts(self, base: FeatureStore | None = None, shard_rows: int | None = None) -> list[ArrayLayout]:
-        """Layouts of all arrays.
+    def layouts(
+        self, base: FeatureStore | None = None, shard_rows: int | None = None, dtype: str | None = None
+    ) -> list[ArrayLayout]:
+        """Layouts of all arrays, in shards of a size that suits the set if neither this nor the request gives it.
 
         Args:
             base: a set of the very same images; ids are at least as wide as there.
-            shard_rows: instead of the request's.
+            shard_rows, dtype: instead of the request's.
 
         Raises:
             StoreError: tokens of this width cannot be stored in this dtype.
         """
-        width = max(len(sample.id.encode()) for sample in self.images.samples)
+        images, n_images = self.images, len(self.images)
+        id_width = max(len(sample.id.encode()) for sample in images.samples)
         if base is not None:
-            width = max(width, base.array("images/id").shape[1])
-        shard_rows = self.shard_rows if shard_rows is None else shard_rows
-        layouts = layouts_of(self.example, self.images, self.n_views, self.dtype, shard_rows, width, self.numbered)
-        return layouts + self.truth_layouts(layouts[0].shard_rows)
+            id_width = max(id_width, base.array("images/id").shape[1])
+        features = {
+            name: (codec_of(name, dtype or self.dtype), (n_images, *values.shape[1:]))
+            for view in range(self.n_views)
+            for name, values in arrays_by_name(self.example, view, self.numbered).items()
+        }
+        shard_rows = shard_rows or self.shard_rows
+        if shard_rows is None:
+            widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
+            shard_rows = shard_rows_of(widest, n_images)
+        layouts = [
+            ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
+            ArrayLayout(DIGEST, (n_images, 16), "uint8", ("image", "byte"), shard_rows),
+            *annotation_layouts(images, shard_rows),
+            ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
+            ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
+        ]
+        for view in range(self.n_views):
+            layouts.append(ArrayLayout(f"images/crop/view{view}", (n_images, 4), "float32", ("image", "side"), shard_rows))
+            layouts.append(ArrayLayout(f"images/flip/view{view}", (n_images,), "uint8", ("image",), shard_rows))
+        for name, (codec, shape) in features.items():
+            dimensions = DIMENSIONS[kind_of(name)]
+            for end, (stored, zarr_dtype) in codec.parts(shape).items():
+                main = codec.name if not end else None
+                layouts.append(ArrayLayout(name + end, stored, zarr_dtype, dimensions[: len(stored)], shard_rows, codec=main))
+        return layouts + self.truth_layouts(shard_rows)
 
     def truth_layouts(self, shard_rows: int) -> list[ArrayLayout]:
         """Layouts of the truths that have an image axis."""

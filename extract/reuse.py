@@ -1,6 +1,6 @@
 """What of a feature set can be kept: whether it is of the same encoder, which images it shares, and what is outdated."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,16 +28,6 @@ def open_existing(out: Path) -> FeatureStore | None:
         StoreError: it cannot be opened.
     """
     return FeatureStore.open(out) if (out / "zarr.json").exists() else None
-
-
-def open_replaceable(out: Path, warn: Callable[[str], None]) -> FeatureStore | None:
-    """Likewise of a set that is to be replaced; None if nothing of it can be used."""
-    try:
-        stored = open_existing(out)
-    except StoreError as error:
-        warn(f"{error}. It is extracted again; what is there is replaced when that is finished")
-        return None
-    return stored if stored is not None and "images" in stored.kinds else None
 
 
 def occupied_message(stored: FeatureStore, spec: FeatureSpec) -> str:

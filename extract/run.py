@@ -22,7 +22,6 @@ from extract.reuse import (
     is_current,
     occupied_message,
     open_existing,
-    open_replaceable,
     pooling_note,
     readable_again,
     rows_in,
@@ -138,8 +137,14 @@ def update(
     Arguments, result and errors are those of `create`, but no other set can be in the way.
     """
     run = _Run(request, settings, Found.at(out), source, shared)
-    stored = open_replaceable(out, settings.warn)
-    if stored is None or stored.spec.key not in request.keys:
+    try:
+        stored = open_existing(out)
+    except StoreError as error:
+        settings.warn(f"{error}. It is extracted again; what is there is replaced when that is finished")
+        stored = None
+    if stored is None or "images" not in stored.kinds:  # nothing of it can be used
+        return run.write_anew([source, older])
+    if stored.spec.key not in request.keys:
         return run.write_anew([source, older, stored])
     if not run.confirms(stored):
         return run.write_anew([source, older])

@@ -18,7 +18,7 @@ from extract.annotations import is_annotation
 from extract.attention import STATISTICS, Attention
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoded, Encoder
-from extract.loop import as_array, stored_parts
+from extract.layouts import as_array, stored_parts
 from extract.requests import Request
 from extract.sample import AT_LEAST, PER_SHARD, TOLERANCE, check_by_sample, disagreement
 from extract.views import Normalisation, Views
@@ -392,8 +392,8 @@ class TestDisagreement:
     NAME, IDS = "patch/block0/view0", [str(i) for i in range(70)]  # more than are compared at once
 
     def stored(self, values: Tensor, request: Request) -> dict[str, np.ndarray]:
-        parts = stored_parts({self.NAME: values}, [self.NAME, self.NAME + SCALE], request)
-        return {name + end: as_array(part, name, end, request) for (name, end), part in parts if end is not None}
+        parts = stored_parts({self.NAME: values}, [self.NAME, self.NAME + SCALE], request.dtype)
+        return {name + end: as_array(part, name, end, request.dtype) for (name, end), part in parts if end is not None}
 
     def differ(self, request: Request, ours: Tensor, theirs: Tensor) -> bool:
         """Both ways; others are compared in the arrays whose bytes differ."""

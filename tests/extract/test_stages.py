@@ -132,7 +132,7 @@ def test_a_slow_stage_is_named(stage: str, device: str, forty: ImageSet, tmp_pat
 
 
 def test_slow_copying_back_is_named(forty: ImageSet, tmp_path: Path, monkeypatch: Patch) -> None:
-    from extract.loop import stored_parts as before
+    from extract.layouts import stored_parts as before
 
     def slowed(*given: Any) -> Iterator[Any]:
         time.sleep(SLOWED_S)

@@ -1,0 +1,96 @@
+"""Features as they are stored: refused where they do not fit, and made without a wait for the device."""
+
+import math
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from extract.layouts import as_array, check, stored_parts
+from store import BeyondClsError
+from store.codecs import CODECS, SCALE
+from tests.fake_gpu import ON_A_FAKE_GPU
+
+NAME = "patch/block1/view0"
+
+
+def flag(values: torch.Tensor, dtype: str) -> bool:
+    (_, end), fits = next(stored_parts({NAME: values}, [NAME], dtype))
+    assert end is None
+    return bool(fits)
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_the_limits(dtype: str) -> None:
+    largest = torch.tensor(CODECS[dtype].largest, dtype=torch.float64).clamp(max=torch.finfo(torch.float32).max).item()
+    for extreme in (largest, -largest):
+        values = torch.zeros(2, 3, 4)
+        values[1, 2, 3] = extreme
+        assert flag(values, dtype)
+        if (beyond := torch.nextafter(torch.tensor(extreme), torch.tensor(extreme * math.inf))).isfinite():
+            values[1, 2, 3] = beyond
+            assert not flag(values, dtype)
+            with pytest.raises(BeyondClsError, match=rf"{NAME} reaches .* beyond the range of {dtype}"):
+                check(torch.tensor([False]), values, NAME, dtype, "tiny")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", CODECS)
+def test_not_finite(bad: float, dtype: str) -> None:
+    values = torch.zeros(2, 3, 4)
+    values[0, 1, 2] = bad
+    assert not flag(values, dtype)
+    with pytest.raises(BeyondClsError, match=f"tiny gives NaN or Inf in {NAME}; its weights or its input are broken"):
+        check(torch.tensor([False]), values, NAME, dtype, "tiny")
+
+
+def test_nothing_fits() -> None:
+    assert flag(torch.zeros(2, 0, 4), "float16")
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_bits_and_dtypes(dtype: str) -> None:
+    values = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0))
+    parts = {end: part for (_, end), part in stored_parts({NAME: values}, [NAME, NAME + SCALE], dtype) if end is not None}
+    for end, expected in CODECS[dtype].encode(values).items():
+        array = as_array(parts[end], NAME, end, dtype)
+        shape, zarr_dtype = CODECS[dtype].parts((2, 3, 64))[end]
+        assert (array.shape, array.dtype) == (shape, zarr_dtype)
+        assert array.tobytes() == expected.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_only_what_is_missing(dtype: str) -> None:
+    values = torch.zeros(2, 3, 64)
+    wanted = [NAME] if dtype not in ("int8", "int4") else [NAME + SCALE]
+    given = [
+        name + end
+        for (name, end), _ in stored_parts({NAME: values, "cls/block1/view0": values}, wanted, dtype)
+        if end is not None
+    ]
+    assert given == wanted
+
+
+@ON_A_FAKE_GPU
+@pytest.mark.parametrize("dtype", CODECS)
+def test_on_the_device_without_a_wait(dtype: str) -> None:
+    """A fake device has no values to wait for, and refuses operations that mix it with the CPU."""
+    with FakeTensorMode():
+        features = {
+            NAME: torch.zeros(2, 16, 64, device="cuda"),
+            "statistics/cls_self/view0": torch.zeros(2, 2, 2, device="cuda"),
+        }
+        parts = list(stored_parts(features, [*features, NAME + SCALE], dtype))
+    assert {part.device.type for _, part in parts} == {"cuda"}
+    assert len(parts) == 4 + (dtype in ("int8", "int4"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("dtype", CODECS)
+def test_a_gpu_rounds_alike(dtype: str) -> None:
+    values = torch.randn(64, 16, 64, generator=torch.Generator().manual_seed(0)) * 3
+    names = [NAME, NAME + SCALE]
+    ours, theirs = (list(stored_parts({NAME: x}, names, dtype)) for x in (values, values.cuda()))
+    for (_, one), (_, other) in zip(ours, theirs, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.cpu().view(torch.uint8))
