@@ -95,15 +95,6 @@ def is_patch_label(name: str) -> bool:
     return parts.kind == "images" and parts.what == "patch_label"
 
 
-def patch_label_layouts(n_images: int, n_views: int, grid: tuple[int, int], shard_rows: int) -> list[ArrayLayout]:
-    """Layouts of the labels of patches, of each view."""
-    n_patches = grid[0] * grid[1]
-    return [
-        ArrayLayout(f"images/patch_label/view{view}", (n_images, n_patches), "int16", ("image", "patch"), shard_rows)
-        for view in range(n_views)
-    ]
-
-
 def patch_labels_of(
     images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
 ) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """What is to be extracted: features of an encoder, of some images; and how its options are read."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from extract.annotations import annotation_layouts, patch_label_layouts
+from extract.annotations import annotation_layouts
 from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoded, Encoder
@@ -222,8 +223,10 @@ class Request:
 
     def truth_layouts(self, shard_rows: int) -> list[ArrayLayout]:
         """Layouts of the truths that have an image axis."""
-        has_maps = "segmentation" in self.truths
-        return patch_label_layouts(len(self.images), self.n_views, self.encoder.grid, shard_rows) if has_maps else []
+        if "segmentation" not in self.truths:
+            return []
+        shape, views = (len(self.images), math.prod(self.encoder.grid)), range(self.n_views)
+        return [ArrayLayout(f"images/patch_label/view{v}", shape, "int16", ("image", "patch"), shard_rows) for v in views]
 
     def named_as(self, store: FeatureStore) -> Self:
         """The request that a set was made for, which may be an older set with attention maps of the last block only."""

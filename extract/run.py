@@ -220,7 +220,7 @@ def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULT
         DataError: damaged or unlabelled data, with `on_error="raise"`.
         StoreError: it does not agree.
     """
-    run = _Run(request, settings, Found(Path(stored.where)), shared=True)
+    run = _Run(request, settings, Found(Path(stored.where)), shared=True)  # nothing is replaced
     if settings.is_first:
         run.agrees(stored)
     return run.keep(stored, SHARED_REMEDY, ", for others may use it")
