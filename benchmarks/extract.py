@@ -33,7 +33,7 @@ from torch import Tensor
 from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoder
-from extract.linear import FastLinear
+from extract.forward import FastLinear
 from extract.run import extract
 from extract.stages import Spent
 from extract.views import Crop

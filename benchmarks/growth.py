@@ -120,10 +120,9 @@ def write_tars(folder: Path, n: int) -> None:
 def write(out: Path, images: Any, measure: Measure) -> None:
     """A set of zeros and of what is known of the images, by the steps that a task of several takes; no image is decoded."""
     from extract.annotations import annotations_of, is_annotation
-    from extract.attributes import attributes_of
     from extract.encoders import load_encoder
     from extract.requests import Request
-    from extract.settings import Settings
+    from extract.writing import Settings, attributes_of
     from store import FeatureWriter
 
     encoder = load_encoder("vit_tiny_patch16_224", random_seed=0, arguments=TINY)

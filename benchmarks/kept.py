@@ -28,7 +28,7 @@ from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from extract.run import update
 from extract.sample import PER_SHARD
-from extract.settings import Settings
+from extract.writing import Settings
 from pipelines.process.allocator import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from extract.encoders.wrapped import wrap
     from extract.requests import Request
     from extract.run import create, extend, extract, repair, update
-    from extract.settings import Settings
+    from extract.writing import Settings
     from pipelines.live.detections import online_detector
     from pipelines.live.online import online
     from pipelines.probing.loop import EncoderLoop
@@ -71,7 +71,7 @@ _HOME = {
     "Receipt": "store.moving.receipt",
     "Recipe": "probe.recipe",
     "Request": "extract.requests",
-    "Settings": "extract.settings",
+    "Settings": "extract.writing",
     "create": "extract.run",
     "extend": "extract.run",
     "extract": "extract.run",

@@ -4,16 +4,19 @@ of the store.
 They belong to the images as they are now, features to bytes: annotations are never taken over from another feature set.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import UInt8
 
-from extract.datasets import Box, ImageSet, Sample
+from extract.datasets import ImageSet
+from extract.datasets.label_maps import LabelMaps
+from extract.datasets.turning import turned, turning_of
 from extract.encoders import Encoder
-from extract.patch_labels import is_patch_label, patch_labels_of
 from store import ArrayLayout, FeatureStore
 from store.format.layout import DIGEST
+from store.format.names import ArrayName
+from store.truths.patches import patch_labels
+from store.truths.segmentation import VOID
 
 NONE = -1  # no label; corners of padding boxes
 ANNOTATIONS = ("images/id", DIGEST, "images/label", "images/labels", "images/boxes", "images/box_label")
@@ -47,9 +50,25 @@ def annotations_of(
 
 
 def _beside_pixels(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
+    """Those that need no label map."""
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
-        _write(arrays, i, images.samples[row], images.boxes(row), images.image_digests[row])
+        sample = images.samples[row]
+        id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
+        arrays["images/id"][i, : len(id_bytes)] = id_bytes
+        if DIGEST in arrays:
+            arrays[DIGEST][i] = images.image_digests[row]
+        if "images/labels" in arrays:
+            arrays["images/labels"][i, list(sample.labels or ())] = 1
+        else:
+            arrays["images/label"][i] = NONE if sample.label is None else sample.label
+        if "images/boxes" in arrays:
+            boxes = images.boxes(row)
+            n = len(boxes)
+            arrays["images/boxes"][i, n:] = arrays["images/box_label"][i, n:] = NONE
+            if n:
+                arrays["images/boxes"][i, :n] = [box[:4] for box in boxes]
+                arrays["images/box_label"][i, :n] = [box.label for box in boxes]
     return arrays
 
 
@@ -70,21 +89,33 @@ def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
     return [name for name, array in stored.items() if not np.array_equal(array.all(), current[name])]
 
 
-def _write(
-    arrays: Mapping[str, np.ndarray], i: int, sample: Sample, boxes: Sequence[Box], digest: UInt8[np.ndarray, "16"]
-) -> None:
-    """Write what is known of one image into row `i`."""
-    id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
-    arrays["images/id"][i, : len(id_bytes)] = id_bytes
-    if DIGEST in arrays:
-        arrays[DIGEST][i] = digest
-    if "images/labels" in arrays:
-        arrays["images/labels"][i, list(sample.labels or ())] = 1
-    else:
-        arrays["images/label"][i] = NONE if sample.label is None else sample.label
-    if "images/boxes" in arrays:
-        n = len(boxes)
-        arrays["images/boxes"][i, n:] = arrays["images/box_label"][i, n:] = NONE
-        if n:
-            arrays["images/boxes"][i, :n] = [box[:4] for box in boxes]
-            arrays["images/box_label"][i, :n] = [box.label for box in boxes]
+def is_patch_label(name: str) -> bool:
+    """Whether an array holds labels of patches."""
+    parts = ArrayName.parse(name)
+    return parts.kind == "images" and parts.what == "patch_label"
+
+
+def patch_labels_of(
+    images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
+) -> dict[str, np.ndarray]:
+    """Labels of the patches of some images, by name; void where a map cannot be read, or an image is missing.
+
+    Of an image that turns out to be cut when it is decoded they are those of its map; it is not valid, so nobody reads them.
+    """
+    views = {a.name: ArrayName.parse(a.name).view for a in layouts if is_patch_label(a.name)}
+    if not views:
+        return {}
+    maps = images.truths["segmentation"]
+    assert isinstance(maps, LabelMaps)
+    height, width = encoder.config["input_size"][1:]
+    arrays = {name: np.full((len(rows), encoder.grid[0] * encoder.grid[1]), VOID, np.int16) for name in views}
+    for i, row in enumerate(rows):
+        sample = images.samples[row]
+        label_map = turned(maps.label_map(sample), turning_of(sample, images.pixels)[0])
+        if sample.problem or not label_map.size:
+            continue
+        for name, view in views.items():
+            crop = encoder.views.crop(label_map.shape[::-1], sample.id, view or 0)
+            box = np.array(crop.box, np.float32)  # as the store has it
+            arrays[name][i] = patch_labels(label_map, box, crop.flip, (height, width), encoder.grid)
+    return arrays

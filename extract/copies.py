@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import torch
@@ -13,6 +13,8 @@ from extract.stages import COPYING_BACK, ENCODING, Course
 from store.loading.memory import is_out_of_memory
 
 Key = TypeVar("Key")
+Convert = Callable[[], Iterable[tuple[Key, Tensor]]]
+Keep = Callable[[Key, Tensor], None]
 
 
 class Event(Protocol):
@@ -22,42 +24,19 @@ class Event(Protocol):
         """Wait until the device is there."""
 
 
-class Streams(Protocol):
-    """Copies of a device, which run while it computes."""
-
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A buffer in main memory, from and to which the device copies by itself."""
-
-    def copy_in(self, values: Tensor) -> tuple[Tensor, Event]:
-        """Begin to copy to the device, where what is computed next waits for it; and the end of that copy."""
-
-    def mark(self) -> Event:
-        """The end of what was given to the device to compute so far."""
-
-    def seconds(self, begin: Event, end: Event) -> float:
-        """Between two marks that the device has passed."""
-
-    def behind(self, computed: Event) -> AbstractContextManager[None]:
-        """A context in which the device works on another stream, once `computed` is passed."""
-
-    def copy_out(self, values: Tensor, buffer: Tensor) -> None:
-        """Begin to copy to main memory, in the context of `behind`."""
-
-    def copied_out(self) -> Event:
-        """The end of the copies that were begun in the context of `behind`."""
-
-
-class CudaStreams:
-    """Streams of a CUDA device."""
+class Streams:
+    """Streams of a CUDA device, which copy while it computes."""
 
     def __init__(self, device: torch.device):
         self._device = device
         self._in, self._out = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A buffer in main memory, from and to which the device copies by itself."""
         return torch.empty(*shape, dtype=dtype, pin_memory=True)
 
     def copy_in(self, values: Tensor) -> tuple[Tensor, Event]:
+        """Begin to copy to the device, where what is computed next waits for it; and the end of that copy."""
         computing = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._in):
             placed = values.to(self._device, non_blocking=True)
@@ -66,22 +45,27 @@ class CudaStreams:
         placed.record_stream(computing)  # its memory, of the stream that copies, is in use until this one is done
         return placed, copied
 
-    def mark(self) -> torch.cuda.Event:
+    def mark(self) -> Event:
+        """The end of what was given to the device to compute so far."""
         return _event(torch.cuda.current_stream(self._device), timed=True)
 
     def seconds(self, begin: Event, end: Event) -> float:
+        """Between two marks that the device has passed."""
         return begin.elapsed_time(end) / 1000  # type: ignore[attr-defined]
 
     @contextmanager
     def behind(self, computed: Event) -> Iterator[None]:
+        """A context in which the device works on another stream, once `computed` is passed."""
         with torch.cuda.stream(self._out):
             self._out.wait_event(computed)  # type: ignore[arg-type]
             yield
 
     def copy_out(self, values: Tensor, buffer: Tensor) -> None:
+        """Begin to copy to main memory, in the context of `behind`."""
         buffer.copy_(values, non_blocking=True)
 
     def copied_out(self) -> Event:
+        """The end of the copies that were begun in the context of `behind`."""
         return _event(self._out)
 
 
@@ -94,23 +78,18 @@ def _event(stream: torch.cuda.Stream, timed: bool = False) -> torch.cuda.Event:
 
 def streams_of(device: torch.device) -> Streams | None:
     """Those of a GPU; None for a device that does nothing beside computing."""
-    return CudaStreams(device) if device.type == "cuda" else None
-
-
-def pageable(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Ordinary memory."""
-    return torch.empty(*shape, dtype=dtype)
+    return Streams(device) if device.type == "cuda" else None
 
 
 class Buffers:
-    """Lends buffers, as many as are needed at once.
+    """Lends buffers in main memory, as many as are needed at once.
 
     Args:
-        allocate: makes a buffer of a shape and dtype.
+        streams: that copy from and to them; None: it is ordinary memory.
     """
 
-    def __init__(self, allocate: Callable[[Sequence[int], torch.dtype], Tensor] = pageable):
-        self._allocate = allocate
+    def __init__(self, streams: Streams | None = None):
+        self._streams = streams
         self._free: dict[object, deque[tuple[Tensor, Event | None]]] = defaultdict(deque)
 
     def take(self, n: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -123,7 +102,7 @@ class Buffers:
             if copied is not None:
                 copied.synchronize()
             return buffer
-        return self._allocate((n, *shape), dtype)
+        return torch.empty(n, *shape, dtype=dtype) if self._streams is None else self._streams.allocate((n, *shape), dtype)
 
     def give_back(self, buffer: Tensor, copied: Event | None = None) -> None:
         """Have a buffer used again, once `copied` is passed."""
@@ -142,24 +121,18 @@ class Copies:
     """
 
     def __init__(self, streams: Streams | None, course: Course, on_memory: Callable[[], None] = lambda: None):
-        self._on_memory = on_memory
-        self._streams, self._course, self._of_thread = streams, course, Course()
-        self._thread = ThreadPoolExecutor(1, "beyondcls-copies") if streams is not None else None
-        self._buffers = Buffers(streams.allocate) if streams is not None else None
+        self._streams, self._course, self._on_memory = streams, course, on_memory
+        self._of_thread, self._buffers = Course(), Buffers(streams)
+        self._thread = ThreadPoolExecutor(1, "beyondcls-copies")
         self._running: Future[None] | None = None
         self.has_failed = False
 
     @property
     def run_behind(self) -> bool:
         """Whether `run` returns before all is kept."""
-        return self._thread is not None
+        return self._streams is not None
 
-    def run(
-        self,
-        convert: Callable[[], Iterable[tuple[Key, Tensor]]],
-        keep: Callable[[Key, Tensor], None],
-        began: Event | None = None,
-    ) -> None:
+    def run(self, convert: Convert[Key], keep: Keep[Key], began: Event | None = None) -> None:
         """Begin to convert features that were just computed, and to keep the results, once those before are kept.
 
         Args:
@@ -171,14 +144,14 @@ class Copies:
         Raises:
             Exception: what came of the features before.
         """
-        if self._streams is None or self._thread is None:
+        if self._streams is None:
             with self._course.doing(COPYING_BACK):
                 for key, values in convert():
                     keep(key, values.cpu())
             return
         computed = self._streams.mark()
         self.wait()
-        self._running = self._thread.submit(self._run_after, began, computed, convert, keep)
+        self._running = self._thread.submit(self._run_behind, self._streams, began, computed, convert, keep)
 
     def wait(self) -> None:
         """Wait until all is kept.
@@ -192,44 +165,36 @@ class Copies:
                 self.has_failed = running.exception() is not None
                 running.result()
 
-    def _run_after(
-        self,
-        began: Event | None,
-        computed: Event,
-        convert: Callable[[], Iterable[tuple[Key, Tensor]]],
-        keep: Callable[[Key, Tensor], None],
+    def _run_behind(
+        self, streams: Streams, began: Event | None, computed: Event, convert: Convert[Key], keep: Keep[Key]
     ) -> None:
-        assert self._streams is not None
         with self._of_thread.doing(ENCODING):
             computed.synchronize()
         if began is not None:
-            self._course.computed(self._streams.seconds(began, computed))
+            self._course.computed(streams.seconds(began, computed))
         with self._of_thread.doing(COPYING_BACK):
             try:
-                copies = self._copied(computed, convert)
+                copies = self._copied(streams, computed, convert)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 copies = None
             if copies is None:  # outside of `except`, whose traceback holds on to the memory
                 self._on_memory()
-                copies = self._copied(computed, convert)
-            assert self._buffers is not None
+                copies = self._copied(streams, computed, convert)
             for key, buffer, n in copies:
                 keep(key, buffer[:n])
                 self._buffers.give_back(buffer)
 
-    def _copied(self, computed: Event, convert: Callable[[], Iterable[tuple[Key, Tensor]]]) -> list[tuple[Key, Tensor, int]]:
+    def _copied(self, streams: Streams, computed: Event, convert: Convert[Key]) -> list[tuple[Key, Tensor, int]]:
         """What is to be kept, by key, in buffers of main memory, and how many rows of each."""
-        assert self._streams is not None
-        assert self._buffers is not None
         copies = []
-        with self._streams.behind(computed):
+        with streams.behind(computed):
             for key, values in convert():
                 buffer = self._buffers.take(len(values), values.shape[1:], values.dtype)
-                self._streams.copy_out(values, buffer[: len(values)])
+                streams.copy_out(values, buffer[: len(values)])
                 copies.append((key, buffer, len(values)))
                 del values  # the same stream may use its memory again, after this copy
-            copied = self._streams.copied_out()
+            copied = streams.copied_out()
         copied.synchronize()
         return copies

@@ -1,15 +1,14 @@
-"""Which arrays the features of an encoder become."""
+"""Which arrays the features of an encoder become, and how their values are stored."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from extract.annotations import annotation_layouts
-from extract.datasets import ImageSet
 from extract.encoders import Encoded
-from store import ArrayLayout
-from store.codecs import Codec, get_codec
-from store.format.layout import DIGEST, shard_rows_of
+from store import BeyondClsError
+from store.codecs import SCALE, Codec, get_codec
 from store.format.names import ArrayName, kind_of
 
 DIMENSIONS = {
@@ -32,25 +31,14 @@ def arrays_by_name(encoded: Encoded, view: int, numbered: bool = True) -> dict[s
         numbered: whether names of attention maps say their block; in older sets, which have only the last block's, they don't.
     """
     arrays: dict[str, Tensor] = {}
-    by_block: dict[str, Mapping[int, Tensor]] = {
-        "patch": encoded.patch,
-        "cls": encoded.cls,
-        "registers": encoded.registers,
-        "average": encoded.average,
-    }
-    for kind, tokens in by_block.items():
-        arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in tokens.items()}
+    for kind in ("patch", "cls", "registers", "average"):
+        arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in getattr(encoded, kind).items()}
     if encoded.pooled is not None:
         arrays[str(ArrayName("pooled", view=view))] = encoded.pooled
     arrays |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}
     for name, values in encoded.maps.items():
         arrays[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
     return arrays
-
-
-def view_of(name: str) -> int | None:
-    """Which view an array belongs to; None if to the image."""
-    return ArrayName.parse(name).view
 
 
 def codec_of(name: str, dtype: str) -> Codec:
@@ -70,44 +58,48 @@ def codec_of(name: str, dtype: str) -> Codec:
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
 
 
-def layouts_of(
-    encoded: Encoded,
-    images: ImageSet,
-    n_views: int,
-    dtype: str,
-    shard_rows: int | None,
-    id_width: int,
-    numbered: bool = True,
-) -> list[ArrayLayout]:
-    """Layouts of all arrays, from the features of one view; shards of a size that suits the set if none is given.
+def stored_parts(
+    features: Mapping[str, Tensor], names: Container[str], dtype: str
+) -> Iterator[tuple[tuple[str, str | None], Tensor]]:
+    """Arrays as they are stored, by name and suffix, made on the device of the features: it rounds, and fewer bytes are copied.
 
-    `numbered`: as for `arrays_by_name`.
+    One of suffix None precedes those of a feature: whether its values fit, for `check`. To ask here would be to wait for the
+    device.
+
+    Args:
+        features: by the name of their array.
+        names: arrays to store, suffixes included; one of the two of a codec with scales may be there already.
+    """
+    for name, values in features.items():
+        if name in names or name + SCALE in names:
+            codec = codec_of(name, dtype)
+            yield (name, None), _fits(values, codec)
+            for end, part in codec.encode(values.float()).items():
+                if name + end in names:
+                    yield (name, end), part.contiguous()
+
+
+def _fits(values: Tensor, codec: Codec) -> Tensor:
+    """Whether all values are finite and in the range of a codec: a bool [1] on their device. NaN compares as False."""
+    if not values.numel():
+        return torch.ones(1, dtype=torch.bool, device=values.device)
+    low, high = values.aminmax()
+    return ((low >= -codec.largest) & (high <= codec.largest))[None]
+
+
+def check(fits: Tensor, values: Tensor, name: str, dtype: str, encoder: str) -> None:
+    """Refuse values that cannot be stored. Never is a finite value turned into an infinite one.
 
     Raises:
-        StoreError: tokens of this width cannot be stored in this dtype.
+        BeyondClsError: a value is not finite, or beyond the range of the codec.
     """
-    n_images = len(images)
-    features = {
-        name: (codec_of(name, dtype), (n_images, *values.shape[1:]))
-        for view in range(n_views)
-        for name, values in arrays_by_name(encoded, view, numbered).items()
-    }
-    if shard_rows is None:
-        widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
-        shard_rows = shard_rows_of(widest, n_images)
-    layouts = [
-        ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
-        ArrayLayout(DIGEST, (n_images, 16), "uint8", ("image", "byte"), shard_rows),
-        *annotation_layouts(images, shard_rows),
-        ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
-        ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
-    ]
-    for view in range(n_views):
-        layouts.append(ArrayLayout(f"images/crop/view{view}", (n_images, 4), "float32", ("image", "side"), shard_rows))
-        layouts.append(ArrayLayout(f"images/flip/view{view}", (n_images,), "uint8", ("image",), shard_rows))
-    for name, (codec, shape) in features.items():
-        dimensions = DIMENSIONS[kind_of(name)]
-        for end, (stored, zarr_dtype) in codec.parts(shape).items():
-            main_codec = codec.name if not end else None
-            layouts.append(ArrayLayout(name + end, stored, zarr_dtype, dimensions[: len(stored)], shard_rows, codec=main_codec))
-    return layouts
+    if fits:
+        return
+    if not values.isfinite().all():
+        raise BeyondClsError(f"{encoder} gives NaN or Inf in {name}; its weights or its input are broken")
+    codec_of(name, dtype).check(values, name)
+
+
+def as_array(part: Tensor, name: str, end: str, dtype: str) -> np.ndarray:
+    """A stored part in main memory, in the dtype that Zarr knows."""
+    return part.view(torch.uint8).numpy().view(codec_of(name, dtype).parts((1, 2))[end][1])

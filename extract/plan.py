@@ -2,24 +2,23 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from extract.datasets import DataError, ImageSet
-from extract.decoding import decoders
+from extract.annotations import is_patch_label
+from extract.datasets import DataError
 from extract.encoders import Encoder
-from extract.layouts import layouts_of
+from extract.loop import decoders
 from extract.requests import Request
 from extract.run import create
-from extract.settings import Settings
+from extract.writing import Settings
 from store import FeatureStore, Loader
 from store.format.array import ArrayReader
-from store.format.layout import ArrayLayout
-from store.format.names import kind_of
+from store.format.names import ArrayName, kind_of
 
 BATCHES = 4  # that are measured; the first is not counted, as it warms up
 ENCODING_SECONDS = 5.0  # no new pass through the encoder alone starts after this time
@@ -111,15 +110,14 @@ def rates(
     Other arguments, and errors, are those of `plan`.
     """
     sample, settings = _sampled(request, n_sampled, batch_size, workers)
-    decoded_per_s, inputs = _decode(request.encoder, sample, settings)
+    decoded_per_s, inputs = _decode(sample, settings)
     encoded_per_s = _encode(request.encoder, inputs)
-    if seconds is not None and seconds * encoded_per_s < len(sample):
+    if seconds is not None and seconds * encoded_per_s < len(sample.images):
         sample, settings = _sampled(request, max(2, int(seconds * encoded_per_s)), batch_size, workers)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
-        extraction = replace(request, images=sample, n_views=1)
-        computing_s, _ = _extract(extraction, Path(temporary) / "sample", settings)
+        computing_s, _ = _extract(replace(sample, n_views=1), Path(temporary) / "sample", settings)
     together = 1 / computing_s
-    return Rates(len(sample), max(decoded_per_s, together), max(encoded_per_s, together), together)
+    return Rates(len(sample.images), max(decoded_per_s, together), max(encoded_per_s, together), together)
 
 
 def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
@@ -131,9 +129,8 @@ def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
     Raises:
         StoreError: tokens of this width cannot be stored in this dtype.
     """
-    width = max(len(sample.id.encode()) for sample in request.images.samples)
-    layouts = layouts_of(request.example, request.images, 1, dtype or request.dtype, 32, width)
-    return {layout.name: layout.row_nbytes for layout in layouts}
+    layouts = [layout for layout in request.layouts(shard_rows=32, dtype=dtype) if not is_patch_label(layout.name)]
+    return {layout.name: layout.row_nbytes for layout in layouts if ArrayName.parse(layout.name).view in (None, 0)}
 
 
 def plan(
@@ -153,17 +150,19 @@ def plan(
     """
     encoder, images = request.encoder, request.images
     sample, settings = _sampled(request, n_sampled or len(images), batch_size, workers)
-    layouts = request.layouts()
-    decoded_per_s, inputs = _decode(encoder, sample, settings)
+    layouts, nbytes = request.layouts(), Counter[str]()
+    for layout in layouts:
+        nbytes[kind_of(layout.name)] += sum(layout.nbytes(shard) for shard in range(layout.n_shards))
+    decoded_per_s, inputs = _decode(sample, settings)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
-        seconds = _extract(replace(request, images=sample), Path(temporary) / "sample", settings)
+        seconds = _extract(sample, Path(temporary) / "sample", settings)
         read_per_s = _read(Path(temporary) / "sample", settings.batch_size, encoder.device)
     return Plan(
         n_images=len(images),
         n_views=request.n_views,
-        nbytes=_nbytes(layouts),
+        nbytes=dict(nbytes),
         n_shards=sum(layout.n_shards for layout in layouts),
-        n_sampled=len(sample),
+        n_sampled=len(sample.images),
         images_per_s=1 / max(seconds),  # writing overlaps with computing, so the slower of the two counts
         decoded_per_s=decoded_per_s,
         encoded_per_s=_encode(encoder, inputs),
@@ -176,32 +175,30 @@ def existing_folder(folder: Path) -> Path:
     return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
 
 
-def _sampled(request: Request, n: int, batch_size: int, workers: int | None) -> tuple[ImageSet, Settings]:
-    """A sample of at most `n` images in BATCHES batches, and how it is extracted."""
-    settings = Settings(batch_size=min(batch_size, max(1, -(-min(n, len(request.images)) // BATCHES))), workers=workers)
-    return _sample(request.images, min(n, BATCHES * settings.batch_size)), settings
-
-
-def _sample(images: ImageSet, n: int) -> ImageSet:
-    """Sound images, evenly from the whole set."""
+def _sampled(request: Request, n: int, batch_size: int, workers: int | None) -> tuple[Request, Settings]:
+    """The request of at most `n` sound images, evenly from the whole set, in BATCHES batches; and how they are extracted."""
+    images = request.images
+    settings = Settings(batch_size=min(batch_size, max(1, -(-min(n, len(images)) // BATCHES))), workers=workers)
     sound = [row for row, sample in enumerate(images.samples) if not sample.problem]
     if not sound:
         raise DataError(f"{images.source} has no readable image to measure with:\n" + "\n".join(images.all_problems()[:10]))
-    chosen = [sound[i] for i in np.unique(np.linspace(0, len(sound) - 1, min(n, len(sound))).round().astype(int))]
-    return images.part(chosen)
+    n = min(n, BATCHES * settings.batch_size, len(sound))
+    chosen = [sound[i] for i in np.unique(np.linspace(0, len(sound) - 1, n).round().astype(int))]
+    return replace(request, images=images.part(chosen)), settings
 
 
-def _decode(encoder: Encoder, sample: ImageSet, settings: Settings) -> tuple[float, torch.Tensor]:
+def _decode(request: Request, settings: Settings) -> tuple[float, torch.Tensor]:
     """Images per second, and a batch to measure the encoder with."""
+    images, encoder = request.images, request.encoder
 
     def cut(row: int) -> torch.Tensor:
-        return encoder.views.cut(sample.image(row), sample.samples[row].id, 0)[0]
+        return encoder.views.cut(images.image(row), images.samples[row].id, 0)[0]
 
     cut(0)  # opens files, loads codecs
     began = time.perf_counter()
     with decoders(settings.workers, encoder.device) as threads:
-        inputs = list(threads.map(cut, range(len(sample))))
-    return len(sample) / (time.perf_counter() - began), torch.stack(inputs[: settings.batch_size])
+        inputs = list(threads.map(cut, range(len(images))))
+    return len(images) / (time.perf_counter() - began), torch.stack(inputs[: settings.batch_size])
 
 
 def _encode(encoder: Encoder, inputs: torch.Tensor) -> float:
@@ -248,12 +245,3 @@ def _read(path: Path, batch_size: int, device: str | torch.device) -> float:
             batch["label"][0].item()  # waits for a GPU
         seconds.append(time.perf_counter() - began)
     return len(store) / min(seconds)
-
-
-def _nbytes(layouts: Sequence[ArrayLayout]) -> dict[str, int]:
-    """Bytes of the shard files of each kind."""
-    kinds: dict[str, int] = {}
-    for layout in layouts:
-        kind = kind_of(layout.name)
-        kinds[kind] = kinds.get(kind, 0) + sum(layout.nbytes(shard) for shard in range(layout.n_shards))
-    return kinds

@@ -1,5 +1,6 @@
-"""What is to be extracted: features of an encoder, of some images."""
+"""What is to be extracted: features of an encoder, of some images; and how its options are read."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,16 +12,21 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from extract.annotations import annotation_layouts
+from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import ImageSet
-from extract.drop_path import check_branches, checked_rate
 from extract.encoders import Encoded, Encoder
-from extract.layouts import layouts_of
-from extract.older import unnumbered_spec
-from extract.patch_labels import patch_label_layouts
-from extract.selection import checked_statistics, chosen_truths, kept_blocks
+from extract.forward import check_branches, checked_rate
+from extract.layouts import DIMENSIONS, arrays_by_name, codec_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
+from store.errors import unknown
+from store.format.layout import DIGEST, shard_rows_of
+from store.format.names import kind_of
 from store.writing.repair import is_pooled, is_unnumbered
+
+TRUTHS = ("segmentation", "instances")
+VECTORS = ("kept", "all", "only")  # [cls] of the blocks whose tokens are kept; vectors of all blocks beside; in place of tokens
 
 
 @dataclass(frozen=True)
@@ -76,14 +82,11 @@ class Request:
         """The request that these options make of an encoder.
 
         Args:
-            encoder: frozen, on the device where it is to run.
-            images: in fixed order; row i of the store is image i.
+            encoder, images, dtype, shard_rows: as attributes; a dtype is a name in `store.codecs.CODECS`.
             blocks: whose tokens to keep; negative ones count from the end. By default the encoder's own choice.
             statistics: attention statistics, of every block; all that the encoder can have by default.
             maps: keep attention maps of these blocks, if the encoder has attention.
             views: of each image: the evaluation crop, and random crops beside it.
-            dtype: codec of tokens, a name in `store.codecs.CODECS`.
-            shard_rows: images per shard file, a multiple of 32; chosen by default to suit the set (4 to 512 MB).
             vectors: "all" keeps [cls] and the average patch token of every block, beside the tokens of `blocks`; "kept" only
                 [cls] of these; "only" [cls] and the average patch token of `blocks`, without their patch tokens and registers.
                 Each keeps what an encoder's own pooling gives, if it has one.
@@ -166,35 +169,64 @@ class Request:
 
     @property
     def keys(self) -> list[str]:
-        """Keys of feature sets that hold it: its own, and the one with attention maps named as in older sets."""
-        older = unnumbered_spec(self.spec, self._last_block)
-        return [self.spec.key] if older is None else [self.spec.key, older.key]
+        """Keys of sets that hold it: its own, and an older set's, whose maps do not say that they are of the last block."""
+        end = f"/block{self._last_block}"
+        rows = tuple(name.removesuffix(end) for name in self.spec.maps if name.endswith(end))
+        older = [replace(self.spec, maps=rows).key] if rows and len(rows) == len(self.spec.maps) else []
+        return [self.spec.key, *older]
 
     @property
     def _last_block(self) -> int:
         return self.encoder.n_blocks - 1
 
-    def layouts(self, base: FeatureStore | None = None, shard_rows: int | None = None) -> list[ArrayLayout]:
-        """Layouts of all arrays.
+    def layouts(
+        self, base: FeatureStore | None = None, shard_rows: int | None = None, dtype: str | None = None
+    ) -> list[ArrayLayout]:
+        """Layouts of all arrays, in shards of a size that suits the set if neither this nor the request gives it.
 
         Args:
             base: a set of the very same images; ids are at least as wide as there.
-            shard_rows: instead of the request's.
+            shard_rows, dtype: instead of the request's.
 
         Raises:
             StoreError: tokens of this width cannot be stored in this dtype.
         """
-        width = max(len(sample.id.encode()) for sample in self.images.samples)
+        images, n_images = self.images, len(self.images)
+        id_width = max(len(sample.id.encode()) for sample in images.samples)
         if base is not None:
-            width = max(width, base.array("images/id").shape[1])
-        shard_rows = self.shard_rows if shard_rows is None else shard_rows
-        layouts = layouts_of(self.example, self.images, self.n_views, self.dtype, shard_rows, width, self.numbered)
-        return layouts + self.truth_layouts(layouts[0].shard_rows)
+            id_width = max(id_width, base.array("images/id").shape[1])
+        features = {
+            name: (codec_of(name, dtype or self.dtype), (n_images, *values.shape[1:]))
+            for view in range(self.n_views)
+            for name, values in arrays_by_name(self.example, view, self.numbered).items()
+        }
+        shard_rows = shard_rows or self.shard_rows
+        if shard_rows is None:
+            widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
+            shard_rows = shard_rows_of(widest, n_images)
+        layouts = [
+            ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
+            ArrayLayout(DIGEST, (n_images, 16), "uint8", ("image", "byte"), shard_rows),
+            *annotation_layouts(images, shard_rows),
+            ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
+            ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
+        ]
+        for view in range(self.n_views):
+            layouts.append(ArrayLayout(f"images/crop/view{view}", (n_images, 4), "float32", ("image", "side"), shard_rows))
+            layouts.append(ArrayLayout(f"images/flip/view{view}", (n_images,), "uint8", ("image",), shard_rows))
+        for name, (codec, shape) in features.items():
+            dimensions = DIMENSIONS[kind_of(name)]
+            for end, (stored, zarr_dtype) in codec.parts(shape).items():
+                main = codec.name if not end else None
+                layouts.append(ArrayLayout(name + end, stored, zarr_dtype, dimensions[: len(stored)], shard_rows, codec=main))
+        return layouts + self.truth_layouts(shard_rows)
 
     def truth_layouts(self, shard_rows: int) -> list[ArrayLayout]:
         """Layouts of the truths that have an image axis."""
-        has_maps = "segmentation" in self.truths
-        return patch_label_layouts(len(self.images), self.n_views, self.encoder.grid, shard_rows) if has_maps else []
+        if "segmentation" not in self.truths:
+            return []
+        shape, views = (len(self.images), math.prod(self.encoder.grid)), range(self.n_views)
+        return [ArrayLayout(f"images/patch_label/view{v}", shape, "int16", ("image", "patch"), shard_rows) for v in views]
 
     def named_as(self, store: FeatureStore) -> Self:
         """The request that a set was made for, which may be an older set with attention maps of the last block only."""
@@ -226,3 +258,91 @@ class Request:
         """Arrays without an image axis: weight and bias of the final norm, and truths."""
         norm = {f"norm/{name}": value.numpy() for name, value in self.encoder.norm()[0].items()}
         return {n: values for one in self.truths for n, values in self.images.truth_columns(one).constants.items()} | norm
+
+
+def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
+    """Names of attention statistics that some encoder can have.
+
+    Raises:
+        BeyondClsError: an unknown name, or a single name instead of a list.
+    """
+    if isinstance(names, str):
+        raise BeyondClsError(f"statistics is {names!r}, expected a list, e.g. [{names}]; leave it out for all, [] is none")
+    for name in names or ():
+        if name not in (known := [*STATISTICS, *PER_BLOCK]):
+            raise BeyondClsError(unknown("attention statistic", name, known))
+    return names or ()
+
+
+def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequence[str] | None:
+    """The names that this encoder can have, of a list that is meant for several encoders; None stands for all.
+
+    Raises:
+        BeyondClsError: an unknown name.
+    """
+    return None if names is None else [name for name in known_statistics(names) if encoder.can_have(name)]
+
+
+def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of attention statistics; by default all of this program that the encoder can have."""
+    for name in known_statistics(names):
+        if not encoder.can_have(name):
+            lacks = "[cls] token" if encoder.attends else "attention"
+            if encoder.attends and (encoder.layout.has_cls or not facts_of(name).of_cls):
+                lacks = "module that gives what attention adds"
+            can = ", ".join(encoder.statistics) or "none"
+            raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
+    # Always in the encoder's order: equal sets have equal keys.
+    return encoder.statistics if names is None else tuple(name for name in (*STATISTICS, *PER_BLOCK) if name in names)
+
+
+def kept_blocks(blocks: Sequence[int], vectors: str, n_blocks: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Blocks whose tokens are kept, and those whose [cls] and average patch are: none ("kept"), all, or the former ("only").
+
+    Raises:
+        BeyondClsError: another word, or an unknown block.
+    """
+    if vectors not in VECTORS:
+        raise BeyondClsError(unknown("value of vectors", vectors, VECTORS))
+    chosen = checked_blocks(blocks, n_blocks)
+    if vectors == "only":
+        return (), chosen
+    return chosen, tuple(range(n_blocks)) if vectors == "all" else ()
+
+
+def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
+    """Counted from 0, ascending, without repeats."""
+    for block in blocks:
+        if not -n_blocks <= block < n_blocks:
+            raise BeyondClsError(
+                f"there is no block {block}: the encoder has blocks 0 to {n_blocks - 1} (negative ones count from the end)"
+            )
+    if not blocks:
+        raise BeyondClsError("no block was asked for; give at least one, e.g. --blocks -1 for the last")
+    return tuple(sorted({block % n_blocks for block in blocks}))
+
+
+def chosen_truths(images: ImageSet, truths: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the truths to keep, in a fixed order.
+
+    Args:
+        truths: names; "all" that the data set has, "none"; by default what is usual for its form.
+
+    Raises:
+        BeyondClsError: an unknown name, or the data set has no such truths.
+    """
+    if truths is None:
+        return tuple(name for name in TRUTHS if name in images.usual_truths)
+    if truths in ("all", "none"):
+        return tuple(name for name in TRUTHS if truths == "all" and name in images.truths)
+    chosen = truths.split(",") if isinstance(truths, str) else truths
+    for name in chosen:
+        if name not in TRUTHS:
+            raise BeyondClsError(unknown("kind of truths", name, (*TRUTHS, "all", "none")))
+        if name not in images.truths:
+            has = f"it has {', '.join(images.truths)}" if images.truths else "it has none"
+            raise BeyondClsError(
+                f"{images.source} has no {name} ({has}); leave out --truths {name}, or name a form of data set that has it "
+                "with --form"
+            )
+    return tuple(name for name in TRUTHS if name in chosen)

@@ -4,33 +4,54 @@ What an interrupted run has written is kept and used. A set that exists is not c
 is taken over from another set, is compared with what the program computes now (`extract.sample`). If they agree it stays.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 
-from extract.annotations import is_annotation, stale_annotations
-from extract.attributes import attributes_of, is_current, training_difference
-from extract.compatible import check_extension
+from extract.annotations import is_annotation, is_patch_label, stale_annotations
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
-from extract.existing import SHARED_REMEDY, Comparison, occupied_message, open_existing, open_replaceable
-from extract.older import pooling_note
 from extract.requests import Request
-from extract.reuse import readable_again, rows_in
-from extract.settings import Settings
-from extract.truths import lacks_truths_alone, with_truths
-from extract.writing import Start
-from store import BeyondClsError, FeatureStore, StoreError
+from extract.reuse import (
+    check_extension,
+    is_current,
+    occupied_message,
+    open_existing,
+    pooling_note,
+    readable_again,
+    rows_in,
+    training_difference,
+)
+from extract.sample import check_by_sample
+from extract.writing import Settings, Task, attributes_of
+from store import ArrayLayout, BeyondClsError, FeatureStore, StoreError
 from store.bars import Bars
 from store.format.layout import DIGEST
+from store.format.unfinished import base_at
+from store.places import LocalFolder
 from store.writing.publishing import Found, discard_staging, refused_sets
 from store.writing.repair import salvage
 
 DEFAULTS = Settings()
+# What to do about a set that differs from what is computed now: a local one, one of several tasks, at a shared root, a source.
+LOCAL_REMEDY = (
+    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; "
+    "else undo the change"
+)
+TASKS_REMEDY = (
+    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and all of them "
+    "extract it"
+)
+SHARED_REMEDY = (
+    "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
+    "may use it. Else undo the change"
+)
+SOURCE_REMEDY = "Leave out --from, and all is extracted; or undo the change"
 
 
 def extract(encoder: Encoder, images: Any, out: str | Path, *, bars: Bars | None = None, **options: Any) -> FeatureStore | None:
@@ -91,16 +112,15 @@ def create(
             `source`, holds other features than the program computes now; or `source` has another encoder.
         BeyondClsError: tokens beyond the range of float16; too little memory for an image.
     """
-    attributes = attributes_of(request, settings)
-    found, comparison = Found.at(out), Comparison(request, settings, source, shared)
+    run = _Run(request, settings, Found.at(out), source, shared)
     stored = open_existing(out)
-    if stored is not None and stored.spec.key not in request.keys:
-        raise StoreError(occupied_message(stored, request))
-    if stored is not None and _is_confirmed(stored, found, comparison):
-        _refuse_stale(stored, request, "--update writes them anew, and keeps all features")
-        _warn_of_differences(stored, request, attributes, settings, "; --update writes this down")
-        return _keep(stored, settings)
-    return _begin(comparison, (source, older), replace(found, replaces=stored is not None)).write(out, attributes, settings)
+    if stored is None:
+        run.found = replace(run.found, replaces=False)
+    elif stored.spec.key not in request.keys:
+        raise StoreError(occupied_message(stored, request.spec))
+    elif run.confirms(stored):
+        return run.keep(stored, "--update writes them anew, and keeps all features", "; --update writes this down")
+    return run.write_anew([source, older])
 
 
 def update(
@@ -116,20 +136,25 @@ def update(
 
     Arguments, result and errors are those of `create`, but no other set can be in the way.
     """
-    attributes = attributes_of(request, settings)
-    found, comparison = Found.at(out), Comparison(request, settings, source, shared)
-    stored = open_replaceable(out, settings.warn)
-    candidates = [source, older]
-    if stored is None or stored.spec.key not in request.keys:
-        candidates.append(stored)
-    elif _is_confirmed(stored, found, comparison):
-        stale, readable = stale_annotations(stored, request.images), readable_again(stored, request.images)
-        if is_current(stored, attributes) and not stale and not readable:
-            return _keep(stored, settings)
-        if stale and settings.is_first:
-            settings.warn(f"{_stale_message(stored, request, stale)}; they are written anew")
-        return _completion(request, stored, found).write(out, attributes, settings)
-    return _begin(comparison, candidates, found).write(out, attributes, settings)
+    run = _Run(request, settings, Found.at(out), source, shared)
+    try:
+        stored = open_existing(out)
+    except StoreError as error:
+        settings.warn(f"{error}. It is extracted again; what is there is replaced when that is finished")
+        stored = None
+    if stored is None or "images" not in stored.kinds:  # nothing of it can be used
+        return run.write_anew([source, older])
+    if stored.spec.key not in request.keys:
+        return run.write_anew([source, older, stored])
+    if not run.confirms(stored):
+        return run.write_anew([source, older])
+    stale, readable = stale_annotations(stored, request.images), readable_again(stored, request.images)
+    if is_current(stored, run.attributes) and not stale and not readable:
+        settings.progress(len(stored))
+        return stored
+    if stale and settings.is_first:
+        settings.warn(f"{run.stale_message(stored, stale)}; they are written anew")
+    return run.complete(stored)
 
 
 def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> FeatureStore | None:
@@ -145,7 +170,7 @@ def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> 
         StoreError: the service cannot write conditionally, or fails; another set is there; another task computes other values.
         BeyondClsError: tokens beyond the range of float16; too little memory for an image.
     """
-    return Start(request, request.layouts()).write(address, attributes_of(request, settings), settings)
+    return Task(request, settings, address, request.layouts()).write(attributes_of(request, settings))
 
 
 def extend(
@@ -163,14 +188,12 @@ def extend(
         request = request.added_to(stored)
     if stored is None or stored.spec.key in request.keys:
         return create(request, out, settings, source=source)
-    attributes = attributes_of(request, settings)
+    run = _Run(request, settings, found)
     check_extension(stored, request.spec, request.images)
-    if lacks_truths_alone(stored, request):
-        return with_truths(request, stored, found).write(out, attributes, settings)
+    if run.lacks_truths_alone(stored):
+        return run.add_truths(stored)
     rows, layouts = rows_in(stored, request), request.layouts(shard_rows=stored.shard_rows)
-    base = stored if Comparison(request, settings).agrees(stored, rows) else None
-    start = Start(request, layouts, base, None if base is None else rows, replaces=found)
-    return start.write(out, attributes, settings)
+    return run.write(layouts, stored, rows) if run.agrees(stored, rows) else run.write(layouts)
 
 
 def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> FeatureStore | None:
@@ -182,12 +205,12 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
     """
     if settings.n_tasks > 1 or settings.engine is not None:
         raise BeyondClsError("one process repairs a feature set; leave out the number of tasks, or give --on here")
-    attributes = attributes_of(request, settings)
-    found, request = Found.at(out), request.named_as_at(out)
+    run = _Run(request, settings, Found.at(out))
+    run.request = request = request.named_as_at(out)
     base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None), request.constants)
     rows = np.arange(len(base))
     rows[readable_again(base, request.images)] = -1
-    return Start(request, layouts, base, rows, skip, replaces=found).write(out, attributes, settings)
+    return run.write(layouts, base, rows, skip)
 
 
 def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULTS) -> FeatureStore:
@@ -197,96 +220,154 @@ def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULT
         DataError: damaged or unlabelled data, with `on_error="raise"`.
         StoreError: it does not agree.
     """
-    attributes = attributes_of(request, settings)
+    run = _Run(request, settings, Found(Path(stored.where)), shared=True)  # nothing is replaced
     if settings.is_first:
-        Comparison(request, settings, shared=True).agrees(stored)
-    _refuse_stale(stored, request, SHARED_REMEDY)
-    _warn_of_differences(stored, request, attributes, settings, ", for others may use it")
-    return _keep(stored, settings)
+        run.agrees(stored)
+    return run.keep(stored, SHARED_REMEDY, ", for others may use it")
 
 
-def _is_confirmed(stored: FeatureStore, found: Found, comparison: Comparison) -> bool:
-    """Whether the very set that is asked for may stay; of several tasks, only the first compares it."""
-    if comparison.settings.joins is not None:
-        return comparison.agrees(stored)
-    is_confirmed = not comparison.settings.is_first or comparison.agrees(stored)
-    if not is_confirmed:
-        found.check()  # before anything is discarded that was refused its place
-    discard_staging(found.path, stored.spec.key)
-    return is_confirmed
+@dataclass
+class _Run:
+    """What becomes of the sets that are there, compared with what the program computes now.
 
-
-def _keep(stored: FeatureStore, settings: Settings) -> FeatureStore:
-    settings.progress(len(stored))
-    return stored
-
-
-def _refuse_stale(stored: FeatureStore, request: Request, remedy: str) -> None:
-    """Refuse a set that has other labels, say, than its images, as earlier versions may have written it.
-
-    Raises:
-        StoreError: it has.
+    Attributes:
+        found: what was at the place of the set at first.
+        source: the set that the user wants features taken over from.
+        shared: others may use the sets, so none is replaced.
     """
-    if stale := stale_annotations(stored, request.images):
-        raise StoreError(f"{_stale_message(stored, request, stale)}. {remedy}")
 
+    request: Request
+    settings: Settings
+    found: Found
+    source: FeatureStore | None = None
+    shared: bool = False
 
-def _stale_message(stored: FeatureStore, request: Request, stale: Sequence[str]) -> str:
-    return f"{stored.where} holds other annotations ({', '.join(stale)}) than {request.images.source} has"
+    def __post_init__(self) -> None:
+        self.attributes = attributes_of(self.request, self.settings)
 
+    def agrees(self, store: FeatureStore, rows: Int64[np.ndarray, "N"] | None = None, is_needed: bool = True) -> bool:
+        """Whether a sample of a set agrees; if not, it is to be extracted again.
 
-def _warn_of_differences(
-    stored: FeatureStore, request: Request, attributes: Mapping[str, Any], settings: Settings, why: str
-) -> None:
-    if not settings.is_first:
-        return
-    if note := training_difference(stored, attributes):
-        settings.warn(f"{note}. It stays as it is{why}")
-    if rows := readable_again(stored, request.images):
-        settings.warn(
-            f"{stored.where} has {len(rows)} invalid rows whose images can be read now, the first is {rows[0]}. It stays as it "
-            f"is{why}"
-        )
+        Args:
+            rows: as for `check_by_sample`.
+            is_needed: whether the set is in the way if it does not agree.
 
+        Raises:
+            StoreError: it does not, and must not be extracted again without a word of the user.
+        """
+        settings = self.settings
+        if settings.joins is not None:  # the process that has begun the set has compared what it takes rows over from
+            base = base_at(LocalFolder(settings.joins))
+            return base is not None and Path(base).absolute() == Path(store.where).absolute()
+        check = check_by_sample(self.request, store, rows, batch_size=settings.batch_size, workers=settings.workers)
+        if check.agrees:
+            settings.checked(store, check)
+        elif is_needed and settings.recompute and not self.shared and settings.n_tasks == 1:
+            settings.warn(f"{store.where}: {check.described}; it is extracted again")
+        elif is_needed:
+            local = TASKS_REMEDY if settings.recompute else LOCAL_REMEDY
+            remedy = SOURCE_REMEDY if store is self.source else SHARED_REMEDY if self.shared else local
+            raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
+        return check.agrees
 
-def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], found: Found) -> Start:
-    """What a new set begins with: what the first of the candidates has that shares anything with it, or nothing.
+    def confirms(self, stored: FeatureStore) -> bool:
+        """Whether the very set that is asked for may stay; of several tasks, only the first compares it."""
+        if self.settings.joins is not None:
+            return self.agrees(stored)
+        is_confirmed = not self.settings.is_first or self.agrees(stored)
+        if not is_confirmed:
+            self.found.check()  # before anything is discarded that was refused its place
+        discard_staging(self.found.path, stored.spec.key)
+        return is_confirmed
 
-    The first of all is the very set, if it was finished before and something was in its way.
+    def keep(self, stored: FeatureStore, remedy: str, why: str) -> FeatureStore:
+        """A set that stays as it is, with a warning where it differs in what need not be computed.
 
-    Raises:
-        StoreError: the source that the user gave does not fit; or what a candidate has is not what is computed now.
-    """
-    request = comparison.request
-    for refused in refused_sets(found.path.parent, request.spec.key):
-        if comparison.finds_equal(refused):
-            layouts = request.layouts(refused, refused.shard_rows if request.shard_rows is None else None)
-            return Start(request, layouts, refused, replaces=found)
-    for candidate in candidates:
-        if candidate is None:
-            continue
-        try:
-            rows = rows_in(candidate, request)
-        except StoreError:
-            if candidate is comparison.source:
-                raise
-            continue
-        if lacks_truths_alone(candidate, request):
-            return with_truths(request, candidate, found)
-        in_order = bool((rows == np.arange(len(rows)))[rows >= 0].all())
-        shard_rows = candidate.shard_rows if request.shard_rows is None and in_order else None
-        layouts = request.layouts(shard_rows=shard_rows)
-        shares = (rows >= 0).any() and any(a.name in candidate.arrays and not is_annotation(a.name) for a in layouts)
-        if shares and comparison.agrees(candidate, rows):
-            if comparison.settings.is_first and (note := pooling_note(candidate, request.spec)):
-                comparison.settings.warn(note)
-            return Start(request, layouts, candidate, rows, replaces=found)
-    return Start(request, request.layouts(), replaces=found)
+        Args:
+            remedy: where it has other labels, say, than its images, as earlier versions may have written it.
+            why: it stays as it is.
 
+        Raises:
+            StoreError: it has.
+        """
+        if stale := stale_annotations(stored, self.request.images):
+            raise StoreError(f"{self.stale_message(stored, stale)}. {remedy}")
+        if self.settings.is_first:
+            if note := training_difference(stored, self.attributes):
+                self.settings.warn(f"{note}. It stays as it is{why}")
+            if rows := readable_again(stored, self.request.images):
+                self.settings.warn(
+                    f"{stored.where} has {len(rows)} invalid rows whose images can be read now, the first is {rows[0]}. It "
+                    f"stays as it is{why}"
+                )
+        self.settings.progress(len(stored))
+        return stored
 
-def _completion(request: Request, stored: FeatureStore, found: Found) -> Start:
-    """What it takes to write the same set again, whole; without digests of images if it is an older one that lacks them."""
-    request = request.named_as(stored)
-    layouts = request.layouts(stored, stored.shard_rows)
-    layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in stored.attributes["arrays"]]
-    return Start(request, layouts, stored, rows_in(stored, request), replaces=found)
+    def stale_message(self, stored: FeatureStore, stale: Sequence[str]) -> str:
+        """`stale`: names of its annotations that are not those of its images."""
+        return f"{stored.where} holds other annotations ({', '.join(stale)}) than {self.request.images.source} has"
+
+    def write(
+        self,
+        layouts: Sequence[ArrayLayout],
+        base: FeatureStore | None = None,
+        rows: Int64[np.ndarray, "N"] | None = None,
+        skip: Sequence[tuple[str, int]] = (),
+    ) -> FeatureStore | None:
+        """Compute what is missing; arguments are those of a `Task`."""
+        task = Task(self.request, self.settings, self.found.path, layouts, base, rows, skip, self.found)
+        return task.write(self.attributes)
+
+    def write_anew(self, candidates: Sequence[FeatureStore | None]) -> FeatureStore | None:
+        """Write a set that begins with what the first of the candidates has that shares anything with it, or with nothing.
+
+        The first of all is the very set, if it was finished before and something was in its way.
+
+        Raises:
+            StoreError: the source that the user gave does not fit; or what a candidate has is not what is computed now.
+        """
+        request = self.request
+        for refused in refused_sets(self.found.path.parent, request.spec.key):
+            if self.agrees(refused, is_needed=False):
+                return self.write(request.layouts(refused, request.shard_rows or refused.shard_rows), refused)
+        for candidate in candidates:
+            if candidate is None:
+                continue
+            try:
+                rows = rows_in(candidate, request)
+            except StoreError:
+                if candidate is self.source:
+                    raise
+                continue
+            if self.lacks_truths_alone(candidate):
+                return self.add_truths(candidate)
+            in_order = bool((rows == np.arange(len(rows)))[rows >= 0].all())
+            layouts = request.layouts(shard_rows=candidate.shard_rows if request.shard_rows is None and in_order else None)
+            shares = (rows >= 0).any() and any(a.name in candidate.arrays and not is_annotation(a.name) for a in layouts)
+            if shares and self.agrees(candidate, rows):
+                if self.settings.is_first and (note := pooling_note(candidate, request.spec)):
+                    self.settings.warn(note)
+                return self.write(layouts, candidate, rows)
+        return self.write(request.layouts())
+
+    def complete(self, stored: FeatureStore) -> FeatureStore | None:
+        """Write the same set again, whole; without digests of images if it is an older one that lacks them."""
+        self.request = self.request.named_as(stored)
+        layouts = self.request.layouts(stored, stored.shard_rows)
+        layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in stored.attributes["arrays"]]
+        return self.write(layouts, stored, rows_in(stored, self.request))
+
+    def lacks_truths_alone(self, stored: FeatureStore) -> bool:
+        """Whether a set has all features of the request, and differs from it in truths only."""
+        is_whole = len(stored.arrays) >= len(stored.attributes["arrays"])
+        return is_whole and self.request.named_as(stored).spec.differences(stored.spec) == ["truths"]
+
+    def add_truths(self, stored: FeatureStore) -> FeatureStore | None:
+        """Write a set again with truths. Its features are not compared: they are taken as they are; only images that it could
+        not read are decoded and encoded.
+        """
+        self.request = self.request.named_as(stored)
+        kept = [stored.arrays[name].layout for name in stored.attributes["arrays"]]
+        layouts = [a for a in kept if a.has_image_axis and not is_patch_label(a.name)]
+        layouts += self.request.truth_layouts(stored.shard_rows)
+        return self.write(layouts, stored, rows_in(stored, self.request))

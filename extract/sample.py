@@ -1,18 +1,16 @@
 """Whether a feature set holds what the program computes now: a few images of every shard, computed again."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from extract.annotations import is_annotation
-from extract.decoding import Unit, decoders
-from extract.difference import Difference, SampleCheck
+from extract.annotations import is_annotation, is_patch_label, patch_labels_of
 from extract.layouts import codec_of
-from extract.patch_labels import is_patch_label, patch_labels_of
+from extract.loop import Passes, Unit, Units, decoders
 from extract.requests import Request
-from extract.settings import Settings
-from extract.units import Units
 from store import FeatureStore
 from store.codecs import SCALE, Codec, get_codec
 from store.format.layout import ArrayLayout
@@ -25,6 +23,74 @@ AT_ONCE = 64  # images in memory
 # batch or version of torch on the same computation, by the dtype in which matrices are multiplied.
 TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
 FLIPS = 8  # values of an image that may be rounded to the next step of the codec without counting
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The value of an array that differs most, in units of what is allowed.
+
+    Attributes:
+        array: its name; or the name of the attribute that differs.
+        ratio: of the difference to what is allowed; the two agree up to 1.
+        image: its id.
+        at: index of the value in the image's row; empty where it is the mean over the row that differs most.
+        stored, computed: the two values; of a mean those of absolute values, and `difference` is the mean absolute difference.
+    """
+
+    array: str
+    ratio: float
+    difference: float
+    allowed: float
+    image: str = ""
+    at: tuple[int, ...] = ()
+    stored: float | str = ""
+    computed: float | str = ""
+
+    def __str__(self) -> str:
+        if not self.image:
+            return f"{self.array}: it is {self.stored}, the program now gives {self.computed}"
+        where = f"at {list(self.at)}" if self.at else "on average (absolute values)"
+        return (
+            f"{self.array}: image {self.image!r} has {self.stored:.7g} {where}, the program now gives {self.computed:.7g} "
+            f"({self.difference:.2g} apart, {self.allowed:.2g} allowed)"
+        )
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """What comparing a sample gave.
+
+    Attributes:
+        n_sampled, n_images: images that were computed again, of all.
+        tolerance: share of a value's size by which it may differ.
+        worst: of each array, the largest ratio first.
+    """
+
+    n_sampled: int
+    n_images: int
+    tolerance: float
+    worst: tuple[Difference, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return all(difference.ratio <= 1 for difference in self.worst)
+
+    @property
+    def described(self) -> str:
+        """`a sample of 64 of its 5,000 images agrees (at most 0.02 of what is allowed, in patch/block5/view0)`."""
+        sample = f"a sample of {self.n_sampled:,} of its {self.n_images:,} images"
+        if not self.worst:
+            return f"{sample} has nothing to compare"
+        if self.agrees:
+            return f"{sample} agrees (at most {self.worst[0].ratio:.2g} of what is allowed, in {self.worst[0].array})"
+        n = sum(difference.ratio > 1 for difference in self.worst)
+        return f"{sample} differs in {n} of {len(self.worst)} arrays, most in {self.worst[0]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = lambda x: x if not isinstance(x, float) else float(f"{x:.6g}") if np.isfinite(x) else str(x)  # noqa: E731
+        worst = [{name: plain(value) for name, value in asdict(difference).items()} for difference in self.worst]
+        return {"n_sampled": self.n_sampled, "n_images": self.n_images, "tolerance": self.tolerance, "arrays": worst}
 
 
 def check_by_sample(
@@ -62,13 +128,16 @@ def check_by_sample(
     if base_rows is None:
         worst |= {difference.array: difference for difference in _misfits(layouts, store)}
     with decoders(workers, request.encoder.device) as threads:
-        units = Units(request, layouts, Settings(batch_size, on_error="record"), threads)
+        units = Units(Passes(request, batch_size, threads), layouts, "record")
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
         for unit, arrays, _ in units.compute(Unit(i, part.tolist(), computed_names) for i, part in enumerate(parts)):
             arrays |= patch_labels_of(request.images, request.encoder, unit.rows, layouts)
             ids = [request.images.samples[row].id for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
-                difference = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)
+                array = store.arrays[name]
+                codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
+                theirs, ours = array.rows(rows[list(unit.rows)]), _decoded(name, arrays, codec)
+                difference = _difference(name, theirs, ours, codec, ids, tolerance)
                 if name not in worst or difference.ratio > worst[name].ratio:
                     worst[name] = difference
     ordered = sorted(worst.values(), key=lambda difference: -difference.ratio)
@@ -140,54 +209,33 @@ def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -
     return codec.decode(parts).numpy()
 
 
-def _compare(
-    store: FeatureStore, name: str, rows: np.ndarray, computed: dict[str, np.ndarray], ids: Sequence[str], tolerance: float
-) -> Difference:
-    """The largest difference of some images in one array."""
-    array = store.arrays[name]
-    codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
-    return _difference(name, array.rows(rows), _decoded(name, computed, codec), codec, ids, tolerance)
-
-
 def _difference(
     name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
 ) -> Difference:
     """The largest difference of some images between two forms of one array."""
-    stored, recomputed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
-    apart = np.where(np.isnan(stored) & np.isnan(recomputed), 0, np.abs(stored - recomputed))
-    if theirs.dtype.kind != "f":
-        ratios = np.where(apart > 0, np.inf, 0.0)
-        return _worst(name, ratios, apart, np.zeros_like(apart), stored, recomputed, ids, theirs.shape[1:])
+    stored, computed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
+    apart = np.where(np.isnan(stored) & np.isnan(computed), 0, np.abs(stored - computed))
     step = np.zeros_like(apart)
-    if codec is not None:
+    if theirs.dtype.kind != "f":
+        tolerance = 0.0
+    elif codec is not None:
         step = 2 * codec.bound(torch.from_numpy(theirs.astype(np.float32))).numpy().reshape(stored.shape)
-    size = np.abs(stored)
-    allowed = step + tolerance * np.maximum(size, np.abs(recomputed)).max(1, keepdims=True)
-    value_difference = _worst(name, _ratios(apart, allowed), apart, allowed, stored, recomputed, ids, theirs.shape[1:])
-    means = [values.mean(1, keepdims=True) for values in (apart, size, np.abs(recomputed))]
-    mean_allowed = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
-    mean_difference = _worst(name, _ratios(means[0], mean_allowed), means[0], mean_allowed, means[1], means[2], ids, ())
-    return max(value_difference, mean_difference, key=lambda difference: difference.ratio)
-
-
-def _ratios(apart: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """0 where values are equal, also where no difference is allowed."""
-    return np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
+    sizes = np.abs(stored), np.abs(computed)
+    allowed = step + tolerance * np.maximum(*sizes).max(1, keepdims=True)
+    of_values = _worst(name, ids, theirs.shape[1:], apart, allowed, stored, computed)
+    means = [values.mean(1, keepdims=True) for values in (apart, *sizes)]
+    allowed = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
+    of_means = _worst(name, ids, (), means[0], allowed, *means[1:])
+    return max(of_values, of_means, key=lambda difference: difference.ratio)
 
 
 def _worst(
-    name: str,
-    ratios: np.ndarray,
-    apart: np.ndarray,
-    allowed: np.ndarray,
-    stored: np.ndarray,
-    recomputed: np.ndarray,
-    ids: Sequence[str],
-    shape: Sequence[int],
+    name: str, ids: Sequence[str], shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray
 ) -> Difference:
-    """The largest of `ratios` [n images, values]; `shape` of a row, for the index."""
+    """The largest of `apart` [n images, values] in units of `allowed`, with `both` values there; `shape` of a row."""
+    # 0 where values are equal, also where no difference is allowed.
+    ratios = np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
     image, value = divmod(int(np.nan_to_num(ratios, nan=np.inf).argmax()), ratios.shape[1])
     index = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
-    arrays = (ratios, apart, allowed, stored, recomputed)
-    ratio, difference, limit, stored_value, computed_value = (float(values[image, value]) for values in arrays)
-    return Difference(name, ratio, difference, limit, ids[image], index, stored_value, computed_value)
+    ratio, difference, limit, stored, computed = (float(v[image, value]) for v in (ratios, apart, allowed, *both))
+    return Difference(name, ratio, difference, limit, ids[image], index, stored, computed)

@@ -1,13 +1,17 @@
-"""How the views of an image are cut: view 0 is the evaluation crop, the others are random crops that any machine repeats."""
+"""How the views of an image are cut, and become what an encoder takes.
+
+View 0 is the evaluation crop, the others are random crops that any machine repeats.
+"""
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import xxhash
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
@@ -49,7 +53,8 @@ class Views:
         crop = self.crop(image.size, image_id, view)
         if view == 0:
             return self.evaluation(image), crop
-        part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
+        interpolation = Image.Resampling[InterpolationMode(self.config["interpolation"]).name]
+        part = image.crop(crop.box).resize(self._size[::-1], interpolation)
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return F.pil_to_tensor(part), crop
@@ -61,11 +66,6 @@ class Views:
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
         """What a view shows of an image of this width and height."""
         return random_crop(image_id, view, size) if view else Crop(self._evaluation_box(*size), False)
-
-    @property
-    def _interpolation(self) -> Image.Resampling:
-        name = InterpolationMode(self.config["interpolation"]).name
-        return Image.Resampling[name]
 
     def _evaluation_box(self, width: int, height: int) -> tuple[float, float, float, float]:
         """The part of an image that its evaluation crop shows."""
@@ -94,3 +94,26 @@ def random_crop(image_id: str, view: int, size: tuple[int, int]) -> Crop:
     crop_height = max(1, min(height, round(math.sqrt(area / aspect))))
     x0, y0 = generator.randint(0, width - crop_width), generator.randint(0, height - crop_height)
     return Crop((x0, y0, x0 + crop_width, y0 + crop_height), generator.random() < 0.5)
+
+
+class Normalisation:
+    """(pixels / 255 - mean) / std in float32: bit for bit what torchvision's `ToTensor` and `Normalize` give.
+
+    On the encoder's device: a fourth of the bytes travels there, and decoders do less.
+
+    Args:
+        mean, std: of red, green and blue, on the scale on which pixels are 0…1.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]):
+        # 255 is a tensor as well: by a plain number a GPU multiplies with the reciprocal, which may be one bit off.
+        self._constants = torch.tensor([[255.0] * 3, mean, std])[..., None, None]  # [3 constants, 3 colours, 1, 1]
+
+    def __call__(self, pixels: UInt8[Tensor, "*B 3 H W"] | Float[Tensor, "*B 3 H W"]) -> Float[Tensor, "*B 3 H W"]:
+        """Normalised pixels, on their device; views that are not uint8 are normalised already."""
+        if pixels.dtype != torch.uint8:
+            return pixels
+        if self._constants.device != pixels.device:
+            self._constants = self._constants.to(pixels.device)
+        white, mean, std = self._constants
+        return pixels.to(torch.float32).div_(white).sub_(mean).div_(std)

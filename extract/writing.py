@@ -1,10 +1,9 @@
-"""Computing what a feature set lacks, and writing it."""
+"""One task of an extraction: it computes what a feature set lacks, and writes it, alone or beside others."""
 
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,79 @@ import torch
 from jaxtyping import Int64
 
 from extract.annotations import annotations_of, is_annotation
-from extract.attributes import kept_attributes
-from extract.decoding import Unit, decoders
+from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoder
+from extract.encoders.cost import cost_of
+from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders
 from extract.requests import Request
-from extract.sample import disagreement
-from extract.settings import Engine, Settings
-from extract.stages import ELSE, WRITING, Course
-from extract.units import Units
+from extract.reuse import kept_attributes
+from extract.sample import SampleCheck, disagreement
+from extract.stages import ELSE, WRITING, Course, Spent
 from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
 from store.writing.publishing import Found
 from store.writing.writer import own_first
 
+# Has processes compute the units that miss, so many, of a set that a writer has begun.
+Engine = Callable[[FeatureWriter, int], None]
+
 
 @dataclass(frozen=True)
-class Start:
-    """What a new set begins with: its layouts, and what it takes over. Arguments of the `FeatureWriter`.
+class Settings:
+    """How an extraction runs. What it writes does not depend on it, but for images that cannot be read.
 
     Attributes:
+        batch_size: images per forward pass; halved where memory does not suffice.
+        workers: number of threads that decode, as for `decoders`.
+        on_error: "raise" at the first image or tar that is damaged or unlabelled; "record" keeps its row, marked invalid.
+        recompute: extract again what a sample shows to differ, instead of stopping; with one task only.
+        task_id, n_tasks: number of this process among those that write the set together, on one machine or several with a
+            common file system. Each begins with its share of the units and goes on with units that no other works on, so
+            fewer processes than planned may run.
+        joins: where the set is staged by a process that has begun it, has compared what there was, and will finish it; this one
+            computes units for it.
+        engine: has other processes compute units in place of this one; with one task only.
+        stops: whether to stop after the present unit, the first at least, and not to finish.
+        progress: called with the number of images done since the last call.
+        warn: called with what a user should know.
+        devices: called with what computed each unit, where an engine had them computed.
+        spent: called at the end with where the time of this process went.
+        checked: called with each set that was compared by a sample, and the result, if the two agree.
+
+    Raises:
+        BeyondClsError: there is no task of this number.
+    """
+
+    batch_size: int = 128
+    workers: int | None = None
+    on_error: OnError = "raise"
+    recompute: bool = False
+    task_id: int = 0
+    n_tasks: int = 1
+    joins: Path | None = None
+    engine: Engine | None = None
+    stops: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda *_: None
+    warn: Callable[[str], None] = lambda *_: None
+    devices: Callable[[Mapping[int, Mapping[str, Any]]], None] = lambda *_: None
+    spent: Callable[[Spent], None] = lambda *_: None
+    checked: Callable[[FeatureStore, SampleCheck], None] = lambda *_: None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.task_id < self.n_tasks:
+            raise BeyondClsError(f"task_id is {self.task_id}, expected 0 to {self.n_tasks - 1} (n_tasks is {self.n_tasks})")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first task, which alone compares finished sets."""
+        return self.task_id == 0
+
+
+@dataclass(eq=False)
+class Task:
+    """What a set begins with, and one of the processes that write the rest; arguments of the `FeatureWriter`.
+
+    Attributes:
+        out: the folder of the set, or its address in an object store, which takes over nothing.
         base: the set whose features are taken over.
         base_rows: its row of each image, -1 where it has none; None: the same.
         skip: names and shards of its arrays that are damaged.
@@ -38,39 +92,35 @@ class Start:
     """
 
     request: Request
+    settings: Settings
+    out: Path | str
     layouts: Sequence[ArrayLayout]
     base: FeatureStore | None = None
     base_rows: Int64[np.ndarray, "N"] | None = None
     skip: Sequence[tuple[str, int]] = ()
     replaces: Found | bool = False
+    _writer: FeatureWriter = field(init=False)
+    _course: Course = field(init=False, default_factory=Course)
+    _disk: ThreadPoolExecutor = field(init=False)  # one unit is written while the next is computed
+    _writing: Future[None] | None = field(init=False, default=None)
 
-    def write(self, out: Path | str, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
-        """Compute what is missing, and open the set; None if it was stopped before that.
+    def __post_init__(self) -> None:
+        self._unreported = set(range(self.layouts[0].n_shards))  # units that `progress` does not know of
 
-        `out`: its folder, or its address in an object store, which takes over nothing.
+    def write(self, attributes: Mapping[str, Any]) -> FeatureStore | None:
+        """Compute what is missing, and open the set; None if it was stopped before that, or has joined another.
+
+        Args:
+            attributes: of the set, as `attributes_of` gives them.
+
+        Raises:
+            BeyondClsError: the process that it joins has begun another set.
         """
-        attributes = kept_attributes(self.base, self.request, self.layouts, attributes)
-        with self.writer(out) as writer:
-            if settings.joins is not None:
-                self._join(writer, settings, settings.joins)
-                return None
-            if settings.engine is None:
-                self.compute(writer, settings)
-            else:
-                self._have_computed(writer, settings, settings.engine)
-            if settings.stops() and writer.missing_units():
-                return None
-            writer.finish(attributes)
-            if settings.engine is not None:
-                settings.devices(writer.computed_by)
-        return FeatureStore.open(out)
-
-    def writer(self, out: Path | str) -> FeatureWriter:
-        """What writes the set."""
-        request = self.request
+        settings, request = self.settings, self.request
         described = [(a.name, unit) for a in self.layouts if is_annotation(a.name) for unit in range(a.n_shards)]
-        return FeatureWriter(
-            out,
+        attributes = kept_attributes(self.base, request, self.layouts, attributes)
+        with FeatureWriter(
+            self.out,
             request.spec,
             self.layouts,
             request.constants,
@@ -80,118 +130,113 @@ class Start:
             self.replaces,
             self._disagreement,
             computed_by(request.encoder),
-        )
+        ) as self._writer:
+            if settings.joins is not None:
+                self._check_joined(settings.joins)
+                self._compute()
+                return None
+            if settings.engine is None:
+                self._compute()
+            else:
+                self._have_computed(settings.engine)
+            if settings.stops() and self._writer.missing_units():
+                return None
+            self._writer.finish(attributes)
+            if settings.engine is not None:
+                settings.devices(self._writer.computed_by)
+        return FeatureStore.open(self.out)
 
-    def _disagreement(self, unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
-        ids = [self.request.images.samples[row].id for row in range(*self.layouts[0].rows(unit))]
-        return disagreement(self.request, ids, theirs, ours)
-
-    def compute(self, writer: FeatureWriter, settings: Settings) -> None:
-        """Compute and write units here, until all are written."""
-        unreported, todo, course = set(range(self.layouts[0].n_shards)), writer.missing_units(), Course()
-        while True:
-            self._report_written(writer, unreported, settings)
-            if not todo:
-                settings.spent(course.spent)
-                return
-            with (
-                course.doing(ELSE),
-                decoders(settings.workers, self.request.encoder.device) as threads,
-                _background_writer(writer, course) as write,
-            ):
-                units = Units(self.request, self.layouts, settings, threads, course)
-                for unit, arrays, notes in units.compute(self._claim_units(writer, todo, unreported, settings, write)):
-                    write(unit.number, arrays | self._annotations(unit.number), notes)
-            todo = [] if settings.stops() else writer.wait_for_others(settings.stops)
-
-    def _join(self, writer: FeatureWriter, settings: Settings, staging: Path) -> None:
-        """Compute units of a set that another process has begun.
-
-        Raises:
-            BeyondClsError: it is another set.
-        """
-        if writer.staging.absolute() != staging:
+    def _check_joined(self, staging: Path) -> None:
+        if self._writer.staging.absolute() != staging:
             raise BeyondClsError(
                 f"this process on {platform.node()} would write set {self.request.spec.key}, the command is for "
                 f"{staging.name[-32:]}: its {self.request.encoder.name} is another; install the same packages and use the same "
                 "weights on all machines, and let a function that draws weights set its seed"
             )
-        self.compute(writer, settings)
 
-    def _have_computed(self, writer: FeatureWriter, settings: Settings, engine: Engine) -> None:
+    def _compute(self) -> None:
+        """Compute and write units here, until all are written."""
+        settings, todo = self.settings, self._writer.missing_units()
+        while True:
+            self._report_written()
+            if not todo:
+                settings.spent(self._course.spent)
+                return
+            with (
+                self._course.doing(ELSE),
+                decoders(settings.workers, self.request.encoder.device) as threads,
+                ThreadPoolExecutor(1, "beyondcls-writer") as self._disk,
+            ):
+                passes = Passes(self.request, settings.batch_size, threads, settings.warn, self._course)
+                units = Units(passes, self.layouts, settings.on_error, settings.progress)
+                for unit, arrays, notes in units.compute(self._claim_units(todo)):
+                    self._write_behind(unit.number, arrays, notes)
+                self._wait_for_disk()
+            todo = [] if settings.stops() else self._writer.wait_for_others(settings.stops)
+
+    def _have_computed(self, engine: Engine) -> None:
         """Have an engine's processes compute and write units, each of which begins as this one has."""
-        unreported = set(range(self.layouts[0].n_shards))
-        self._report_written(writer, unreported, settings)
-        for unit in writer.missing_units():
-            names, rows = self._to_compute(writer, unit)
-            if not (names and len(rows)) and writer.claim(unit):
-                writer.write_unit(unit, self._annotations(unit))
-                self._report_written(writer, unreported, settings)
+        self._report_written()
+        for unit in self._writer.missing_units():
+            names, rows = self._to_compute(unit)
+            if not (names and len(rows)) and self._writer.claim(unit):
+                self._writer.write_unit(unit, self._annotations(unit))
+                self._report_written()
         if self.request.encoder.device.type == "cuda":  # a worker needs the memory
             self.request.encoder.model.cpu()
             torch.cuda.empty_cache()
-        if todo := writer.missing_units():
-            engine(writer, len(todo))
-            writer.wait_for_others(settings.stops)
+        if todo := self._writer.missing_units():
+            engine(self._writer, len(todo))
+            self._writer.wait_for_others(self.settings.stops)
 
-    def _report_written(self, writer: FeatureWriter, unreported: set[int], settings: Settings) -> None:
+    def _report_written(self) -> None:
         """Report images of units that were written, but not by this process."""
-        written = unreported.difference(writer.missing_units())
-        settings.progress(sum(len(range(*self.layouts[0].rows(unit))) for unit in written))
-        unreported -= written
+        written = self._unreported.difference(self._writer.missing_units())
+        self.settings.progress(sum(len(self._rows(unit)) for unit in written))
+        self._unreported -= written
 
-    def _claim_units(
-        self,
-        writer: FeatureWriter,
-        todo: Sequence[int],
-        unreported: set[int],
-        settings: Settings,
-        write: Callable[..., None],
-    ) -> Iterator[Unit]:
+    def _claim_units(self, todo: Sequence[int]) -> Iterator[Unit]:
         """Units to compute, those of this task's share first. What another set has whole is written without computing."""
-        rows_of = self.layouts[0].rows
         has_begun = False  # a process that is asked to stop at once has one unit to show for it
-        for number in own_first(todo, settings.task_id, settings.n_tasks):
-            if has_begun and settings.stops():
+        for number in own_first(todo, self.settings.task_id, self.settings.n_tasks):
+            if has_begun and self.settings.stops():
                 return
-            if not writer.claim(number):
+            if not self._writer.claim(number):
                 continue
             has_begun = True
-            unreported.discard(number)  # its images are reported as they are computed
-            names, rows = self._to_compute(writer, number)
-            settings.progress(len(range(*rows_of(number))) - len(rows))
+            self._unreported.discard(number)  # its images are reported as they are computed
+            names, rows = self._to_compute(number)
+            self.settings.progress(len(self._rows(number)) - len(rows))
             if len(rows) and names:
                 yield Unit(number, rows.tolist(), names)
             else:  # another set has all arrays that need the images
-                write(number, self._annotations(number), ())
+                self._write_behind(number, {}, [])
 
-    def _to_compute(self, writer: FeatureWriter, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
+    def _to_compute(self, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
         """Arrays of a unit that need the images, and their rows."""
-        names = [name for name in writer.arrays_to_compute(unit) if not is_annotation(name)]
-        return names, writer.rows_to_compute(unit, names)
+        names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
+        return names, self._writer.rows_to_compute(unit, names)
 
-    def _annotations(self, unit: int) -> dict[str, np.ndarray]:
-        return annotations_of(self.request.images, self.request.encoder, range(*self.layouts[0].rows(unit)), self.layouts)
+    def _write_behind(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
+        """Begin to write a unit, once the one before is written."""
+        arrays = arrays | self._annotations(unit)
+        self._wait_for_disk()
+        self._writing = self._disk.submit(self._writer.write_unit, unit, arrays, notes)
 
+    def _wait_for_disk(self) -> None:
+        if self._writing is not None:
+            with self._course.doing(WRITING):
+                self._writing.result()
 
-@contextmanager
-def _background_writer(writer: FeatureWriter, course: Course) -> Iterator[Callable[..., None]]:
-    """Yield a `write_unit` that returns at once; the next call, and the end, wait until the one before is done."""
-    writing: Future[None] | None = None
+    def _annotations(self, unit: int) -> Arrays:
+        return annotations_of(self.request.images, self.request.encoder, self._rows(unit), self.layouts)
 
-    def wait() -> None:
-        if writing is not None:
-            with course.doing(WRITING):
-                writing.result()
+    def _disagreement(self, unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
+        ids = [self.request.images.samples[row].id for row in self._rows(unit)]
+        return disagreement(self.request, ids, theirs, ours)
 
-    def write(*arguments: object) -> None:
-        nonlocal writing
-        wait()
-        writing = disk.submit(writer.write_unit, *arguments)  # type: ignore[arg-type]
-
-    with ThreadPoolExecutor(1, "beyondcls-writer") as disk:
-        yield write
-        wait()
+    def _rows(self, unit: int) -> range:
+        return range(*self.layouts[0].rows(unit))
 
 
 def computed_by(encoder: Encoder) -> dict[str, Any]:
@@ -200,3 +245,38 @@ def computed_by(encoder: Encoder) -> dict[str, Any]:
         return {"device": torch.cuda.get_device_name(encoder.device)}
     kind = torch.backends.cpu.get_cpu_capability() if encoder.device.type == "cpu" else platform.machine()
     return {"device": f"{encoder.device.type} ({kind})", "threads": torch.get_num_threads()}
+
+
+def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
+    """What a set says of its encoder, its classes and problems of its images, beside its description.
+
+    Raises:
+        DataError: images are damaged or unlabelled and the settings don't want that recorded, or there is none.
+    """
+    encoder, classes = request.encoder, request.images.classes
+    cost = cost_of(encoder.model, encoder.config["input_size"])
+    truth_classes = {name: list(request.images.truths[name].classes) for name in request.truths}
+    return {
+        "encoder": encoder.name,
+        "norm_eps": encoder.norm()[1],
+        "classes": None if classes is None else list(classes),
+        "problems": _checked_problems(request.images, settings.on_error),
+        **({"truth_classes": truth_classes} if truth_classes else {}),
+        **({"grid": list(encoder.grid)} if encoder.grid[0] != encoder.grid[1] else {}),
+        **encoder.pretraining.to_dict(),
+        **({} if cost is None else {"encoder_flops": cost.flops}),
+        **({"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}),
+    }
+
+
+def _checked_problems(images: ImageSet, on_error: OnError) -> list[str]:
+    """Problems of the images, without paths."""
+    problems = images.all_problems()
+    if problems and on_error == "raise":
+        total = f"\n({len(problems)} problems in all)" if len(problems) > 10 else ""
+        raise DataError("\n".join(problems[:10]) + total + "\nmend the data, or go on with --on-error record")
+    if len(images) == 0:
+        raise DataError(f"{images.source} has no readable images:\n" + "\n".join(problems[:10]))
+    for folder in {sample.file.parent for sample in images.samples}:
+        problems = [problem.replace(f"{folder}/", "") for problem in problems]
+    return problems

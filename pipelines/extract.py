@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from extract.datasets import ImageSet
     from extract.encoders import Encoder
     from extract.requests import Request
-    from extract.settings import Settings
     from extract.stages import Spent
+    from extract.writing import Settings
     from store import FeatureStore
 
 TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
@@ -103,7 +103,7 @@ def main(
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
-    from extract.settings import Settings
+    from extract.writing import Settings
     from pipelines.engines import choose_engine
     from pipelines.engines.agenda import Watch
     from pipelines.engines.shared import has_all, sharing

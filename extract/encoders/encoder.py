@@ -16,13 +16,11 @@ from torch import Tensor, nn
 from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, watched
 from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
-from extract.drop_path import check_branches, draw_factors, dropped
 from extract.encoders.not_plain import INSTEAD, check_plain
 from extract.encoders.weights import weights_digest
-from extract.linear import FastLinear
-from extract.normalisation import Normalisation
+from extract.forward import FastLinear, check_branches, draw_factors, dropped
 from extract.transform import OF_PIXELS, STRIDE, TRANSFORM
-from extract.views import Views
+from extract.views import Normalisation, Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
 from store.format.pretraining import UNKNOWN, Pretraining

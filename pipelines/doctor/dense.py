@@ -44,7 +44,7 @@ def _dataset(params: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> 
         BeyondClsError: an unknown form or statistic, or a crop or size that cannot be.
     """
     from extract.datasets import DATASETS
-    from extract.selection import known_statistics
+    from extract.requests import known_statistics
     from extract.transform import CHECKS, checked_transform
     from store.errors import unknown
 

@@ -108,7 +108,7 @@ def _encoder(machine: Machine, name: str) -> None:
     """
     from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
     from extract.encoders.libraries import is_of_library
-    from extract.selection import known_statistics
+    from extract.requests import known_statistics
     from extract.transform import CHECKS, checked_transform
     from pipelines.parameters.extraction import from_params
     from store.user_code import is_custom

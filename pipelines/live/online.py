@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.layouts import arrays_by_name
-from extract.selection import checked_blocks
+from extract.requests import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
 from pipelines.live.pictures import Picture, opened
 from pipelines.live.segmenter import Segmenter

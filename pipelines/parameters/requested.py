@@ -91,8 +91,7 @@ def request_features(
     Raises:
         BeyondClsError: an option has no such value.
     """
-    from extract.requests import Request
-    from extract.selection import possible_statistics
+    from extract.requests import Request, possible_statistics
 
     features = select_options(options, FEATURES)
     if is_listed_for_all:

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from extract.layouts import view_of
 from pipelines.parameters.params import section
 from pipelines.planning.encoders import Encoders, Measured, options_of
 from pipelines.planning.machine import Machine
 from pipelines.planning.sizes import Sizes
 from pipelines.planning.work import Work
-from store.format.names import kind_of
+from store.format.names import ArrayName, kind_of
 
 SPLITS = ("train", "test")
 
@@ -18,7 +17,7 @@ def nbytes_by_kind(measured: Measured, n_views: int = 1) -> dict[str, int]:
     """Bytes of an image in `n_views` views, by kind of array."""
     kinds: dict[str, int] = {}
     for name, nbytes in measured.nbytes.items():
-        views = 1 if view_of(name) is None else n_views
+        views = 1 if ArrayName.parse(name).view is None else n_views
         kinds[kind_of(name)] = kinds.get(kind_of(name), 0) + views * nbytes
     return kinds
 

@@ -10,15 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extract.batches import Batches
-from extract.copies import Buffers, streams_of
 from extract.datasets import DataError, ImageSet
-from extract.decoding import Decoding, Unit
-from extract.drop_path import check_branches, checked_rate
 from extract.encoders import Encoder
+from extract.forward import check_branches, checked_rate
 from extract.layouts import arrays_by_name
+from extract.loop import Passes, Unit
 from extract.requests import Request
-from extract.stages import Course
 from probe.passes import Share
 from probe.sources import Source
 from store import FeatureStore, StoreError
@@ -147,30 +144,22 @@ class LoopBatches:
             visited[begin : begin + self.batch_size] for begin in range(start * self.batch_size, len(visited), self.batch_size)
         )
         units = (Unit(number, rows.tolist(), list(names.values())) for number, rows in enumerate(parts))
-        encoder, streams = self.request.encoder, streams_of(self.request.encoder.device)
-        buffers = Buffers() if streams is None else Buffers(streams.allocate)
-        encoding = Batches(self.request, self.loop.batch_size, self.loop.warn, streams)
         with ThreadPoolExecutor(self.loop.workers, "beyondcls-crops") as threads:
-            shape = encoder.config["input_size"]
-            decoding = Decoding(self.request.images, encoder.views, threads, shape, buffers, Course())
+            passes = Passes(self.request, self.loop.batch_size, threads, self.loop.warn)
             tokens: dict[str, Tensor] = {}
-            for decoded in decoding.batches(units, lambda: encoding.size):
-                n, rows = len(decoded.images), decoded.unit.rows
-                if problem := next((image.problem for image in decoded.images if image.problem is not None), None):
+            for batch in passes.batches(units):
+                rows = batch.unit.rows
+                if problem := next((image.problem for image in batch.images if image.problem is not None), None):
                     raise DataError(f"{problem}\nmend the data, or extract its features again")
-                if decoded.first == 0:
+                if batch.first == 0:
                     tokens = {}
-                factors = self.request.factors_of(rows[decoded.first : decoded.first + n], view)
-                for part, encoded in encoding.encode(decoded.views(view, range(n)), factors):
+                for positions, encoded in passes.encode(batch, view, range(len(batch.images))):
                     features = arrays_by_name(encoded, view, self.request.numbered)
                     for kind, name in names.items():
                         values = features[name]
                         if kind not in tokens:  # autograd takes no tensors of inference mode, so they are copied
                             tokens[kind] = torch.empty(len(rows), *values.shape[1:], device=values.device)
-                        begin = decoded.first + part.start
-                        tokens[kind][begin : begin + len(values)] = values
-                for pixels in decoded.pixels.values():
-                    buffers.give_back(pixels, encoding.copied)
-                if decoded.first + n == len(rows):
+                        tokens[kind][positions[0] : positions[-1] + 1] = values
+                if batch.is_last:
                     described = {"label": torch.from_numpy(self.labels[rows]), "row": torch.tensor(rows)}
-                    yield {**tokens, **{name: values.to(encoder.device) for name, values in described.items()}}
+                    yield {**tokens, **{name: values.to(self.request.encoder.device) for name, values in described.items()}}

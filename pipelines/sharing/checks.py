@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from extract.difference import SampleCheck
+from extract.sample import SampleCheck
 from store import FeatureStore
 from store.environment import versions_of
 from store.moving.receipt import CHECK

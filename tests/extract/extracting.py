@@ -8,7 +8,7 @@ from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from extract.requests import Request
 from extract.run import create, extend, repair, update
-from extract.settings import Settings
+from extract.writing import Settings
 from store import FeatureStore
 
 VERBS = {"refuse": create, "update": update, "extend": extend, "repair": repair}

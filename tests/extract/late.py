@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from extract.copies import Event, Streams
+
 POISON = 0xA5
 
 
@@ -20,7 +22,7 @@ class LateEvent:
             self._work.pop(0)()
 
 
-class LateStreams:
+class LateStreams(Streams):
     """Copies as a GPU may do them at worst, each at the last moment; computing is that of the CPU.
 
     Attributes:
@@ -54,11 +56,11 @@ class LateStreams:
     def mark(self) -> LateEvent:
         return LateEvent([])
 
-    def seconds(self, begin: LateEvent, end: LateEvent) -> float:
+    def seconds(self, begin: Event, end: Event) -> float:
         return 0.0
 
     @contextmanager
-    def behind(self, computed: LateEvent) -> Iterator[None]:
+    def behind(self, computed: Event) -> Iterator[None]:
         self._is_behind = True
         yield
         self._is_behind = False

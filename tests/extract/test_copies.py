@@ -1,9 +1,11 @@
-"""Pixels reach the device one batch ahead of the encoder, and features leave it one behind."""
+"""Pixels reach the device one batch ahead of the encoder, and features leave it one behind; the order in which CUDA's streams
+are used, as far as shows without a GPU.
+"""
 
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.copies import Buffers, Copies
+from extract.copies import Buffers, Copies, Streams, streams_of
 from extract.datasets import ImageSet
-from extract.decoding import Unit
 from extract.layouts import arrays_by_name
+from extract.loop import Passes, Unit, Units
 from extract.requests import Request
 from extract.run import extract
-from extract.settings import Settings
 from extract.stages import COPYING_BACK, ENCODING, Course
-from extract.units import Units
 from tests.extract.late import LateEvent, LateStreams
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -130,7 +130,7 @@ def test_the_same_bytes(dtype: str, forty: ImageSet, tmp_path: Path, monkeypatch
     options: Any = {"batch_size": 7, "shard_rows": 32, "views": 2, "dtype": dtype}
     extract(tiny_encoder(), forty, tmp_path / "once", **options)
     streams, encoder = LateStreams(), tiny_encoder()
-    monkeypatch.setattr("extract.units.streams_of", lambda device: streams)
+    monkeypatch.setattr("extract.loop.streams_of", lambda device: streams)
     extract(encoder, forty, tmp_path / "behind", **options)
     features = arrays_by_name(encoder(torch.zeros(1, 3, 32, 32), [1], encoder.statistics, maps=[1]), 0)
     n_arrays = sum(2 + (dtype in ("int8", "int4")) for _ in features)  # with whether they fit, and scales
@@ -193,10 +193,101 @@ def test_a_unit_is_handed_on_while_the_next_is_computed(forty: ImageSet, monkeyp
         (LateStreams(), 2): ["encoded", "encoded", 0],
     }
     for (streams, fails_at), order in expected.items():
-        monkeypatch.setattr("extract.units.streams_of", lambda device, streams=streams: streams)
+        monkeypatch.setattr("extract.loop.streams_of", lambda device, streams=streams: streams)
         done.clear()
         with ThreadPoolExecutor(1) as decoders, pytest.raises(ValueError, match="no more") if fails_at else nullcontext():
-            for unit, arrays, _ in Units(request, layouts, Settings(batch_size=32), decoders).compute(units):
+            for unit, arrays, _ in Units(Passes(request, 32, decoders), layouts).compute(units):
                 done.append(unit.number)
                 assert arrays["patch/block1/view0"].any(axis=(1, 2)).all()
         assert done == order
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is called of torch.cuda."""
+    calls: list[str] = []
+    names = iter(["in", "out"])
+
+    class Stream:
+        def __init__(self, device: object = None, name: str | None = None):
+            self.name = name or next(names)
+
+        def wait_event(self, event: "Event") -> None:
+            calls.append(f"{self.name} waits for {event.name}")
+
+    class Event:
+        def __init__(self, enable_timing: bool = False, blocking: bool = False):
+            assert blocking, "a thread that spins takes a core from decoding"
+            self.name, self.timed = "", enable_timing
+
+        def record(self, stream: Stream) -> None:
+            self.name = f"end of {stream.name}"
+            calls.append(f"{'timed ' if self.timed else ''}{self.name}")
+
+        def elapsed_time(self, end: "Event") -> float:
+            assert self.timed
+            assert end.timed
+            return 1500.0
+
+    computing = Stream(name="computing")
+
+    @contextmanager
+    def stream(given: Stream) -> Iterator[None]:
+        calls.append(f"on {given.name}:")
+        yield
+        calls.append(f"off {given.name}")
+
+    for name, replacement in {"Stream": Stream, "Event": Event, "stream": stream}.items():
+        monkeypatch.setattr(torch.cuda, name, replacement)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, given: calls.append(f"memory is used by {given.name}"))
+    to = torch.Tensor.to
+
+    def logged(self: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        calls.append("copied" + (" without a wait" if named.get("non_blocking") else ""))
+        return to(self, *given, **named)
+
+    monkeypatch.setattr(torch.Tensor, "to", logged)
+    return calls
+
+
+def test_copies_in(log: list[str]) -> None:
+    pixels = torch.arange(6, dtype=torch.uint8)
+    placed, _ = Streams(torch.device("cpu")).copy_in(pixels)
+    assert torch.equal(placed, pixels)
+    copying = ["on in:", "copied without a wait", "off in", "end of in"]
+    assert log == [*copying, "computing waits for end of in", "memory is used by computing"]
+
+
+def test_copies_out(log: list[str]) -> None:
+    streams, buffer = Streams(torch.device("cpu")), torch.zeros(3)
+    began, computed = streams.mark(), streams.mark()
+    with streams.behind(computed):
+        streams.copy_out(torch.ones(3), buffer)
+        streams.copied_out()
+    marks = ["timed end of computing"] * 2
+    assert log == [*marks, "on out:", "out waits for end of computing", "end of out", "off out"]
+    assert streams.seconds(began, computed) == 1.5
+
+
+def test_a_cpu_has_none() -> None:
+    assert streams_of(torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_copies_there_and_back() -> None:
+    streams = Streams(torch.device("cuda"))
+    pixels, buffer = streams.allocate((64, 3, 32), torch.uint8), streams.allocate((64, 3, 32), torch.uint8)
+    assert pixels.is_pinned()
+    for value in range(5):
+        pixels.fill_(value)
+        placed, copied = streams.copy_in(pixels)
+        changed = placed + 1
+        computed = streams.mark()
+        copied.synchronize()
+        with streams.behind(computed):
+            streams.copy_out(changed, buffer)
+            landed = streams.copied_out()
+        landed.synchronize()
+        assert (buffer == value + 1).all()

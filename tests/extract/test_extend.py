@@ -13,7 +13,7 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.requests import Request
 from extract.run import confirm
-from extract.settings import Settings
+from extract.writing import Settings
 from store import FeatureStore, StoreError, verify
 from tests.extract.conftest import N, Run, Whole
 from tests.extract.pictures import samples, write_tar

@@ -16,7 +16,7 @@ from extract.datasets import DataError, ImageSet, open_images, sample
 from extract.datasets.reading import PAUSES, Damage, decoded, patiently
 from extract.requests import Request
 from extract.run import confirm
-from extract.settings import Settings
+from extract.writing import Settings
 from store import BeyondClsError, FeatureStore
 from tests.extract.conftest import BAD, GIVEN, N, Run, Whole
 from tests.extract.pictures import picture, samples, write_file, write_tar

@@ -11,7 +11,7 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, known_pretraining, load_encoder
 from extract.requests import Request
 from extract.run import confirm
-from extract.settings import Settings
+from extract.writing import Settings
 from store import BeyondClsError, FeatureStore
 from store.format.pretraining import JOINT, LABELS, MASKED, NAMES, UNKNOWN, UNTRAINED, Pretraining
 from tests.extract.extracting import extract

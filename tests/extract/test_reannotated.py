@@ -12,11 +12,11 @@ from PIL import Image
 
 from extract.annotations import annotations_of, stale_annotations
 from extract.datasets import ImageSet, open_images
-from extract.difference import SampleCheck
 from extract.requests import Request
 from extract.reuse import rows_in
 from extract.run import confirm
-from extract.settings import Settings
+from extract.sample import SampleCheck
+from extract.writing import Settings
 from store import FeatureStore, StoreError
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_file, write_tar, write_text

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from extract.attention import PER_BLOCK, STATISTICS
-from extract.batches import Batches
 from extract.datasets import DataError, ImageSet, open_images
-from extract.decoding import Decoding
 from extract.encoders import Encoder
-from extract.selection import possible_statistics
+from extract.loop import Passes
+from extract.requests import possible_statistics
 from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError, verify
 from tests.extract.conftest import N, Run
 from tests.extract.extracting import extract
@@ -402,20 +401,20 @@ def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path: Path, monkeypat
     write_tar(tmp_path / "0.tar", samples(64))
     images, encoder = open_images(str(tmp_path / "0.tar")), tiny_encoder()
     seen = threading.Event()
-    decode = Decoding.decode
+    decode = Passes.decode
 
-    def watched(self: Decoding, row: int, *about: Any) -> Any:
+    def watched(self: Passes, row: int, *about: Any) -> Any:
         if row == 32:
             seen.set()
         return decode(self, row, *about)
 
-    forward, ahead = Batches.forward, []
+    forward, ahead = Passes.forward, []
 
-    def waiting(self: Batches, *given: Any) -> Any:
+    def waiting(self: Passes, *given: Any) -> Any:
         ahead.append(seen.wait(10))
         return forward(self, *given)
 
-    monkeypatch.setattr(Decoding, "decode", watched)
-    monkeypatch.setattr(Batches, "forward", waiting)
+    monkeypatch.setattr(Passes, "decode", watched)
+    monkeypatch.setattr(Passes, "forward", waiting)
     extract(encoder, images, tmp_path / "set", batch_size=32, shard_rows=32)
     assert ahead == [True, True]

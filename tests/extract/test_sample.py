@@ -18,11 +18,10 @@ from extract.annotations import is_annotation
 from extract.attention import STATISTICS, Attention
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoded, Encoder
-from extract.normalisation import Normalisation
+from extract.layouts import as_array, stored_parts
 from extract.requests import Request
 from extract.sample import AT_LEAST, PER_SHARD, TOLERANCE, check_by_sample, disagreement
-from extract.stored import as_array, stored_parts
-from extract.views import Views
+from extract.views import Normalisation, Views
 from store import FeatureStore, StoreError
 from store.codecs import CODECS, SCALE, get_codec
 from tests.extract.extracting import extract
@@ -144,7 +143,7 @@ def through_bfloat16(patch: Patch) -> None:
     def rounded(features: dict[str, torch.Tensor], *about: Any) -> Any:
         return before({name: values.bfloat16().float() for name, values in features.items()}, *about)
 
-    patch.setattr("extract.units.stored_parts", rounded)
+    patch.setattr("extract.loop.stored_parts", rounded)
 
 
 def other_crops(patch: Patch) -> None:
@@ -393,8 +392,8 @@ class TestDisagreement:
     NAME, IDS = "patch/block0/view0", [str(i) for i in range(70)]  # more than are compared at once
 
     def stored(self, values: Tensor, request: Request) -> dict[str, np.ndarray]:
-        parts = stored_parts({self.NAME: values}, [self.NAME, self.NAME + SCALE], request)
-        return {name + end: as_array(part, name, end, request) for (name, end), part in parts if end is not None}
+        parts = stored_parts({self.NAME: values}, [self.NAME, self.NAME + SCALE], request.dtype)
+        return {name + end: as_array(part, name, end, request.dtype) for (name, end), part in parts if end is not None}
 
     def differ(self, request: Request, ours: Tensor, theirs: Tensor) -> bool:
         """Both ways; others are compared in the arrays whose bytes differ."""

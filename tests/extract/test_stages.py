@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from extract.batches import Batches
 from extract.datasets import ImageSet
-from extract.decoding import Decoding
 from extract.encoders import Encoder
+from extract.loop import Passes
 from extract.requests import Request
 from extract.run import create
-from extract.settings import Settings
 from extract.stages import COPYING_BACK, COPYING_IN, DECODING, ELSE, ENCODING, STAGES, WRITING, Course, Spent
+from extract.writing import Settings
 from store import FeatureWriter
 from tests.extract.late import LateStreams
 from tests.extract.tiny import tiny_encoder
@@ -102,9 +101,9 @@ def slow(owner: Any, name: str, every: int = 1) -> Callable[[Patch], None]:
 
 
 SLOW = {
-    DECODING: slow(Decoding, "decode", 8),
+    DECODING: slow(Passes, "decode", 8),
     ENCODING: slow(Encoder, "__call__"),
-    COPYING_IN: slow(Batches, "_placed"),
+    COPYING_IN: slow(Passes, "_placed"),
     WRITING: slow(FeatureWriter, "write_unit"),
 }
 
@@ -122,7 +121,7 @@ def spent_by(images: ImageSet, out: Path) -> Spent:
 def test_a_slow_stage_is_named(stage: str, device: str, forty: ImageSet, tmp_path: Path, monkeypatch: Patch) -> None:
     if device == "late":
         streams = LateStreams()
-        monkeypatch.setattr("extract.units.streams_of", lambda _: streams)
+        monkeypatch.setattr("extract.loop.streams_of", lambda _: streams)
     if stage == WRITING:  # of two units, one while nothing else is to be done
         monkeypatch.setattr("tests.extract.test_stages.SLOWED_S", 0.3)
     SLOW[stage](monkeypatch)
@@ -133,15 +132,15 @@ def test_a_slow_stage_is_named(stage: str, device: str, forty: ImageSet, tmp_pat
 
 
 def test_slow_copying_back_is_named(forty: ImageSet, tmp_path: Path, monkeypatch: Patch) -> None:
-    from extract.stored import stored_parts as before
+    from extract.layouts import stored_parts as before
 
     def slowed(*given: Any) -> Iterator[Any]:
         time.sleep(SLOWED_S)
         yield from before(*given)
 
-    monkeypatch.setattr("extract.units.stored_parts", slowed)
+    monkeypatch.setattr("extract.loop.stored_parts", slowed)
     assert spent_by(forty, tmp_path / "set").binding == COPYING_BACK
-    monkeypatch.setattr("extract.units.streams_of", lambda _: LateStreams())
+    monkeypatch.setattr("extract.loop.streams_of", lambda _: LateStreams())
     assert spent_by(forty, tmp_path / "late").binding == COPYING_BACK
 
 

@@ -15,7 +15,7 @@ import torch
 from extract.datasets import ImageSet, open_images
 from extract.requests import Request
 from extract.run import create_at
-from extract.settings import Settings
+from extract.writing import Settings
 from store import BeyondClsError, FeatureStore
 from store.places import place_at
 from store.writing.writer import own_first

@@ -10,10 +10,10 @@ import pytest
 
 from extract.attention import STATISTICS
 from extract.datasets import ImageSet, open_images
-from extract.difference import SampleCheck
 from extract.requests import Request
 from extract.run import confirm
-from extract.settings import Settings
+from extract.sample import SampleCheck
+from extract.writing import Settings
 from store import FeatureStore, StoreError
 from tests.extract.conftest import BAD, N, Run, Whole
 from tests.extract.pictures import samples, write_tar

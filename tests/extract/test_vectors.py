@@ -14,7 +14,7 @@ from extract.layouts import codec_of
 from extract.requests import Request
 from extract.run import create
 from extract.sample import check_by_sample
-from extract.settings import Settings
+from extract.writing import Settings
 from store import BeyondClsError, FeatureStore, StoreError
 from store.codecs import CODECS
 from store.format.layout import KINDS

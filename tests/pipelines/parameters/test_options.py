@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
-from extract.settings import Settings
+from extract.writing import Settings
 from pipelines.parameters import detection, extraction, training
 from pipelines.parameters.options import Option, Table, select_options, takes_options
 from probe.closed import Neighbours

@@ -6,75 +6,66 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from extract.datasets import ImageSet
-from extract.requests import Request
-from extract.stored import as_array, check, stored_parts
+from extract.layouts import as_array, check, stored_parts
 from store import BeyondClsError
 from store.codecs import CODECS, SCALE
-from tests.extract.tiny import tiny_encoder
 from tests.fake_gpu import ON_A_FAKE_GPU
 
 NAME = "patch/block1/view0"
 
 
-@pytest.fixture
-def request_of(forty: ImageSet):
-    return lambda dtype: Request.resolve(tiny_encoder(), forty, dtype=dtype)
-
-
-def flag(values: torch.Tensor, request: Request) -> bool:
-    (_, end), fits = next(stored_parts({NAME: values}, [NAME], request))
+def flag(values: torch.Tensor, dtype: str) -> bool:
+    (_, end), fits = next(stored_parts({NAME: values}, [NAME], dtype))
     assert end is None
     return bool(fits)
 
 
 @pytest.mark.parametrize("dtype", CODECS)
-def test_the_limits(dtype: str, request_of) -> None:
-    request, largest = request_of(dtype), CODECS[dtype].largest
-    largest = torch.tensor(largest, dtype=torch.float64).clamp(max=torch.finfo(torch.float32).max).item()
+def test_the_limits(dtype: str) -> None:
+    largest = torch.tensor(CODECS[dtype].largest, dtype=torch.float64).clamp(max=torch.finfo(torch.float32).max).item()
     for extreme in (largest, -largest):
         values = torch.zeros(2, 3, 4)
         values[1, 2, 3] = extreme
-        assert flag(values, request)
+        assert flag(values, dtype)
         if (beyond := torch.nextafter(torch.tensor(extreme), torch.tensor(extreme * math.inf))).isfinite():
             values[1, 2, 3] = beyond
-            assert not flag(values, request)
+            assert not flag(values, dtype)
             with pytest.raises(BeyondClsError, match=rf"{NAME} reaches .* beyond the range of {dtype}"):
-                check(torch.tensor([False]), values, NAME, request)
+                check(torch.tensor([False]), values, NAME, dtype, "tiny")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", CODECS)
-def test_not_finite(bad: float, dtype: str, request_of) -> None:
-    values, request = torch.zeros(2, 3, 4), request_of(dtype)
+def test_not_finite(bad: float, dtype: str) -> None:
+    values = torch.zeros(2, 3, 4)
     values[0, 1, 2] = bad
-    assert not flag(values, request)
+    assert not flag(values, dtype)
     with pytest.raises(BeyondClsError, match=f"tiny gives NaN or Inf in {NAME}; its weights or its input are broken"):
-        check(torch.tensor([False]), values, NAME, request)
+        check(torch.tensor([False]), values, NAME, dtype, "tiny")
 
 
-def test_nothing_fits(request_of) -> None:
-    assert flag(torch.zeros(2, 0, 4), request_of("float16"))
+def test_nothing_fits() -> None:
+    assert flag(torch.zeros(2, 0, 4), "float16")
 
 
 @pytest.mark.parametrize("dtype", CODECS)
-def test_bits_and_dtypes(dtype: str, request_of) -> None:
-    request, values = request_of(dtype), torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0))
-    parts = {end: part for (_, end), part in stored_parts({NAME: values}, [NAME, NAME + SCALE], request) if end is not None}
+def test_bits_and_dtypes(dtype: str) -> None:
+    values = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0))
+    parts = {end: part for (_, end), part in stored_parts({NAME: values}, [NAME, NAME + SCALE], dtype) if end is not None}
     for end, expected in CODECS[dtype].encode(values).items():
-        array = as_array(parts[end], NAME, end, request)
+        array = as_array(parts[end], NAME, end, dtype)
         shape, zarr_dtype = CODECS[dtype].parts((2, 3, 64))[end]
         assert (array.shape, array.dtype) == (shape, zarr_dtype)
         assert array.tobytes() == expected.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 @pytest.mark.parametrize("dtype", CODECS)
-def test_only_what_is_missing(dtype: str, request_of) -> None:
-    values, request = torch.zeros(2, 3, 64), request_of(dtype)
+def test_only_what_is_missing(dtype: str) -> None:
+    values = torch.zeros(2, 3, 64)
     wanted = [NAME] if dtype not in ("int8", "int4") else [NAME + SCALE]
     given = [
         name + end
-        for (name, end), _ in stored_parts({NAME: values, "cls/block1/view0": values}, wanted, request)
+        for (name, end), _ in stored_parts({NAME: values, "cls/block1/view0": values}, wanted, dtype)
         if end is not None
     ]
     assert given == wanted
@@ -82,15 +73,14 @@ def test_only_what_is_missing(dtype: str, request_of) -> None:
 
 @ON_A_FAKE_GPU
 @pytest.mark.parametrize("dtype", CODECS)
-def test_on_the_device_without_a_wait(dtype: str, request_of) -> None:
+def test_on_the_device_without_a_wait(dtype: str) -> None:
     """A fake device has no values to wait for, and refuses operations that mix it with the CPU."""
-    request = request_of(dtype)
     with FakeTensorMode():
         features = {
             NAME: torch.zeros(2, 16, 64, device="cuda"),
             "statistics/cls_self/view0": torch.zeros(2, 2, 2, device="cuda"),
         }
-        parts = list(stored_parts(features, [*features, NAME + SCALE], request))
+        parts = list(stored_parts(features, [*features, NAME + SCALE], dtype))
     assert {part.device.type for _, part in parts} == {"cuda"}
     assert len(parts) == 4 + (dtype in ("int8", "int4"))
 
@@ -98,9 +88,9 @@ def test_on_the_device_without_a_wait(dtype: str, request_of) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("dtype", CODECS)
-def test_a_gpu_rounds_alike(dtype: str, request_of) -> None:
-    request, values = request_of(dtype), torch.randn(64, 16, 64, generator=torch.Generator().manual_seed(0)) * 3
+def test_a_gpu_rounds_alike(dtype: str) -> None:
+    values = torch.randn(64, 16, 64, generator=torch.Generator().manual_seed(0)) * 3
     names = [NAME, NAME + SCALE]
-    ours, theirs = (list(stored_parts({NAME: x}, names, request)) for x in (values, values.cuda()))
+    ours, theirs = (list(stored_parts({NAME: x}, names, dtype)) for x in (values, values.cuda()))
     for (_, one), (_, other) in zip(ours, theirs, strict=True):
         assert torch.equal(one.view(torch.uint8), other.cpu().view(torch.uint8))

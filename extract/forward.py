@@ -1,4 +1,6 @@
-"""Stochastic depth: what the blocks of a frozen encoder add to the tokens, left out at random for training views."""
+"""Passes through a frozen encoder that differ from timm's: stochastic depth, where what blocks add to the tokens is left out at
+random for training views; and linear layers by the faster of two libraries.
+"""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -6,12 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import xxhash
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from extract.views import SEED
-from store import BeyondClsError
+from store import BeyondClsError, onednn
 
 BRANCHES = ("drop_path1", "drop_path2")  # behind attention and behind the MLP, and their LayerScale, in blocks of timm
 
@@ -83,3 +87,16 @@ def dropped(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Ite
     finally:
         for hook in hooks:
             hook.remove()
+
+
+class FastLinear(TorchFunctionMode):
+    """While active, linear layers in float32 on a CPU are computed by oneDNN; everything else as before.
+
+    This holds for every module, however it calls them.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear and onednn.applies(*args, **kwargs):
+            return onednn.linear(*args, **kwargs)
+        return func(*args, **kwargs)

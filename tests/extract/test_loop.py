@@ -10,9 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from extract.copies import Buffers
-from extract.decoding import Decoding, decoders
-from extract.stages import Course
+from extract.loop import Passes, decoders
 from tests.extract.tiny import tiny_encoder
 
 SIDE = 256  # pixels: PyTorch shares the work of copying so many among its threads
@@ -46,18 +44,17 @@ def test_a_decoder_wakes_no_threads_of_pytorch() -> None:
     """They would take turns with those that encode: extraction by two cores was a fifth slower."""
     encoder = tiny_encoder(img_size=SIDE)
     targets = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
-    images: Any = OneImage()
+    request: Any = SimpleNamespace(encoder=encoder, images=OneImage())
     with ThreadPoolExecutor(1) as decoders:
         decoders.submit(bool).result()
         before = n_threads()
-        decoding = Decoding(images, encoder.views, decoders, (3, SIDE, SIDE), Buffers(), Course())
-        decoded = decoders.submit(decoding.decode, 0, [0, 1], {0: targets[0], 1: targets[1]}).result()
+        decoded = decoders.submit(Passes(request, 2, decoders).decode, 0, [0, 1], {0: targets[0], 1: targets[1]}).result()
         assert n_threads() == before
         decoders.submit(torch.zeros_like(targets).copy_, targets.transpose(2, 3)).result()
         assert n_threads() > before  # so they would have been seen
     assert decoded.problem is None
     for view, pixels in enumerate(targets):
-        assert torch.equal(pixels, encoder.views.cut(images.image(0), "0", view)[0])
+        assert torch.equal(pixels, encoder.views.cut(request.images.image(0), "0", view)[0])
 
 
 @pytest.mark.parametrize(("n", "device", "expected"), [(None, "cpu", 4), (None, "cuda", 6), (3, "cuda", 3), (9, "cpu", 9)])

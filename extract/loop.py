@@ -1,0 +1,382 @@
+"""The loop of an extraction: images are decoded one batch ahead of the encoder, and what it makes of them becomes arrays of the
+store. A unit is all arrays of neighbouring images.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.annotations import is_annotation
+from extract.copies import Buffers, Copies, Event, streams_of
+from extract.datasets import DataError
+from extract.encoders import Encoded
+from extract.layouts import arrays_by_name, as_array, check, stored_parts
+from extract.requests import Request
+from extract.stages import COPYING_IN, DECODING, ENCODING, Course
+from extract.views import Crop
+from store import ArrayLayout, BeyondClsError
+from store.format.names import ArrayName
+from store.loading.memory import is_out_of_memory
+from store.places.aligned import aligned_zeros
+
+DECODERS = 4  # threads at least; where a CPU encodes as well, it has no cores to spare for more
+OnError = Literal["raise", "record"]
+Arrays = dict[str, np.ndarray]
+
+
+def decoders(n: int | None, device: torch.device) -> ThreadPoolExecutor:
+    """Threads that decode images.
+
+    Args:
+        n: how many; None: 4 or, beside a GPU, as many as the cores that torch may use here.
+        device: what encodes them.
+    """
+    if n is None:
+        n = max(DECODERS, torch.get_num_threads()) if device.type == "cuda" else DECODERS
+    return ThreadPoolExecutor(n, "beyondcls-decoder")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows of the set, and the names of their arrays to compute; annotations are not among them."""
+
+    number: int
+    rows: Sequence[int]
+    names: Sequence[str]
+
+    @cached_property
+    def views(self) -> list[int]:
+        """Views of which it has arrays."""
+        return _views_of(self.names)
+
+    @cached_property
+    def encoded_views(self) -> list[int]:
+        """Views of which it has features; of others it has only the crop."""
+        return _views_of(name for name in self.names if not name.startswith("images/"))
+
+
+def _views_of(names: Iterable[str]) -> list[int]:
+    return sorted({view for name in names if (view := ArrayName.parse(name).view) is not None})
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image ready for the encoder, or what was wrong with it.
+
+    Attributes:
+        crops: what its views show.
+        size: height and width of the original, pixels.
+        apart: views that did not fit into the memory of their batch, as they are no pixels [3, H, W] of 8 bits.
+        orientation: by EXIF, if the image is not upright and was not turned.
+    """
+
+    crops: dict[int, Crop]
+    size: tuple[int, int]
+    problem: str | None = None
+    apart: dict[int, Tensor] = field(default_factory=dict)
+    orientation: int | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Neighbouring images of a unit, decoded.
+
+    Attributes:
+        first: position of the first image in the unit.
+        pixels: of all images, by view: [B or more, 3, H, W]. An image that could not be read has none in its row.
+    """
+
+    unit: Unit
+    first: int
+    images: Sequence[Decoded]
+    pixels: Mapping[int, Tensor]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the unit ends with it."""
+        return self.first + len(self.images) == len(self.unit.rows)
+
+    def views(self, view: int, chosen: Sequence[int]) -> Tensor:
+        """A view of some of its images, ascending, that could be read; called once, as rows may be moved."""
+        pixels, apart = self.pixels[view], [self.images[i].apart for i in chosen]
+        if any(view in one for one in apart):
+            return torch.stack([one.get(view, pixels[i]) for i, one in zip(chosen, apart, strict=True)])
+        for row, i in enumerate(chosen):
+            if row != i:  # an image before it could not be read
+                pixels[row] = pixels[i]
+        return pixels[: len(chosen)]
+
+
+@dataclass
+class Passes:
+    """Takes images of a request through its encoder: decoded on threads, then encoded in batches that fit into memory.
+
+    Attributes:
+        size: images per forward pass. Where memory runs out, batches are halved from there on.
+        threads: that decode, one batch ahead.
+        warn: called with what a user should know.
+        course: what the thread does that takes the batches.
+        began: when the device began with the last batch.
+    """
+
+    request: Request
+    size: int
+    threads: ThreadPoolExecutor
+    warn: Callable[[str], None] = lambda _: None
+    course: Course = field(default_factory=Course)
+    began: Event | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.streams = streams_of(self.request.encoder.device)
+        self._buffers = Buffers(self.streams)
+        self._copied: Event | None = None  # the end of the last copy to the device
+
+    def batches(self, units: Iterable[Unit]) -> Iterator[Batch]:
+        """Batches of units, decoded one ahead; `encode` is to be called with each of their encoded views."""
+        ahead: tuple[Batch, list[Future[Decoded]]] | None = None
+        for unit in units:
+            n = self.size
+            for first in range(0, len(unit.rows), n):
+                begun = self._begin(unit, first, unit.rows[first : first + n])
+                if ahead is not None:
+                    yield self._finish(*ahead)
+                ahead = begun
+        if ahead is not None:
+            yield self._finish(*ahead)
+
+    def _begin(self, unit: Unit, first: int, rows: Sequence[int]) -> tuple[Batch, list[Future[Decoded]]]:
+        shape = self.request.encoder.config["input_size"]
+        with self.course.doing(COPYING_IN):  # waits for a buffer that is still copied from
+            pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in unit.encoded_views}
+        decoding = []
+        for i, row in enumerate(rows):
+            targets = {view: of_batch[i] for view, of_batch in pixels.items()}
+            decoding.append(self.threads.submit(self.decode, row, unit.views, targets))
+        return Batch(unit, first, (), pixels), decoding
+
+    def _finish(self, batch: Batch, decoding: Sequence[Future[Decoded]]) -> Batch:
+        with self.course.doing(DECODING):
+            return replace(batch, images=[future.result() for future in decoding])
+
+    def decode(self, row: int, views: Sequence[int], targets: Mapping[int, Tensor]) -> Decoded:
+        """An image and its views; their pixels go to `targets`, and of views without one only the crop is of interest."""
+        images, cutter = self.request.images, self.request.encoder.views
+        sample = images.samples[row]
+        if sample.problem:
+            return Decoded({}, (0, 0), f"{sample}: {sample.problem}")
+        with ExitStack() as held:  # an image is in memory until its views are cut
+            try:
+                image = images.image(row, held)
+            except DataError as error:
+                return Decoded({}, (0, 0), str(error))
+            decoded = Decoded({}, (image.height, image.width), orientation=image.info.get("orientation"))
+            for view in views:
+                if view not in targets:
+                    decoded.crops[view] = cutter.crop((image.width, image.height), sample.id, view)
+                    continue
+                pixels, decoded.crops[view] = cutter.cut(image, sample.id, view)
+                if (pixels.dtype, pixels.shape) == (targets[view].dtype, targets[view].shape):
+                    # By NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
+                    np.copyto(targets[view].numpy(), pixels.numpy())
+                else:
+                    decoded.apart[view] = pixels
+        return decoded
+
+    def encode(self, batch: Batch, view: int, chosen: Sequence[int]) -> Iterator[tuple[Sequence[int], Encoded]]:
+        """Features of a view of some images of a batch, by parts: their positions in the unit, and what the encoder makes of
+        them. In the end the pixels of the view are given back.
+
+        Args:
+            chosen: positions in the batch, ascending, of images that could be read.
+
+        Raises:
+            BeyondClsError: memory does not suffice for a single image.
+        """
+        positions, begin = [batch.first + i for i in chosen], 0
+        images = batch.views(view, chosen)
+        factors = self.request.factors_of([batch.unit.rows[i] for i in positions], view)
+        while begin < len(images):
+            part = slice(begin, begin + self.size)
+            encoded = self.forward(images[part], None if factors is None else factors[part])
+            if encoded is not None:  # else again, with a smaller batch
+                yield positions[part], encoded
+                begin = part.stop
+        self._buffers.give_back(batch.pixels[view], self._copied)
+
+    def forward(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None = None) -> Encoded | None:
+        """Features of some images; None, and a smaller `size`, if memory did not suffice."""
+        try:
+            with self.course.doing(COPYING_IN):
+                placed = self._placed(images)
+            with self.course.doing(ENCODING):
+                return self._encoded(placed, factors)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(images) == 1:
+                raise BeyondClsError(
+                    f"memory does not suffice for one image through {self.request.encoder.name}; "
+                    "stop what else uses it, or give --amp bf16, fewer --blocks, or another --device"
+                ) from error
+        self.halve(len(images))  # outside of `except`, whose traceback holds on to the memory
+        return None
+
+    def halve(self, n: int | None = None) -> None:
+        """Go on with half of the batch of `n` images for which memory did not suffice, or of the present size."""
+        self.size = max(1, (self.size if n is None else n) // 2)
+        if self.request.encoder.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.warn(f"out of memory: going on with batches of {self.size}")
+
+    def _encoded(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None) -> Encoded:
+        """Features of images on the device. A compiled encoder sees full batches alone: for each size it is compiled again."""
+        n_missing = self.size - len(images)
+        if not self.request.encoder.is_compiled or n_missing <= 0 or factors is not None:
+            return self.request.encode(images, factors)
+        filled = torch.cat([images, images[-1:].expand(n_missing, -1, -1, -1)])
+        return self.request.encode(filled).first(len(images))
+
+    def _placed(self, images: Tensor) -> Tensor:
+        """Images on their way to the device, which computes others meanwhile."""
+        if self.streams is None:
+            return images
+        placed, self._copied = self.streams.copy_in(images)
+        self.began = self.streams.mark()
+        return placed
+
+
+class Units:
+    """Computes units of a feature set.
+
+    Args:
+        layouts: of all arrays of the set.
+        on_error: "raise" at an image that cannot be read; "record": its features are zero, and a note says why.
+        progress: called with the number of images done since the last call.
+    """
+
+    def __init__(
+        self,
+        passes: Passes,
+        layouts: Sequence[ArrayLayout],
+        on_error: OnError = "raise",
+        progress: Callable[[int], None] = lambda _: None,
+    ):
+        self._passes, self._request, self._layouts = passes, passes.request, layouts
+        self._on_error, self._progress = on_error, progress
+        self._copies = Copies(passes.streams, passes.course, passes.halve)
+        self._has_warned = False  # of images that are not upright
+        # Of features, used again: one set is written, one filled, and beside a GPU one waits for its last copies.
+        self._memory: deque[Arrays] = deque({} for _ in range(3 if self._copies.run_behind else 2))
+
+    def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Arrays, list[dict[str, Any]]]]:
+        """Each unit with its arrays by name, as they are stored, and notes on invalid rows, whose features are zero.
+
+        The next is taken from `units` before the last batch of one is computed: its first images are decoded meanwhile. Beside
+        a GPU a unit comes once the first batch of the next is being computed. Its arrays are used again when two more
+        have been taken.
+        """
+        arrays: Arrays = {}
+        notes: list[dict[str, Any]] = []
+        ready: tuple[Unit, Arrays, list[dict[str, Any]]] | None = None  # but for copies
+        for batch in self._passes.batches(units):
+            unit = batch.unit
+            if batch.first == 0:
+                arrays, notes = self._arrays_of(unit), []
+            notes += self._describe(batch, arrays)
+            try:
+                has_begun = self._encode(batch, arrays)
+            except Exception as error:
+                error.add_note(f"in unit {unit.number} (rows {unit.rows[0]} to {unit.rows[-1]})")
+                if ready is not None and not self._copies.has_failed:  # it is of the next unit, and this one is whole
+                    self._copies.wait()
+                    yield ready
+                raise
+            self._progress(len(batch.images))
+            if ready is not None:
+                if not has_begun:  # which would have waited for the batch before
+                    self._copies.wait()
+                yield ready
+                ready = None
+            if batch.is_last:
+                ready = unit, {name: arrays[name] for name in unit.names}, notes
+                if not self._copies.run_behind:
+                    yield ready
+                    ready = None
+        if ready is not None:
+            self._copies.wait()
+            yield ready
+
+    def _arrays_of(self, unit: Unit) -> Arrays:
+        """The arrays of a unit, with arbitrary content, and those on its images that every unit has, which are zero."""
+        n = len(unit.rows)
+        self._memory.rotate()
+        features, arrays = self._memory[0], {}
+        for layout in self._layouts:
+            if layout.name.startswith("images/"):
+                if not is_annotation(layout.name):
+                    arrays[layout.name] = np.zeros((n, *layout.shape[1:]), layout.dtype)
+            elif layout.name in unit.names:
+                if layout.name not in features or len(features[layout.name]) < n:
+                    features[layout.name] = aligned_zeros((n, *layout.shape[1:]), layout.dtype)
+                arrays[layout.name] = features[layout.name][:n]
+        return arrays
+
+    def _describe(self, batch: Batch, arrays: Arrays) -> Iterator[dict[str, Any]]:
+        """Put sizes and crops of images in their rows, give notes on those that cannot be read, and say once what is done with
+        those that are not upright by their EXIF.
+
+        Raises:
+            DataError: an image cannot be read, and that is not to be recorded.
+        """
+        for position, image in enumerate(batch.images, batch.first):
+            row = batch.unit.rows[position]
+            sample = self._request.images.samples[row]
+            if image.problem is not None:
+                if self._on_error == "raise":
+                    raise DataError(f"{image.problem}\nmend the data, or go on with --on-error record")
+                yield {"row": row, "id": sample.id, "problem": sample.without_path(image.problem)}
+            if image.orientation is not None and not self._has_warned:
+                self._has_warned = True
+                self._passes.warn(
+                    f"{sample} is not upright by its EXIF (orientation {image.orientation}); its pixels, and those of others "
+                    "like it, are taken as they are stored; --orientation exif turns them"
+                )
+            arrays["images/size"][position] = image.size
+            arrays["images/valid"][position] = image.problem is None
+            for view, crop in image.crops.items():
+                arrays[f"images/crop/view{view}"][position] = crop.box
+                arrays[f"images/flip/view{view}"][position] = crop.flip
+
+    def _encode(self, batch: Batch, arrays: Arrays) -> bool:
+        """Put the features of a batch in their rows, zeros in those of invalid images; whether anything was encoded."""
+        valid = [i for i, image in enumerate(batch.images) if image.problem is None]
+        if len(valid) < len(batch.images):
+            for name in batch.unit.names:
+                if not name.startswith("images/"):
+                    arrays[name][batch.first : batch.first + len(batch.images)] = 0
+        has_begun = False
+        for view in batch.pixels:
+            for rows, encoded in self._passes.encode(batch, view, valid):
+                features = arrays_by_name(encoded, view, self._request.numbered)
+                convert = partial(stored_parts, features, batch.unit.names, self._request.dtype)
+                self._copies.run(convert, partial(self._keep, features, rows, arrays), self._passes.began)
+                has_begun = True
+        return has_begun
+
+    def _keep(
+        self, features: Mapping[str, Tensor], rows: Sequence[int], arrays: Arrays, part: tuple[str, str | None], values: Tensor
+    ) -> None:
+        name, end = part
+        if end is None:
+            check(values, features[name], name, self._request.dtype, self._request.encoder.name)
+        else:
+            arrays[name + end][rows] = as_array(values, name, end, self._request.dtype)
