@@ -83,7 +83,7 @@ def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
     shapes = {(name, array.shape) for name, array in stored.items() if name not in ("images/id", DIGEST)}
     if differing := shapes ^ {(layout.name, layout.shape) for layout in annotation_layouts(images, store.shard_rows)}:
         return sorted({name for name, _ in differing})
-    if max(len(sample.id.encode()) for sample in images.samples) > stored["images/id"].shape[1]:
+    if images.samples.ids.nbytes.max() > stored["images/id"].shape[1]:
         return ["images/id"]
     current = _beside_pixels(images, range(len(images)), [array.layout for array in stored.values()])
     return [name for name, array in stored.items() if not np.array_equal(array.all(), current[name])]

@@ -179,7 +179,7 @@ def _sampled(request: Request, n: int, batch_size: int, workers: int | None) -> 
     """The request of at most `n` sound images, evenly from the whole set, in BATCHES batches; and how they are extracted."""
     images = request.images
     settings = Settings(batch_size=min(batch_size, max(1, -(-min(n, len(images)) // BATCHES))), workers=workers)
-    sound = [row for row, sample in enumerate(images.samples) if not sample.problem]
+    sound = np.flatnonzero(images.samples.is_sound).tolist()
     if not sound:
         raise DataError(f"{images.source} has no readable image to measure with:\n" + "\n".join(images.all_problems()[:10]))
     n = min(n, BATCHES * settings.batch_size, len(sound))

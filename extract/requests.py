@@ -126,7 +126,7 @@ class Request:
         """What branches are multiplied by in a view of some of the images; None if nothing is dropped there."""
         if not self.drop_path or view == 0:
             return None
-        return self.encoder.drop_factors([self.images.samples[row].id for row in rows], view, self.drop_path)
+        return self.encoder.drop_factors([self.images.samples.ids[row] for row in rows], view, self.drop_path)
 
     @cached_property
     def example(self) -> Encoded:
@@ -192,7 +192,7 @@ class Request:
             StoreError: tokens of this width cannot be stored in this dtype.
         """
         images, n_images = self.images, len(self.images)
-        id_width = max(len(sample.id.encode()) for sample in images.samples)
+        id_width = int(images.samples.ids.nbytes.max())
         if base is not None:
             id_width = max(id_width, base.array("images/id").shape[1])
         features = {

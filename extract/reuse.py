@@ -105,15 +105,14 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
         rows = _rows_by_content(store, images, store.spec.n_views > 1 and request.n_views > 1)
     else:
         rows = _rows_by_id(store, images)
-    sound = np.array([not sample.problem for sample in images.samples])
-    return np.where(sound & (rows >= 0) & store.valid[rows], rows, -1)
+    return np.where(images.samples.is_sound & (rows >= 0) & store.valid[rows], rows, -1)
 
 
 def readable_again(store: FeatureStore, images: ImageSet) -> list[int]:
     """Rows of a set of these very images that are invalid although their images can be decoded now."""
     rows = []
     for row in (note["row"] for note in store.attributes["invalid"]):
-        if not images.samples[row].problem:
+        if row not in images.samples.problems:
             with suppress(DataError):
                 images.image(row)
                 rows.append(row)
@@ -126,7 +125,7 @@ def _rows_by_content(store: FeatureStore, images: ImageSet, with_ids: bool) -> n
     stays = np.zeros(len(images), bool)
     stays[:n] = (digests[:n] == images.image_digests[:n]).all(1)
     if with_ids:
-        stays[:n] &= [sample.id == stored_id for sample, stored_id in zip(images.samples, store.ids, strict=False)]
+        stays[:n] &= [id_ == stored_id for id_, stored_id in zip(images.samples.ids, store.ids, strict=False)]
     rows = np.where(stays, np.arange(len(images)), -1)
     ids = store.ids if with_ids else [""] * len(store)
     usable: dict[tuple[str, bytes], list[int]] = {}
@@ -135,13 +134,13 @@ def _rows_by_content(store: FeatureStore, images: ImageSet, with_ids: bool) -> n
     for row in (*np.flatnonzero(store.valid & is_taken), *np.flatnonzero(store.valid & ~is_taken)[::-1]):
         usable.setdefault((ids[row], digests[row].tobytes()), []).append(int(row))
     for i in np.flatnonzero(~stays):
-        same = usable.get((images.samples[i].id if with_ids else "", images.image_digests[i].tobytes()), [-1])
+        same = usable.get((images.samples.ids[i] if with_ids else "", images.image_digests[i].tobytes()), [-1])
         rows[i] = same.pop() if len(same) > 1 else same[0]
     return rows
 
 
 def _rows_by_id(store: FeatureStore, images: ImageSet) -> np.ndarray:
-    rows = {sample.id: row for row, sample in enumerate(images.samples)}
+    rows = {id_: row for row, id_ in enumerate(images.samples.ids)}
     order = [rows.get(image_id, -1) for image_id in store.ids]
     if -1 in order or images.part(order).digest != store.spec.data:
         raise StoreError(

@@ -259,6 +259,7 @@ class _Run:
         if settings.joins is not None:  # the process that has begun the set has compared what it takes rows over from
             base = base_at(LocalFolder(settings.joins))
             return base is not None and Path(base).absolute() == Path(store.where).absolute()
+        self.request.images.check_files()
         check = check_by_sample(self.request, store, rows, batch_size=settings.batch_size, workers=settings.workers)
         if check.agrees:
             settings.checked(store, check)

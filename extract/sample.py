@@ -132,7 +132,7 @@ def check_by_sample(
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
         for unit, arrays, _ in units.compute(Unit(i, part.tolist(), computed_names) for i, part in enumerate(parts)):
             arrays |= patch_labels_of(request.images, request.encoder, unit.rows, layouts)
-            ids = [request.images.samples[row].id for row in unit.rows]
+            ids = [request.images.samples.ids[row] for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
                 array = store.arrays[name]
                 codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
@@ -147,7 +147,7 @@ def check_by_sample(
 def _rows_to_sample(request: Request, store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """Rows of images to compare, evenly from each of the store's shards; ascending."""
     valid = store.valid if "images/valid" in store.arrays else np.ones(len(store), bool)
-    sound = np.array([not sample.problem for sample in request.images.samples])
+    sound = request.images.samples.is_sound
     usable = np.flatnonzero((rows >= 0) & sound & valid[rows])  # a row of -1 is ruled out by the first
     shards = rows[usable] // store.shard_rows
     chosen: list[np.ndarray] = [_evenly(usable, AT_LEAST)]

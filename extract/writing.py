@@ -232,7 +232,7 @@ class Task:
         return annotations_of(self.request.images, self.request.encoder, self._rows(unit), self.layouts)
 
     def _disagreement(self, unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
-        ids = [self.request.images.samples[row].id for row in self._rows(unit)]
+        ids = [self.request.images.samples.ids[row] for row in self._rows(unit)]
         return disagreement(self.request, ids, theirs, ours)
 
     def _rows(self, unit: int) -> range:
@@ -277,6 +277,6 @@ def _checked_problems(images: ImageSet, on_error: OnError) -> list[str]:
         raise DataError("\n".join(problems[:10]) + total + "\nmend the data, or go on with --on-error record")
     if len(images) == 0:
         raise DataError(f"{images.source} has no readable images:\n" + "\n".join(problems[:10]))
-    for folder in {sample.file.parent for sample in images.samples}:
+    for folder in {sample.file.parent for sample in images.samples} if problems else ():
         problems = [problem.replace(f"{folder}/", "") for problem in problems]
     return problems

@@ -206,6 +206,16 @@ class ImageSet:
         """Whether no image has a label, which extraction does not need and a probe does."""
         return not self.multilabel and not self.samples.has_labels.any()
 
+    def check_files(self) -> None:
+        """Look at the files of a large set, of which those that are decoded are compared with their digests, and no others.
+
+        Raises:
+            BeyondClsError: some have changed since they were listed.
+        """
+        if self.index.is_outdated():
+            self.index.forget()
+            raise BeyondClsError(f"files of {self.source} have changed since they were listed; give the same command again")
+
     def all_problems(self) -> list[str]:
         """What is wrong, one line each; empty for a sound set."""
         samples = (self.samples[row] for row in sorted(self.samples.problems))
@@ -227,7 +237,7 @@ class ImageSet:
             return digest
         return str(known[self.pixels.described])
 
-    @property
+    @cached_property
     def image_digests(self) -> UInt8[np.ndarray, "N 16"]:
         """XXH3-128 of the bytes of each image."""
         return self.index.digests(self._rows)
@@ -256,7 +266,7 @@ class ImageSet:
         part = copy.copy(self)
         part.samples, part.problems, part.left_out, part._columns = self.samples.part(rows), [], LeftOut(), {}
         part._rows = list(rows) if self._rows is None else [self._rows[row] for row in rows]
-        for name in ("n_boxes", "class_counts", "digest"):
+        for name in ("n_boxes", "class_counts", "digest", "image_digests"):
             part.__dict__.pop(name, None)
         return part
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import PIL
 import xxhash
-from jaxtyping import Bool, Int64, UInt8, UInt64
+from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 
 from extract.datasets.opening import GONE, State, state_of
 from extract.datasets.samples import Samples, Strings
@@ -143,19 +143,19 @@ class Index:
         with suppress(OSError, StoreError), replacing(self.path) as partial, partial.open("wb") as file:
             np.savez(file, **columns)
 
-    def is_current(self, every_file: bool = False) -> bool:
-        """Whether nothing has changed of what the list of images was made of; nor a file, if each is looked at.
-
-        Args:
-            every_file: look at the files of more than `MOST_LOOKED_AT`, too.
-        """
+    def is_current(self) -> bool:
+        """Whether nothing has changed of what the list of images was made of; nor one of the files, unless they are many."""
         if self.sources is None or any(state_of(path) != state for path, state in self.sources.items()):
             return False
-        if len(self.states) > MOST_LOOKED_AT and not every_file:
-            return True
         files = np.unique(self.samples.file[self.samples.are_in_files])
-        then = self.states[files]
-        return bool((then >= 0).all() and (_states([self.samples.files[file] for file in files.tolist()]) == then).all())
+        return len(files) > MOST_LOOKED_AT or (bool((self.states[files] >= 0).all()) and not self._is_changed(files))
+
+    def is_outdated(self) -> bool:
+        """Whether one of many files has changed since it was read, at which `is_current` does not look."""
+        return len(self.states) > MOST_LOOKED_AT and self._is_changed(np.flatnonzero(self.states[:, 0] >= 0))
+
+    def _is_changed(self, files: Int[np.ndarray, "M"]) -> bool:
+        return not np.array_equal(_states([self.samples.files[file] for file in files.tolist()]), self.states[files])
 
     def take_over(self, other: "Index") -> None:
         """Digests that another index has of the same bytes of files that have not changed since."""
@@ -179,17 +179,19 @@ class Index:
         Raises:
             BeyondClsError: an image cannot be read.
         """
-        chosen = np.arange(len(self.samples)) if rows is None else np.asarray(rows, np.int64)
+        chosen: Any = slice(None) if rows is None else np.asarray(rows, np.int64)
         with self._lock:
-            unread = np.unique(chosen[~self.known[chosen]])
+            unread = np.unique(np.arange(len(self.samples))[chosen][~self.known[chosen]])
             if unread.size:
                 self._read(unread)
         return self.digest[chosen]
 
-    def forget(self, row: int) -> None:
-        """One image is not what it was; nor need the list of all be."""
+    def forget(self, row: int | None = None) -> None:
+        """The list may not be what it was, and an image is not."""
         with self._lock:
-            self.known[row], self.sources = False, None
+            self.sources = None
+            if row is not None:
+                self.known[row] = False
             self.write()
 
     def _read(self, rows: Int64[np.ndarray, "M"]) -> None:

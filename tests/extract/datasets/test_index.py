@@ -242,10 +242,15 @@ def test_files_of_a_large_set_are_looked_at_when_they_are_decoded(
     Image.new("RGB", (9, 9)).save(file)
     os.utime(file, ns=(OLD + 5, OLD + 5))
     opened = open_images(str(images))
-    assert not opened.index.is_current(every_file=True)
+    assert opened.index.is_outdated()
     with pytest.raises(BeyondClsError, match="changed"):
         opened.image(0)
     assert len(check(images, read)) == 1, "of the others nothing is read again"
+    file.touch()
+    opened = open_images(str(images))
+    with pytest.raises(BeyondClsError, match="have changed since they were listed"):
+        opened.check_files()
+    open_images(str(images)).check_files()
 
 
 def test_a_list_of_another_version_is_made_again(
