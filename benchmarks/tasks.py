@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks.remotes import free_port, wait_for
 from store import ArrayLayout, FeatureSpec, FeatureWriter
 from store.places import place_at
-from store.places.parallel import map_parallel
+from store.places.place import map_parallel
 from store.writing import claims
 from store.writing.writer import own_first
 

@@ -11,7 +11,7 @@ from extract.encoders import Encoded
 from extract.requests import Request
 from extract.stages import COPYING_IN, ENCODING, Course
 from store import BeyondClsError
-from store.loading.memory import is_out_of_memory
+from store.loading.placement import is_out_of_memory
 
 
 class Batches:

@@ -9,8 +9,7 @@ from extract.datasets import ImageSet
 from extract.encoders import Encoded
 from store import ArrayLayout
 from store.codecs import Codec, get_codec
-from store.format.layout import DIGEST, shard_rows_of
-from store.format.names import ArrayName, kind_of
+from store.format.layout import DIGEST, ArrayName, kind_of, shard_rows_of
 
 DIMENSIONS = {
     "patch": ("image", "patch", "channel"),

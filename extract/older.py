@@ -5,7 +5,7 @@ lack the vectors of an encoder's own pooling.
 from dataclasses import replace
 
 from store import FeatureSpec, FeatureStore
-from store.format.names import ArrayName
+from store.format.layout import ArrayName
 
 
 def unnumbered_spec(spec: FeatureSpec, last_block: int) -> FeatureSpec | None:

@@ -9,9 +9,9 @@ from extract.datasets.label_maps import LabelMaps
 from extract.datasets.turning import turned, turning_of
 from extract.encoders import Encoder
 from store import ArrayLayout
-from store.format.names import ArrayName
-from store.truths.patches import patch_labels
-from store.truths.segmentation import VOID
+from store.format.layout import ArrayName
+from store.truths.reading import VOID
+from store.truths.view import patch_labels
 
 WHAT = "patch_label"
 

@@ -25,8 +25,8 @@ from extract.settings import Settings
 from extract.truths import lacks_truths_alone, with_truths
 from extract.writing import Start
 from store import BeyondClsError, FeatureStore, StoreError
-from store.bars import Bars
 from store.format.layout import DIGEST
+from store.shown import Bars
 from store.writing.publishing import Found, discard_staging, refused_sets
 from store.writing.repair import salvage
 

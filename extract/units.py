@@ -20,7 +20,7 @@ from extract.settings import Settings
 from extract.stages import Course
 from extract.stored import as_array, check, stored_parts
 from store import ArrayLayout
-from store.places.aligned import aligned_zeros
+from store.places.place import aligned_zeros
 
 Arrays = dict[str, np.ndarray]
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from store.bars import Bars, no_bars
+from store.shown import Bars, no_bars
 
 _bars: ContextVar[Bars | None] = ContextVar("bars", default=None)
 _outside: ContextVar[bool] = ContextVar("outside", default=False)

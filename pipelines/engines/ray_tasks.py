@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipelines.engines.agenda import Agenda
-from pipelines.engines.engine import Engine
+from pipelines.engines.engine import Agenda, Engine
 from pipelines.engines.run import Run, run_command
 from store import BeyondClsError
 

@@ -9,7 +9,7 @@ from pipelines.planning.encoders import Encoders, Measured, options_of
 from pipelines.planning.machine import Machine
 from pipelines.planning.sizes import Sizes
 from pipelines.planning.work import Work
-from store.format.names import kind_of
+from store.format.layout import kind_of
 
 SPLITS = ("train", "test")
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.format.flat import flat_layout
-from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of, json_bytes
-from store.format.names import SCALE
+from store.format.layout import ATTRIBUTE, GROUP, SCALE, ArrayLayout, flat_layout, groups_of, json_bytes
 from store.format.reader import FeatureStore
 from store.places.place import Place, ShardFile
 

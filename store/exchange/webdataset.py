@@ -29,7 +29,7 @@ from store.exchange.exchange import Exchange, Exported, Progress
 from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
-from store.places.tar_header import UntrustedHeader
+from store.places.disk import UntrustedHeader
 
 HEADER_NBYTES = 1 << 12  # at most, of the header of a .npy file of plain numbers
 

@@ -10,11 +10,8 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, ArrayLayout
-from store.format.names import SCALE
-from store.places.aligned import ALIGNMENT, aligned_memory, scratch
-from store.places.parallel import map_parallel
-from store.places.place import PIECE_NBYTES, Place, ShardFile
+from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, SCALE, ArrayLayout
+from store.places.place import ALIGNMENT, PIECE_NBYTES, Place, ShardFile, aligned_memory, map_parallel, scratch
 
 if TYPE_CHECKING:
     from store.codecs import Codec

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,12 +14,11 @@ import xxhash
 
 from store.errors import StoreError, other_version, unknown
 from store.format.array import VERIFY, ArrayReader, Verify
-from store.format.layout import ATTRIBUTE, GROUP, json_bytes
-from store.format.names import SCALE, ArrayName, kind_of
+from store.format.layout import ATTRIBUTE, GROUP, SCALE, ArrayName, json_bytes, kind_of
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.format.unfinished import progress_at
 from store.places import LocalFolder, place_at
-from store.places.place import Place
+from store.places.place import Place, map_parallel
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
 
     from store.format.dataset import TokenDataset
     from store.places.cache import DiskCache
-    from store.truths.instances import Instances
-    from store.truths.reading import Columns
-    from store.truths.segmentation import Segmentation
+    from store.truths.reading import Columns, Instances, Segmentation
 
 TITLES = {  # of kinds, in messages
     "cls": "[cls] tokens",
@@ -190,7 +187,7 @@ class FeatureStore:
 
     def _repr_html_(self) -> str:
         """The set as a table, in notebooks."""
-        from store.html_table import first_names, html_table
+        from store.shown import first_names, html_table
 
         n_invalid = len(self.attributes["invalid"])
         missing = [kind for kind in self.extracted_kinds if kind not in self.kinds]
@@ -367,7 +364,7 @@ class FeatureStore:
         Raises:
             StoreError: the set has none, or their arrays do not fit one another.
         """
-        from store.truths.segmentation import Segmentation
+        from store.truths.reading import Segmentation
 
         return Segmentation(self._truth_columns("segmentation"), self.array)
 
@@ -378,7 +375,7 @@ class FeatureStore:
         Raises:
             StoreError: the set has none, or their arrays do not fit one another.
         """
-        from store.truths.instances import Instances
+        from store.truths.reading import Instances
 
         return Instances(self._truth_columns("instances"))
 
@@ -485,3 +482,33 @@ def with_digest(meta: Mapping[str, Any]) -> bytes:
 
 def _is_safe_name(name: str) -> bool:
     return re.fullmatch(r"[\w-]{1,100}(/[\w-]{1,100})*", name, re.ASCII) is not None
+
+
+def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]]:
+    """For every shard of this copy: its array, its number, and None or what is wrong with it.
+
+    An array whose zarr.json is damaged has shard -1, and none of its shards is checked.
+
+    Raises:
+        StoreError: the group's own zarr.json is missing or damaged.
+    """
+    store = FeatureStore.describe(path)
+    present = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
+    store.expect(present)  # a copy may lack kinds
+    shards: list[tuple[str, int, str | None]] = []
+    for name in present:
+        try:
+            shards += [(name, shard, None) for shard in range(store.add(name).layout.n_shards)]
+        except StoreError as error:
+            shards.append((name, -1, str(error)))
+
+    def check(item: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
+        name, shard, problem = item
+        if problem is None:
+            try:
+                store.arrays[name].check(shard)
+            except StoreError as error:
+                problem = str(error)
+        return name, shard, problem
+
+    yield from map_parallel(check, shards, store.place.requests)

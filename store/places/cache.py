@@ -16,8 +16,7 @@ import xxhash
 from store.errors import StoreError
 from store.places.disk import PARTIAL, open_own
 from store.places.local import LocalShard
-from store.places.parallel import map_parallel
-from store.places.place import Place, ShardFile
+from store.places.place import Place, ShardFile, map_parallel
 
 REQUESTS = 4  # for one shard at a time: a connection alone does not fill a network
 TOUCH_S = 60  # a set's last use is recorded about as often

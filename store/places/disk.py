@@ -7,13 +7,14 @@ import glob
 import os
 import secrets
 import stat
+import tarfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from store.errors import StoreError
-from store.places.aligned import ALIGNMENT, aligned_memory, is_aligned
+from store.places.place import ALIGNMENT, aligned_memory, is_aligned
 
 PARTIAL = ".partial"
 TOKEN = r"\.[0-9a-f]{16}"  # before it: a random number, so that nobody can prepare the name
@@ -36,6 +37,8 @@ _REMEDIES = {
 _AGAIN = "give the command again; if it happens again, see what the disk or the network reports (`dmesg`)"
 _STRANGE = "see who made it (`ls -l`), and remove it"
 _AT_FDCWD, _EXCHANGE = -100, 2
+HEADER_NBYTES = 1 << 15  # at most, of a name or of further fields before a member; tarfile searches them again and again
+BEFORE = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 def refusal(error: OSError, place: Path) -> str:
@@ -328,3 +331,14 @@ def exchange(first: Path, second: Path) -> None:
             os.rename(aside, second)
         raise
     os.rename(aside, first)
+
+
+class UntrustedHeader(tarfile.TarInfo):
+    """Header of a member whose size leads ahead; tarfile would go back, or read as much as it says of a name."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "UntrustedHeader":
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0 or (header.type in BEFORE and header.size > HEADER_NBYTES):
+            raise tarfile.ReadError(f"a header of {header.size} bytes")
+        return header

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from store.errors import StoreError
-from store.places.aligned import ALIGNMENT, SECTOR, is_aligned
 from store.places.disk import (
     DIRECT_NBYTES,
     NO_LINKS,
@@ -23,7 +22,7 @@ from store.places.disk import (
     write_file,
     write_synced,
 )
-from store.places.place import ShardFile, SharedPlace
+from store.places.place import ALIGNMENT, SECTOR, ShardFile, SharedPlace, is_aligned
 
 WRITERS = 4  # files that are written at a time
 

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from store.errors import StoreError
-from store.places.parallel import map_parallel
-from store.places.place import ShardFile, SharedPlace
+from store.places.place import ShardFile, SharedPlace, map_parallel
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow

@@ -1,12 +1,18 @@
 """Truths of all images, read image by image."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from jaxtyping import Bool, Float32, Int16, Int64
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
+from store.truths.rle import decode, draw
+
+VOID = -1  # in label maps: pixels that no class was given to
 
 
 class Columns:
@@ -97,3 +103,139 @@ class Columns:
         begin, end = bounds[0], bounds[-1]
         content = self._arrays["counts"].stored(np.arange(begin, end)).tobytes() if end > begin else b""
         return tuple(content[start - begin : stop - begin] for start, stop in pairwise(bounds))
+
+
+class Segmentation:
+    """Label maps of the images of a feature set, at the resolution of the originals.
+
+    Args:
+        columns: of the set.
+        array: gives an array of the set by its name.
+
+    Attributes:
+        classes: names in order of labels.
+    """
+
+    def __init__(self, columns: Columns, array: Callable[[str], ArrayReader]):
+        self._columns, self._array, self.classes = columns, array, columns.classes
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self._columns)
+
+    def size(self, row: int) -> tuple[int, int]:
+        """Height and width of an image."""
+        return self._columns.size(row)
+
+    def label_map(self, row: int) -> Int16[np.ndarray, "h w"]:
+        """The class of each pixel of an image, -1 where it is void. Empty for an image that could not be read.
+
+        Raises:
+            StoreError: no such row, or its bytes are damaged.
+        """
+        items = self._columns.items(row)
+        drawn = np.full(self.size(row)[::-1], VOID, np.int16)  # [w, h]: run lengths go down the columns
+        for label, counts in zip(self._columns.label[items].tolist(), self._columns.counts(items), strict=True):
+            draw(counts, label, drawn)
+        return drawn.T
+
+    def present(self, row: int) -> list[int]:
+        """Classes that an image shows, ascending."""
+        return sorted(self._columns.label[self._columns.items(row)].tolist())
+
+    def patch_labels(self, view: int = 0) -> Int16[np.ndarray, "N T"]:
+        """The most frequent label of each patch's pixels, as a view shows them; -1 where most are void.
+
+        Raises:
+            StoreError: the set has no such view.
+        """
+        return self._array(f"images/patch_label/view{view}").all()
+
+
+@dataclass(frozen=True)
+class InstancesOfImage:
+    """Objects of one image, in the order of the data set.
+
+    Attributes:
+        labels: their classes.
+        boxes: x0, y0, x1, y1 in pixels of the original, as published.
+        areas: in pixels, as published; of the mask where the data set has none.
+        crowds: whether one stands for several objects.
+        counts: COCO's compressed run lengths of their masks; None where there are no masks.
+        size: height and width of the image.
+    """
+
+    labels: Int64[np.ndarray, "n"]
+    boxes: Float32[np.ndarray, "n 4"]
+    areas: Float32[np.ndarray, "n"]
+    crowds: Bool[np.ndarray, "n"]
+    counts: tuple[bytes, ...] | None
+    size: tuple[int, int]
+
+    def __len__(self) -> int:
+        """Number of objects."""
+        return len(self.labels)
+
+    def masks(self) -> Bool[np.ndarray, "n h w"]:
+        """Their masks at the resolution of the original.
+
+        Raises:
+            StoreError: there are none, or their bytes are damaged.
+        """
+        if self.counts is None:
+            raise StoreError("these objects have boxes, and no masks; extract a data set whose annotations have masks")
+        masks = np.zeros((len(self), *self.size), bool)
+        for mask, counts in zip(masks, self.counts, strict=True):
+            mask[:] = decode(counts, self.size)
+        return masks
+
+
+class Instances:
+    """Objects of the images of a feature set.
+
+    Args:
+        columns: of the set.
+
+    Attributes:
+        classes: names in order of labels.
+    """
+
+    def __init__(self, columns: Columns):
+        self._columns, self.classes = columns, columns.classes
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self._columns)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether masks are known, not boxes alone."""
+        return self._columns.has_masks
+
+    @cached_property
+    def _boxes(self) -> np.ndarray:
+        return self._columns.whole("box", (4,))
+
+    @cached_property
+    def _areas(self) -> np.ndarray:
+        return self._columns.whole("area")
+
+    @cached_property
+    def _crowds(self) -> np.ndarray:
+        return self._columns.whole("crowd", (), "uint8").astype(bool)
+
+    def of(self, row: int) -> InstancesOfImage:
+        """Objects of one image.
+
+        Raises:
+            StoreError: no such row, or its bytes are damaged.
+        """
+        items = self._columns.items(row)
+        return InstancesOfImage(
+            self._columns.label[items].astype(np.int64),
+            self._boxes[items],
+            self._areas[items],
+            self._crowds[items],
+            self._columns.counts(items) if self.has_masks else None,
+            self._columns.size(row),
+        )

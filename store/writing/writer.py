@@ -11,21 +11,17 @@ from typing import Any, Self
 import numpy as np
 
 from store.errors import StoreError
-from store.format.flat import flat_layout_of
-from store.format.layout import ATTRIBUTE, ArrayLayout, groups_of
+from store.format.layout import ATTRIBUTE, ArrayLayout, flat_layout_of, groups_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.format.unfinished import HEADER, WRITING, read_record, record_bytes, record_name
 from store.places import LocalFolder, place_at
 from store.places.object_store import REQUESTS, ObjectStore
-from store.places.parallel import map_parallel
+from store.places.place import map_parallel
 from store.writing import claims
 from store.writing.claims import Claims
-from store.writing.destination import Destination, InFolder, InObjectStore
-from store.writing.metadata import metadata_of
-from store.writing.publishing import Found
-from store.writing.shard import create_shard, is_whole, read_shard
-from store.writing.taking import Taking
+from store.writing.publishing import Destination, Found, InFolder, InObjectStore
+from store.writing.shard import Taking, create_shard, is_whole, metadata_of, read_shard
 
 IN_VAIN = 8  # tries to claim a unit, after which a task lists what others have done
 FEW = 8  # units that are looked for one by one; listings are slow work for services

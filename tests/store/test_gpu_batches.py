@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from store import FeatureStore, Loader
-from store.loading.buffers import Pool
-from store.loading.gpu import AHEAD
-from store.loading.lane import Lane, Mark
+from store.loading.gpu import AHEAD, Lane, Mark
 from store.loading.placement import Placement
-from store.places.aligned import aligned_memory
+from store.loading.reading import Pool
+from store.places.place import aligned_memory
 from tests.store.conftest import same
 
 COPIES = 4  # of a batch: two arrays, label and row

@@ -18,7 +18,7 @@ from store import FeatureStore, verify
 from store.errors import StoreError
 from store.format.unfinished import RECORDS, WRITING, read_record
 from store.places.disk import exchange
-from store.writing import claims, destination
+from store.writing import claims, publishing
 from store.writing import writer as writing
 from store.writing.publishing import discard_staging
 from tests.folders import files
@@ -196,8 +196,8 @@ def _go_on(root: Path, tiny: Tiny, old: dict[str, bytes], expected: dict[str, by
 @pytest.mark.parametrize("extended", [False, True])
 def test_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extended: bool) -> None:
     monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files, fewer moments
-    monkeypatch.setattr(destination, "LOOKS", 1)  # nobody is about to publish
-    monkeypatch.setattr(destination, "LOOK_S", 0)
+    monkeypatch.setattr(publishing, "LOOKS", 1)  # nobody is about to publish
+    monkeypatch.setattr(publishing, "LOOK_S", 0)
     monkeypatch.setattr(writing, "POLL", 0.001)
     monkeypatch.setattr(claims, "has_ended", lambda content: True)
     new = Tiny(50, (3, 5), lean=True) if extended else Tiny(40, (3,), lean=True)

@@ -11,7 +11,7 @@ import pytest
 
 from store import FeatureStore, FeatureWriter, StoreError
 from store.places.disk import exchange
-from store.writing import claims, destination, publishing
+from store.writing import claims, publishing
 from store.writing.publishing import Found, content_of, discard_staging, refused_sets
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES
@@ -197,8 +197,8 @@ class Renames:
 @pytest.fixture
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """For another process that is about to publish, or its claim."""
-    monkeypatch.setattr(destination, "LOOKS", 1)
-    monkeypatch.setattr(destination, "LOOK_S", 0)
+    monkeypatch.setattr(publishing, "LOOKS", 1)
+    monkeypatch.setattr(publishing, "LOOK_S", 0)
     monkeypatch.setattr(claims, "has_ended", lambda content: True)
 
 

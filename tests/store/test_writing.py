@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, record_bytes, record_name
-from store.moving.upload import upload
+from store.moving.transfer import upload
 from store.places import LocalFolder, place_at
 from store.places.object_store import PARTS, ObjectStore
 from store.places.place import Place, SharedPlace
