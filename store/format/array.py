@@ -143,19 +143,20 @@ class ArrayReader:
         flat = values.reshape(len(rows), -1).view(np.uint8) if len(rows) else values
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
-        memory_nbytes = self.scratch_nbytes(self.piece_rows)
-
-        def read_run(run: tuple[int, int]) -> None:
-            start, stop = run
-            first = int(ordered[start])
-            fetched = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch(memory_nbytes)), np.uint8)
-            block = fetched.reshape(-1, self.layout.row_nbytes)
-            flat[order[start:stop]] = block if len(block) == stop - start else block[ordered[start:stop] - first]
-
         runs = list(self.runs(ordered))
-        for _ in map_parallel(read_run, runs, min(self.place.requests, len(runs))):
+        for _ in map_parallel(lambda run: self.read_run(ordered, order, run, flat), runs, min(self.place.requests, len(runs))):
             pass
         return values
+
+    def read_run(
+        self, rows: np.ndarray, places: np.ndarray, run: tuple[int, int], target: np.ndarray, direct: bool | None = False
+    ) -> None:
+        """Read stored rows of one of `runs`: row rows[i] (ascending) goes to target[places[i]], of [n, row_nbytes] uint8."""
+        start, stop = run
+        first, memory = int(rows[start]), scratch(self.scratch_nbytes(self.piece_rows))
+        fetched = np.frombuffer(self.fetch(first, int(rows[stop - 1]) + 1, memory, direct), np.uint8)
+        block = fetched.reshape(-1, self.layout.row_nbytes)
+        target[places[start:stop]] = block if len(block) == stop - start else block[rows[start:stop] - first]
 
     def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         rows = np.asarray(indices)

@@ -14,15 +14,14 @@ from store.codecs import SCALE, get_codec
 from store.codecs.codec import Coded
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.loading.gpu import CudaLane, Lane, batches_on_gpu
+from store.loading.gpu import Lane, batches_on_gpu
 from store.loading.order import Order, random_views, shuffle_quality
 from store.loading.placement import Placement, choose_placement
-from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Pool, Resident, Stream
+from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Pool, Resident, Source, Stream, parts_of
 
 BUFFER_NBYTES = 256 << 20  # for streaming
 BUFFER_BLOCKS = 128  # at least, so that a window mixes blocks from many places
 Dtype = torch.dtype | Literal["stored"] | None  # of floating-point values in a batch
-Key = tuple[str, str]  # name of an array in the batch, then "" for the array itself or SCALE for its scales
 
 
 @dataclass
@@ -233,7 +232,7 @@ class Loader:
                 self.stats.wait_s, self._stream.wait_s = self.stats.wait_s + self._stream.wait_s, 0.0
 
     def _lane(self) -> Lane:
-        return CudaLane(self.device)
+        return Lane(self.device)
 
     def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
@@ -288,19 +287,9 @@ class Loader:
         streamed = {key: part for key, part in parts.items() if self.places[key[0]] == "stream"}
         resident = {key: part for key, part in parts.items() if key not in streamed}
         home = self.device if "device" in self.places.values() else torch.device("cpu")
-        common = self._pool, self.threads, self.direct
-        self._stream = Stream(streamed, self.joined, *common) if streamed else None
-        self._resident = Resident(resident, self.joined, self.rows, len(self.labels), home, *common) if resident else None
-
-
-def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[ArrayReader]]:
-    """The stored arrays behind `arrays`, one for each view: themselves, and their scales if they have any."""
-    parts: dict[Key, list[ArrayReader]] = {}
-    for name, views in arrays.items():
-        parts[name, ""] = list(views)
-        if scales := [array.scale for array in views if array.scale is not None]:
-            parts[name, SCALE] = scales
-    return parts
+        stream, kept = (Source(p, self.joined, self._pool, self.threads, self.direct) for p in (streamed, resident))
+        self._stream = Stream(stream) if streamed else None
+        self._resident = Resident(kept, self.rows, len(self.labels), home) if resident else None
 
 
 def decode_rows(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: Dtype, pool: Pool) -> Tensor:

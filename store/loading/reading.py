@@ -1,14 +1,15 @@
-"""Reading rows of an array to their places in a buffer, in the order of the disk, by several threads."""
+"""Stored rows in batches: read by several threads to their places in reused memory, kept there, or streamed ahead of need."""
 
 import os
-import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from threading import Event
 
 import numpy as np
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from store.format.array import ArrayReader
-from store.loading.loader import Key
-from store.places.place import ALIGNMENT, aligned_memory, aligned_zeros, scratch
+from store.format.layout import SCALE
+from store.places.place import ALIGNMENT, aligned_memory, aligned_zeros
 
 LONG_ROW = 1 << 14  # bytes
 DISK_READS = 16  # of a disk in flight: some disks are not at full speed with fewer
@@ -25,64 +26,17 @@ CACHED_READS = min(8, max(4, (os.cpu_count() or 2) // 2))  # of the page cache: 
 RUNS = 4  # runs that a thread reads from a disk before it takes the next job: handing over costs time
 UPLOAD_NBYTES = 64 << 20  # read before it is copied to the device, at least
 WINDOWS = 3  # in memory: one being consumed, the next, and one begun while that is awaited
+Key = tuple[str, str]  # name of an array in the batch, then "" for the array itself or SCALE for its scales
 
 
-@dataclass(frozen=True)
-class Scatter:
-    """A job: reads some runs of neighbouring rows, and puts each row where it belongs."""
-
-    array: ArrayReader
-    target: np.ndarray  # [n, row_nbytes] uint8
-    rows: np.ndarray  # [n] ascending
-    places: np.ndarray  # [n] row of `target` for each of them
-    runs: list[tuple[int, int]]  # ranges of `rows`
-    direct: bool | None
-    stop: threading.Event
-
-    def __call__(self) -> None:
-        for start, stop in self.runs:
-            if self.stop.is_set():
-                return
-            first, last = int(self.rows[start]), int(self.rows[stop - 1])
-            if self._read_in_place(start, stop, first, last):
-                continue
-            memory = scratch(self.array.scratch_nbytes(self.array.piece_rows))
-            fetched = np.frombuffer(self.array.fetch(first, last + 1, memory, self.direct), np.uint8)
-            block = fetched.reshape(-1, self.array.layout.row_nbytes)
-            self.target[self.places[start:stop]] = block if len(block) == stop - start else block[self.rows[start:stop] - first]
-
-    def _read_in_place(self, start: int, stop: int, first: int, last: int) -> bool:
-        """Read a run straight to its places, where rows are long enough for that to be cheaper than a copy."""
-        if self.array.layout.row_nbytes < LONG_ROW or last - first + 1 != stop - start:
-            return False
-        views = [memoryview(self.target[place]) for place in self.places[start:stop].tolist()]
-        return self.array.fetch_into(first, last + 1, views, self.direct)
-
-
-def scatters(
-    views: Sequence[ArrayReader],
-    rows: np.ndarray,
-    view: np.ndarray | None,
-    target: Tensor,
-    direct: bool | None,
-    stop: threading.Event,
-) -> Iterator[Scatter]:
-    """Jobs that together read `rows` (stored bytes) into `target` [n · row_nbytes] uint8, in the order of `rows`.
-
-    Args:
-        views: the array, or one for each view.
-        view: [n] which of them to read for each row; the first by default.
-    """
-    flat = target.numpy().reshape(len(rows), -1)
-    for number, array in enumerate(views if view is not None else views[:1]):
-        places = np.argsort(rows, kind="stable")
-        if view is not None:
-            places = places[view[places] == number]
-        ordered = rows[places]
-        runs = list(array.runs(ordered))
-        step = max(1, min(RUNS, -(-len(runs) // DISK_READS))) if array.place.requests == 1 else 1
-        for i in range(0, len(runs), step):
-            yield Scatter(array, flat, ordered, places, runs[i : i + step], direct, stop)
+def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[ArrayReader]]:
+    """The stored arrays behind `arrays`, one for each view: themselves, and their scales if they have any."""
+    parts: dict[Key, list[ArrayReader]] = {}
+    for name, views in arrays.items():
+        parts[name, ""] = list(views)
+        if scales := [array.scale for array in views if array.scale is not None]:
+            parts[name, SCALE] = scales
+    return parts
 
 
 class Pool:
@@ -104,7 +58,7 @@ class Pool:
         free = self._free.setdefault(nbytes, [])
         memory = free.pop() if free else self._make(nbytes)
         view = np.frombuffer(memory, np.uint8, nbytes)  # type: ignore[call-overload]
-        weakref.finalize(view, _give_back, free, memory).atexit = False
+        weakref.finalize(view, free.append, memory).atexit = False
         return torch.from_numpy(view)
 
     def _make(self, nbytes: int) -> object:
@@ -116,49 +70,92 @@ class Pool:
         return raw[skip : skip + nbytes]
 
 
-def _give_back(free: list[object], memory: object) -> None:
-    free.append(memory)
+@dataclass(frozen=True)
+class Source:
+    """Stored arrays of a loader, and how they are read.
+
+    Attributes:
+        parts: stored arrays, one for each view.
+        rows_in: [N] gives the row of each image where that is not its number, by the name in the batch.
+        pool: memory for batches, and for copies to a device.
+        threads: that read.
+        direct: as for `Place.open`.
+    """
+
+    parts: Mapping[Key, Sequence[ArrayReader]]
+    rows_in: Mapping[str, np.ndarray]
+    pool: Pool
+    threads: int
+    direct: bool | None
+
+    def readers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, "beyondcls-loader")
+
+    def jobs(
+        self, key: Key, views: Sequence[ArrayReader], images: np.ndarray, view: np.ndarray | None, target: Tensor, stop: Event
+    ) -> Iterator[Callable[[], None]]:
+        """Jobs that together read stored rows into `target` [n · row_nbytes] uint8, in the order of `images`.
+
+        Args:
+            views: those of a part that are read.
+            view: [N] which of them to read for each image; the first by default.
+        """
+        rows = self.rows_in[key[0]][images] if key[0] in self.rows_in else images
+        flat = target.numpy().reshape(len(rows), -1)
+        for number, array in enumerate(views if view is not None else views[:1]):
+            places = np.argsort(rows, kind="stable")
+            if view is not None:
+                places = places[view[images][places] == number]
+            ordered = rows[places]
+            runs = list(array.runs(ordered))
+            step = max(1, min(RUNS, -(-len(runs) // DISK_READS))) if array.place.requests == 1 else 1
+            for i in range(0, len(runs), step):
+                yield partial(self._read, array, ordered, places, runs[i : i + step], flat, stop)
+
+    def _read(
+        self, array: ArrayReader, rows: np.ndarray, places: np.ndarray, runs: list[tuple[int, int]], out: np.ndarray, end: Event
+    ) -> None:
+        """Read some runs of neighbouring rows (`ArrayReader.read_run`), straight to their places where that is possible."""
+        for begin, stop in runs:
+            if end.is_set():
+                return
+            first, last = int(rows[begin]), int(rows[stop - 1])
+            # Where rows are long enough for that to be cheaper than a copy.
+            if array.layout.row_nbytes >= LONG_ROW and last - first + 1 == stop - begin:
+                views = [memoryview(out[place]) for place in places[begin:stop].tolist()]
+                if array.fetch_into(first, last + 1, views, self.direct):
+                    continue
+            array.read_run(rows, places, (begin, stop), out, self.direct)
 
 
 class Resident:
-    """Some rows of stored arrays, as bytes.
+    """Some rows of stored arrays that are kept whole, as bytes, in memory or on a device.
 
     Args:
-        parts: stored arrays, one for each view; `rows_in` [N] gives the row of each image where that is not its number.
         rows: images that are kept.
         n: images of the set, N.
         device: where they are kept.
-        pool: memory for the batches of `gather`, and for copies to the device.
     """
 
-    def __init__(
-        self,
-        parts: Mapping[Key, Sequence[ArrayReader]],
-        rows_in: Mapping[str, np.ndarray],
-        rows: np.ndarray,
-        n: int,
-        device: torch.device,
-        pool: Pool,
-        threads: int,
-        direct: bool | None,
-    ):
-        self.device, self._pool, self._n = device, pool, len(rows)
+    def __init__(self, source: Source, rows: np.ndarray, n: int, device: torch.device):
+        self.device, self._pool, self._n = device, source.pool, len(rows)
         slot = np.full(n, -1, np.int64)
         slot[rows] = np.arange(len(rows))
         self._slot = torch.from_numpy(slot).to(device)  # position of an image among those that are kept
-        stop = threading.Event()
         self._values: dict[Key, Tensor] = {}
-        with ThreadPoolExecutor(threads, "beyondcls-loader") as readers:
-            for key, views in parts.items():
-                nbytes, array_rows = views[0].layout.row_nbytes, rows_in[key[0]][rows] if key[0] in rows_in else rows
+        on_host, stop = device.type == "cpu", Event()
+        with source.readers() as readers:
+            for key, views in source.parts.items():
+                nbytes = views[0].layout.row_nbytes
                 values = _empty((len(views), len(rows), nbytes), device)
-                step = max(1, len(rows) if device.type == "cpu" else _upload_nbytes(views, threads) // nbytes)
+                # Before they are copied to the device: enough to keep all threads busy.
+                upload = max(UPLOAD_NBYTES, 2 * source.threads * max(view.place.piece_nbytes for view in views))
+                step = max(1, len(rows) if on_host else upload // nbytes)
                 for part, target in zip(views, values, strict=True):
                     for start in range(0, len(rows), step):
-                        step_rows = array_rows[start : start + step]
-                        on_host = device.type == "cpu"
-                        host = target if on_host else pool.take(len(step_rows) * nbytes).view(len(step_rows), nbytes)
-                        for job in [readers.submit(job) for job in scatters([part], step_rows, None, host, direct, stop)]:
+                        images = rows[start : start + step]
+                        host = target if on_host else self._pool.take(len(images) * nbytes).view(len(images), nbytes)
+                        for job in [readers.submit(job) for job in source.jobs(key, [part], images, None, host, stop)]:
                             job.result()
                         if not on_host:
                             target[start : start + step].copy_(host)
@@ -186,28 +183,15 @@ def _empty(shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.empty(shape, dtype=torch.uint8, device=device)
 
 
-def _upload_nbytes(views: Sequence[ArrayReader], threads: int) -> int:
-    """Read before it is copied to the device: enough to keep all threads busy."""
-    return max(UPLOAD_NBYTES, 2 * threads * max(view.place.piece_nbytes for view in views))
-
-
 class Stream:
-    """Reads windows of rows of stored arrays, by several threads.
+    """Windows of rows of stored arrays, some of them ahead of need.
 
     Attributes:
         wait_s: seconds for which the consumer had to wait.
     """
 
-    def __init__(
-        self,
-        parts: Mapping[Key, Sequence[ArrayReader]],
-        rows_in: Mapping[str, np.ndarray],
-        pool: Pool,
-        threads: int,
-        direct: bool | None,
-    ):
-        self._parts, self._rows_in, self._pool, self._threads, self._direct = parts, rows_in, pool, threads, direct
-        self.wait_s = 0.0
+    def __init__(self, source: Source):
+        self._source, self.wait_s = source, 0.0
 
     def windows(
         self, windows: Iterable[np.ndarray], view: np.ndarray | None = None
@@ -217,21 +201,19 @@ class Stream:
         Args:
             view: [N] which view of each image to read; the first by default.
         """
-        remaining, stop = iter(windows), threading.Event()
+        remaining, stop = iter(windows), Event()
         ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
-        with ThreadPoolExecutor(self._threads, "beyondcls-loader") as readers:
+        with self._source.readers() as readers:
 
             def begin_next() -> None:
                 for rows in islice(remaining, 1):
                     targets, jobs = {}, []
-                    for key, views in self._parts.items():
-                        target = self._pool.take(len(rows) * views[0].layout.row_nbytes).view(len(rows), -1)
-                        array_rows = self._rows_in[key[0]][rows] if key[0] in self._rows_in else rows
-                        view_of = view[rows] if view is not None and len(views) > 1 else None
-                        jobs += [
-                            readers.submit(job) for job in scatters(views, array_rows, view_of, target, self._direct, stop)
-                        ]
-                        targets[key] = target
+                    for key, views in self._source.parts.items():
+                        nbytes = views[0].layout.row_nbytes
+                        targets[key] = self._source.pool.take(len(rows) * nbytes).view(len(rows), -1)
+                        view_of = view if len(views) > 1 else None
+                        new = self._source.jobs(key, views, rows, view_of, targets[key], stop)
+                        jobs += [readers.submit(job) for job in new]
                     ahead.append((rows, targets, jobs))
 
             try:
