@@ -38,9 +38,8 @@ class Exported(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close open files."""
+    def close(self) -> None:  # noqa: B027
+        """Close open files, if there are any."""
 
     @abstractmethod
     def where(self, name: str, shard: int) -> str:

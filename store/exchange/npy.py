@@ -47,9 +47,6 @@ class _ExportedNpy(Exported):
         super().__init__(source, store)
         self._files = {name: NpyFile(source / f"{name}.npy", array.layout) for name, array in store.arrays.items()}
 
-    def close(self) -> None:
-        pass
-
     def where(self, name: str, shard: int) -> str:
         return str(self._files[name].path)
 

@@ -135,9 +135,6 @@ class _ExportedTars(Exported):
         self._headers = {name: npy_header(layout.shape[1:], layout.dtype) for name, layout in self._layouts.items()}
         self._encoded = {name.replace("/", "."): name for name in self._layouts}
 
-    def close(self) -> None:
-        pass
-
     def where(self, name: str, shard: int) -> str:
         if name in self._constants:
             return str(self._constants[name].path)

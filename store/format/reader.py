@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,7 @@ import xxhash
 
 from store.errors import StoreError, other_version, unknown
 from store.format.array import VERIFY, ArrayReader, Verify
-from store.format.layout import ATTRIBUTE, GROUP, SCALE, ArrayName, json_bytes, kind_of
+from store.format.layout import ATTRIBUTE, GROUP, SAFE_NAME, SCALE, ArrayName, kind_of, with_digest
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.format.unfinished import progress_at
 from store.places import LocalFolder, place_at
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from store.format.dataset import TokenDataset
     from store.places.cache import DiskCache
-    from store.truths.reading import Columns, Instances, Segmentation
+    from store.truths.reading import Instances, Segmentation
 
 TITLES = {  # of kinds, in messages
     "cls": "[cls] tokens",
@@ -366,7 +365,7 @@ class FeatureStore:
         """
         from store.truths.reading import Segmentation
 
-        return Segmentation(self._truth_columns("segmentation"), self.array)
+        return Segmentation(*self._truth_columns(Segmentation.name))
 
     @cached_property
     def instances(self) -> "Instances":
@@ -377,11 +376,9 @@ class FeatureStore:
         """
         from store.truths.reading import Instances
 
-        return Instances(self._truth_columns("instances"))
+        return Instances(*self._truth_columns(Instances.name))
 
-    def _truth_columns(self, name: str) -> "Columns":
-        from store.truths.reading import Columns
-
+    def _truth_columns(self, name: str) -> tuple[str, Mapping[str, ArrayReader], Sequence[str], Callable[[str], ArrayReader]]:
         if name not in self.spec.truths:
             known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths beside labels and boxes"
             raise StoreError(
@@ -390,7 +387,7 @@ class FeatureStore:
             )
         self.array(f"images/{name}/first")  # a copy may lack its kind
         classes = self.attributes.get("truth_classes", {}).get(name, ())
-        return Columns(name, self.place.address(f"images/{name}"), self.arrays, classes)
+        return self.place.address(f"images/{name}"), self.arrays, classes, self.array
 
     @cached_property
     def grid(self) -> tuple[int, int]:
@@ -456,7 +453,7 @@ def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
-    if not all(_is_safe_name(name) for name in names):
+    if not all(SAFE_NAME.fullmatch(name) for name in names):
         raise StoreError(f"{file} names arrays outside its folder; do not use this store")
     return spec, attributes
 
@@ -470,18 +467,6 @@ def _hint(place: Place) -> str:
     if isinstance(place, LocalFolder) and (staged := sorted(place.folder.parent.glob(f".staging/{place.folder.name}-*[!k]"))):
         return f"an extraction into it is unfinished ({staged[0]}): run it again"
     return "name what `beyondcls extract --out` wrote"
-
-
-def with_digest(meta: Mapping[str, Any]) -> bytes:
-    """The bytes of the group's zarr.json with `digest` among our attributes: XXH3-128 of them with 32 zeros in its place."""
-    attributes = {**meta["attributes"][ATTRIBUTE], "digest": "0" * 32}
-    blank = {**meta, "attributes": {**meta["attributes"], ATTRIBUTE: attributes}}
-    attributes["digest"] = xxhash.xxh3_128_hexdigest(json_bytes(blank))
-    return json_bytes(blank)
-
-
-def _is_safe_name(name: str) -> bool:
-    return re.fullmatch(r"[\w-]{1,100}(/[\w-]{1,100})*", name, re.ASCII) is not None
 
 
 def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]]:

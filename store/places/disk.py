@@ -92,6 +92,14 @@ def room_left(error: OSError, place: Path) -> str:
     return f"{free}. Free some"
 
 
+def content_of(file: Path) -> bytes | None:
+    """All of a file; None if there is none."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
     """Write a file all or nothing, and wait until it is on the disk. A file that was there is replaced, never changed.
 
@@ -301,18 +309,6 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for new_folder in missing:
         sync_folder(new_folder.parent)
-
-
-def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where the file system cannot."""
-    make_folder(target.parent)
-    target.unlink(missing_ok=True)
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:
-        with source.open("rb") as file:
-            write_file(target, iter(lambda: file.read(DIRECT_NBYTES), b""))
-    sync_folder(target.parent)
 
 
 def exchange(first: Path, second: Path) -> None:

@@ -15,6 +15,7 @@ from store.places.disk import (
     DIRECT_NBYTES,
     NO_LINKS,
     PARTIAL,
+    content_of,
     make_folder,
     partial_name,
     place_file,
@@ -121,10 +122,7 @@ class LocalFolder(SharedPlace):
         return True
 
     def content_now(self, name: str) -> bytes | None:
-        try:
-            return (self.folder / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return content_of(self.folder / name)
 
     def size_now(self, name: str) -> int | None:
         return self.size(name)

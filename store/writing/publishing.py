@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import re
 import secrets
@@ -15,8 +14,9 @@ from itertools import islice
 from pathlib import Path
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, KINDS, groups_of
+from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
+from store.format.spec import key_in
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
 from store.places import LocalFolder
 from store.places.disk import (
@@ -25,9 +25,9 @@ from store.places.disk import (
     PARTIAL,
     TOKEN,
     check_no_links,
+    content_of,
     exchange,
     is_abandoned,
-    link,
     make_folder,
     remove_partials,
     room_left,
@@ -62,7 +62,7 @@ class Found:
 
     @classmethod
     def at(cls, path: Path, replaces: bool = True) -> "Found":
-        return cls(path, content_of(path), replaces)
+        return cls(path, content_of(path / "zarr.json"), replaces)
 
     def check(self, folder: Path | None = None) -> None:
         """See that nothing else has come there since.
@@ -85,7 +85,7 @@ class Found:
                 f"{self.path} holds files that do not belong to a feature set ({strangers}) and would be removed with it; move "
                 "them away first, or give another --out"
             )
-        elif os.path.lexists(folder) and content_of(folder) != self.content:  # one that is gone is not replaced
+        elif os.path.lexists(folder) and content_of(folder / "zarr.json") != self.content:  # one that is gone is not replaced
             raise StoreError(f"{self.path} holds another feature set than when this run began, which is not replaced")
 
 
@@ -207,8 +207,8 @@ def check_own(folder: Path, kind: str = "") -> None:
 
 def _discard(folder: Path, path: Path) -> None:
     """Remove a set that another has replaced at `path`."""
-    if (folder / BY_GIT).is_file() and not (path / BY_GIT).exists():
-        link(folder / BY_GIT, path / BY_GIT)
+    if (folder / BY_GIT).is_file():
+        LocalFolder(path).link(folder / BY_GIT, BY_GIT)
     discard(folder)
 
 
@@ -248,14 +248,6 @@ def _shown(folder: Path, strangers: Callable[[Path], Iterator[Path]]) -> str:
     inside = (p.relative_to(folder).as_posix() for p in files)
     names = list(islice((name for name in inside if name != BY_GIT), SHOWN + 1))
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-
-
-def content_of(folder: Path) -> bytes | None:
-    """The zarr.json of a folder; None if it has none."""
-    try:
-        return (folder / "zarr.json").read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 class Destination(ABC):
@@ -327,7 +319,9 @@ class InFolder(Destination):
 
     def is_published(self) -> bool:
         for _ in range(LOOKS):
-            if (content := content_of(self.path)) not in (None, self._found.content) and _key_in(content) == self._key:
+            if (content := content_of(self.path / "zarr.json")) not in (None, self._found.content) and key_in(
+                content
+            ) == self._key:
                 return True
             if not self._taken_away():
                 return False
@@ -389,7 +383,7 @@ class InObjectStore(Destination):
     def is_published(self) -> bool:
         if (content := self.place.content_now("zarr.json")) is None:
             return False
-        if (key := _key_in(content)) != self._key:
+        if (key := key_in(content)) != self._key:
             raise StoreError(f"{self.where} holds another feature set, of key {key}; remove it, or choose another root")
         return True
 
@@ -406,11 +400,3 @@ class InObjectStore(Destination):
     def tidy(self) -> None:
         if self.is_published():
             discard_records(self.place)
-
-
-def _key_in(content: bytes) -> str | None:
-    """The key in a group's zarr.json."""
-    try:
-        return json.loads(content)["attributes"][ATTRIBUTE]["key"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None

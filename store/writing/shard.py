@@ -9,8 +9,8 @@ import numpy as np
 import xxhash
 
 from store.format.array import read_tail
-from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, flat_layout_of, groups_of
-from store.format.reader import FeatureStore, with_digest
+from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, flat_layout, groups_of, with_digest
+from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
 from store.places.place import ALIGNMENT, Place, ShardFile, SharedPlace, aligned_memory, aligned_zeros
@@ -122,7 +122,7 @@ def metadata_of(
         shards = [{k: v for k, v in written[unit][name].items() if k != "array"} for unit in range(layout.n_shards)]
         arrays[name] = layout.to_zarr({"shards": shards})
     for name, values in constants.items():
-        layout = flat_layout_of(name, values)
+        layout = flat_layout(name, values.shape, values.dtype.name)
         shards = [record_of(layout, shard, values[slice(*layout.rows(shard))]) for shard in range(layout.n_shards)]
         arrays[name] = layout.to_zarr({"shards": shards})
     described = {

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, ArrayLayout, flat_layout_of, groups_of
+from store.format.layout import ATTRIBUTE, ArrayLayout, flat_layout, groups_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.format.unfinished import HEADER, WRITING, read_record, record_bytes, record_name
@@ -106,7 +106,7 @@ class FeatureWriter:
 
     def _begin(self) -> None:
         """Find what is there, or put the header and the constants there."""
-        constants = {name: flat_layout_of(name, values) for name, values in self.constants.items()}
+        constants = {name: flat_layout(name, values.shape, values.dtype.name) for name, values in self.constants.items()}
         layouts = [*self.layouts.values(), *constants.values()]
         names = [layout.name for layout in layouts]
         files = {layout.file(unit): layout.nbytes(unit) for layout in layouts for unit in range(layout.n_shards)}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from store import FeatureStore, FeatureWriter, StoreError
-from store.places.disk import exchange
+from store.places.disk import content_of, exchange
 from store.writing import claims, publishing
-from store.writing.publishing import Found, content_of, discard_staging, refused_sets
+from store.writing.publishing import Found, discard_staging, refused_sets
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
@@ -231,7 +231,7 @@ def test_killed_before_it_gives_a_name(
         renames = Renames(patch, n, interrupt)
         with contextlib.suppress(KeyboardInterrupt):
             writer.finish(ATTRIBUTES)
-    if content_of(path) is None or FeatureStore.open(path).spec != NEW.spec:
+    if content_of(path / "zarr.json") is None or FeatureStore.open(path).spec != NEW.spec:
         with NEW.begin(path, FeatureStore.open(path) if path.exists() else None) as again:
             assert again.missing_units() == [], "nothing is lost"
             again.finish(ATTRIBUTES)
