@@ -22,8 +22,8 @@ from extract.settings import Engine, Settings
 from extract.stages import ELSE, WRITING, Course
 from extract.units import Units
 from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
+from store.writing.claims import own_first
 from store.writing.publishing import Found
-from store.writing.writer import own_first
 
 
 @dataclass(frozen=True)

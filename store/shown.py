@@ -1,4 +1,4 @@
-"""Texts that come from elsewhere, fit to be shown and kept: no secrets of addresses, nothing that steers what shows them."""
+"""What people are shown: texts without secrets of addresses or control characters, small tables of notebooks, progress."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

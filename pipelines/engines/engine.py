@@ -1,4 +1,4 @@
-"""What all engines have in common."""
+"""What all engines have in common: the runs that are to be done, and where an engine tells how far it is."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -126,7 +126,10 @@ class Agenda:
         """A run has ended with this status: of a process, or of a shell, which adds 128 to the number of a signal."""
         self._handed -= 1
         if status == 0:
-            self._succeeded(run)
+            self.n_done += 1
+            self._watch.progress(1)
+            for line in results_in(last_lines(run.log), run.name):
+                self.say(line)
         elif status == TO_BE_CONTINUED:
             self._todo.insert(0, run)
         elif status < 0 or status > 128:
@@ -154,12 +157,6 @@ class Agenda:
         else:
             self.left(run)
             self._watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
-
-    def _succeeded(self, run: Run) -> None:
-        self.n_done += 1
-        self._watch.progress(1)
-        for line in results_in(last_lines(run.log), run.name):
-            self.say(line)
 
     def _failed(self, run: Run, problem: str) -> None:
         lines = problem.splitlines()

@@ -1,4 +1,4 @@
-"""Extractions that run elsewhere as a whole."""
+"""Extractions on engines: run elsewhere as a whole, or by processes that share the set, each the command itself as a task."""
 
 import platform
 import re

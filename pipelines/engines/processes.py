@@ -136,14 +136,9 @@ def end_all(processes: Sequence[ForkServerProcess]) -> None:
             process.join()
 
 
-def obey_parent() -> None:
-    """Let this process end with the one that started it, and not with Ctrl-C, which reaches all: that one decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
 def _be(run: Run, folder: str, place: Place) -> None:
-    obey_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all, and the process that started this one decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.exit(run_command(run, folder, place.environment, place.n_threads))
 
 

@@ -1,4 +1,4 @@
-"""A run: a whole command of this program, in a process of its own."""
+"""A run: a whole command of this program, in a process of its own; and what its log says of its end."""
 
 import os
 import signal

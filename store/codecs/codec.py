@@ -1,4 +1,4 @@
-"""What a codec is: how values of an array become the numbers that are stored, and back."""
+"""What a codec is: how values of an array become the numbers that are stored, and back, at once or where they are used."""
 
 import math
 from abc import ABC, abstractmethod

@@ -6,7 +6,6 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +20,7 @@ from store.writing.writer import FeatureWriter
 Progress = Callable[[int], None]
 
 
-class Exported(ABC):
+class Exported(contextlib.AbstractContextManager["Exported"]):
     """Exported arrays, opened for reading: `store` describes them, and none of their values was read yet.
 
     Attributes:
@@ -32,13 +31,10 @@ class Exported(ABC):
     def __init__(self, source: Path, store: FeatureStore):
         self.source, self.store = source, store
 
-    def __enter__(self) -> "Exported":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Close open files, if there are any."""
 
     @abstractmethod

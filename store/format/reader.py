@@ -1,4 +1,4 @@
-"""Reading a feature set: checked on opening, each shard's digest checked when it is first touched."""
+"""Reading a feature set: checked on opening, each shard's digest checked when it is first touched, or all of them at once."""
 
 import json
 import math
@@ -88,9 +88,7 @@ class FeatureStore:
             from store.places.cache import cached_place
 
             store.place = cached_place(cache, store.place, store.spec.key, store.attributes["digest"])
-        present = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
-        store.expect(present)
-        for name in present:
+        for name in _present(store):
             store.add(name)
         for array in store.arrays.values():
             scale = array.scale.layout if array.scale is not None else None
@@ -122,11 +120,6 @@ class FeatureStore:
                 "extract it again or name the right folder"
             )
         return cls(place, spec, attributes, verify)
-
-    def expect(self, names: Sequence[str]) -> None:
-        """Announce arrays that will be added, so that their descriptions can be fetched together."""
-        parts = [name.split("/") for name in names]
-        self.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
 
     def add(self, name: str) -> ArrayReader:
         """Open one of the arrays that the description names.
@@ -469,6 +462,14 @@ def _hint(place: Place) -> str:
     return "name what `beyondcls extract --out` wrote"
 
 
+def _present(store: FeatureStore) -> list[str]:
+    """Arrays whose kind is in this copy; they are announced, so that their descriptions are fetched together."""
+    names = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
+    parts = [name.split("/") for name in names]
+    store.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
+    return names
+
+
 def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]]:
     """For every shard of this copy: its array, its number, and None or what is wrong with it.
 
@@ -478,10 +479,8 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
         StoreError: the group's own zarr.json is missing or damaged.
     """
     store = FeatureStore.describe(path)
-    present = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
-    store.expect(present)  # a copy may lack kinds
     shards: list[tuple[str, int, str | None]] = []
-    for name in present:
+    for name in _present(store):
         try:
             shards += [(name, shard, None) for shard in range(store.add(name).layout.n_shards)]
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""Feature sets that are still being written: what their writers keep beside the arrays until then."""
+"""Folders of sets that are not whole: what writers keep beside arrays until they are; a stub, whose arrays are elsewhere."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Two feature sets in step: which row of one belongs to which row of the other."""
+"""Which row an image has: in another feature set, in step with the first; by the ids of a list."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath

@@ -1,4 +1,4 @@
-"""Where features are kept while heads train: on the device, in memory, or on disk."""
+"""Where features are kept while heads train: on the device, in memory, or on disk; and how much memory is free."""
 
 import os
 from collections.abc import Mapping, Sequence

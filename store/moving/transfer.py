@@ -1,4 +1,7 @@
-"""Fetching a feature set, or some kinds of its arrays, to a local folder."""
+"""Feature sets between places: fetching one, or some kinds of its arrays, to a folder, and copying one to a root.
+
+Shards are read in pieces that are checked, several files at a time, and none is sent twice.
+"""
 
 import contextlib
 import os
@@ -16,14 +19,13 @@ from store.moving.receipt import Receipt
 from store.places import LocalFolder, place_at
 from store.places.disk import exchange, remove_partials, sync_folder, write_file
 from store.places.object_store import ObjectStore
-from store.places.place import Place, aligned_memory, map_parallel
+from store.places.place import Place, SharedPlace, aligned_memory, map_parallel
 from store.writing.claims import alone
 from store.writing.publishing import Found, check_own, discard, discard_records, publish
 from store.writing.shard import is_whole
 
 PULLED = ".pull"  # folder beside the sets, for what is being fetched
 Progress = Callable[[int], None]
-MEMORY = 1 << 30  # bytes that shards on their way to an object store may take
 PIECE_NBYTES = 16 << 20  # read at once: a request of an object store costs as much as some MB
 AT_ONCE = 8  # files; one connection does not fill a network
 
@@ -191,6 +193,7 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
     source = FeatureStore.open(store.path, verify="always")
     receipt, content = Receipt.from_store(source), source.place.content("zarr.json") or b""
     place = place_at(address)
+    assert isinstance(place, SharedPlace), place
     if (uploaded := place.content("zarr.json")) not in (None, content):
         raise StoreError(f"{address} holds another feature set, or one that was changed; remove it, or choose another root")
     small = {f"{group}/zarr.json": GROUP for group in groups_of(list(source.arrays))}
@@ -213,7 +216,7 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
             progress(array.layout.nbytes(shard))
 
     largest = max(array.layout.nbytes(shard) for array, shard in shards)
-    deque(map_parallel(send, shards, max(1, min(AT_ONCE, MEMORY // largest))), maxlen=0)
+    deque(map_parallel(send, shards, place.writers(largest)), maxlen=0)
     differing = [name for name in small if place.content(name) != small[name]]
     deque(map_parallel(lambda name: place.put(name, [small[name]], len(small[name])), differing, AT_ONCE), maxlen=0)
     sizes = place.sizes()

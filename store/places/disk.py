@@ -1,4 +1,4 @@
-"""Files that survive a kill or a power cut: whole and synced, or not there."""
+"""Files that survive a kill or a power cut, whole and synced, or not there; and none that others have prepared is trusted."""
 
 import contextlib
 import ctypes

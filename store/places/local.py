@@ -124,12 +124,6 @@ class LocalFolder(SharedPlace):
     def content_now(self, name: str) -> bytes | None:
         return content_of(self.folder / name)
 
-    def size_now(self, name: str) -> int | None:
-        return self.size(name)
-
-    def open_now(self, name: str) -> ShardFile:
-        return self.open(name)
-
     def times(self, folder: str = "") -> dict[str, datetime | None]:
         return {name: _time_of(self.folder / name) for name in self._files(folder)}
 

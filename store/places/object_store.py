@@ -248,6 +248,18 @@ class ObjectStore(SharedPlace):
         return StoreError(f"{self.url} cannot be listed: {error}; check the address, the network and your credentials")
 
 
+def honours_condition(place: ObjectStore, name: str) -> bool:
+    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        return not (place.create(name, [b"1"], 1) and place.create(name, [b"2"], 1))
+    finally:
+        place.remove([name])
+
+
 class _StoredShard(ShardFile):
     def __init__(self, place: ObjectStore, name: str):
         self._place, self._name = place, name

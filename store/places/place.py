@@ -1,4 +1,4 @@
-"""What a place is: files of feature sets below one address, on this machine or in an object store."""
+"""What a place is: files of feature sets below one address; memory into which they are read, and several requests at a time."""
 
 import math
 import mmap
@@ -80,6 +80,14 @@ class Place(ABC):
             StoreError: it is missing or cannot be read.
         """
 
+    def size_now(self, name: str) -> int | None:
+        """Bytes of a file, asked for anew; None if there is none."""
+        return self.size(name)
+
+    def open_now(self, name: str) -> ShardFile:
+        """A file that is there, also where an earlier listing lacks it."""
+        return self.open(name)
+
     def drop_copy(self, name: str) -> bool:
         """Forget a copy of a file that is read in its place, as that is damaged; false if there is none."""
         return False
@@ -122,14 +130,6 @@ class SharedPlace(Place):
     @abstractmethod
     def content_now(self, name: str) -> bytes | None:
         """All of a small file, asked for anew; None if there is none."""
-
-    @abstractmethod
-    def size_now(self, name: str) -> int | None:
-        """Bytes of a file, asked for anew; None if there is none."""
-
-    @abstractmethod
-    def open_now(self, name: str) -> ShardFile:
-        """A file that is there, also where an earlier listing lacks it."""
 
     @abstractmethod
     def times(self, folder: str = "") -> Mapping[str, datetime | None]:

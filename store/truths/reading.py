@@ -1,4 +1,4 @@
-"""Truths of a feature set's images, read image by image: label maps, and objects with boxes and, where they are known, masks."""
+"""Truths of images, read one by one: label maps, and objects with boxes and, where they are known, masks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

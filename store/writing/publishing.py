@@ -1,4 +1,4 @@
-"""Publication: a finished folder gets its name without replacing anything that its run did not find when it began."""
+"""Where a set is written, and publication: it gets its name without replacing what its run did not find when it began."""
 
 import contextlib
 import errno

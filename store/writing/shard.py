@@ -1,4 +1,4 @@
-"""One shard file: created with its digests, recorded, and recognised."""
+"""Shard files and the zarr.json above them: created with digests, recorded, recognised, or taken over from another set."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, 
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
-from store.places.place import ALIGNMENT, Place, ShardFile, SharedPlace, aligned_memory, aligned_zeros
+from store.places.place import ALIGNMENT, Place, SharedPlace, aligned_memory, aligned_zeros
 
 ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
 
@@ -22,12 +22,6 @@ def same_values(first: ArrayLayout, second: ArrayLayout) -> bool:
     """Whether a row of one array can be a row of the other, byte for byte."""
     fields = ("dtype", "codec", "dimensions")
     return all(getattr(first, f) == getattr(second, f) for f in fields) and first.shape[1:] == second.shape[1:]
-
-
-def same_shard(first: ArrayLayout, second: ArrayLayout, shard: int) -> bool:
-    """Whether a shard holds rows of the same numbers in both, in files that are alike."""
-    alike = first.shard_rows == second.shard_rows and first.chunk_rows == second.chunk_rows
-    return alike and same_values(first, second) and shard < second.n_shards and first.rows(shard) == second.rows(shard)
 
 
 def create_shard(
@@ -76,23 +70,17 @@ def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> d
 def is_whole(place: Place, layout: ArrayLayout, shard: int, digest: str) -> bool:
     """Whether there is a shard file of the right size, and the digests at its end have this digest (XXH3, 128 bits)."""
     name = layout.file(shard)
-    file = _opened(place, name, layout.nbytes(shard))
-    return file is not None and xxhash.xxh3_128_hexdigest(read_tail(file, layout, shard)) == digest
-
-
-def _opened(place: Place, name: str, nbytes: int) -> ShardFile | None:
-    """A file as it is now; None if there is none of this size."""
-    if isinstance(place, SharedPlace):
-        return place.open_now(name) if place.size_now(name) == nbytes else None
-    return place.open(name) if place.size(name) == nbytes else None
+    if place.size_now(name) != layout.nbytes(shard):
+        return False
+    return xxhash.xxh3_128_hexdigest(read_tail(place.open_now(name), layout, shard)) == digest
 
 
 def read_shard(place: Place, layout: ArrayLayout, shard: int) -> tuple[np.ndarray, dict[str, Any]] | None:
     """Stored values of a shard, and its record; None if there is none of its size whose digests are those of its rows."""
     name, nbytes, begin = layout.file(shard), layout.nbytes(shard), layout.data_nbytes(shard)
-    if (file := _opened(place, name, nbytes)) is None:
+    if place.size_now(name) != nbytes:
         return None
-    content = file.read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
+    content = place.open_now(name).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
     if len(content) != nbytes or bytes(content[begin:]) != layout.tail(shard, content[:begin], memoryview(b"")):
         return None
     start, stop = layout.rows(shard)
@@ -185,7 +173,10 @@ class Taking:
         rows, theirs = np.arange(*self._layout.rows(unit)), self.base.arrays.get(name)
         if theirs is None or not np.array_equal(self._base_rows[rows], rows):
             return None
-        if not same_shard(self._layouts[name], theirs.layout, unit):
+        ours, base = self._layouts[name], theirs.layout  # files are alike if they hold rows of the same numbers
+        if not same_values(ours, base) or (ours.shard_rows, ours.chunk_rows) != (base.shard_rows, base.chunk_rows):
+            return None
+        if unit >= base.n_shards or ours.rows(unit) != base.rows(unit):
             return None
         if not is_whole(self.base.place, theirs.layout, unit, theirs.shards[unit]["xxh3_128"]):
             return None  # its rows are read instead, which says what is damaged

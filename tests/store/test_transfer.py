@@ -66,7 +66,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the upload of any shard after the first n fail."""
     written_names(monkeypatch, n)
-    monkeypatch.setattr("store.moving.transfer.AT_ONCE", 1)
+    monkeypatch.setattr("store.places.object_store.AT_ONCE", 1)
 
 
 def upload_until_killed(path: Path, address: str) -> None:
