@@ -1,7 +1,7 @@
 """The description that goes with exported arrays, and the checks of one that is imported."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +178,6 @@ class _DescriptionOnly(Place):
         return any(document.startswith(f"{name}/") for document in self._documents)
 
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
-        raise StoreError(f"{self.address(name)} is only described; import it first")
-
-    def sizes(self) -> dict[str, int]:
-        return {}
-
-    def names(self) -> list[str]:
-        return []
-
-    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         raise StoreError(f"{self.address(name)} is only described; import it first")
 
 

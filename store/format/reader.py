@@ -106,7 +106,7 @@ class FeatureStore:
         Raises:
             StoreError: as `open`, as far as the group's zarr.json shows.
         """
-        place = place_at(path)
+        place = path if isinstance(path, Place) else place_at(path)
         spec, attributes = _describe(place)
         where = place.address()
         if attributes["key"] != spec.key:

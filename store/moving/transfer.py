@@ -19,7 +19,7 @@ from store.moving.receipt import Receipt
 from store.places import LocalFolder, place_at
 from store.places.disk import exchange, remove_partials, sync_folder, write_file
 from store.places.object_store import ObjectStore
-from store.places.place import Place, SharedPlace, aligned_memory, map_parallel
+from store.places.place import Place, aligned_memory, map_parallel
 from store.writing.claims import alone
 from store.writing.publishing import Found, check_own, discard, discard_records, publish
 from store.writing.shard import is_whole
@@ -193,7 +193,6 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
     source = FeatureStore.open(store.path, verify="always")
     receipt, content = Receipt.from_store(source), source.place.content("zarr.json") or b""
     place = place_at(address)
-    assert isinstance(place, SharedPlace), place
     if (uploaded := place.content("zarr.json")) not in (None, content):
         raise StoreError(f"{address} holds another feature set, or one that was changed; remove it, or choose another root")
     small = {f"{group}/zarr.json": GROUP for group in groups_of(list(source.arrays))}

@@ -259,16 +259,6 @@ class Cached(Place):
         """The file of the cache that holds a shard; hashed: a name read from a file must not lead to another folder."""
         return self.cache.folder / self.name / xxhash.xxh3_128_hexdigest(name.encode())
 
-    def sizes(self) -> dict[str, int]:
-        return self.place.sizes()
-
-    def names(self) -> list[str]:
-        return self.place.names()
-
-    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
-        """Past the cache, which keeps what is read."""
-        self.place.put(name, parts, nbytes)
-
 
 def cached_place(cache: DiskCache, place: Place, key: str, digest: str) -> Place:
     """A place read through a cache; `key` and `digest` are those of the feature set that is there."""

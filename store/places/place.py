@@ -38,7 +38,7 @@ class ShardFile(ABC):
 
 
 class Place(ABC):
-    """Files by their path below one address, how they want to be read, and how they are written.
+    """Files by their path below one address, and how they want to be read.
 
     Attributes:
         piece_nbytes: most bytes of one read.
@@ -92,6 +92,10 @@ class Place(ABC):
         """Forget a copy of a file that is read in its place, as that is damaged; false if there is none."""
         return False
 
+
+class SharedPlace(Place):
+    """A place in which several processes, also of several machines, write at the same time. No lock is needed for that."""
+
     @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Bytes of each file that exists now, by its path."""
@@ -111,10 +115,6 @@ class Place(ABC):
         Raises:
             StoreError: it cannot be written.
         """
-
-
-class SharedPlace(Place):
-    """A place in which several processes, also of several machines, write at the same time. No lock is needed for that."""
 
     @abstractmethod
     def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
