@@ -159,14 +159,10 @@ class ArrayReader:
         target[places[start:stop]] = block if len(block) == stop - start else block[rows[start:stop] - first]
 
     def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        rows = np.asarray(indices)
-        if rows.size and rows.dtype.kind not in "iu":
-            raise StoreError(
-                f"{self.name}: row numbers are expected, {rows.dtype} given; turn a mask into rows with np.flatnonzero"
-            )
+        rows = row_numbers(indices, f"{self.name}: ")
         if rows.size and (rows.min() < 0 or rows.max() >= self.shape[0]):
             raise StoreError(f"{self.name}: rows {rows.min()} to {rows.max()} asked for, it has rows 0 to {self.shape[0] - 1}")
-        return rows.astype(np.int64)
+        return rows
 
     @property
     def piece_rows(self) -> int:
@@ -372,6 +368,18 @@ class ArrayReader:
                     self._open.popitem(last=False)
             self._open[shard, direct] = file
             return file
+
+
+def row_numbers(rows: Sequence[int] | np.ndarray, where: str = "") -> np.ndarray:
+    """Row numbers as they were given, int64.
+
+    Raises:
+        StoreError: they are a mask, or no numbers of rows; `where` begins the message.
+    """
+    given = np.asarray(rows)
+    if given.size and given.dtype.kind not in "iu":
+        raise StoreError(f"{where}row numbers are expected, {given.dtype} given; turn a mask into rows with np.flatnonzero")
+    return given.astype(np.int64, copy=False)  # an empty list is an array of floats
 
 
 def read_tail(file: ShardFile, layout: ArrayLayout, shard: int) -> bytes:

@@ -13,7 +13,7 @@ from torch import Tensor
 from store.codecs import SCALE, get_codec
 from store.codecs.codec import Coded
 from store.errors import StoreError
-from store.format.array import ArrayReader
+from store.format.array import ArrayReader, row_numbers
 from store.loading.gpu import Lane, batches_on_gpu
 from store.loading.order import Order, random_views, shuffle_quality
 from store.loading.placement import Placement, choose_placement
@@ -96,9 +96,7 @@ class Loader:
     ):
         self._views = {name: [a] if isinstance(a, ArrayReader) else list(a) for name, a in arrays.items()}
         self.arrays, self.joined = {name: views[0] for name, views in self._views.items() if views}, dict(joined or {})
-        self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
-        if not len(self.rows):
-            self.rows = self.rows.astype(np.int64)  # an empty list would be an array of floats
+        self.rows = np.arange(len(labels)) if rows is None else row_numbers(rows)
         self._check(labels, batch_size, rank, world_size)
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
@@ -139,8 +137,6 @@ class Loader:
             raise StoreError(f"batch_size is {batch_size}, expected 1 or more")
         if not 0 <= rank < world_size:
             raise StoreError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size is {world_size})")
-        if len(self.rows) and self.rows.dtype.kind not in "iu":
-            raise StoreError(f"row numbers are expected, {self.rows.dtype} given; turn a mask into rows with np.flatnonzero")
         if len(self.rows) and (self.rows.min() < 0 or self.rows.max() >= len(labels)):
             raise StoreError(f"rows {self.rows.min()} to {self.rows.max()} are asked for, but there are {len(labels)} labels")
         counts = {len(views) for views in self._views.values()}
