@@ -42,20 +42,21 @@ class Exported(contextlib.AbstractContextManager["Exported"]):
         """The file that holds a shard of an array, for messages."""
 
     @abstractmethod
-    def constant(self, name: str) -> np.ndarray:
-        """The whole of an array without an image axis.
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Stored values of the rows start…stop - 1 of an array.
 
         Raises:
-            StoreError: it is missing, cut, or of another shape or dtype than described.
+            StoreError: they are missing, cut, or of another shape or dtype than described.
         """
 
-    @abstractmethod
     def unit(self, unit: int) -> dict[str, np.ndarray]:
         """Stored values of the rows of one shard, [rows of the shard, ...], of every array with an image axis.
 
         Raises:
-            StoreError: as `constant`.
+            StoreError: as `rows`.
         """
+        layouts = {name: array.layout for name, array in self.store.arrays.items() if array.layout.has_image_axis}
+        return {name: self.rows(name, *layout.rows(unit)) for name, layout in layouts.items()}
 
 
 class Exchange(ABC):
@@ -183,7 +184,8 @@ def import_from(exported: Exported, out: Path, progress: Progress | None = None)
 
 def _checked_constant(exported: Exported, name: str) -> np.ndarray:
     """An array without an image axis, if it is the one that was exported."""
-    values, layout = exported.constant(name), exported.store.arrays[name].layout
+    layout = exported.store.arrays[name].layout
+    values = exported.rows(name, 0, layout.shape[0])
     for shard in range(layout.n_shards):
         _check(exported, name, shard, values[slice(*layout.rows(shard))])
     return values

@@ -141,8 +141,9 @@ class _ExportedTars(Exported):
         first, last = shard * self._per_unit, (shard + 1) * self._per_unit - 1
         return str(self.source / _tar_name(first)) + (f" to {_tar_name(last)}" if last > first else "")
 
-    def constant(self, name: str) -> np.ndarray:
-        return self._constants[name].all()
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Of arrays without an image axis; others are read unit by unit."""
+        return self._constants[name].rows(start, stop)
 
     def unit(self, unit: int) -> dict[str, np.ndarray]:
         begin, end = next(iter(self._layouts.values())).rows(unit)
