@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from store.errors import StoreError
 from store.format.layout import SCALE
 
-__all__ = ["SCALE", "Cast", "Coded", "Codec", "plain"]
+__all__ = ["SCALE", "Cast", "Codec", "Coded", "plain"]
 
 
 class Codec(ABC):
