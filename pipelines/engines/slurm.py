@@ -90,7 +90,14 @@ class Slurm(Engine):
         return self.filled(out.name, array, logs_of(out), OF_UNITS, '"$SLURM_ARRAY_TASK_ID"', "", command)
 
     def filled(self, name: str, array: str, logs: Path, about: str, runs: str, choice: str, command: str) -> str:
-        """`SCRIPT` with these parts.
+        """`SCRIPT` of these parts.
+
+        Args:
+            array: numbers of tasks, as sbatch takes them.
+            logs: folder of what Slurm says of tasks.
+            about: comment on top.
+            runs: words of the shell, one for each run of a task.
+            choice: lines of the shell that prepare `$run`; `command` follows.
 
         Raises:
             BeyondClsError: as `script`.
