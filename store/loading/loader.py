@@ -176,7 +176,7 @@ class Loader:
         self._load()
 
     def shuffle_quality(self, seed: int = 0) -> dict[str, float]:
-        """How well an epoch mixes the rows, as shares of a full shuffle (`store.order.shuffle_quality`)."""
+        """How well an epoch mixes the rows, as shares of a full shuffle (`store.loading.order`)."""
         return shuffle_quality(self.order.visited(seed))
 
     @property
