@@ -33,6 +33,7 @@ def test_a_link_shares_the_file(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "a/b/target"
     source.write_bytes(b"x")
     assert LocalFolder(tmp_path).link(source, "a/b/target")
+    (tmp_path / "another").write_bytes(b"y")
     assert not LocalFolder(tmp_path).link(tmp_path / "another", "a/b/target"), "what is there stays"
     assert source.stat().st_ino == target.stat().st_ino
 
