@@ -19,7 +19,6 @@ from store.errors import StoreError
 from store.format.unfinished import RECORDS, WRITING, read_record
 from store.places.disk import exchange
 from store.writing import claims, publishing
-from store.writing import writer as writing
 from store.writing.publishing import discard_staging
 from tests.folders import files
 from tests.store.tiny import Tiny
@@ -198,7 +197,7 @@ def test_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extend
     monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files, fewer moments
     monkeypatch.setattr(publishing, "LOOKS", 1)  # nobody is about to publish
     monkeypatch.setattr(publishing, "LOOK_S", 0)
-    monkeypatch.setattr(writing, "POLL", 0.001)
+    monkeypatch.setattr(claims, "POLL", 0.001)
     monkeypatch.setattr(claims, "has_ended", lambda content: True)
     new = Tiny(50, (3, 5), lean=True) if extended else Tiny(40, (3,), lean=True)
     expected = dict(new.expected(tmp_path / "expected/one"))
