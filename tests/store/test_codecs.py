@@ -1,4 +1,4 @@
-"""Codecs one by one: known bytes, and what a codec cannot pack."""
+"""Codecs one by one: known bytes, what a codec cannot pack, and values that are decoded where they are used."""
 
 from pathlib import Path
 

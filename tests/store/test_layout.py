@@ -1,4 +1,4 @@
-"""Index arithmetic and bytes of a shard, against closed forms and against zarr."""
+"""Names, index arithmetic and bytes of a shard, against closed forms and against zarr."""
 
 import json
 from dataclasses import replace

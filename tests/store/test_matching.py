@@ -1,4 +1,4 @@
-"""Two feature sets in step, by image id."""
+"""Which row an image has: in another set, by its id; in a list of ids."""
 
 from pathlib import Path
 

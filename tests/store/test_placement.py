@@ -1,4 +1,4 @@
-"""Where features go, as memory allows."""
+"""Where features go, as memory allows: what the machine has, or what a control group leaves of it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -89,9 +89,6 @@ def test_free_memory_of_this_machine() -> None:
     assert free_memory(CPU) > 0
     if torch.cuda.is_available():
         assert free_memory(GPU) > 0
-
-
-CPU = torch.device("cpu")
 
 
 def _group(root: Path, lines: str, folder: str, files: dict[str, str]) -> None:
