@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.data import NAME, ROW_NBYTES
-from store.places.aligned import ALIGNMENT, aligned_memory
+from store.places.place import ALIGNMENT, aligned_memory
 
 DEPTHS = (1, 2, 4, 8, 16, 32)
 CHUNK_NBYTES = 32 * ROW_NBYTES

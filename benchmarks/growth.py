@@ -67,7 +67,7 @@ def steps(folder: Path, n: int) -> dict[str, dict[str, float]]:
     """Seconds and peak megabytes of each step."""
     from extract.datasets import open_images
     from store import FeatureStore
-    from store.format.verify import verify
+    from store.format.reader import verify
     from store.loading.loader import Loader
     from store.moving.receipt import Receipt
 

@@ -30,7 +30,7 @@ import torch
 from benchmarks import data
 from benchmarks.tensorstores import WAYS
 from benchmarks.timing import measured, measured_disk, remember
-from store.places.aligned import aligned_zeros
+from store.places.place import aligned_zeros
 
 BATCH = 256
 PEERS = ("h5py", "zarrs", "tensorstore", "zarr_python", "webdataset", "dataloader")

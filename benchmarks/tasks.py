@@ -34,9 +34,9 @@ import numpy as np
 from benchmarks.remotes import free_port, wait_for
 from store import ArrayLayout, FeatureSpec, FeatureWriter
 from store.places import place_at
-from store.places.parallel import map_parallel
+from store.places.place import map_parallel
 from store.writing import claims
-from store.writing.writer import own_first
+from store.writing.claims import own_first
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["s3fs", "benchmarks.remotes", "store.writing.writer"])

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from probe.subsets import hold_out, k_shot, percentage
     from store import BeyondClsError, FeatureStore, Loader, open_store, read_ids, rows_of_ids
     from store.errors import BeyondClsWarning
-    from store.moving.pull import pull
     from store.moving.receipt import Receipt
-    from store.moving.upload import upload
+    from store.moving.transfer import pull, upload
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in store, also where torch is imported before anything of that
 
@@ -90,14 +89,14 @@ _HOME = {
     "percentage": "probe.subsets",
     "probe": "probe.run",
     "progress_bar": "pipelines.process.progress",
-    "pull": "store.moving.pull",
+    "pull": "store.moving.transfer",
     "read_ids": "store",
     "read_results": "pipelines.report.read_results",
     "repair": "extract.run",
     "rows_of_ids": "store",
     "softmax_pool": "probe.pooling",
     "update": "extract.run",
-    "upload": "store.moving.upload",
+    "upload": "store.moving.transfer",
     "wrap": "extract.encoders.wrapped",
 }
 

@@ -13,10 +13,9 @@ from extract.datasets.label_maps import LabelMaps
 from extract.datasets.turning import turned, turning_of
 from extract.encoders import Encoder
 from store import ArrayLayout, FeatureStore
-from store.format.layout import DIGEST
-from store.format.names import ArrayName
-from store.truths.patches import patch_labels
-from store.truths.segmentation import VOID
+from store.format.layout import DIGEST, ArrayName
+from store.truths.reading import VOID
+from store.truths.view import patch_labels
 
 NONE = -1  # no label; corners of padding boxes
 ANNOTATIONS = ("images/id", DIGEST, "images/label", "images/labels", "images/boxes", "images/box_label")

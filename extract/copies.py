@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from extract.stages import COPYING_BACK, ENCODING, Course
-from store.loading.memory import is_out_of_memory
+from store.loading.placement import is_out_of_memory
 
 Key = TypeVar("Key")
 Convert = Callable[[], Iterable[tuple[Key, Tensor]]]

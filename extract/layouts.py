@@ -9,7 +9,7 @@ from torch import Tensor
 from extract.encoders import Encoded
 from store import BeyondClsError
 from store.codecs import SCALE, Codec, get_codec
-from store.format.names import ArrayName, kind_of
+from store.format.layout import ArrayName, kind_of
 
 DIMENSIONS = {
     "patch": ("image", "patch", "channel"),

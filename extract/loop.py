@@ -24,9 +24,9 @@ from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
 from extract.views import Crop
 from store import ArrayLayout, BeyondClsError
-from store.format.names import ArrayName
-from store.loading.memory import is_out_of_memory
-from store.places.aligned import aligned_zeros
+from store.format.layout import ArrayName
+from store.loading.placement import is_out_of_memory
+from store.places.place import aligned_zeros
 
 DECODERS = 4  # threads at least; where a CPU encodes as well, it has no cores to spare for more
 OnError = Literal["raise", "record"]

@@ -18,7 +18,7 @@ from extract.run import create
 from extract.writing import Settings
 from store import FeatureStore, Loader
 from store.format.array import ArrayReader
-from store.format.names import ArrayName, kind_of
+from store.format.layout import ArrayName, kind_of
 
 BATCHES = 4  # that are measured; the first is not counted, as it warms up
 ENCODING_SECONDS = 5.0  # no new pass through the encoder alone starts after this time

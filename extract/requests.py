@@ -21,8 +21,7 @@ from extract.layouts import DIMENSIONS, arrays_by_name, codec_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.errors import unknown
-from store.format.layout import DIGEST, shard_rows_of
-from store.format.names import kind_of
+from store.format.layout import DIGEST, kind_of, shard_rows_of
 from store.writing.repair import is_pooled, is_unnumbered
 
 TRUTHS = ("segmentation", "instances")

@@ -13,8 +13,7 @@ from extract.encoders import known_pretraining
 from extract.requests import Request
 from extract.transform import as_options, differing_values
 from store import ArrayLayout, FeatureSpec, FeatureStore, StoreError
-from store.format.layout import DIGEST, KINDS
-from store.format.names import ArrayName
+from store.format.layout import DIGEST, KINDS, ArrayName
 from store.format.pretraining import NAMES, Pretraining
 from store.format.spec import EXTENDABLE_FIELDS
 

@@ -30,10 +30,10 @@ from extract.reuse import (
 from extract.sample import check_by_sample
 from extract.writing import Settings, Task, attributes_of
 from store import ArrayLayout, BeyondClsError, FeatureStore, StoreError
-from store.bars import Bars
 from store.format.layout import DIGEST
 from store.format.unfinished import base_at
 from store.places import LocalFolder
+from store.shown import Bars
 from store.writing.publishing import Found, discard_staging, refused_sets
 from store.writing.repair import salvage
 

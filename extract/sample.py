@@ -13,8 +13,7 @@ from extract.loop import Passes, Unit, Units, decoders
 from extract.requests import Request
 from store import FeatureStore
 from store.codecs import SCALE, Codec, get_codec
-from store.format.layout import ArrayLayout
-from store.format.names import kind_of
+from store.format.layout import ArrayLayout, kind_of
 from store.writing.shard import same_values
 
 PER_SHARD, AT_LEAST = 2, 32  # images of each shard; of the whole set, where it has few shards

@@ -21,8 +21,8 @@ from extract.reuse import kept_attributes
 from extract.sample import SampleCheck, disagreement
 from extract.stages import ELSE, WRITING, Course, Spent
 from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
+from store.writing.claims import own_first
 from store.writing.publishing import Found
-from store.writing.writer import own_first
 
 # Has processes compute the units that miss, so many, of a set that a writer has begun.
 Engine = Callable[[FeatureWriter, int], None]

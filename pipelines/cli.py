@@ -191,7 +191,7 @@ def _refused_by_the_system(error: BaseException) -> str:
     torch = sys.modules.get("torch")  # what has not imported it has no memory of its devices
     is_memory = isinstance(error, MemoryError)
     if torch is not None:
-        from store.loading.memory import is_out_of_memory
+        from store.loading.placement import is_out_of_memory
 
         is_memory = is_out_of_memory(error)
     if not is_memory:

@@ -13,7 +13,7 @@ from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.sharing.places import Places, open_features, receipt_of
 from pipelines.sharing.publish import destination, publish, refuse_changes
-from store.format.stub import is_stub
+from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
@@ -105,9 +105,8 @@ def main(
     from extract.encoders import load_encoder
     from extract.writing import Settings
     from pipelines.engines import choose_engine
-    from pipelines.engines.agenda import Watch
-    from pipelines.engines.shared import has_all, sharing
-    from pipelines.engines.submitting import submitted
+    from pipelines.engines.engine import Watch
+    from pipelines.engines.extractions import has_all, sharing, submitted
     from pipelines.parameters.engine import without_engine
     from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
@@ -255,7 +254,7 @@ def _extract(
 ) -> "FeatureStore | None":
     """The set, at `out` or at the root, as the functions of `extract.run` return it."""
     from extract import run
-    from pipelines.engines.shared import joined_out
+    from pipelines.engines.extractions import joined_out
 
     if verb == "repair":
         return run.repair(request, out, settings)

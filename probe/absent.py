@@ -7,7 +7,7 @@ from probe.grid import HeadPlan
 from probe.results import folder_of_head, write_measures
 from probe.sources import JOINED, TOKENS, VECTORS, Source
 from store import FeatureStore
-from store.format.names import kind_of
+from store.format.layout import kind_of
 
 
 def absent_kinds(

@@ -14,7 +14,7 @@ from probe.result_files import METRICS, write_result
 from probe.run import probe
 from probe.sources import OF_BLOCKS, Source, check_pair
 from store import FeatureStore, StoreError
-from store.format.names import ArrayName
+from store.format.layout import ArrayName
 from store.format.pretraining import pretraining_fields
 from store.shown import csv_cell
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from probe.aggregators import Aggregator, Features
 from store import BeyondClsError, FeatureStore, StoreError
 from store.errors import unknown
-from store.format.names import kind_of
-from store.html_table import html_table
+from store.format.layout import kind_of
+from store.shown import html_table
 
 NORMALISATIONS = ("batch", "none")
 # Of the classifier: the deviation of what its weights are drawn from, and a factor; None is torch's own start.

@@ -10,7 +10,7 @@ from probe.ranks import world_size
 from probe.recipe import Recipe
 from probe.train import Family, isolated_randomness, losses_of
 from store import BeyondClsError
-from store.loading.memory import free_memory
+from store.loading.placement import free_memory
 
 SHARE = 0.9  # of what is free
 GRADIENTS = 2  # gradients are as large as what they are computed from

@@ -11,8 +11,8 @@ from torch import Tensor
 from probe.aggregators import Aggregator
 from probe.head import FinalNorm
 from probe.sources import Source
-from store.loading.memory import free_memory
 from store.loading.order import Order, random_views
+from store.loading.placement import free_memory
 
 MEMORY_SHARE = 0.25  # of what is free on the device
 READ_ROWS = 64  # at once: their tokens stay in the cache while they are widened and pooled

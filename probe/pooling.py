@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from store import kernels, onednn
-from store.codecs.coded import Coded
+from store.codecs.codec import Coded
 
 PIECE_NBYTES = 2 << 20  # of tokens that each CPU thread works on at once: they stay in its cache from the scores to the sum
 

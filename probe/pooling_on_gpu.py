@@ -6,7 +6,7 @@ from torch import Tensor
 from probe import pooling_kernels as kernels
 from store.codecs import SCALE
 from store.codecs.bfloat16 import BFloat16
-from store.codecs.coded import Coded
+from store.codecs.codec import Coded
 from store.codecs.int4 import GROUP, Int4
 from store.codecs.int8 import Int8
 

@@ -12,7 +12,7 @@ from probe.pooling import reads_stored
 from probe.stack import Stack
 from probe.timing import fastest
 from probe.train import isolated_randomness, losses_of
-from store.format.names import kind_of
+from store.format.layout import kind_of
 
 AT_ONCE = {"cpu": 32, "cuda": 512}  # images
 VECTORS = "vectors"  # name in a batch

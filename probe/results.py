@@ -25,7 +25,7 @@ from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
 from store import BeyondClsError
-from store.format.names import kind_of
+from store.format.layout import kind_of
 from store.format.pretraining import NAMES, pretraining_fields
 from store.writing.results import ResultFolder
 

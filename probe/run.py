@@ -26,9 +26,9 @@ from probe.sources import Source, check_pair
 from probe.timing import Together, time_head, write_timing
 from probe.unchanged import keep_unchanged, stored_outcomes
 from store import BeyondClsError, FeatureStore, StoreError
-from store.bars import Bars, no_bars
 from store.loading.placement import Placement
 from store.places.disk import check_writable
+from store.shown import Bars, no_bars
 
 
 def probe(

@@ -11,7 +11,7 @@ from jaxtyping import Integer
 from store import FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
 from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumbered, whole_number
-from store.format.names import ArrayName, kind_of
+from store.format.layout import ArrayName, kind_of
 from store.format.spec import EXTENDABLE_FIELDS
 
 JOINED = "joined/"

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 from store.errors import BeyondClsError, StoreError
 from store.format.array import ArrayReader
 from store.format.layout import ArrayLayout
-from store.format.reader import FeatureStore
+from store.format.reader import FeatureStore, verify
 from store.format.spec import FeatureSpec
-from store.format.verify import verify
-from store.loading.join import join
-from store.loading.select import read_ids, rows_of_ids
+from store.loading.matching import join, read_ids, rows_of_ids
 
 if TYPE_CHECKING:
     from store.loading.loader import Loader

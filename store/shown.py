@@ -1,6 +1,9 @@
-"""Texts that come from elsewhere, fit to be shown and kept: no secrets of addresses, nothing that steers what shows them."""
+"""What people are shown: texts without secrets of addresses or control characters, small tables of notebooks, progress."""
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from html import escape
 from typing import Any
 
 BLANK = "***"
@@ -12,6 +15,8 @@ _AUTHORIZATION = re.compile(r"(?i)\b(authorization\s*[:=]\s*)(?:(?:basic|bearer|
 _STEERING = [*range(9), *range(11, 32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
 _ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in _STEERING}
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠].")  # also those of full width, which some spreadsheets take for them
+# (what, total, unit) to a context that gives a function to report progress by; `beyondcls.progress_bar` is one.
+Bars = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
 
 
 def redacted(text: str) -> str:
@@ -70,3 +75,33 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return text.isascii() and text.isprintable()
+
+
+def html_table(title: str, lines: Mapping[str, object]) -> str:
+    """A title, and a line with name and value for each entry."""
+    return _table(title, "".join(f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in lines.items()))
+
+
+def html_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A title, and a table with a header."""
+    lines = [("th", header), *(("td", row) for row in rows)]
+    return _table(title, "".join(f"<tr>{''.join(_cell(kind, value) for value in line)}</tr>" for kind, line in lines))
+
+
+def first_names(names: object, n: int = 5) -> str:
+    """`10: airplane, automobile, bird, cat, deer, …`; a dash without names."""
+    listed = [str(name) for name in names] if isinstance(names, list | tuple) else []
+    return f"{len(listed)}: {', '.join(listed[:n])}{', …' * (len(listed) > n)}" if listed else "–"
+
+
+def _table(title: str, lines: str) -> str:
+    return f"<div><strong>{escape(title)}</strong><table>{lines}</table></div>"
+
+
+def _cell(kind: str, value: object) -> str:
+    return f'<{kind} style="text-align: left">{escape(str(value))}</{kind}>'
+
+
+def no_bars(what: str, total: int, unit: str) -> AbstractContextManager[Callable[[int], None]]:
+    """Show nothing."""
+    return nullcontext(lambda n: None)

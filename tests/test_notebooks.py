@@ -11,7 +11,7 @@ from extract.datasets import ImageSet
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from store import BeyondClsError
-from store.html_table import first_names, html_rows, html_table
+from store.shown import first_names, html_rows, html_table
 from tests.extract.tiny import tiny_encoder
 from tests.features import write_features
 

@@ -33,10 +33,10 @@ from extract.datasets.stanford_cars import STANFORD_CARS
 from extract.datasets.tables import TABLES
 from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS
-from store.bars import Bars, no_bars
 from store.errors import unknown
-from store.loading.select import read_ids, rows_named
+from store.loading.matching import read_ids, rows_named
 from store.plugins import Registry
+from store.shown import Bars, no_bars
 
 
 def _check(form: object) -> None:

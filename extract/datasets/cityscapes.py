@@ -9,7 +9,7 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import Indices
 from extract.datasets.label_maps import LabelMaps, segmented
 from extract.datasets.listed import listed
-from store.truths.segmentation import VOID
+from store.truths.reading import VOID
 
 SPLITS = ("train", "val")  # the labels of test are secret
 # The 19 classes that are scored, by their number in the files; 0 to 33 are known, and 255 is what a tool writes for -1.

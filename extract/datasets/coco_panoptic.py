@@ -12,7 +12,7 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import Codes, Colours
 from extract.datasets.label_maps import LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text, unlisted
-from store.truths.segmentation import VOID
+from store.truths.reading import VOID
 
 VOID_NUMBER = 0  # of pixels of no segment
 

@@ -25,7 +25,7 @@ from extract.datasets.samples import Samples
 from extract.datasets.truths import Truths, columns_of
 from extract.datasets.turning import turned_boxes
 from store import BeyondClsError
-from store.html_table import first_names, html_table
+from store.shown import first_names, html_table
 from store.truths.columns import TruthColumns
 
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # Python's surrogates for such bytes in names of files

@@ -25,8 +25,8 @@ from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 from extract.datasets.opening import GONE, State, state_of
 from extract.datasets.samples import Samples, Strings
 from store import StoreError
-from store.bars import Bars, no_bars
 from store.places.disk import replacing
+from store.shown import Bars, no_bars
 
 FOLDER = "BEYONDCLS_INDEX"  # of indexes: an environment variable; empty for none
 READERS = 8  # files that are read at once: one after the other, a disk or a network would mostly be waited for

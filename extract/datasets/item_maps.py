@@ -13,7 +13,7 @@ from extract.datasets.label_codes import LOSSY, Indices
 from extract.datasets.label_maps import VOID_INDEX, LabelMaps, MapRead, sides
 from extract.datasets.sample import Sample
 from store import BeyondClsError
-from store.truths.segmentation import VOID
+from store.truths.reading import VOID
 
 
 class ItemMaps(LabelMaps):

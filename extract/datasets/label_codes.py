@@ -10,7 +10,7 @@ from jaxtyping import Int16, Int64
 from PIL import Image
 
 from extract.datasets.listed import lines, parsing
-from store.truths.segmentation import VOID
+from store.truths.reading import VOID
 
 UNKNOWN = -2
 LOSSY = ("JPEG", "MPO", "WEBP")  # formats whose values are not those that were saved

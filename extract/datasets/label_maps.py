@@ -25,7 +25,7 @@ from extract.datasets.truths import Truths
 from store import BeyondClsError
 from store.truths import rle
 from store.truths.columns import Segment
-from store.truths.segmentation import VOID
+from store.truths.reading import VOID
 
 VOID_INDEX = 255  # of label maps whose indices are counted from 0
 

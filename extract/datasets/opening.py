@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from store.bars import Bars, no_bars
+from store.shown import Bars, no_bars
 
 State = tuple[int, int, int]  # of a file or folder: size, time of change in ns, inode
 GONE: State = (-1, -1, -1)

@@ -26,7 +26,7 @@ from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import Sample
 from store import BeyondClsError
 from store.format.classes import whole_number
-from store.places.tar_header import UntrustedHeader
+from store.places.disk import UntrustedHeader
 
 LABEL_NBYTES = 1 << 10  # at most, of an integer
 UNLABELLED = "has no label (expected a member .cls with an integer)"

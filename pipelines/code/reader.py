@@ -19,8 +19,8 @@ import typer
 
 from pipelines.code.closure import Project
 from store import BeyondClsError
-from store.bars import Bars
 from store.places.disk import write_file
+from store.shown import Bars
 
 
 def main(

@@ -27,8 +27,7 @@ def check(machine: Machine) -> Finding | None:
 
 def _examined(root: str) -> Finding:
     from store import StoreError
-    from store.places.object_store import ObjectStore
-    from store.writing.writer import honours_condition
+    from store.places.object_store import ObjectStore, honours_condition
 
     try:
         place = ObjectStore(root)

@@ -75,7 +75,7 @@ def _renames(scratch: Path) -> str:
 
 def _direct(scratch: Path) -> str:
     """What is wrong with O_DIRECT; empty if it works."""
-    from store.places.aligned import ALIGNMENT, aligned_memory
+    from store.places.place import ALIGNMENT, aligned_memory
 
     file = scratch / "direct"
     file.write_bytes(bytes(ALIGNMENT))

@@ -13,8 +13,7 @@ def check(machine: Machine) -> Finding:
     import torch
 
     from pipelines.store.table import size
-    from store.loading.memory import free_memory
-    from store.loading.placement import MEMORY_SHARE
+    from store.loading.placement import MEMORY_SHARE, free_memory
 
     free, memory = free_memory(torch.device("cpu")), psutil.virtual_memory()
     limited = "; a container or scheduler sets the limit" if free < 0.95 * memory.available else ""

@@ -4,7 +4,7 @@ import shutil
 
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import Machine
-from pipelines.engines.slurm_job import configuration
+from pipelines.engines.slurm import configuration
 
 NAME = "slurm"
 

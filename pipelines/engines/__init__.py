@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pipelines.engines.engine import Engine, Here
-from pipelines.engines.processes import Processes
+from pipelines.engines.engine import Engine
+from pipelines.engines.processes import Here, Processes
 from pipelines.engines.ray_tasks import RayTasks
 from pipelines.engines.slurm import Slurm
 from pipelines.parameters.engine import configured_engine

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipelines.engines.agenda import Agenda
-from pipelines.engines.engine import Engine
+from pipelines.engines.engine import Agenda, Engine
 from pipelines.engines.run import Run, run_command
 from store import BeyondClsError
 
 MOST = 64  # tasks of an extraction that wait for nodes; one that finds nothing left to do ends at once
 SECONDS = 1.0  # after which is looked whether it is time to stop
+CORES = 4  # of a worker without a GPU, where nodes have as many
+PACKAGES = Path(__file__).resolve().parents[2]  # Ray has workers import from the folder in which it is initialised
+TOKEN = (
+    "put the cluster's token into ~/.ray/auth_token or RAY_AUTH_TOKEN, on this machine and with RAY_AUTH_MODE=token; or unset "
+    "RAY_AUTH_MODE, if the cluster has none"
+)
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,15 @@ class RayTasks(Engine):
     def _run(self, agenda: Agenda) -> None:
         import ray
 
-        share = Share.of_each(self.device, self.tasks, resources())
-        task = ray.remote(max_calls=1, max_retries=0, num_cpus=share.cores, num_gpus=share.gpus)(run_command)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cores, gpus, n_threads = share_of(self.device, self.tasks, nodes)
+        task = ray.remote(max_calls=1, max_retries=0, num_cpus=cores, num_gpus=gpus)(run_command)
         calls: dict[Any, Run] = {}
         try:
             while not agenda.is_done:
                 # Without `tasks` all wait for room, which lets a cluster grow.
                 while (self.tasks is None or len(calls) < self.tasks) and (run := agenda.take()) is not None:
-                    calls[task.remote(run, os.getcwd(), {}, share.n_threads)] = run
+                    calls[task.remote(run, os.getcwd(), {}, n_threads)] = run
                 for call in ray.wait(list(calls), timeout=SECONDS)[0] if calls else ():
                     _take(call, calls.pop(call), agenda)
                 for call, run in list(calls.items()) if agenda.stops() else ():
@@ -75,14 +81,6 @@ def _take(call: Any, run: Run, agenda: Agenda) -> None:
         agenda.ended(run, -signal.SIGKILL)
     except ray.exceptions.RayError as error:  # e.g. nodes without this program
         agenda.failed(run, f"Ray could not run it: {str(error).strip()}")
-
-
-CORES = 4  # of a worker without a GPU, where nodes have as many
-PACKAGES = Path(__file__).resolve().parents[2]  # Ray has workers import from the folder in which it is initialised
-TOKEN = (
-    "put the cluster's token into ~/.ray/auth_token or RAY_AUTH_TOKEN, on this machine and with RAY_AUTH_MODE=token; or unset "
-    "RAY_AUTH_MODE, if the cluster has none"
-)
 
 
 @contextmanager
@@ -117,38 +115,18 @@ def connected(address: str | None) -> Iterator[None]:
             ray.shutdown()
 
 
-def resources() -> list[dict[str, float]]:
-    """Of each node that is alive."""
-    import ray
+def share_of(device: str, tasks: int | None, nodes: Sequence[dict[str, float]]) -> tuple[int, int, int | None]:
+    """What a worker gets: cores, as Ray counts them; GPUs, 1 or 0; and on a CPU the threads of torch.
 
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    A GPU for each worker, or if there are none four cores, or fewer if there are to be more `tasks`.
 
-
-@dataclass(frozen=True)
-class Share:
-    """What a worker gets of a node.
-
-    Attributes:
-        cores: as Ray counts them.
-        gpus: 1, or 0 where workers compute on the CPU.
+    Args:
+        device: auto, cpu or cuda.
+        nodes: resources of each.
     """
-
-    cores: int
-    gpus: int
-
-    @classmethod
-    def of_each(cls, device: str, tasks: int | None, nodes: Sequence[dict[str, float]]) -> "Share":
-        """A GPU for each worker, or if there are none four cores, or fewer if there are to be more `tasks`.
-
-        Args:
-            device: auto, cpu or cuda.
-        """
-        if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
-            return cls(1, 1)
-        cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1] or [1]
-        return cls(max(1, min(CORES, *cores, sum(cores) // (tasks or 1))), 0)
-
-    @property
-    def n_threads(self) -> int | None:
-        """Of torch on a CPU: Ray sets OMP_NUM_THREADS itself, and the last bits of results depend on it."""
-        return None if self.gpus else int(os.environ.get("OMP_NUM_THREADS") or self.cores)
+    if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
+        return 1, 1, None
+    of_nodes = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1] or [1]
+    cores = max(1, min(CORES, *of_nodes, sum(of_nodes) // (tasks or 1)))
+    # Ray sets OMP_NUM_THREADS itself, and the last bits of results depend on it.
+    return cores, 0, int(os.environ.get("OMP_NUM_THREADS") or cores)

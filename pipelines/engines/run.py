@@ -1,19 +1,25 @@
-"""A run: a whole command of this program, in a process of its own."""
+"""A run: a whole command of this program, in a process of its own; and what its log says of its end."""
 
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from pipelines.engines.log import BEGUN, WIDTH
 from pipelines.process.command_log import recorded_command
 from pipelines.process.stopping import UNFORESEEN
 
 LOGS = ".runs"  # beside what runs write
+# By name: the command line imports engines, not the other way round, and no stage of DVC depends on how it is started.
+COMMAND_LINE = "pipelines.cli"
+ENDED = "beyondcls ended with status "
+BEGUN = "$ "  # and the command: a log has all that was done, one after the other
+WIDTH = "400"  # in characters: lines are not broken
+EXCERPT = 5  # lines of a log in which there is no message of ours
+MESSAGE = 6  # lines of a message that are shown of several runs
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,6 @@ class Run:
     def command(self) -> str:
         """As logs show it: without secrets of addresses."""
         return recorded_command(self.arguments)
-
-
-# By name: the command line imports engines, not the other way round, and no stage of DVC depends on how it is started.
-COMMAND_LINE = "pipelines.cli"
 
 
 def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads: int | None) -> int:
@@ -78,3 +80,32 @@ def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads
         return UNFORESEEN
     finally:
         log.flush()
+
+
+def last_lines(log: Path) -> list[str]:
+    """Of what was done last; none where there is no log."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    begun = max((i + 1 for i, line in enumerate(lines) if line.startswith(f"{BEGUN}beyondcls ")), default=0)
+    return lines[begun:]
+
+
+def status_in(lines: Sequence[str]) -> int | None:
+    """The exit status that a script has written; None before that."""
+    ended = [line.removeprefix(ENDED) for line in lines if line.startswith(ENDED)]
+    return int(ended[-1]) if ended and ended[-1].isdecimal() else None
+
+
+def problem_in(lines: Sequence[str]) -> str:
+    """The last message of ours, or else the last lines."""
+    messages = [i for i, line in enumerate(lines) if line.startswith("error: ")]
+    if not messages:
+        return " / ".join(line for line in lines[-EXCERPT:] if not line.startswith(ENDED)) or "its log is empty"
+    return "\n".join(line for line in lines[messages[-1] :] if not line.startswith(ENDED)).removeprefix("error: ")
+
+
+def results_in(lines: Sequence[str], name: str) -> list[str]:
+    """Lines about what a run of this name has written."""
+    return [line for line in lines if line.startswith((f"{name}: ", f"{name}/"))]

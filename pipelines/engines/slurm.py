@@ -1,23 +1,64 @@
-"""The command is run by a job array of Slurm, whose tasks share the set."""
+"""Job arrays of Slurm: one whose tasks share a set, or one with a task for each run; their scripts, and waiting for them."""
 
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pipelines.engines.agenda import Agenda
-from pipelines.engines.engine import Engine
-from pipelines.engines.log import last_lines, problem_in, status_in
-from pipelines.engines.run import Run
-from pipelines.engines.slurm_job import LOGS, Job, RunArray, check_sbatch, submitted
-from pipelines.engines.slurm_script import script_of
+from pipelines.engines.engine import Agenda, Engine, following
+from pipelines.engines.run import BEGUN, ENDED, WIDTH, Run, last_lines, problem_in, status_in
+from pipelines.process.stopping import TO_BE_CONTINUED
 from store import BeyondClsError
-from store.format.unfinished import Progress, progress_at
+from store.format.unfinished import progress_at
 from store.places import LocalFolder
 
-SECONDS = 2.0  # between two looks at how far it is
+SECONDS = 2.0  # between two looks at logs, or at whether a set is begun
+ANSWER_S = 10  # seconds to wait for Slurm's controller
+LOGS = ".slurm"  # folder of logs, beside feature sets or in the folder that has all of what runs write
+MAX_ARRAY_SIZE = 1000  # tasks: numbers below Slurm's default MaxArraySize of 1001
+NOT_QUOTED = frozenset("'\"\\")
+NOTICE_S = 300  # a task gets its signal so long before its time limit
+SCRIPT = """\
+#!/usr/bin/env bash
+#SBATCH --job-name={name}
+#SBATCH --array={array}
+#SBATCH --output={logs}/%A_%a.log --open-mode=append
+#SBATCH --requeue --signal=B:USR1@{seconds}
+{given}
+{about}
+cd {folder} || exit
+was_killed() {{ [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; }}
+worst=0
+for run in {runs}; do
+  {choice}{setup}(trap '' USR1 && exec {command}) &
+  child=$!
+  trap 'while kill -USR1 $child 2>/dev/null; do sleep 1; done &' USR1  # again, as it may not listen yet
+  wait $child; status=$?
+  while kill -0 $child 2>/dev/null; do wait $child; status=$?; done
+  echo "{ended}$status"
+  if [ $status = {again} ] || was_killed; then
+    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" && sleep 60  # Slurm ends this script
+  fi
+  [ $status -gt $worst ] && worst=$status
+done
+exit $worst
+"""
+OF_UNITS = """\
+# Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
+# SIGUSR1, finishes its shard, and is queued again."""
+# Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
+# SIGUSR1, finishes its shard, and is queued again."""
+OF_RUNS = """\
+# A task for each of these commands, or for several where Slurm takes fewer tasks: one after the other, and what is done ends at
+# once. Before the time of a task ends it gets SIGUSR1, finishes its epoch, and is queued again."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +76,58 @@ class Slurm(Engine):
         return self.tasks or 1
 
     def script(self, arguments: Sequence[str], out: Path) -> str:
-        """The script that sbatch takes.
+        """A script for sbatch that runs a command in several tasks.
 
         Args:
             arguments: of the command, `beyondcls`.
             out: folder of the feature set.
+
+        Raises:
+            BeyondClsError: `sbatch` or a line of `setup` has several lines, or a folder a name that Slurm cannot be given.
         """
-        return script_of(arguments, out.name, logs_of(out), self.tasks or 1, self.tries, self.sbatch or "", self.setup or ())
+        command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
+        array = f"0-{self.n_tasks(1) - 1}"
+        return self.filled(out.name, array, logs_of(out), OF_UNITS, '"$SLURM_ARRAY_TASK_ID"', "", command)
+
+    def filled(self, name: str, array: str, logs: Path, about: str, runs: str, choice: str, command: str) -> str:
+        """`SCRIPT` of these parts.
+
+        Args:
+            array: numbers of tasks, as sbatch takes them.
+            logs: folder of what Slurm says of tasks.
+            about: comment on top.
+            runs: words of the shell, one for each run of a task.
+            choice: lines of the shell that prepare `$run`; `command` follows.
+
+        Raises:
+            BeyondClsError: as `script`.
+        """
+        sbatch, setup = self.sbatch or "", self.setup or ()
+        if not sbatch.isprintable():
+            raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, such as --partition=gpu --gres=gpu:1")
+        if strange := next((line for line in setup if not line.isprintable()), None):
+            raise BeyondClsError(f"setup has {strange!r}, expected lines of shell; give each by itself")
+        if not str(logs).isprintable() or not NOT_QUOTED.isdisjoint(str(logs)):
+            raise BeyondClsError(
+                f"the logs would be in {str(logs)!r}, and Slurm takes no quotes, backslashes or unprintable characters; give "
+                "--out without them, in another folder if that one has them"
+            )
+        return SCRIPT.format(
+            name=f"beyondcls-{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)}",
+            array=array,
+            logs=re.sub(r"[ #]", r"\\\g<0>", str(logs).replace("%", "%%")),
+            seconds=NOTICE_S,
+            given=f"#SBATCH {sbatch}" if sbatch else "# #SBATCH --partition=gpu --gres=gpu:1 --time=8:00:00",
+            about=about,
+            folder=shlex.quote(os.getcwd()),
+            runs=runs,
+            choice=choice,
+            setup="".join(f"{line}\n" for line in setup),
+            command=command,
+            ended=ENDED,
+            again=TO_BE_CONTINUED,
+            restarts=self.tries - 1,
+        )
 
     def run(self, arguments: Sequence[str], out: Path, staged: Callable[[], Path | None], say: Callable[[str], None]) -> None:
         """Submit the job array, wait until it has ended, and show how far it is.
@@ -54,51 +140,193 @@ class Slurm(Engine):
         Raises:
             BeyondClsError: no sbatch, a job that it refuses, or a task that failed.
         """
+        from pipelines.process.progress import progress_bar
+
         check_sbatch()
-        logs, n = logs_of(out), self.tasks or 1
+        logs, n = logs_of(out), self.n_tasks(1)
         logs.mkdir(parents=True, exist_ok=True)
         with submitted(self.script(arguments, out), "correct --sbatch, or --tasks") as job:
             tasks = f"{n} tasks" if n > 1 else "1 task (--tasks gives more)"
             say(f"{out}: job {job.number}, {tasks}; logs in {logs}/{job.number}_*.log")
-            _watch(job, out.name, staged)
+            while not job.has_ended:
+                folder = staged()
+                if folder is not None and (begun := progress_at(LocalFolder(folder))) is not None:
+                    with progress_bar(out.name, begun.n_images, "images") as progress:
+                        with following(staged, progress) as reported:
+                            job.waiting.wait()
+                        if job.waiting.returncode == 0:  # the set is published
+                            progress(begun.n_images - reported())
+                else:
+                    time.sleep(SECONDS)
         if job.waiting.returncode:
             raise BeyondClsError(failure(job.number, logs))
 
-    def array(self, runs: Sequence[Run]) -> RunArray:
-        """The job array with a task for each run."""
-        return RunArray(runs, self.tasks, self.tries, self.sbatch or "", self.setup or ())
-
     def run_all(self, agenda: Agenda) -> None:
-        self.array(agenda.runs).run(agenda)
+        RunArray(self, agenda.runs).run(agenda)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, and the process of sbatch that ends with it."""
+
+    number: str
+    waiting: "subprocess.Popen[str]"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.waiting.poll() is not None
+
+    def cancel(self, *options: str) -> None:
+        subprocess.run(["scancel", *options, self.number], check=False)
+
+
+class RunArray:
+    """A job array with a task for each run, task t the runs t, t + n_tasks, …: with as many tasks as Slurm takes.
+
+    The output of each run goes to its log; what Slurm itself says of tasks is in `logs`.
+
+    Raises:
+        BeyondClsError: as `Slurm.script`.
+    """
+
+    def __init__(self, engine: Slurm, runs: Sequence[Run]):
+        self.runs = list(runs)
+        self.logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
+        self.n_tasks = min(len(runs), max_array_size())
+        cases = [
+            f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
+            for number, run in enumerate(runs)
+        ]
+        begun = f'mkdir -p "${{log%/*}}"; exec >>"$log" 2>&1; export COLUMNS={WIDTH}; echo "{BEGUN}beyondcls $*"'
+        choice = "\n".join(["case $run in", *cases, "esac", begun, ""])
+        array = f"0-{self.n_tasks - 1}" + (f"%{engine.tasks}" if engine.tasks is not None else "")
+        numbers = f'$(seq "$SLURM_ARRAY_TASK_ID" {self.n_tasks} {len(runs) - 1})'
+        self.script = engine.filled("probe", array, self.logs, OF_RUNS, numbers, choice, f'{_beyondcls(())} "$@"')
+
+    def make_folders(self) -> None:
+        """Make the folders of logs, as Slurm makes none."""
+        for folder in {self.logs, *(run.log.parent for run in self.runs)}:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, agenda: Agenda) -> None:
+        """Submit the job array, and wait until it has ended.
+
+        Raises:
+            BeyondClsError: there is no sbatch, or it refuses the job.
+        """
+        check_sbatch()
+        self.make_folders()
+        waiting = dict(enumerate(iter(agenda.take, None)))
+        with submitted(self.script, "correct --sbatch") as job:
+            tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
+            tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
+            agenda.say(f"job {job.number}, {tasks}; what Slurm says of them is in {self.logs}")
+            self._watch(job, agenda, waiting)
+        for number, run in waiting.items():
+            self._conclude(job, agenda, number, run)
+
+    def _watch(self, job: Job, agenda: Agenda, waiting: dict[int, Run]) -> None:
+        """Notice runs that end, until the job has ended."""
+        sizes: dict[int, int] = {}
+        is_told = has_ended = False
+        while not has_ended:
+            has_ended = job.has_ended  # and one more look
+            for number, run in list(waiting.items()):
+                size = run.log.stat().st_size if run.log.exists() else 0
+                if size == sizes.get(number, 0):
+                    continue
+                sizes[number] = size
+                status = status_in(last_lines(run.log))
+                if status is not None and status != TO_BE_CONTINUED and status <= 128:  # else it is queued again
+                    agenda.ended(waiting.pop(number), status)
+            if agenda.stops() and not is_told:
+                job.cancel("--state=PENDING")
+                is_told = True
+            if not has_ended:
+                time.sleep(SECONDS)
+
+    def _conclude(self, job: Job, agenda: Agenda, number: int, run: Run) -> None:
+        """What is known of a run that had not ended when the job had."""
+        lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{job.number}_{number % self.n_tasks}.log")
+        if job.waiting.returncode == 0:  # its log is seen later here
+            agenda.ended(run, 0)
+        elif agenda.stops() and not lines:
+            agenda.left(run)
+        elif (status := status_in(lines)) is not None:
+            agenda.failed(run, f"it ended with status {status} too often: {problem_in(of_slurm or lines)}")
+        elif lines:
+            agenda.failed(run, f"Slurm has ended it: {problem_in(of_slurm or lines)}")
+        else:
+            agenda.failed(run, f"it did not begin; see `scontrol show job {job.number}_{number % self.n_tasks}`")
+
+
+def check_sbatch() -> None:
+    """Refuse a machine from which no job can be submitted.
+
+    Raises:
+        BeyondClsError: there is no sbatch.
+    """
+    if shutil.which("sbatch") is None:
+        raise BeyondClsError(
+            "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
+            "cluster, or write the script with --script FILE and submit it there, or give --on processes"
+        )
+
+
+def configuration() -> dict[str, str]:
+    """Slurm's configuration by name; empty where there is no Slurm, or its controller does not answer."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        shown = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        if shown.returncode == 0:
+            lines = (line.partition("=") for line in shown.stdout.splitlines())
+            return {name.strip(): value.strip() for name, is_there, value in lines if is_there}
+    return {}
+
+
+def max_array_size() -> int:
+    """How many tasks an array may have; Slurm's own default where it does not say."""
+    stated = configuration().get("MaxArraySize", "")
+    return max(1, int(stated) - 1) if stated.isdecimal() else MAX_ARRAY_SIZE
+
+
+@contextmanager
+def submitted(script: str, remedy: str) -> Iterator[Job]:
+    """Submit a script; the job is cancelled if waiting for it ends with an error.
+
+    Args:
+        remedy: what to do where sbatch refuses it.
+
+    Raises:
+        BeyondClsError: sbatch refuses the job.
+    """
+    with subprocess.Popen(
+        ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with suppress(BrokenPipeError):  # it refuses without reading, and says why
+            process.stdin.write(script)
+            process.stdin.close()
+        number = process.stdout.readline().strip().partition(";")[0]
+        if not number:
+            raise BeyondClsError(f"sbatch refuses the job: {process.stderr.read().strip()}; {remedy}")
+        job = Job(number, process)
+        try:
+            yield job
+        except BaseException:
+            job.cancel()
+            process.kill()
+            raise
+
+
+def _beyondcls(arguments: Sequence[str]) -> str:
+    return shlex.join([sys.executable, "-P", "-m", "pipelines.cli", *arguments])
 
 
 def logs_of(out: Path) -> Path:
     """The folder of the logs of a set's jobs."""
     return (out.parent / LOGS / out.name).absolute()
-
-
-def _watch(job: Job, name: str, staged: Callable[[], Path | None]) -> None:
-    """Wait until a job has ended, with a bar as soon as the set is begun."""
-    from pipelines.process.progress import progress_bar
-
-    while not job.has_ended:
-        begun = _begun(staged())
-        if begun is None:
-            time.sleep(SECONDS)
-            continue
-        shown = 0
-        with progress_bar(name, begun.n_images, "images") as progress:
-            while not job.has_ended:
-                if (now := _begun(staged())) is not None:
-                    progress(now.images_done - shown)
-                    shown = now.images_done
-                time.sleep(SECONDS)
-            if job.waiting.returncode == 0:  # the set is published
-                progress(begun.n_images - shown)
-
-
-def _begun(staging: Path | None) -> Progress | None:
-    return None if staging is None else progress_at(LocalFolder(staging))
 
 
 def failure(job: str, logs: Path) -> str:

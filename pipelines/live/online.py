@@ -25,7 +25,7 @@ from probe.segmentation.patch_head import TASK as SEGMENTATION
 from probe.segmentation.patch_head import load_patch_head
 from probe.sources import JOINED, OF_BLOCKS
 from store import BeyondClsError
-from store.format.names import ArrayName, kind_of
+from store.format.layout import ArrayName, kind_of
 
 SAME = ("architecture", "transform")  # beside the weights, what a probe records of its encoder
 

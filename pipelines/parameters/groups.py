@@ -5,7 +5,7 @@ from os.path import normpath
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.params import section
-from store.format.names import kind_of
+from store.format.layout import kind_of
 from store.user_code import file_of
 
 if TYPE_CHECKING:

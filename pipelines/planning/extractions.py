@@ -8,7 +8,7 @@ from pipelines.planning.encoders import Encoders, Measured, options_of
 from pipelines.planning.machine import Machine
 from pipelines.planning.sizes import Sizes
 from pipelines.planning.work import Work
-from store.format.names import ArrayName, kind_of
+from store.format.layout import ArrayName, kind_of
 
 SPLITS = ("train", "test")
 

@@ -25,8 +25,8 @@ from pipelines.planning.trainings import LeftOut
 from pipelines.planning.work import Total, Work, by_stage, total
 from pipelines.process.device import choose_device
 from probe.pooled import MEMORY_SHARE as VECTORS_SHARE
-from store.loading.memory import free_memory
 from store.loading.placement import MEMORY_SHARE as FEATURES_SHARE
+from store.loading.placement import free_memory
 
 UNCOUNTED = "compose, extract-composed, blocks, divergence, localise, the stages of dense tasks and report are not counted"
 

@@ -15,7 +15,7 @@ from pipelines.planning.encoders import Encoders, Measured
 from pipelines.planning.extractions import n_views
 from probe.aggregators import make_aggregator
 from probe.grid import HeadPlan
-from store.format.names import SCALE, ArrayName
+from store.format.layout import SCALE, ArrayName
 
 JOINED = "joined/"
 TOKENS = ("patch", "cls", "registers")

@@ -19,7 +19,7 @@ from extract.requests import Request
 from probe.passes import Share
 from probe.sources import Source
 from store import FeatureStore, StoreError
-from store.format.names import ArrayName
+from store.format.layout import ArrayName
 from store.format.spec import EXTENDABLE_FIELDS
 from store.loading.order import Order
 

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import typer
 
-from pipelines.engines.agenda import Agenda, Watch
-from pipelines.engines.engine import Engine
+from pipelines.engines.engine import Agenda, Engine, Watch
+from pipelines.engines.extractions import hand_over
 from pipelines.engines.run import Run
-from pipelines.engines.slurm import Slurm
-from pipelines.engines.submitting import hand_over
+from pipelines.engines.slurm import RunArray, Slurm
 from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.heads import folders_of
 from pipelines.process.progress import progress_bar
@@ -45,7 +44,7 @@ def spread(engine: Engine, runs: Sequence[Run], script: Path | None, dry_run: bo
         BeyondClsError: runs have failed, which names them; or the engine cannot compute here.
     """
     if isinstance(engine, Slurm) and (script is not None or dry_run):
-        array = engine.array(runs)
+        array = RunArray(engine, runs)
         if script is not None:
             array.make_folders()
         hand_over(array.script, script, f"each run has its log, e.g. {runs[0].log}", typer.echo)

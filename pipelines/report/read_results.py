@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.report.collect import Folders, collect_probes
 from pipelines.report.results import Result, results, table
 from store import BeyondClsError
-from store.html_table import html_rows
+from store.shown import html_rows
 
 if TYPE_CHECKING:
     import pandas

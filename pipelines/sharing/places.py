@@ -12,7 +12,7 @@ import typer
 from pipelines.parameters.configuration import configured
 from pipelines.parameters.params import check_names, mapping, read_params, section
 from store import BeyondClsError, FeatureStore, StoreError
-from store.format.stub import is_stub
+from store.format.unfinished import is_stub
 from store.moving.receipt import Receipt, digest_of
 from store.places import is_remote, place_at
 from store.places.cache import DiskCache

@@ -10,14 +10,13 @@ import typer
 
 from pipelines.sharing.places import PROJECT, Places, receipt_of
 from store import FeatureStore, StoreError
-from store.format.stub import holds_only, is_stub, write_stub
+from store.format.unfinished import holds_only, is_stub, write_stub
 from store.moving.receipt import Receipt
-from store.moving.upload import upload
+from store.moving.transfer import upload
 from store.places import LocalFolder, is_remote, place_at
-from store.places.object_store import ObjectStore
+from store.places.object_store import ObjectStore, honours_condition
 from store.writing.claims import BusyError, alone
 from store.writing.publishing import discard, staging_of
-from store.writing.writer import honours_condition
 
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 

@@ -12,8 +12,7 @@ from store.format.unfinished import HEADER, progress_at
 from store.places import LocalFolder, place_at
 from store.places.disk import TOKEN
 from store.writing.claims import holder
-from store.writing.destination import JOURNAL
-from store.writing.publishing import PUBLISHING, STAGING
+from store.writing.publishing import JOURNAL, PUBLISHING, STAGING
 
 REMOVED = ".removed-"  # what the name of a feature set begins with once its removal has begun
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from pipelines.sharing.publish import SCRATCH
 from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
-from pipelines.store.lock_files import key_in
 from pipelines.store.remove import key_at, remove, remove_objects
-from store.format.stub import is_stub
-from store.format.unfinished import is_of_writers
-from store.moving.pull import PULLED
-from store.moving.transfer import AT_ONCE
+from store.format.spec import key_in
+from store.format.unfinished import is_of_writers, is_stub
+from store.moving.transfer import AT_ONCE, PULLED
 from store.places import LocalFolder, is_remote, place_at
-from store.places.parallel import map_parallel
+from store.places.place import map_parallel
 from store.writing.claims import ALONE, alone, holder
 from store.writing.publishing import file_names, foreign
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE
-from store.format.names import SCALE
+from store.format.layout import ATTRIBUTE, SCALE
 from store.format.spec import FeatureSpec
 
 

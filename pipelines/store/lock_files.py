@@ -14,10 +14,10 @@ import yaml
 
 from pipelines.sharing.places import FEATURES, RECEIPTS
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, KINDS
+from store.format.layout import KINDS
+from store.format.spec import key_in
 from store.moving.receipt import is_receipt_name
 
-KEY = re.compile(r"[0-9a-f]{32}", re.ASCII)
 FETCH = "`dvc fetch --all-branches --all-tags` brings it, if it was pushed"
 
 
@@ -100,19 +100,6 @@ def _files(outs: dict[str, str | None], cache: "Cache") -> Iterator[tuple[str, s
             yield path, md5
         else:
             yield from ((f"{path}/{name}", m) for name, m in listed.items() if name.count("/") <= 1 and name.endswith(".json"))
-
-
-def key_in(content: bytes) -> str | None:
-    """The key in a receipt or a set's zarr.json; None if it is neither."""
-    try:
-        values = json.loads(content)
-        if "attributes" in values:
-            values = values["attributes"][ATTRIBUTE]
-        elif "digest" not in values:
-            return None
-        return values["key"] if KEY.fullmatch(values["key"]) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 class Cache:

@@ -22,8 +22,7 @@ def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an a
     from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
     from pipelines.store.table import size, table
     from store import FeatureStore, StoreError
-    from store.format.stub import is_stub
-    from store.format.unfinished import progress_at
+    from store.format.unfinished import is_stub, progress_at
     from store.places import is_remote, place_at
 
     remote = is_remote(root)
@@ -88,7 +87,7 @@ def du(path: FeatureSet, params: Params = None) -> None:
     """Print the bytes of each array, largest first: values, scales, and the overhead of digests, indices and descriptions."""
     from pipelines.sharing.places import open_features
     from pipelines.store.table import size, table
-    from store.format.names import SCALE
+    from store.format.layout import SCALE
 
     store = open_features(path, params)
     parts: list[tuple[str, list[int]]] = []  # bytes of values, of scales, of the rest, and their sum

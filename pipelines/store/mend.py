@@ -27,8 +27,8 @@ def _damaged(path: str) -> list[str]:
     from pipelines.process.progress import progress_bar
     from store import FeatureStore, StoreError
     from store import verify as check
-    from store.format.names import kind_of
-    from store.format.stub import is_stub
+    from store.format.layout import kind_of
+    from store.format.unfinished import is_stub
     from store.places import LocalFolder
 
     store = FeatureStore.describe(path)

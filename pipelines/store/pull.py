@@ -25,10 +25,10 @@ def pull(
     from pipelines.sharing.places import FEATURES, Places, set_and_receipt
     from pipelines.store.table import size
     from store import FeatureStore, StoreError
-    from store.format.names import kind_of
-    from store.moving.pull import checked_kinds
-    from store.moving.pull import pull as fetch
+    from store.format.layout import kind_of
     from store.moving.receipt import Receipt
+    from store.moving.transfer import checked_kinds
+    from store.moving.transfer import pull as fetch
     from store.places import is_remote
 
     places = Places.from_params(params)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from pipelines.sharing.places import FEATURES, RECEIPTS
 from pipelines.store.find import is_feature_set
-from pipelines.store.lock_files import Cache, Reference, is_lock_file, key_in, outs_of, references_of
+from pipelines.store.lock_files import Cache, Reference, is_lock_file, outs_of, references_of
 from store.errors import StoreError
-from store.format.names import kind_of
+from store.format.layout import kind_of
+from store.format.spec import key_in
 from store.moving.receipt import Receipt, is_receipt_name
 
 # Names of refs for messages, in the order in which they are searched.
@@ -103,7 +104,7 @@ def _of_part(folder: Path) -> Reference | None:
         StoreError: a stub whose key is unreadable.
     """
     from store import FeatureStore
-    from store.format.stub import is_stub
+    from store.format.unfinished import is_stub
 
     try:
         store = FeatureStore.describe(folder)

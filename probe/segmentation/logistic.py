@@ -12,7 +12,7 @@ from probe.segmentation.patches import Patches
 from probe.segmentation.scaling import PatchScaling
 from probe.softmax_regression import Fitted, fit, stored_blocks
 from store import BeyondClsError
-from store.loading.memory import free_memory
+from store.loading.placement import free_memory
 
 CS = tuple(10.0 ** (-6 + 11 * i / 7) for i in range(8))  # CAPI's grid
 BLOCK = 8192

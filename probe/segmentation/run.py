@@ -21,7 +21,7 @@ from probe.segmentation.patches import Patches
 from probe.segmentation.prior import drawn, most_frequent
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
-from store.bars import Bars, no_bars
+from store.shown import Bars, no_bars
 
 PROTOCOLS = ("knn", "logistic", "linear")
 BASELINES = ("most-frequent-class", "drawn-by-prior")

@@ -1,17 +1,18 @@
-"""What a codec is: how values of an array become the numbers that are stored, and back."""
+"""What a codec is: how values of an array become the numbers that are stored, and back, at once or where they are used."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from store.errors import StoreError
-from store.format.names import SCALE
+from store.format.layout import SCALE
 
-__all__ = ["SCALE", "Cast", "Codec"]
+__all__ = ["SCALE", "Cast", "Codec", "Coded", "plain"]
 
 
 class Codec(ABC):
@@ -98,3 +99,52 @@ class Cast(Codec):
     def bound(self, values: Tensor) -> Tensor:
         """Half a unit in the last place: |x| · 2^-precision, and half of the smallest number where that is larger."""
         return (values.abs().double() * 2.0**-self.precision).clamp(min=self.smallest / 2)
+
+
+class Coded(Tensor):
+    """Values [N, ...] that are not decoded yet. Any operation decodes all of them, and gives a plain tensor.
+
+    Nothing can be written into it.
+
+    Args:
+        codec: made the parts.
+        parts: stored arrays by the suffix of their names, on one device; the first axis of all is N.
+
+    Attributes:
+        codec, parts: likewise.
+    """
+
+    codec: Codec
+    parts: Mapping[str, Tensor]
+
+    @staticmethod
+    def __new__(cls, codec: Codec, parts: Mapping[str, Tensor]) -> "Coded":
+        main = parts[""]
+        made = Tensor._make_wrapper_subclass(cls, codec.shape(tuple(main.shape)), dtype=codec.decoded, device=main.device)
+        made.codec, made.parts = codec, parts
+        return made
+
+    def decoded(self, rows: slice = slice(None)) -> Tensor:
+        """Values of some rows, as `Codec.decode` gives them."""
+        return self.codec.decode({suffix: values[rows] for suffix, values in self.parts.items()})
+
+    def record_stream(self, stream: Any) -> None:
+        for values in self.parts.values():
+            values.record_stream(stream)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Coded({self.codec.name}, {list(self.shape)}, {self.device})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return Coded(args[0].codec, args[0].parts)
+        assert not func._schema.is_mutable or not isinstance(args[0], Coded), f"{func} would change values that are coded"
+        return func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
+
+
+def plain(values: Any) -> Any:
+    """Decoded, if they are coded; anything else as it is."""
+    return values.decoded() if isinstance(values, Coded) else values

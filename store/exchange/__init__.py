@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from store.errors import StoreError, unknown
-from store.exchange.exchange import Exchange, Exported
+from store.exchange.exchange import Exchange, Exported, import_from
 from store.exchange.hdf5 import Hdf5
-from store.exchange.importing import import_from
 from store.exchange.npy import Npy
 from store.exchange.webdataset import WebDataset
 

@@ -1,15 +1,13 @@
 """The description that goes with exported arrays, and the checks of one that is imported."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.format.flat import flat_layout
-from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of, json_bytes
-from store.format.names import SCALE
+from store.format.layout import ATTRIBUTE, GROUP, SCALE, ArrayLayout, flat_layout, groups_of, json_bytes
 from store.format.reader import FeatureStore
 from store.places.place import Place, ShardFile
 
@@ -180,15 +178,6 @@ class _DescriptionOnly(Place):
         return any(document.startswith(f"{name}/") for document in self._documents)
 
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
-        raise StoreError(f"{self.address(name)} is only described; import it first")
-
-    def sizes(self) -> dict[str, int]:
-        return {}
-
-    def names(self) -> list[str]:
-        return []
-
-    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         raise StoreError(f"{self.address(name)} is only described; import it first")
 
 

@@ -6,19 +6,21 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar
 
 import numpy as np
+import xxhash
 
 from store.errors import StoreError
+from store.exchange.description import WRITTEN
 from store.format.reader import FeatureStore
 from store.places.disk import is_abandoned, partial_name, partials_of, place_file, sync_folder
+from store.writing.writer import FeatureWriter
 
 Progress = Callable[[int], None]
 
 
-class Exported(ABC):
+class Exported(contextlib.AbstractContextManager["Exported"]):
     """Exported arrays, opened for reading: `store` describes them, and none of their values was read yet.
 
     Attributes:
@@ -29,35 +31,32 @@ class Exported(ABC):
     def __init__(self, source: Path, store: FeatureStore):
         self.source, self.store = source, store
 
-    def __enter__(self) -> "Exported":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    @abstractmethod
     def close(self) -> None:
-        """Close open files."""
+        """Close open files, if there are any."""
 
     @abstractmethod
     def where(self, name: str, shard: int) -> str:
         """The file that holds a shard of an array, for messages."""
 
     @abstractmethod
-    def constant(self, name: str) -> np.ndarray:
-        """The whole of an array without an image axis.
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Stored values of the rows start…stop - 1 of an array.
 
         Raises:
-            StoreError: it is missing, cut, or of another shape or dtype than described.
+            StoreError: they are missing, cut, or of another shape or dtype than described.
         """
 
-    @abstractmethod
     def unit(self, unit: int) -> dict[str, np.ndarray]:
         """Stored values of the rows of one shard, [rows of the shard, ...], of every array with an image axis.
 
         Raises:
-            StoreError: as `constant`.
+            StoreError: as `rows`.
         """
+        layouts = {name: array.layout for name, array in self.store.arrays.items() if array.layout.has_image_axis}
+        return {name: self.rows(name, *layout.rows(unit)) for name, layout in layouts.items()}
 
 
 class Exchange(ABC):
@@ -152,3 +151,54 @@ def chosen_arrays(store: FeatureStore, selection: Sequence[str] | None) -> list[
         chosen |= set(matches)
     scales = {scale.name for name in chosen if (scale := store.arrays[name].scale) is not None}
     return [name for name in store.arrays if name in chosen | scales]
+
+
+def import_from(exported: Exported, out: Path, progress: Progress | None = None) -> FeatureStore:
+    """Write what was exported to `out` and open it. The files are the same as before the export, byte for byte.
+
+    What an interrupted import has written is kept and used.
+
+    Args:
+        exported: opened by an `Exchange`.
+        out: folder of the feature set.
+        progress: called with the number of shards done since the last call.
+
+    Raises:
+        StoreError: `out` is occupied, or values are missing or not those that were exported.
+    """
+    store, report = exported.store, progress or (lambda n: None)
+    constants = {name: _checked_constant(exported, name) for name, a in store.arrays.items() if not a.layout.has_image_axis}
+    layouts = [array.layout for array in store.arrays.values() if array.layout.has_image_axis]
+    with FeatureWriter(out, store.spec, layouts, constants) as writer:
+        todo = writer.missing_units()
+        report((writer.n_units - len(todo)) * len(layouts))
+        for unit in todo:
+            rows = exported.unit(unit)
+            checked = {layout.name: _check(exported, layout.name, unit, rows[layout.name]) for layout in layouts}
+            start, stop = layouts[0].rows(unit)
+            writer.write_unit(unit, checked, [note for note in store.attributes["invalid"] if start <= note["row"] < stop])
+            report(len(layouts))
+        writer.finish({name: value for name, value in store.attributes.items() if name not in WRITTEN})
+    return FeatureStore.open(out)
+
+
+def _checked_constant(exported: Exported, name: str) -> np.ndarray:
+    """An array without an image axis, if it is the one that was exported."""
+    layout = exported.store.arrays[name].layout
+    values = exported.rows(name, 0, layout.shape[0])
+    for shard in range(layout.n_shards):
+        _check(exported, name, shard, values[slice(*layout.rows(shard))])
+    return values
+
+
+def _check(exported: Exported, name: str, shard: int, values: np.ndarray) -> np.ndarray:
+    """`values`, if they make up the shard that was exported."""
+    array = exported.store.arrays[name]
+    tail = array.layout.tail(shard, *array.layout.encode(shard, values))
+    if xxhash.xxh3_128_hexdigest(tail) != array.shards[shard]["xxh3_128"]:
+        first, stop = array.layout.rows(shard)
+        raise StoreError(
+            f"{exported.where(name, shard)}: rows {first} to {stop - 1} of {name} are not those that were exported: they do "
+            "not have the digest in the description; export the feature set again"
+        )
+    return values

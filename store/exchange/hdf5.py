@@ -133,14 +133,7 @@ class _ExportedHdf5(Exported):
     def close(self) -> None:
         self._file.close()
 
-    def constant(self, name: str) -> np.ndarray:
-        return self._rows(name, 0, self.store.arrays[name].shape[0])
-
-    def unit(self, unit: int) -> dict[str, np.ndarray]:
-        layouts = {name: array.layout for name, array in self.store.arrays.items() if array.layout.has_image_axis}
-        return {name: self._rows(name, *layout.rows(unit)) for name, layout in layouts.items()}
-
-    def _rows(self, name: str, start: int, stop: int) -> np.ndarray:
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
         try:
             return np.asarray(self._datasets[name][start:stop])
         except Exception as error:

@@ -47,17 +47,11 @@ class _ExportedNpy(Exported):
         super().__init__(source, store)
         self._files = {name: NpyFile(source / f"{name}.npy", array.layout) for name, array in store.arrays.items()}
 
-    def close(self) -> None:
-        pass
-
     def where(self, name: str, shard: int) -> str:
         return str(self._files[name].path)
 
-    def constant(self, name: str) -> np.ndarray:
-        return self._files[name].all()
-
-    def unit(self, unit: int) -> dict[str, np.ndarray]:
-        return {name: file.rows(unit) for name, file in self._files.items() if file.layout.has_image_axis}
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self._files[name].rows(start, stop)
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
@@ -120,23 +114,12 @@ class NpyFile:
         if size != (expected := self._offset + layout.row_nbytes * layout.shape[0]):
             raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
 
-    def all(self) -> np.ndarray:
-        """The whole array.
-
-        Raises:
-            StoreError: as `rows`.
-        """
-        return self._read(0, self.layout.shape[0])
-
-    def rows(self, shard: int) -> np.ndarray:
-        """Rows of one shard.
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """The rows start…stop - 1.
 
         Raises:
             StoreError: the file was cut since it was opened.
         """
-        return self._read(*self.layout.rows(shard))
-
-    def _read(self, start: int, stop: int) -> np.ndarray:
         shape = (stop - start, *self.layout.shape[1:])
         values = np.empty(shape, self.layout.dtype)
         try:

@@ -29,7 +29,7 @@ from store.exchange.exchange import Exchange, Exported, Progress
 from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
-from store.places.tar_header import UntrustedHeader
+from store.places.disk import UntrustedHeader
 
 HEADER_NBYTES = 1 << 12  # at most, of the header of a .npy file of plain numbers
 
@@ -135,17 +135,15 @@ class _ExportedTars(Exported):
         self._headers = {name: npy_header(layout.shape[1:], layout.dtype) for name, layout in self._layouts.items()}
         self._encoded = {name.replace("/", "."): name for name in self._layouts}
 
-    def close(self) -> None:
-        pass
-
     def where(self, name: str, shard: int) -> str:
         if name in self._constants:
             return str(self._constants[name].path)
         first, last = shard * self._per_unit, (shard + 1) * self._per_unit - 1
         return str(self.source / _tar_name(first)) + (f" to {_tar_name(last)}" if last > first else "")
 
-    def constant(self, name: str) -> np.ndarray:
-        return self._constants[name].all()
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Of arrays without an image axis; others are read unit by unit."""
+        return self._constants[name].rows(start, stop)
 
     def unit(self, unit: int) -> dict[str, np.ndarray]:
         begin, end = next(iter(self._layouts.values())).rows(unit)

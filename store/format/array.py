@@ -10,11 +10,8 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, ArrayLayout
-from store.format.names import SCALE
-from store.places.aligned import ALIGNMENT, aligned_memory, scratch
-from store.places.parallel import map_parallel
-from store.places.place import PIECE_NBYTES, Place, ShardFile
+from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, SCALE, ArrayLayout
+from store.places.place import ALIGNMENT, PIECE_NBYTES, Place, ShardFile, aligned_memory, map_parallel, scratch
 
 if TYPE_CHECKING:
     from store.codecs import Codec
@@ -146,29 +143,26 @@ class ArrayReader:
         flat = values.reshape(len(rows), -1).view(np.uint8) if len(rows) else values
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
-        memory_nbytes = self.scratch_nbytes(self.piece_rows)
-
-        def read_run(run: tuple[int, int]) -> None:
-            start, stop = run
-            first = int(ordered[start])
-            fetched = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch(memory_nbytes)), np.uint8)
-            block = fetched.reshape(-1, self.layout.row_nbytes)
-            flat[order[start:stop]] = block if len(block) == stop - start else block[ordered[start:stop] - first]
-
         runs = list(self.runs(ordered))
-        for _ in map_parallel(read_run, runs, min(self.place.requests, len(runs))):
+        for _ in map_parallel(lambda run: self.read_run(ordered, order, run, flat), runs, min(self.place.requests, len(runs))):
             pass
         return values
 
+    def read_run(
+        self, rows: np.ndarray, places: np.ndarray, run: tuple[int, int], target: np.ndarray, direct: bool | None = False
+    ) -> None:
+        """Read stored rows of one of `runs`: row rows[i] (ascending) goes to target[places[i]], of [n, row_nbytes] uint8."""
+        start, stop = run
+        first, memory = int(rows[start]), scratch(self.scratch_nbytes(self.piece_rows))
+        fetched = np.frombuffer(self.fetch(first, int(rows[stop - 1]) + 1, memory, direct), np.uint8)
+        block = fetched.reshape(-1, self.layout.row_nbytes)
+        target[places[start:stop]] = block if len(block) == stop - start else block[rows[start:stop] - first]
+
     def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        rows = np.asarray(indices)
-        if rows.size and rows.dtype.kind not in "iu":
-            raise StoreError(
-                f"{self.name}: row numbers are expected, {rows.dtype} given; turn a mask into rows with np.flatnonzero"
-            )
+        rows = row_numbers(indices, f"{self.name}: ")
         if rows.size and (rows.min() < 0 or rows.max() >= self.shape[0]):
             raise StoreError(f"{self.name}: rows {rows.min()} to {rows.max()} asked for, it has rows 0 to {self.shape[0] - 1}")
-        return rows.astype(np.int64)
+        return rows
 
     @property
     def piece_rows(self) -> int:
@@ -374,6 +368,18 @@ class ArrayReader:
                     self._open.popitem(last=False)
             self._open[shard, direct] = file
             return file
+
+
+def row_numbers(rows: Sequence[int] | np.ndarray, where: str = "") -> np.ndarray:
+    """Row numbers as they were given, int64.
+
+    Raises:
+        StoreError: they are a mask, or no numbers of rows; `where` begins the message.
+    """
+    given = np.asarray(rows)
+    if given.size and given.dtype.kind not in "iu":
+        raise StoreError(f"{where}row numbers are expected, {given.dtype} given; turn a mask into rows with np.flatnonzero")
+    return given.astype(np.int64, copy=False)  # an empty list is an array of floats
 
 
 def read_tail(file: ShardFile, layout: ArrayLayout, shard: int) -> bytes:

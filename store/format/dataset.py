@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 from store.errors import StoreError
-from store.format.array import ArrayReader
+from store.format.array import ArrayReader, row_numbers
 
 
 class TokenDataset(Dataset[tuple[Any, Any]]):
@@ -72,10 +72,7 @@ def checked_rows(rows: Sequence[int] | np.ndarray | None, labelled: np.ndarray, 
     Raises:
         StoreError: they are a mask, out of range, or of images without a label or that could not be read.
     """
-    chosen = np.arange(len(labelled)) if rows is None else np.asarray(rows)
-    if chosen.dtype.kind not in "iu" and len(chosen):
-        raise StoreError(f"row numbers are expected, {chosen.dtype} given; turn a mask into rows with np.flatnonzero")
-    chosen = chosen.astype(np.int64)
+    chosen = np.arange(len(labelled)) if rows is None else row_numbers(rows)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(labelled):
         raise StoreError(f"rows {chosen.min()} to {chosen.max()} are asked for, {where} has rows 0 to {len(labelled) - 1}")
     if n := int((~labelled[chosen]).sum()):

@@ -1,7 +1,12 @@
-"""Where the rows of an array are: chunks, shards and their bytes (docs/store-format.md, "Index arithmetic")."""
+"""What an array is called, and where its rows are: chunks, shards and their bytes (docs/store-format.md, "Index arithmetic").
+
+Names are KIND, or KIND/WHAT, then /blockB and /viewV where an array has them, and the suffix -scale for scales. Arrays without
+an image axis hold weights of the final norm, and truths of all images, one after the other.
+"""
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +25,64 @@ DTYPES = ("float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int",
 ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk beyond the end of the array
 DIGEST_NBYTES = 16
 DIGEST = "images/digest"  # name of the array of digests of images, which older sets lack
+SCALE = "-scale"  # suffix of the name of an array's scales
+SAFE_NAME = re.compile(r"[\w-]{1,100}(/[\w-]{1,100})*", re.ASCII)  # of an array: it does not lead out of the folder
+NUMBERED = re.compile(r"(block|view)(0|[1-9][0-9]{0,8})", re.ASCII)
+SHARD_CHUNKS = 1024  # 64 MiB
+# Of arrays without an image axis, by name; those of others are channels.
+DIMENSIONS = {
+    "images/segmentation/first": ("image_boundary",),
+    "images/segmentation/label": ("segment",),
+    "images/segmentation/start": ("segment_boundary",),
+    "images/segmentation/counts": ("byte",),
+    "images/instances/first": ("image_boundary",),
+    "images/instances/label": ("instance",),
+    "images/instances/box": ("instance", "corner"),
+    "images/instances/area": ("instance",),
+    "images/instances/crowd": ("instance",),
+    "images/instances/start": ("instance_boundary",),
+    "images/instances/counts": ("byte",),
+}
+
+
+@dataclass(frozen=True)
+class ArrayName:
+    """The parts of a name: `images/label`, `statistics/cls_self/view0`, `patch/block5/view0`, `patch/block5/view0-scale`.
+
+    Attributes:
+        kind: the folder of the set that has the array, one of KINDS in what this program writes.
+        what: a statistic, a row of attention, a field of the images; empty for tokens.
+        block, view: counted from 0; None where the array belongs to none.
+        is_scale: it holds the scales of the array of the same name without SCALE.
+    """
+
+    kind: str
+    what: str = ""
+    block: int | None = None
+    view: int | None = None
+    is_scale: bool = False
+
+    @classmethod
+    def parse(cls, name: str) -> "ArrayName":
+        """The parts of any name; `str` joins them again."""
+        main = name.removesuffix(SCALE)
+        kind, *parts = main.split("/")
+        numbers: dict[str, int] = {}
+        for word in ("view", "block"):  # from the end
+            if parts and (matched := NUMBERED.fullmatch(parts[-1])) and matched[1] == word:
+                numbers[word] = int(matched[2])
+                parts.pop()
+        return cls(kind, "/".join(parts), numbers.get("block"), numbers.get("view"), main != name)
+
+    def __str__(self) -> str:
+        block = "" if self.block is None else f"block{self.block}"
+        view = "" if self.view is None else f"view{self.view}"
+        return "/".join(part for part in (self.kind, self.what, block, view) if part) + SCALE * self.is_scale
+
+
+def kind_of(name: str) -> str:
+    """The first part of a name: the folder of its array."""
+    return name.split("/", 1)[0]
 
 
 @dataclass(frozen=True)
@@ -159,18 +222,26 @@ class ArrayLayout:
         return data, memoryview(bytes(self.data_nbytes(shard) - len(data)))
 
     def tail(self, shard: int, data: memoryview, padding: memoryview) -> bytes:
-        """The end of a shard file: its digests and its index."""
-        return self.digests(data, padding) + self.index(shard)
-
-    def digests(self, data: memoryview, padding: memoryview) -> bytes:
-        """XXH3-128 of every `checked_rows` rows of a shard, one after the other, 16 bytes each."""
+        """The end of a shard file: XXH3-128 of every `checked_rows` rows, 16 bytes each, and its index."""
         step, digests = self.checked_rows * self.row_nbytes, bytearray()
         for start in range(0, len(data) + len(padding), step):
             digest = xxhash.xxh3_128(data[start : start + step])
             if (end := start + step) > len(data):  # the piece in which the padding begins, or one of padding alone
                 digest.update(padding[max(start, len(data)) - len(data) : end - len(data)])
             digests += digest.digest()
-        return bytes(digests)
+        return bytes(digests) + self.index(shard)
+
+
+def flat_layout(name: str, shape: Sequence[int], dtype: str) -> ArrayLayout:
+    """Layout of an array without an image axis.
+
+    A chunk has 64 KiB, as has what shares a digest, so a few bytes of a large array can be read and compared alone; a shard has
+    1024 chunks. An array that fits into one chunk is one, without padding.
+    """
+    row_nbytes = ArrayLayout(name, tuple(shape), dtype, ()).row_nbytes
+    chunk_rows = min(shape[0], max(1, CHECKED_NBYTES // row_nbytes))
+    shard_rows = chunk_rows * min(SHARD_CHUNKS, -(-shape[0] // chunk_rows))
+    return ArrayLayout(name, tuple(shape), dtype, DIMENSIONS.get(name, ("channel",)), shard_rows, chunk_rows)
 
 
 def count_nonfinite(values: np.ndarray) -> int:
@@ -187,6 +258,14 @@ def count_nonfinite(values: np.ndarray) -> int:
 def json_bytes(meta: Mapping[str, Any]) -> bytes:
     """The bytes of a zarr.json."""
     return (json.dumps(meta, indent=1) + "\n").encode()
+
+
+def with_digest(meta: Mapping[str, Any]) -> bytes:
+    """The bytes of the group's zarr.json with `digest` among our attributes: XXH3-128 of them with 32 zeros in its place."""
+    attributes = {**meta["attributes"][ATTRIBUTE], "digest": "0" * 32}
+    blank = {**meta, "attributes": {**meta["attributes"], ATTRIBUTE: attributes}}
+    attributes["digest"] = xxhash.xxh3_128_hexdigest(json_bytes(blank))
+    return json_bytes(blank)
 
 
 GROUP = json_bytes({"zarr_format": 3, "node_type": "group", "attributes": {}})  # zarr.json of every group but the outermost

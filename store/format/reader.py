@@ -1,10 +1,9 @@
-"""Reading a feature set: checked on opening, each shard's digest checked when it is first touched."""
+"""Reading a feature set: checked on opening, each shard's digest checked when it is first touched, or all of them at once."""
 
 import json
 import math
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,12 +13,11 @@ import xxhash
 
 from store.errors import StoreError, other_version, unknown
 from store.format.array import VERIFY, ArrayReader, Verify
-from store.format.layout import ATTRIBUTE, GROUP, json_bytes
-from store.format.names import SCALE, ArrayName, kind_of
+from store.format.layout import ATTRIBUTE, GROUP, SAFE_NAME, SCALE, ArrayName, kind_of, with_digest
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.format.unfinished import progress_at
 from store.places import LocalFolder, place_at
-from store.places.place import Place
+from store.places.place import Place, map_parallel
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +25,7 @@ if TYPE_CHECKING:
 
     from store.format.dataset import TokenDataset
     from store.places.cache import DiskCache
-    from store.truths.instances import Instances
-    from store.truths.reading import Columns
-    from store.truths.segmentation import Segmentation
+    from store.truths.reading import Instances, Segmentation
 
 TITLES = {  # of kinds, in messages
     "cls": "[cls] tokens",
@@ -92,9 +88,7 @@ class FeatureStore:
             from store.places.cache import cached_place
 
             store.place = cached_place(cache, store.place, store.spec.key, store.attributes["digest"])
-        present = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
-        store.expect(present)
-        for name in present:
+        for name in _present(store):
             store.add(name)
         for array in store.arrays.values():
             scale = array.scale.layout if array.scale is not None else None
@@ -112,7 +106,7 @@ class FeatureStore:
         Raises:
             StoreError: as `open`, as far as the group's zarr.json shows.
         """
-        place = place_at(path)
+        place = path if isinstance(path, Place) else place_at(path)
         spec, attributes = _describe(place)
         where = place.address()
         if attributes["key"] != spec.key:
@@ -126,11 +120,6 @@ class FeatureStore:
                 "extract it again or name the right folder"
             )
         return cls(place, spec, attributes, verify)
-
-    def expect(self, names: Sequence[str]) -> None:
-        """Announce arrays that will be added, so that their descriptions can be fetched together."""
-        parts = [name.split("/") for name in names]
-        self.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
 
     def add(self, name: str) -> ArrayReader:
         """Open one of the arrays that the description names.
@@ -190,7 +179,7 @@ class FeatureStore:
 
     def _repr_html_(self) -> str:
         """The set as a table, in notebooks."""
-        from store.html_table import first_names, html_table
+        from store.shown import first_names, html_table
 
         n_invalid = len(self.attributes["invalid"])
         missing = [kind for kind in self.extracted_kinds if kind not in self.kinds]
@@ -367,9 +356,9 @@ class FeatureStore:
         Raises:
             StoreError: the set has none, or their arrays do not fit one another.
         """
-        from store.truths.segmentation import Segmentation
+        from store.truths.reading import Segmentation
 
-        return Segmentation(self._truth_columns("segmentation"), self.array)
+        return Segmentation(*self._truth_columns(Segmentation.name))
 
     @cached_property
     def instances(self) -> "Instances":
@@ -378,13 +367,11 @@ class FeatureStore:
         Raises:
             StoreError: the set has none, or their arrays do not fit one another.
         """
-        from store.truths.instances import Instances
+        from store.truths.reading import Instances
 
-        return Instances(self._truth_columns("instances"))
+        return Instances(*self._truth_columns(Instances.name))
 
-    def _truth_columns(self, name: str) -> "Columns":
-        from store.truths.reading import Columns
-
+    def _truth_columns(self, name: str) -> tuple[str, Mapping[str, ArrayReader], Sequence[str], Callable[[str], ArrayReader]]:
         if name not in self.spec.truths:
             known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths beside labels and boxes"
             raise StoreError(
@@ -393,7 +380,7 @@ class FeatureStore:
             )
         self.array(f"images/{name}/first")  # a copy may lack its kind
         classes = self.attributes.get("truth_classes", {}).get(name, ())
-        return Columns(name, self.place.address(f"images/{name}"), self.arrays, classes)
+        return self.place.address(f"images/{name}"), self.arrays, classes, self.array
 
     @cached_property
     def grid(self) -> tuple[int, int]:
@@ -459,7 +446,7 @@ def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
-    if not all(_is_safe_name(name) for name in names):
+    if not all(SAFE_NAME.fullmatch(name) for name in names):
         raise StoreError(f"{file} names arrays outside its folder; do not use this store")
     return spec, attributes
 
@@ -475,13 +462,37 @@ def _hint(place: Place) -> str:
     return "name what `beyondcls extract --out` wrote"
 
 
-def with_digest(meta: Mapping[str, Any]) -> bytes:
-    """The bytes of the group's zarr.json with `digest` among our attributes: XXH3-128 of them with 32 zeros in its place."""
-    attributes = {**meta["attributes"][ATTRIBUTE], "digest": "0" * 32}
-    blank = {**meta, "attributes": {**meta["attributes"], ATTRIBUTE: attributes}}
-    attributes["digest"] = xxhash.xxh3_128_hexdigest(json_bytes(blank))
-    return json_bytes(blank)
+def _present(store: FeatureStore) -> list[str]:
+    """Arrays whose kind is in this copy; they are announced, so that their descriptions are fetched together."""
+    names = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
+    parts = [name.split("/") for name in names]
+    store.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
+    return names
 
 
-def _is_safe_name(name: str) -> bool:
-    return re.fullmatch(r"[\w-]{1,100}(/[\w-]{1,100})*", name, re.ASCII) is not None
+def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]]:
+    """For every shard of this copy: its array, its number, and None or what is wrong with it.
+
+    An array whose zarr.json is damaged has shard -1, and none of its shards is checked.
+
+    Raises:
+        StoreError: the group's own zarr.json is missing or damaged.
+    """
+    store = FeatureStore.describe(path)
+    shards: list[tuple[str, int, str | None]] = []
+    for name in _present(store):
+        try:
+            shards += [(name, shard, None) for shard in range(store.add(name).layout.n_shards)]
+        except StoreError as error:
+            shards.append((name, -1, str(error)))
+
+    def check(item: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
+        name, shard, problem = item
+        if problem is None:
+            try:
+                store.arrays[name].check(shard)
+            except StoreError as error:
+                problem = str(error)
+        return name, shard, problem
+
+    yield from map_parallel(check, shards, store.place.requests)

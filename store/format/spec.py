@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from store.errors import StoreError
+from store.format.layout import ATTRIBUTE
 
 FORMAT_VERSION = 2
 DATA_FIELDS = ("data", "n_images", "truths")  # fields that describe the data set, not the encoder
@@ -128,3 +130,16 @@ def _text(value: Any) -> str:
 def _digest(content: Any) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+
+def key_in(content: bytes) -> str | None:
+    """The key in a receipt or a set's zarr.json; None if it is neither."""
+    try:
+        values = json.loads(content)
+        if "attributes" in values:
+            values = values["attributes"][ATTRIBUTE]
+        elif "digest" not in values:
+            return None
+        return values["key"] if re.fullmatch(r"[0-9a-f]{32}", values["key"], re.ASCII) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

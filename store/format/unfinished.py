@@ -1,11 +1,15 @@
-"""Feature sets that are still being written: what their writers keep beside the arrays until then."""
+"""Folders of sets that are not whole: what writers keep beside arrays until they are; a stub, whose arrays are elsewhere."""
 
 import json
 import math
+import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import xxhash
 
+from store.format.layout import KINDS
+from store.places.disk import PARTIAL, make_folder, write_file
 from store.places.place import Place
 
 WRITING = ".writing"  # folder in the set; removed when the set is whole, and no part of it
@@ -71,3 +75,24 @@ def progress_at(place: Place) -> Progress | None:
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration, ArithmeticError, RecursionError):
         return None
     return Progress(len(done), n_units, sum(min(shard_rows, shape[0] - unit * shard_rows) for unit in done), shape[0])
+
+
+def write_stub(folder: Path, content: bytes) -> None:
+    """Write a stub; `content` is the group's zarr.json, to the byte."""
+    for kind in KINDS:
+        make_folder(folder / kind)
+    write_file(folder / "zarr.json", [content])
+
+
+def is_stub(folder: Path) -> bool:
+    """Whether a folder holds the group's zarr.json, and no other file."""
+    return (folder / "zarr.json").is_file() and holds_only(folder, "zarr.json")
+
+
+def holds_only(folder: Path, *names: str) -> bool:
+    """Whether a folder and those below it hold no file but these, by path inside it; halves left by a kill don't count."""
+    for where, _, files in os.walk(folder):
+        paths = (Path(where, file).relative_to(folder).as_posix() for file in files if not file.endswith(PARTIAL))
+        if any(name not in names for name in paths):
+            return False
+    return not folder.is_file()

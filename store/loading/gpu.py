@@ -1,15 +1,61 @@
 """Batches onto a GPU: copied as they are stored and decoded there, beside the training loop and two batches ahead of it."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
-
-from store.loading.lane import Lane, Mark
 
 Batch = dict[str, Tensor]
 AHEAD = 2  # batches that are on their way or ready while the training loop has one
+
+
+class Lane:
+    """A queue of a device's copies and decoding (a stream of CUDA) beside that of the training loop, which it runs as well.
+
+    Attributes:
+        wait_s: seconds for which this process waited for the device.
+    """
+
+    wait_s = 0.0
+
+    def __init__(self, device: torch.device):
+        self.device, self._stream = device, torch.cuda.Stream(device)
+
+    def work(self) -> AbstractContextManager[Any]:
+        """What is asked of the device inside goes into this queue."""
+        return torch.cuda.stream(self._stream)
+
+    def copy(self, host: Tensor) -> Tensor:
+        """A copy on the device. It is made later: `host` must stay as it is until a `mark` after it is reached."""
+        return host.to(self.device, non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event:
+        """The end of this queue at present."""
+        return self._stream.record_event()
+
+    def mark_of_loop(self) -> torch.cuda.Event:
+        """The end of the training loop's queue at present."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    def hand_over(self, values: Iterable[Tensor], ready: torch.cuda.Event) -> None:
+        """The training loop's queue waits for `ready`, and the memory of `values` is not used again before it is done."""
+        loop = torch.cuda.current_stream(self.device)
+        loop.wait_event(ready)
+        for one in values:
+            one.record_stream(loop)
+
+    def wait(self) -> None:
+        """Wait until this queue is empty."""
+        self._stream.synchronize()
+
+    def wait_for(self, mark: torch.cuda.Event) -> None:
+        began = time.perf_counter()
+        mark.synchronize()
+        self.wait_s += time.perf_counter() - began
 
 
 def batches_on_gpu(
@@ -21,9 +67,10 @@ def batches_on_gpu(
     ahead of the device: where nothing else makes it wait, its batches would fill the device's memory.
     A caller that stops early has to close the generator.
     """
-    copying: deque[tuple[Mark, Mapping[Any, Tensor]]] = deque()  # host memory must not be used again before it was copied
-    ready: deque[tuple[Batch, Mark]] = deque()
-    in_use: deque[Mark] = deque()
+    # Host memory must not be used again before it was copied.
+    copying: deque[tuple[torch.cuda.Event, Mapping[Any, Tensor]]] = deque()
+    ready: deque[tuple[Batch, torch.cuda.Event]] = deque()
+    in_use: deque[torch.cuda.Event] = deque()
 
     def hand_over() -> Batch:
         batch, mark = ready.popleft()

@@ -4,26 +4,24 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from store.codecs import SCALE, get_codec
+from store.codecs.codec import Coded
 from store.errors import StoreError
-from store.format.array import ArrayReader
-from store.loading.buffers import Pool
-from store.loading.decode import SCALE, Dtype, decode_rows, parts_of
-from store.loading.gpu import batches_on_gpu
-from store.loading.lane import CudaLane, Lane
+from store.format.array import ArrayReader, row_numbers
+from store.loading.gpu import Lane, batches_on_gpu
 from store.loading.order import Order, random_views, shuffle_quality
 from store.loading.placement import Placement, choose_placement
-from store.loading.resident import Resident
-from store.loading.scatter import CACHED_READS, DISK_READS
-from store.loading.stream import WINDOWS, Stream
+from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Pool, Resident, Source, Stream, parts_of
 
 BUFFER_NBYTES = 256 << 20  # for streaming
 BUFFER_BLOCKS = 128  # at least, so that a window mixes blocks from many places
+Dtype = torch.dtype | Literal["stored"] | None  # of floating-point values in a batch
 
 
 @dataclass
@@ -98,9 +96,7 @@ class Loader:
     ):
         self._views = {name: [a] if isinstance(a, ArrayReader) else list(a) for name, a in arrays.items()}
         self.arrays, self.joined = {name: views[0] for name, views in self._views.items() if views}, dict(joined or {})
-        self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
-        if not len(self.rows):
-            self.rows = self.rows.astype(np.int64)  # an empty list would be an array of floats
+        self.rows = np.arange(len(labels)) if rows is None else row_numbers(rows)
         self._check(labels, batch_size, rank, world_size)
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
@@ -141,8 +137,6 @@ class Loader:
             raise StoreError(f"batch_size is {batch_size}, expected 1 or more")
         if not 0 <= rank < world_size:
             raise StoreError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size is {world_size})")
-        if len(self.rows) and self.rows.dtype.kind not in "iu":
-            raise StoreError(f"row numbers are expected, {self.rows.dtype} given; turn a mask into rows with np.flatnonzero")
         if len(self.rows) and (self.rows.min() < 0 or self.rows.max() >= len(labels)):
             raise StoreError(f"rows {self.rows.min()} to {self.rows.max()} are asked for, but there are {len(labels)} labels")
         counts = {len(views) for views in self._views.values()}
@@ -182,7 +176,7 @@ class Loader:
         self._load()
 
     def shuffle_quality(self, seed: int = 0) -> dict[str, float]:
-        """How well an epoch mixes the rows, as shares of a full shuffle (`store.order.shuffle_quality`)."""
+        """How well an epoch mixes the rows, as shares of a full shuffle (`store.loading.order`)."""
         return shuffle_quality(self.order.visited(seed))
 
     @property
@@ -234,7 +228,7 @@ class Loader:
                 self.stats.wait_s, self._stream.wait_s = self.stats.wait_s + self._stream.wait_s, 0.0
 
     def _lane(self) -> Lane:
-        return CudaLane(self.device)
+        return Lane(self.device)
 
     def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
@@ -289,6 +283,35 @@ class Loader:
         streamed = {key: part for key, part in parts.items() if self.places[key[0]] == "stream"}
         resident = {key: part for key, part in parts.items() if key not in streamed}
         home = self.device if "device" in self.places.values() else torch.device("cpu")
-        common = self._pool, self.threads, self.direct
-        self._stream = Stream(streamed, self.joined, *common) if streamed else None
-        self._resident = Resident(resident, self.joined, self.rows, len(self.labels), home, *common) if resident else None
+        stream, kept = (Source(p, self.joined, self._pool, self.threads, self.direct) for p in (streamed, resident))
+        self._stream = Stream(stream) if streamed else None
+        self._resident = Resident(kept, self.rows, len(self.labels), home) if resident else None
+
+
+def decode_rows(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: Dtype, pool: Pool) -> Tensor:
+    """Values [B, ...] of stored rows, on their device.
+
+    Args:
+        main: [B, row_nbytes] uint8; `scale` likewise, of the array's scales.
+        dtype: of floating-point values; None leaves that of the codec, and "stored" leaves values that its codec would have to
+            compute to whoever uses them: they are `Coded`.
+        pool: for memory on the CPU, where fresh memory is slow.
+    """
+    codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
+    values = _rows(main, codec.stored if codec else None, array)
+    if codec:
+        parts = {"": values}
+        if scale is not None and array.scale is not None:
+            parts[SCALE] = _rows(scale, None, array.scale)
+        if dtype == "stored" and codec.decodes_fast and codec.decoded != codec.stored:
+            return Coded(codec, parts)
+        values = codec.decode(parts)
+    if dtype is None or dtype == "stored" or not values.is_floating_point() or values.dtype == dtype:
+        return values
+    if values.device.type != "cpu":
+        return values.to(dtype)
+    return pool.take(values.numel() * dtype.itemsize).view(dtype).view(values.shape).copy_(values)
+
+
+def _rows(stored: Tensor, dtype: torch.dtype | None, array: ArrayReader) -> Tensor:
+    return stored.view(dtype or getattr(torch, array.layout.dtype)).view(len(stored), *array.layout.shape[1:])

@@ -12,6 +12,7 @@ import xxhash
 
 from store.errors import StoreError, other_version
 from store.format.array import ArrayReader
+from store.format.layout import SAFE_NAME
 from store.format.reader import FeatureStore
 from store.format.spec import FORMAT_VERSION
 from store.places.disk import write_file
@@ -19,7 +20,6 @@ from store.places.disk import write_file
 DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # Suffix of the file beside a receipt that records what a sample of the set was compared with.
 CHECK = ".check.json"
-NAME = re.compile(r"[\w-]{1,100}(/[\w-]{1,100})*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _digest(values: Any, name: str) -> str:
 
 
 def _array(name: str, entry: Any) -> ArrayReceipt:
-    if not NAME.fullmatch(name):  # it could lead out of the folder
+    if not SAFE_NAME.fullmatch(name):
         raise ValueError(f"{name[:100]!r} is not the name of an array")
     _only(entry, ArrayReceipt)
     shape = [_field({"shape": n}, "shape", int) for n in _field(entry, "shape", list)]

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from store.places.local import LocalFolder
-from store.places.place import Place
+from store.places.place import Place, SharedPlace
 
 __all__ = ["LocalFolder", "Place", "is_remote", "place_at"]
 
@@ -14,14 +14,12 @@ def is_remote(address: str) -> bool:
     return ("://" in address and not address.startswith("file://")) or address.startswith("pipe:")
 
 
-def place_at(address: str | os.PathLike[str] | Place) -> Place:
+def place_at(address: str | os.PathLike[str]) -> SharedPlace:
     """A folder of this machine, or a place in an object store, as the address says.
 
     Raises:
         StoreError: as `ObjectStore`.
     """
-    if isinstance(address, Place):
-        return address
     text = os.fspath(address)
     if not is_remote(text):
         return LocalFolder(Path(text.removeprefix("file://")))

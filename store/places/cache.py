@@ -16,8 +16,7 @@ import xxhash
 from store.errors import StoreError
 from store.places.disk import PARTIAL, open_own
 from store.places.local import LocalShard
-from store.places.parallel import map_parallel
-from store.places.place import Place, ShardFile
+from store.places.place import Place, ShardFile, map_parallel
 
 REQUESTS = 4  # for one shard at a time: a connection alone does not fill a network
 TOUCH_S = 60  # a set's last use is recorded about as often
@@ -259,16 +258,6 @@ class Cached(Place):
     def kept_as(self, name: str) -> Path:
         """The file of the cache that holds a shard; hashed: a name read from a file must not lead to another folder."""
         return self.cache.folder / self.name / xxhash.xxh3_128_hexdigest(name.encode())
-
-    def sizes(self) -> dict[str, int]:
-        return self.place.sizes()
-
-    def names(self) -> list[str]:
-        return self.place.names()
-
-    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
-        """Past the cache, which keeps what is read."""
-        self.place.put(name, parts, nbytes)
 
 
 def cached_place(cache: DiskCache, place: Place, key: str, digest: str) -> Place:

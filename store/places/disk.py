@@ -1,4 +1,4 @@
-"""Files that survive a kill or a power cut: whole and synced, or not there."""
+"""Files that survive a kill or a power cut, whole and synced, or not there; and none that others have prepared is trusted."""
 
 import contextlib
 import ctypes
@@ -7,13 +7,14 @@ import glob
 import os
 import secrets
 import stat
+import tarfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from store.errors import StoreError
-from store.places.aligned import ALIGNMENT, aligned_memory, is_aligned
+from store.places.place import ALIGNMENT, aligned_memory, is_aligned
 
 PARTIAL = ".partial"
 TOKEN = r"\.[0-9a-f]{16}"  # before it: a random number, so that nobody can prepare the name
@@ -36,6 +37,8 @@ _REMEDIES = {
 _AGAIN = "give the command again; if it happens again, see what the disk or the network reports (`dmesg`)"
 _STRANGE = "see who made it (`ls -l`), and remove it"
 _AT_FDCWD, _EXCHANGE = -100, 2
+HEADER_NBYTES = 1 << 15  # at most, of a name or of further fields before a member; tarfile searches them again and again
+BEFORE = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 def refusal(error: OSError, place: Path) -> str:
@@ -87,6 +90,14 @@ def room_left(error: OSError, place: Path) -> str:
     if stat.f_files and stat.f_favail < FEW_FILES * stat.f_files:  # some file systems have no limit
         return f"{free}, but only {stat.f_favail:,} of {stat.f_files:,} inodes (`df -i`). Remove files, many small ones first"
     return f"{free}. Free some"
+
+
+def content_of(file: Path) -> bytes | None:
+    """All of a file; None if there is none."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
@@ -300,18 +311,6 @@ def make_folder(folder: Path) -> None:
         sync_folder(new_folder.parent)
 
 
-def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where the file system cannot."""
-    make_folder(target.parent)
-    target.unlink(missing_ok=True)
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:
-        with source.open("rb") as file:
-            write_file(target, iter(lambda: file.read(DIRECT_NBYTES), b""))
-    sync_folder(target.parent)
-
-
 def exchange(first: Path, second: Path) -> None:
     """Swap the names of two folders, atomically where the system can; elsewhere a kill leaves the second as FIRST.old."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -328,3 +327,14 @@ def exchange(first: Path, second: Path) -> None:
             os.rename(aside, second)
         raise
     os.rename(aside, first)
+
+
+class UntrustedHeader(tarfile.TarInfo):
+    """Header of a member whose size leads ahead; tarfile would go back, or read as much as it says of a name."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "UntrustedHeader":
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0 or (header.type in BEFORE and header.size > HEADER_NBYTES):
+            raise tarfile.ReadError(f"a header of {header.size} bytes")
+        return header

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from store.errors import StoreError
-from store.places.aligned import ALIGNMENT, SECTOR, is_aligned
 from store.places.disk import (
     DIRECT_NBYTES,
     NO_LINKS,
     PARTIAL,
+    content_of,
     make_folder,
     partial_name,
     place_file,
@@ -23,7 +23,7 @@ from store.places.disk import (
     write_file,
     write_synced,
 )
-from store.places.place import ShardFile, SharedPlace
+from store.places.place import ALIGNMENT, SECTOR, ShardFile, SharedPlace, is_aligned
 
 WRITERS = 4  # files that are written at a time
 
@@ -122,16 +122,7 @@ class LocalFolder(SharedPlace):
         return True
 
     def content_now(self, name: str) -> bytes | None:
-        try:
-            return (self.folder / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def size_now(self, name: str) -> int | None:
-        return self.size(name)
-
-    def open_now(self, name: str) -> ShardFile:
-        return self.open(name)
+        return content_of(self.folder / name)
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
         return {name: _time_of(self.folder / name) for name in self._files(folder)}

@@ -1,14 +1,13 @@
 """A place in an object store, or any other that fsspec reaches (s3://, gs://, memory://, …)."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from store.errors import StoreError
-from store.places.parallel import map_parallel
-from store.places.place import ShardFile, SharedPlace
+from store.places.place import ShardFile, SharedPlace, map_parallel
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow
@@ -37,6 +36,8 @@ REFUSED = {
 }
 BUCKETS = ("s3", "s3a", "gs", "gcs")
 TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # names that services use
+_READ, _LIST = "check the network and run this again", "check the address, the network and your credentials"
+_WRITE = "check the network, your credentials and the right to write, and give the command again: it goes on where it was"
 
 
 class ObjectStore(SharedPlace):
@@ -130,11 +131,8 @@ class ObjectStore(SharedPlace):
         """
         if stop <= start:
             return b""
-        try:
+        with _explained(f"{self.address(name)} cannot be read", _READ):
             data = self._fs.cat_file(f"{self._root}/{name}", start=start, end=stop)
-        except Exception as error:  # each service has its own errors
-            reason = str(error) or type(error).__name__
-            raise StoreError(f"{self.address(name)} cannot be read: {reason}; check the network and run this again") from error
         if len(data) != stop - start:
             raise StoreError(
                 f"{self.address(name)} returned {len(data)} bytes, expected {stop - start} (from byte {start} on): it was cut "
@@ -150,13 +148,10 @@ class ObjectStore(SharedPlace):
 
     def _find(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """What the service lists now below a folder, by path."""
-        try:
+        listed: dict[str, dict[str, Any]] = {}
+        with _explained(f"{self.url} cannot be listed", _LIST), suppress(FileNotFoundError):
             self._fs.invalidate_cache()  # others write too
             listed = self._fs.find(f"{self._root}/{folder}" if folder else self._root, detail=True)
-        except FileNotFoundError:
-            return {}
-        except Exception as error:  # each service has its own errors
-            raise self._listing_error(error) from error
         prefix = len(self._root.lstrip("/")) + 1
         # s3fs may give the folder itself, if its first file comes between two of its requests.
         return {name.lstrip("/")[prefix:]: entry for name, entry in listed.items() if entry.get("type") != "directory"}
@@ -169,36 +164,26 @@ class ObjectStore(SharedPlace):
         return _written_at(self._entry(name) or {})
 
     def _entry(self, name: str) -> dict[str, Any] | None:
-        try:
+        with _explained(f"{self.url} cannot be listed", _LIST), suppress(FileNotFoundError):
             return self._fs.info(f"{self._root}/{name}", refresh=True)
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # each service has its own errors
-            raise self._listing_error(error) from error
+        return None
 
     def content_now(self, name: str) -> bytes | None:
-        try:
+        with _explained(f"{self.address(name)} cannot be read", _READ), suppress(FileNotFoundError):
             return self._fs.cat_file(f"{self._root}/{name}", start=0, end=SMALL_NBYTES)  # one request; of all of it, three
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # each service has its own errors
-            raise StoreError(f"{self.address(name)} cannot be read: {error}; check the network and run this again") from error
+        return None
 
     def names(self) -> list[str]:
-        try:
+        listed: list[str] = []
+        # Some accounts may list only what is further below.
+        with _explained(f"{self.url} cannot be listed", _LIST), suppress(FileNotFoundError, PermissionError):
             self._fs.invalidate_cache()  # others write too
             listed = self._fs.ls(self._root, detail=False)
-        except (FileNotFoundError, PermissionError):  # some accounts may list only what is further below
-            return []
-        except Exception as error:  # each service has its own errors
-            raise self._listing_error(error) from error
         return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in listed)
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
-        try:
+        with _explained(f"{self.address(name)} cannot be written", _WRITE):
             self._fs.pipe_file(f"{self._root}/{name}", self._content(parts, nbytes), **self._in_parts)
-        except Exception as error:  # each service has its own errors
-            raise self._writing_error(name, error) from error
 
     @property
     def can_create(self) -> bool:
@@ -217,18 +202,15 @@ class ObjectStore(SharedPlace):
                 if (status := _status(error)) == EXISTS:
                     return False
                 if status != CONFLICT or attempt == TRIES - 1:
-                    raise self._writing_error(name, error) from error
+                    raise StoreError(f"{self.address(name)} cannot be written: {error}; {_WRITE}") from error
             time.sleep(0.1 * 2**attempt)
         raise AssertionError("the last try returns or raises")
 
     def remove(self, names: Sequence[str]) -> None:
         """In one request where the service can."""
-        try:
-            with suppress(FileNotFoundError):
-                if names:
-                    self._fs.rm([f"{self._root}/{name}" for name in names])
-        except Exception as error:  # each service has its own errors
-            raise StoreError(f"{self.address(names[0])} cannot be removed: {error}; check your right to") from error
+        if names:
+            with _explained(f"{self.address(names[0])} cannot be removed", "check your right to"), suppress(FileNotFoundError):
+                self._fs.rm([f"{self._root}/{name}" for name in names])
 
     def open_now(self, name: str) -> ShardFile:
         return _StoredShard(self, name)
@@ -239,14 +221,26 @@ class ObjectStore(SharedPlace):
     def writers(self, nbytes: int) -> int:
         return max(1, min(AT_ONCE, MEMORY // nbytes))
 
-    def _writing_error(self, name: str, error: Exception) -> StoreError:
-        return StoreError(
-            f"{self.address(name)} cannot be written: {error}; check the network, your credentials and the right to write, "
-            "and give the command again: it goes on where it was"
-        )
 
-    def _listing_error(self, error: Exception) -> StoreError:
-        return StoreError(f"{self.url} cannot be listed: {error}; check the address, the network and your credentials")
+@contextmanager
+def _explained(failure: str, remedy: str) -> Iterator[None]:
+    """Turn errors into messages; each service has its own."""
+    try:
+        yield
+    except Exception as error:
+        raise StoreError(f"{failure}: {str(error) or type(error).__name__}; {remedy}") from error
+
+
+def honours_condition(place: ObjectStore, name: str) -> bool:
+    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        return not (place.create(name, [b"1"], 1) and place.create(name, [b"2"], 1))
+    finally:
+        place.remove([name])
 
 
 class _StoredShard(ShardFile):

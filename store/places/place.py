@@ -1,10 +1,25 @@
-"""What a place is: files of feature sets below one address, on this machine or in an object store."""
+"""What a place is: files of feature sets below one address; memory into which they are read, and several requests at a time."""
 
+import math
+import mmap
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 PIECE_NBYTES = 1 << 20  # enough for a disk to be at full speed, little enough to stay in the processor's cache
+ALIGNMENT = 4096  # of addresses, offsets and lengths that bypass the page cache; suits every disk in use
+SECTOR = 512  # likewise; suits most disks, and divides a row of the usual ViTs' tokens
+HUGE_PAGE = 2 << 20
+_local = threading.local()
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class ShardFile(ABC):
@@ -23,7 +38,7 @@ class ShardFile(ABC):
 
 
 class Place(ABC):
-    """Files by their path below one address, how they want to be read, and how they are written.
+    """Files by their path below one address, and how they want to be read.
 
     Attributes:
         piece_nbytes: most bytes of one read.
@@ -65,9 +80,21 @@ class Place(ABC):
             StoreError: it is missing or cannot be read.
         """
 
+    def size_now(self, name: str) -> int | None:
+        """Bytes of a file, asked for anew; None if there is none."""
+        return self.size(name)
+
+    def open_now(self, name: str) -> ShardFile:
+        """A file that is there, also where an earlier listing lacks it."""
+        return self.open(name)
+
     def drop_copy(self, name: str) -> bool:
         """Forget a copy of a file that is read in its place, as that is damaged; false if there is none."""
         return False
+
+
+class SharedPlace(Place):
+    """A place in which several processes, also of several machines, write at the same time. No lock is needed for that."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -89,10 +116,6 @@ class Place(ABC):
             StoreError: it cannot be written.
         """
 
-
-class SharedPlace(Place):
-    """A place in which several processes, also of several machines, write at the same time. No lock is needed for that."""
-
     @abstractmethod
     def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
         """Write a file as `put` does, but only where there is none: of several writers one succeeds.
@@ -107,14 +130,6 @@ class SharedPlace(Place):
     @abstractmethod
     def content_now(self, name: str) -> bytes | None:
         """All of a small file, asked for anew; None if there is none."""
-
-    @abstractmethod
-    def size_now(self, name: str) -> int | None:
-        """Bytes of a file, asked for anew; None if there is none."""
-
-    @abstractmethod
-    def open_now(self, name: str) -> ShardFile:
-        """A file that is there, also where an earlier listing lacks it."""
 
     @abstractmethod
     def times(self, folder: str = "") -> Mapping[str, datetime | None]:
@@ -143,3 +158,47 @@ class SharedPlace(Place):
     @abstractmethod
     def writers(self, nbytes: int) -> int:
         """How many files of at most so many bytes are written at a time."""
+
+
+def aligned_memory(nbytes: int) -> memoryview:
+    """Zeros, freed with their last view; a forked process has its own copy."""
+    memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE)  # by default it would be one memory for all of them
+    if nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)  # touched for the first time, and pinned by the disk, 512 pages at once
+    return memoryview(memory)
+
+
+def scratch(nbytes: int, purpose: str = "rows") -> memoryview:
+    """Memory of this thread for one purpose, with arbitrary content, used again."""
+    if len(memory := getattr(_local, purpose, memoryview(b""))) < nbytes:
+        memory = aligned_memory(nbytes)
+        setattr(_local, purpose, memory)
+    return memory
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """As `np.zeros`."""
+    n = math.prod(shape)
+    return np.frombuffer(aligned_memory(n * np.dtype(dtype).itemsize), dtype, n).reshape(shape)
+
+
+def is_aligned(view: memoryview, alignment: int = ALIGNMENT) -> bool:
+    """Whether a view begins at a multiple of `alignment`: a page by default."""
+    return len(view) > 0 and np.frombuffer(view, np.uint8).ctypes.data % alignment == 0
+
+
+def map_parallel(work: Callable[[Item], Result], items: Iterable[Item], requests: int) -> Iterator[Result]:
+    """`work` of each item, in their order; in as many threads as `requests`, or in this one.
+
+    Raises:
+        Exception: what `work` raises; items not begun by then are left undone.
+    """
+    if requests <= 1:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(requests, "beyondcls-requests")
+    try:
+        yield from pool.map(work, items)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -4,10 +4,8 @@ Truths are kept at the resolution of the original image, without loss: every mas
 """
 
 from store.truths.columns import Instance, Segment, TruthColumns, instance_columns, segment_columns
-from store.truths.instances import Instances, InstancesOfImage
-from store.truths.patches import patch_labels
-from store.truths.segmentation import VOID, Segmentation
-from store.truths.view import boxes_in_view, map_from_view, map_in_view, masks_in_view
+from store.truths.reading import VOID, Instances, InstancesOfImage, Segmentation
+from store.truths.view import boxes_in_view, map_from_view, map_in_view, masks_in_view, patch_labels
 
 __all__ = [
     "VOID",

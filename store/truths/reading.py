@@ -1,63 +1,76 @@
-"""Truths of all images, read image by image."""
+"""Truths of images, read one by one: label maps, and objects with boxes and, where they are known, masks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
+from jaxtyping import Bool, Float32, Int16, Int64
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
+from store.truths.rle import decode, draw
+
+VOID = -1  # in label maps: pixels that no class was given to
 
 
 class Columns:
-    """Columns of a feature set; those that have a few bytes an item are read whole, once, and run lengths as they are needed.
+    """Columns of all images; those that have a few bytes an item are read whole, once, and run lengths as they are needed.
 
     Args:
-        name: `segmentation` or `instances`.
         where: their folder or address, for messages.
         arrays: all of the set, `images/size` among them.
         classes: names in order of labels.
+        array: gives an array of the set by its name.
 
     Attributes:
         classes: likewise.
-        first: [images + 1], the first item of each image, and the number of items.
-        label: [items], their classes.
         has_masks: whether there are run lengths.
 
     Raises:
         StoreError: the columns do not fit one another, or the set.
     """
 
-    def __init__(self, name: str, where: str, arrays: Mapping[str, ArrayReader], classes: Sequence[str]):
-        prefix = f"images/{name}/"
-        self._where, self.classes = where, tuple(classes)
-        self._arrays = {n.removeprefix(prefix): array for n, array in arrays.items() if n.startswith(prefix)}
+    name: ClassVar[str]
+
+    def __init__(
+        self, where: str, arrays: Mapping[str, ArrayReader], classes: Sequence[str], array: Callable[[str], ArrayReader]
+    ):
+        prefix = f"images/{self.name}/"
+        self._where, self.classes, self._array = where, tuple(classes), array
+        self._arrays = {n.removeprefix(prefix): values for n, values in arrays.items() if n.startswith(prefix)}
         self._sizes = arrays["images/size"].all()
-        self.first = self._bounds("first", len(self) + 1)
-        n_items = int(self.first[-1])
-        self.label = self._whole("label", n_items, (), "int32")
+        self._first = self._bounds(
+            "first", len(self) + 1
+        )  # [images + 1]: the first item of each image, and the number of items
+        n_items = int(self._first[-1])
+        self._label = self._whole("label", n_items, (), "int32")  # [items], their classes
         self.has_masks = "start" in self._arrays
         if self.has_masks:
             self._start = self._bounds("start", n_items + 1)
             n_bytes = self._arrays["counts"].shape[0] if "counts" in self._arrays else 0
             if int(self._start[-1]) != n_bytes:
                 raise self._misfit(f"start ends at {self._start[-1]}, expected the {n_bytes} bytes of counts")
-        if n_items and (self.label.min() < 0 or self.label.max() >= len(self.classes)):
-            raise self._misfit(f"labels {self.label.min()} to {self.label.max()} for {len(self.classes)} classes")
+        if n_items and (self._label.min() < 0 or self._label.max() >= len(self.classes)):
+            raise self._misfit(f"labels {self._label.min()} to {self._label.max()} for {len(self.classes)} classes")
 
     def __len__(self) -> int:
         """Number of images."""
         return len(self._sizes)
 
-    def whole(self, name: str, row: tuple[int, ...] = (), dtype: str = "float32") -> np.ndarray:
-        """All of a column, [items, *row].
+    def size(self, row: int) -> tuple[int, int]:
+        """Height and width of an image."""
+        height, width = self._sizes[row].tolist()
+        return height, width
+
+    def _whole(self, name: str, n: int, row: tuple[int, ...] = (), dtype: str = "float32") -> np.ndarray:
+        """All of a column, [n, *row].
 
         Raises:
             StoreError: it does not fit the others.
         """
-        return self._whole(name, len(self.label), row, dtype)
-
-    def _whole(self, name: str, n: int, row: tuple[int, ...], dtype: str) -> np.ndarray:
         array = self._arrays.get(name)
         if array is None and n == 0:  # no array has no rows
             return np.zeros((0, *row), dtype)
@@ -75,12 +88,7 @@ class Columns:
     def _misfit(self, problem: str) -> StoreError:
         return StoreError(f"{self._where} is not as extraction writes it: {problem}; extract the truths again")
 
-    def size(self, row: int) -> tuple[int, int]:
-        """Height and width of an image."""
-        height, width = self._sizes[row].tolist()
-        return height, width
-
-    def items(self, row: int) -> slice:
+    def _items(self, row: int) -> slice:
         """Items of an image; none of one that could not be read, which has no size.
 
         Raises:
@@ -88,12 +96,111 @@ class Columns:
         """
         if not 0 <= row < len(self):
             raise StoreError(f"{self._where}: row {row} asked for, it has rows 0 to {len(self) - 1}")
-        start = int(self.first[row])
-        return slice(start, int(self.first[row + 1]) if all(self.size(row)) else start)
+        start = int(self._first[row])
+        return slice(start, int(self._first[row + 1]) if all(self.size(row)) else start)
 
-    def counts(self, items: slice) -> tuple[bytes, ...]:
+    def _counts(self, items: slice) -> tuple[bytes, ...]:
         """Run lengths of neighbouring items; no other bytes are read than those of their chunks."""
         bounds = self._start[items.start : items.stop + 1].tolist()
         begin, end = bounds[0], bounds[-1]
         content = self._arrays["counts"].stored(np.arange(begin, end)).tobytes() if end > begin else b""
         return tuple(content[start - begin : stop - begin] for start, stop in pairwise(bounds))
+
+
+class Segmentation(Columns):
+    """Label maps of the images of a feature set, at the resolution of the originals.
+
+    Attributes:
+        classes: names in order of labels.
+    """
+
+    name = "segmentation"
+
+    def label_map(self, row: int) -> Int16[np.ndarray, "h w"]:
+        """The class of each pixel of an image, -1 where it is void. Empty for an image that could not be read.
+
+        Raises:
+            StoreError: no such row, or its bytes are damaged.
+        """
+        items = self._items(row)
+        drawn = np.full(self.size(row)[::-1], VOID, np.int16)  # [w, h]: run lengths go down the columns
+        for label, counts in zip(self._label[items].tolist(), self._counts(items), strict=True):
+            draw(counts, label, drawn)
+        return drawn.T
+
+    def present(self, row: int) -> list[int]:
+        """Classes that an image shows, ascending."""
+        return sorted(self._label[self._items(row)].tolist())
+
+    def patch_labels(self, view: int = 0) -> Int16[np.ndarray, "N T"]:
+        """The most frequent label of each patch's pixels, as a view shows them; -1 where most are void.
+
+        Raises:
+            StoreError: the set has no such view.
+        """
+        return self._array(f"images/patch_label/view{view}").all()
+
+
+@dataclass(frozen=True)
+class InstancesOfImage:
+    """Objects of one image, in the order of the data set.
+
+    Attributes:
+        labels: their classes.
+        boxes: x0, y0, x1, y1 in pixels of the original, as published.
+        areas: in pixels, as published; of the mask where the data set has none.
+        crowds: whether one stands for several objects.
+        counts: COCO's compressed run lengths of their masks; None where there are no masks.
+        size: height and width of the image.
+    """
+
+    labels: Int64[np.ndarray, "n"]
+    boxes: Float32[np.ndarray, "n 4"]
+    areas: Float32[np.ndarray, "n"]
+    crowds: Bool[np.ndarray, "n"]
+    counts: tuple[bytes, ...] | None
+    size: tuple[int, int]
+
+    def __len__(self) -> int:
+        """Number of objects."""
+        return len(self.labels)
+
+    def masks(self) -> Bool[np.ndarray, "n h w"]:
+        """Their masks at the resolution of the original.
+
+        Raises:
+            StoreError: there are none, or their bytes are damaged.
+        """
+        if self.counts is None:
+            raise StoreError("these objects have boxes, and no masks; extract a data set whose annotations have masks")
+        masks = np.zeros((len(self), *self.size), bool)
+        for mask, counts in zip(masks, self.counts, strict=True):
+            mask[:] = decode(counts, self.size)
+        return masks
+
+
+class Instances(Columns):
+    """Objects of the images of a feature set.
+
+    Attributes:
+        classes: names in order of labels.
+        has_masks: whether masks are known, not boxes alone.
+    """
+
+    name = "instances"
+
+    @cached_property
+    def _objects(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        n = len(self._label)
+        return self._whole("box", n, (4,)), self._whole("area", n), self._whole("crowd", n, (), "uint8").astype(bool)
+
+    def of(self, row: int) -> InstancesOfImage:
+        """Objects of one image.
+
+        Raises:
+            StoreError: no such row, or its bytes are damaged.
+        """
+        items, (boxes, areas, crowds) = self._items(row), self._objects
+        counts = self._counts(items) if self.has_masks else None
+        labels = self._label[items].astype(np.int64)
+        return InstancesOfImage(labels, boxes[items], areas[items], crowds[items], counts, self.size(row))

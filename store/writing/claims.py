@@ -2,12 +2,13 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ RENEWALS = 4  # in that time
 RECENT_S = 600.0  # a claim that was renewed since then, by another machine's clock, may still be held
 ALONE = ".claim"  # ends the name of a folder beside what one process at a time works on
 LOOK_S = 0.5
+POLL = 1.0  # seconds between looks at what others do, at first
 CLAIM = re.compile(rf"{re.escape(CLAIMS)}/(\d+)-(\d+)", re.ASCII)
 
 
@@ -150,6 +152,25 @@ class Claims:
                 with self._lock, suppress(StoreError):  # it is tried again; the claim may end meanwhile
                     if unit in self._held:
                         self._place.touch(self._held[unit], self._content)
+
+
+def own_first(units: Sequence[int], task: int, n_tasks: int) -> list[int]:
+    """Units in the order in which one of several tasks tries them: its share, then others' in an order of its own.
+
+    Else tasks that are done with their shares would all try the same unit.
+    """
+    own = [unit for unit in units if unit % n_tasks == task]
+    others = [unit for unit in units if unit % n_tasks != task]
+    random.Random(task).shuffle(others)
+    return own + others
+
+
+def naps() -> Iterator[float]:
+    """Seconds to wait between looks, ever more."""
+    longest = POLL
+    while True:
+        yield random.uniform(longest / 2, longest)
+        longest = min(1.5 * longest, SECONDS / 4)
 
 
 def is_of_here(content: bytes | None) -> bool:

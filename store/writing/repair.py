@@ -11,8 +11,7 @@ import xxhash
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.format.layout import DIGEST, ArrayLayout
-from store.format.names import kind_of
+from store.format.layout import DIGEST, ArrayLayout, kind_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from store.errors import StoreError
-from store.places.disk import exchange, make_folder, place_file
+from store.places.disk import content_of, exchange, make_folder, place_file
 
 UNFINISHED = ".unfinished"  # folder beside results, for what is being written
 
@@ -25,7 +25,7 @@ class ResultFolder:
 
     def __init__(self, folder: Path, mark: str, of_earlier: Iterable[str] | Callable[[], Iterable[Path]] = (), seal: str = ""):
         self.folder, self._mark, self._of_earlier, self._seal = folder, mark, of_earlier, seal
-        self._found = _content(folder / mark)
+        self._found = content_of(folder / mark)
 
     @contextlib.contextmanager
     def written(self, is_whole: bool = True) -> Iterator[Path]:
@@ -52,7 +52,7 @@ class ResultFolder:
                 f"{self.folder} holds another result than when this run began, and keeps it; that of this run is in {scratch}: "
                 "move it where you want it"
             )
-        self._found = _content(self.folder / self._mark)
+        self._found = content_of(self.folder / self._mark)
         if self._seal:
             (self.folder / self._seal).unlink(missing_ok=True)
         for old in earlier:
@@ -76,7 +76,7 @@ class ResultFolder:
         if self._found is None:
             return False
         exchange(new, mark)
-        if _content(new) == self._found:
+        if content_of(new) == self._found:
             new.unlink()
             return True
         exchange(new, mark)
@@ -88,13 +88,6 @@ class ResultFolder:
         else:
             for pattern in self._of_earlier:
                 yield from self.folder.glob(pattern)
-
-
-def _content(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _remove(scratch: Path) -> None:

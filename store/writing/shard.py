@@ -1,16 +1,19 @@
-"""One shard file: created with its digests, recorded, and recognised."""
+"""Shard files and the zarr.json above them: created with digests, recorded, recognised, or taken over from another set."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from store.format.array import read_tail
-from store.format.layout import ArrayLayout, count_nonfinite
-from store.places.aligned import ALIGNMENT, aligned_memory
-from store.places.place import Place, ShardFile, SharedPlace
+from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, flat_layout, groups_of, with_digest
+from store.format.reader import FeatureStore
+from store.format.spec import FeatureSpec
+from store.places import LocalFolder
+from store.places.place import ALIGNMENT, Place, SharedPlace, aligned_memory, aligned_zeros
 
 ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
 
@@ -19,12 +22,6 @@ def same_values(first: ArrayLayout, second: ArrayLayout) -> bool:
     """Whether a row of one array can be a row of the other, byte for byte."""
     fields = ("dtype", "codec", "dimensions")
     return all(getattr(first, f) == getattr(second, f) for f in fields) and first.shape[1:] == second.shape[1:]
-
-
-def same_shard(first: ArrayLayout, second: ArrayLayout, shard: int) -> bool:
-    """Whether a shard holds rows of the same numbers in both, in files that are alike."""
-    alike = first.shard_rows == second.shard_rows and first.chunk_rows == second.chunk_rows
-    return alike and same_values(first, second) and shard < second.n_shards and first.rows(shard) == second.rows(shard)
 
 
 def create_shard(
@@ -73,25 +70,144 @@ def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> d
 def is_whole(place: Place, layout: ArrayLayout, shard: int, digest: str) -> bool:
     """Whether there is a shard file of the right size, and the digests at its end have this digest (XXH3, 128 bits)."""
     name = layout.file(shard)
-    file = _opened(place, name, layout.nbytes(shard))
-    return file is not None and xxhash.xxh3_128_hexdigest(read_tail(file, layout, shard)) == digest
-
-
-def _opened(place: Place, name: str, nbytes: int) -> ShardFile | None:
-    """A file as it is now; None if there is none of this size."""
-    if isinstance(place, SharedPlace):
-        return place.open_now(name) if place.size_now(name) == nbytes else None
-    return place.open(name) if place.size(name) == nbytes else None
+    if place.size_now(name) != layout.nbytes(shard):
+        return False
+    return xxhash.xxh3_128_hexdigest(read_tail(place.open_now(name), layout, shard)) == digest
 
 
 def read_shard(place: Place, layout: ArrayLayout, shard: int) -> tuple[np.ndarray, dict[str, Any]] | None:
     """Stored values of a shard, and its record; None if there is none of its size whose digests are those of its rows."""
     name, nbytes, begin = layout.file(shard), layout.nbytes(shard), layout.data_nbytes(shard)
-    if (file := _opened(place, name, nbytes)) is None:
+    if place.size_now(name) != nbytes:
         return None
-    content = file.read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
+    content = place.open_now(name).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
     if len(content) != nbytes or bytes(content[begin:]) != layout.tail(shard, content[:begin], memoryview(b"")):
         return None
     start, stop = layout.rows(shard)
     values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype).reshape(-1, *layout.shape[1:])
     return values, _record(layout, shard, values, bytes(content[begin:]))
+
+
+def metadata_of(
+    spec: FeatureSpec,
+    layouts: Mapping[str, ArrayLayout],
+    constants: Mapping[str, np.ndarray],
+    written: Mapping[int, Mapping[str, Mapping[str, Any]]],
+    notes: Mapping[int, Mapping[str, Any]],
+    attributes: Mapping[str, Any],
+) -> dict[str, bytes]:
+    """Contents by path, in the order in which they are written: the outermost group's is last, and vouches for the others.
+
+    Args:
+        layouts: of the arrays with an image axis, by name.
+        constants: arrays without one, by name.
+        written: what is recorded of each shard, by unit and by name of its array.
+        notes: on invalid rows, by row.
+        attributes: information beside the spec.
+    """
+    arrays = {}
+    for name, layout in layouts.items():
+        shards = [{k: v for k, v in written[unit][name].items() if k != "array"} for unit in range(layout.n_shards)]
+        arrays[name] = layout.to_zarr({"shards": shards})
+    for name, values in constants.items():
+        layout = flat_layout(name, values.shape, values.dtype.name)
+        shards = [record_of(layout, shard, values[slice(*layout.rows(shard))]) for shard in range(layout.n_shards)]
+        arrays[name] = layout.to_zarr({"shards": shards})
+    described = {
+        "key": spec.key,
+        "spec": spec.to_dict(),
+        **attributes,
+        "invalid": [notes[row] for row in sorted(notes)],
+        "arrays": {name: xxhash.xxh3_128_hexdigest(content) for name, content in arrays.items()},
+    }
+    group = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: described}}
+    files = {f"{name}/zarr.json": GROUP for name in groups_of(list(arrays))}
+    files |= {f"{name}/zarr.json": content for name, content in arrays.items()}
+    return {**files, "zarr.json": with_digest(group)}
+
+
+class Taking:
+    """Rows of another set: shards that are alike are linked, other rows are copied.
+
+    Args:
+        layouts: of the new set, by name; all have one row per image and share `shard_rows`.
+        base: the other set, with other views, blocks, kinds or images, wherever it is; None: nothing is taken over.
+        base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images come first here.
+        skip: (array, shard) of the base that must not be taken over, e.g. because they are damaged.
+    """
+
+    def __init__(
+        self,
+        layouts: Mapping[str, ArrayLayout],
+        base: FeatureStore | None = None,
+        base_rows: np.ndarray | None = None,
+        skip: Sequence[tuple[str, int]] = (),
+    ):
+        self.base, self._layouts, self._skip = base, layouts, set(skip)
+        self._layout = first = next(iter(layouts.values()))
+        assert {(a.shape[0], a.shard_rows) for a in layouts.values()} == {(first.shape[0], first.shard_rows)}, layouts
+        rows = np.arange(first.shape[0])
+        n_base = 0 if base is None else len(base)
+        self._base_rows = np.where(rows < n_base, rows, -1) if base_rows is None else np.asarray(base_rows)
+        assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
+
+    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
+        """Rows of a unit for which some arrays must be computed, ascending: all, or those that the base lacks."""
+        rows = np.arange(*self._layout.rows(unit))
+        return rows[self._base_rows[rows] < 0] if all(self._is_in_base(name, unit) for name in names) else rows
+
+    def arrays_to_compute(self, unit: int) -> list[str]:
+        """Arrays of a unit that the base does not have whole."""
+        lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
+        return [name for name in self._layouts if lacks_rows or not self._is_in_base(name, unit)]
+
+    def _is_in_base(self, name: str, unit: int) -> bool:
+        """Whether the base has its rows of this shard."""
+        theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
+        return theirs is not None and same_values(self._layouts[name], theirs.layout)
+
+    def shard(self, unit: int, name: str) -> tuple[Path, dict[str, Any]] | None:
+        """The file of the base that is a shard of this set, and its record; None where none is on this machine, and sound."""
+        if self.base is None or not isinstance(self.base.place, LocalFolder) or (name, unit) in self._skip:
+            return None
+        rows, theirs = np.arange(*self._layout.rows(unit)), self.base.arrays.get(name)
+        if theirs is None or not np.array_equal(self._base_rows[rows], rows):
+            return None
+        ours, base = self._layouts[name], theirs.layout  # files are alike if they hold rows of the same numbers
+        if not same_values(ours, base) or (ours.shard_rows, ours.chunk_rows) != (base.shard_rows, base.chunk_rows):
+            return None
+        if unit >= base.n_shards or ours.rows(unit) != base.rows(unit):
+            return None
+        if not is_whole(self.base.place, theirs.layout, unit, theirs.shards[unit]["xxh3_128"]):
+            return None  # its rows are read instead, which says what is damaged
+        return self.base.path / theirs.layout.file(unit), dict(theirs.shards[unit])
+
+    def stored(self, unit: int, name: str, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Values of all rows of a unit: those that are given, and those that the base has.
+
+        The base's rows are taken bit for bit, also where they were computed again because another array needs them.
+
+        Args:
+            rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
+                has the array, of those that it lacks.
+        """
+        unit_rows = np.arange(*self._layout.rows(unit))
+        theirs = self._base_rows[unit_rows]
+        taken = theirs >= 0
+        if self.base is None or not taken.any() or not self._is_in_base(name, unit):
+            return rows[name]
+        layout = self._layouts[name]
+        values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)
+        values[taken] = self.base.arrays[name].stored(theirs[taken])
+        if not taken.all():
+            values[~taken] = rows[name][~taken] if len(rows[name]) == len(unit_rows) else rows[name]
+        return values
+
+    def notes(self, unit: int, notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Notes on invalid rows of a unit, and those of the base, by row."""
+        rows = np.arange(*self._layout.rows(unit))
+        of_base = {} if self.base is None else {note["row"]: note for note in self.base.attributes["invalid"]}
+        theirs = ((int(row), of_base.get(int(self._base_rows[row]))) for row in rows if self._base_rows[row] >= 0)
+        noted: dict[int, Mapping[str, Any]] = {row: {**note, "row": row} for row, note in theirs if note is not None}
+        noted |= {note["row"]: note for note in notes}
+        return [noted[row] for row in sorted(noted)]

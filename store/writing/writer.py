@@ -1,35 +1,28 @@
 """Writing a feature set: unit by unit, by any number of processes that need no lock."""
 
 import json
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from store.errors import StoreError
-from store.format.flat import flat_layout_of
-from store.format.layout import ATTRIBUTE, ArrayLayout, groups_of
+from store.format.layout import ATTRIBUTE, ArrayLayout, flat_layout, groups_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.format.unfinished import HEADER, WRITING, read_record, record_bytes, record_name
 from store.places import LocalFolder, place_at
 from store.places.object_store import REQUESTS, ObjectStore
-from store.places.parallel import map_parallel
+from store.places.place import map_parallel
 from store.writing import claims
-from store.writing.claims import Claims
-from store.writing.destination import Destination, InFolder, InObjectStore
-from store.writing.metadata import metadata_of
-from store.writing.publishing import Found
-from store.writing.shard import create_shard, is_whole, read_shard
-from store.writing.taking import Taking
+from store.writing.claims import Claims, naps
+from store.writing.publishing import Destination, Found, InFolder, InObjectStore
+from store.writing.shard import Taking, create_shard, is_whole, metadata_of, read_shard
 
 IN_VAIN = 8  # tries to claim a unit, after which a task lists what others have done
 FEW = 8  # units that are looked for one by one; listings are slow work for services
-POLL = 1.0  # seconds between looks at what others do, at first
 TRIES = 10  # times that a set may be published or removed while it is being begun
 IGNORED = (
     "ignores the condition of a write (If-None-Match: *), so tasks could overwrite each other's files; extract to a folder, "
@@ -94,7 +87,7 @@ class FeatureWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -110,7 +103,7 @@ class FeatureWriter:
 
     def _begin(self) -> None:
         """Find what is there, or put the header and the constants there."""
-        constants = {name: flat_layout_of(name, values) for name, values in self.constants.items()}
+        constants = {name: flat_layout(name, values.shape, values.dtype.name) for name, values in self.constants.items()}
         layouts = [*self.layouts.values(), *constants.values()]
         names = [layout.name for layout in layouts]
         files = {layout.file(unit): layout.nbytes(unit) for layout in layouts for unit in range(layout.n_shards)}
@@ -345,7 +338,7 @@ class FeatureWriter:
 
     def wait_for_others(self, stops: Callable[[], bool] = lambda: False) -> list[int]:
         """Where all units are claimed: wait until they are written, or some are free again; those, or none."""
-        for nap in _naps():
+        for nap in naps():
             if not self.missing_units() or stops():
                 break
             self._refresh()
@@ -367,7 +360,7 @@ class FeatureWriter:
         """
         if not self._published:
             self._refresh()
-        for nap in _naps():
+        for nap in naps():
             if self._look_for_set():
                 break
             if missing := self.missing_units():
@@ -455,31 +448,12 @@ class _Put:
         self.record, self.ours, self.theirs = record, ours, theirs
 
 
-def own_first(units: Sequence[int], task: int, n_tasks: int) -> list[int]:
-    """Units in the order in which one of several tasks tries them: its share, then others' in an order of its own.
-
-    Else tasks that are done with their shares would all try the same unit.
-    """
-    own = [unit for unit in units if unit % n_tasks == task]
-    others = [unit for unit in units if unit % n_tasks != task]
-    random.Random(task).shuffle(others)
-    return own + others
-
-
 def _destination(where: str | Path, key: str, replaces: bool | Found) -> Destination:
     place = place_at(where)
     if isinstance(place, ObjectStore):
         return InObjectStore(place, key)
     path = Path(where)
     return InFolder(path, key, replaces if isinstance(replaces, Found) else Found.at(path, replaces))
-
-
-def _naps() -> Iterator[float]:
-    """Seconds to wait between looks, ever more."""
-    longest = POLL
-    while True:
-        yield random.uniform(longest / 2, longest)
-        longest = min(1.5 * longest, claims.SECONDS / 4)
 
 
 def _computed_by(records: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -502,15 +476,3 @@ def _begun_as(header: bytes) -> Any:
 def _arrays(content: bytes) -> Any:
     """Digests of the arrays in a group's zarr.json, by name."""
     return json.loads(content)["attributes"][ATTRIBUTE]["arrays"]
-
-
-def honours_condition(place: ObjectStore, name: str) -> bool:
-    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    try:
-        return not (place.create(name, [b"1"], 1) and place.create(name, [b"2"], 1))
-    finally:
-        place.remove([name])

@@ -18,7 +18,7 @@ from extract.run import create_at
 from extract.writing import Settings
 from store import BeyondClsError, FeatureStore
 from store.places import place_at
-from store.writing.writer import own_first
+from store.writing.claims import own_first
 from tests.extract.extracting import extract
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder

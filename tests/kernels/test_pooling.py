@@ -16,7 +16,7 @@ from probe.recipe import Recipe
 from probe.stack import Stack
 from store import kernels
 from store.codecs import CODECS
-from store.codecs.coded import Coded
+from store.codecs.codec import Coded
 from tests.kernels.fake import Launches
 from tests.probe.test_pooling import explicit
 from tests.probe.training import Images, family, member, trained

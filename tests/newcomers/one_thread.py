@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipelines.engines.agenda import Agenda
-from pipelines.engines.engine import Engine
+from pipelines.engines.engine import Agenda, Engine
 
 
 @dataclass(frozen=True)
@@ -14,6 +13,6 @@ class OneThread(Engine):
         return 1
 
     def run_all(self, agenda: Agenda) -> None:
-        from pipelines.engines.forks import Place, run_in_forks
+        from pipelines.engines.processes import Place, run_in_forks
 
         run_in_forks(agenda, [Place()])

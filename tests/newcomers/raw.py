@@ -41,20 +41,10 @@ class Raw(Exchange):
 
 
 class _ExportedRaw(Exported):
-    def close(self) -> None:
-        pass
-
     def where(self, name: str, shard: int) -> str:
         return str(self.source / f"{name}.raw")
 
-    def constant(self, name: str) -> np.ndarray:
-        return self._rows(name, 0, self.store.arrays[name].shape[0])
-
-    def unit(self, unit: int) -> dict[str, np.ndarray]:
-        layouts = {name: array.layout for name, array in self.store.arrays.items() if array.layout.has_image_axis}
-        return {name: self._rows(name, *layout.rows(unit)) for name, layout in layouts.items()}
-
-    def _rows(self, name: str, start: int, stop: int) -> np.ndarray:
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
         layout, path = self.store.arrays[name].layout, Path(self.where(name, 0))
         try:
             whole = path.stat().st_size == layout.row_nbytes * layout.shape[0]

@@ -17,9 +17,9 @@ import yaml
 
 from pipelines.store import leftovers
 from store import FeatureStore
-from store.format.stub import write_stub
+from store.format.unfinished import write_stub
 from store.moving.receipt import Receipt
-from store.moving.upload import upload
+from store.moving.transfer import upload
 from store.places import place_at
 from store.writing.claims import ALONE
 from store.writing.publishing import staging_of

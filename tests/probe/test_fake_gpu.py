@@ -14,7 +14,7 @@ from probe.segmentation.patch_head import PatchHead
 from probe.stack import Stack
 from probe.train import losses_of
 from store.codecs import CODECS
-from store.codecs.coded import Coded
+from store.codecs.codec import Coded
 from tests.fake_gpu import ON_A_FAKE_GPU
 
 pytest.importorskip("triton")

@@ -12,7 +12,7 @@ from probe.recipe import Recipe
 from probe.sources import Source
 from store import ArrayLayout, FeatureSpec
 from store.codecs import CODECS
-from store.codecs.coded import Coded
+from store.codecs.codec import Coded
 from tests.features import write_arrays
 from tests.probe.training import equal
 

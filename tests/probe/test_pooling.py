@@ -7,7 +7,7 @@ from torch import Tensor
 from probe import pooling
 from probe.pooling import softmax_pool
 from store.codecs import CODECS
-from store.codecs.coded import Coded
+from store.codecs.codec import Coded
 
 B, T, D, Q, M = 5, 7, 6, 3, 4
 

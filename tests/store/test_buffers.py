@@ -5,8 +5,8 @@ import os
 
 import torch
 
-from store.loading.buffers import Pool
-from store.places.aligned import ALIGNMENT, aligned_memory
+from store.loading.reading import Pool
+from store.places.place import ALIGNMENT, aligned_memory
 
 
 def test_what_is_dropped_is_used_again() -> None:

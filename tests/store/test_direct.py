@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from store.places import disk
-from store.places.aligned import ALIGNMENT, aligned_memory, aligned_zeros, is_aligned
 from store.places.disk import write_synced
+from store.places.place import ALIGNMENT, aligned_memory, aligned_zeros, is_aligned
 
 STEP = 4 * ALIGNMENT
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from store import StoreError
-from store.places import disk
+from store.places import LocalFolder, disk
 
 
 def test_a_file_is_replaced_not_changed(tmp_path: Path) -> None:
@@ -32,8 +32,9 @@ def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_link_shares_the_file(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "a/b/target"
     source.write_bytes(b"x")
-    for _ in range(2):  # over what a kill left, too
-        disk.link(source, target)
+    assert LocalFolder(tmp_path).link(source, "a/b/target")
+    (tmp_path / "another").write_bytes(b"y")
+    assert not LocalFolder(tmp_path).link(tmp_path / "another", "a/b/target"), "what is there stays"
     assert source.stat().st_ino == target.stat().st_ino
 
 
@@ -41,7 +42,7 @@ def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
     """As DVC may keep files; the symlink may go, its meaning is ours."""
     (tmp_path / "cached").write_bytes(b"x")
     (tmp_path / "source").symlink_to(tmp_path / "cached")
-    disk.link(tmp_path / "source", tmp_path / "target")
+    LocalFolder(tmp_path).link(tmp_path / "source", "target")
     assert not (tmp_path / "target").is_symlink()
     assert (tmp_path / "target").stat().st_ino == (tmp_path / "cached").stat().st_ino
 
@@ -53,8 +54,8 @@ def _no_link(*_: object) -> None:
 def test_a_copy_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", _no_link)
     (tmp_path / "source").write_bytes(b"x" * 1000)
-    (tmp_path / "target").write_bytes(b"before")
-    disk.link(tmp_path / "source", tmp_path / "target")
+    assert LocalFolder(tmp_path).link(tmp_path / "source", "target")
+    assert not LocalFolder(tmp_path).link(tmp_path / "source", "target")
     assert (tmp_path / "target").read_bytes() == b"x" * 1000
     assert (tmp_path / "source").stat().st_ino != (tmp_path / "target").stat().st_ino
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "target"]
@@ -71,7 +72,7 @@ def test_half_a_copy_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "write", half)
     (tmp_path / "source").write_bytes(b"x" * 1000)
     with pytest.raises(OSError, match="No space left"):
-        disk.link(tmp_path / "source", tmp_path / "target")
+        LocalFolder(tmp_path).link(tmp_path / "source", "target")
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
 
 

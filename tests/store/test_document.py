@@ -15,15 +15,23 @@ import xxhash
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
 from store.codecs import CODECS, SCALE
-from store.format.flat import DIMENSIONS as FLAT
-from store.format.flat import flat_layout
-from store.format.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, DIGEST, GROUP, KINDS, groups_of, shard_rows_of
+from store.format.layout import (
+    ATTRIBUTE,
+    CHECKED_NBYTES,
+    CHUNK_ROWS,
+    DIGEST,
+    GROUP,
+    KINDS,
+    flat_layout,
+    groups_of,
+    shard_rows_of,
+)
+from store.format.layout import DIMENSIONS as FLAT
 from store.format.pretraining import FAMILIES
 from store.format.spec import FORMAT_VERSION
-from store.format.stub import is_stub, write_stub
-from store.format.unfinished import WRITING
-from store.moving.pull import PULLED
+from store.format.unfinished import WRITING, is_stub, write_stub
 from store.moving.receipt import ArrayReceipt, Receipt
+from store.moving.transfer import PULLED
 from store.truths import rle
 from store.writing import claims
 from tests.features import write_features

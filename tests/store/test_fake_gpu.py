@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from store import ArrayLayout, FeatureStore, Loader
 from store.codecs import CODECS, SCALE
-from store.loading.buffers import Pool
-from store.loading.decode import decode_rows
+from store.loading.loader import decode_rows
 from store.loading.placement import Placement
+from store.loading.reading import Pool
 from tests.fake_gpu import ON_A_FAKE_GPU
 from tests.store.conftest import write
 

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from store import FeatureStore, Loader
-from store.loading.buffers import Pool
-from store.loading.gpu import AHEAD
-from store.loading.lane import Lane, Mark
+from store.loading.gpu import AHEAD, Lane
 from store.loading.placement import Placement
-from store.places.aligned import aligned_memory
+from store.loading.reading import Pool
+from store.places.place import aligned_memory
 from tests.store.conftest import same
 
 COPIES = 4  # of a batch: two arrays, label and row
@@ -29,7 +28,6 @@ class LateLane(Lane):
     """A device that does nothing before somebody waits for it. It knows addresses: memory is not held for it."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.waiting: deque[tuple[Tensor, int, int]] = deque()  # target, address and bytes
         self.n_copied = self.n_handed = self.n_asked = 0
         self.most_waiting = 0
@@ -45,10 +43,10 @@ class LateLane(Lane):
         self.most_waiting = max(self.most_waiting, len(self.waiting))
         return target
 
-    def mark(self) -> Mark:
+    def mark(self) -> Any:
         return LateMark(self, self.n_asked)
 
-    def mark_of_loop(self) -> Mark:
+    def mark_of_loop(self) -> Any:
         return LateMark(self, self.n_handed)
 
     def hand_over(self, values: Iterable[Tensor], ready: Any) -> None:

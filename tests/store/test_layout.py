@@ -1,4 +1,4 @@
-"""Index arithmetic and bytes of a shard, against closed forms and against zarr."""
+"""Names, index arithmetic and bytes of a shard, against closed forms and against zarr."""
 
 import json
 from dataclasses import replace
@@ -8,9 +8,11 @@ import google_crc32c
 import numpy as np
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from store import ArrayLayout
-from store.format.layout import CHUNK_ROWS, shard_rows_of
+from store.format.layout import CHUNK_ROWS, ArrayName, kind_of, shard_rows_of
 from tests.store.conftest import shard_bytes, zarr_twin
 
 
@@ -77,3 +79,35 @@ def test_layout_of_its_own_metadata(tmp_path: Path) -> None:
     for codec in (None, "int4"):
         written = replace(layout, codec=codec)
         assert ArrayLayout.from_zarr(layout.name, json.loads(written.to_zarr({"shards": []}))) == written
+
+
+NAMES = {
+    "images/label": ArrayName("images", "label"),
+    "images/crop/view1": ArrayName("images", "crop", None, 1),
+    "norm/weight": ArrayName("norm", "weight"),
+    "cls/block0/view0": ArrayName("cls", "", 0, 0),
+    "patch/block11/view3": ArrayName("patch", "", 11, 3),
+    "patch/block11/view3-scale": ArrayName("patch", "", 11, 3, is_scale=True),
+    "statistics/cls_self/view0": ArrayName("statistics", "cls_self", None, 0),
+    "attention/cls/block5/view0": ArrayName("attention", "cls", 5, 0),
+    "attention/cls/view0": ArrayName("attention", "cls", None, 0),
+    "attention/cls/block5": ArrayName("attention", "cls", 5),
+    "block1": ArrayName("block1"),
+    "patch/view0/block5": ArrayName("patch", "view0", 5),
+    "patch/block05/view-1": ArrayName("patch", "block05/view-1"),
+    "patch/block٣": ArrayName("patch", "block٣"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts(name):
+    assert ArrayName.parse(name) == NAMES[name]
+    assert kind_of(name) == NAMES[name].kind
+
+
+PART = st.sampled_from(["patch", "cls", "block0", "block12", "block012", "view0", "view7", "a-scale", "view1-scale"])
+
+
+@given(st.lists(PART, min_size=1, max_size=5).map("/".join))
+def test_any_name_is_its_parts(name):
+    assert str(ArrayName.parse(name)) == name

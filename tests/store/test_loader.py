@@ -17,7 +17,7 @@ from store import ArrayLayout, FeatureStore, Loader, StoreError
 from store.format.array import Verify
 from store.loading.loader import Stats
 from store.loading.placement import Placement
-from store.loading.scatter import DISK_READS
+from store.loading.reading import DISK_READS
 from tests.forked import CONTEXT, start, status
 from tests.store.conftest import INVALID, N, flip, same, write
 from tests.store.tiny import Tiny

@@ -11,8 +11,8 @@ import pytest
 
 from store import FeatureStore, StoreError, verify
 from store.places import LocalFolder, place_at
-from store.places.aligned import ALIGNMENT, aligned_memory
 from store.places.object_store import ObjectStore
+from store.places.place import ALIGNMENT, aligned_memory
 from tests.folders import files
 from tests.store.conftest import same
 from tests.store.service import Service

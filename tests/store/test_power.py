@@ -18,8 +18,7 @@ from store import FeatureStore, verify
 from store.errors import StoreError
 from store.format.unfinished import RECORDS, WRITING, read_record
 from store.places.disk import exchange
-from store.writing import claims, destination
-from store.writing import writer as writing
+from store.writing import claims, publishing
 from store.writing.publishing import discard_staging
 from tests.folders import files
 from tests.store.tiny import Tiny
@@ -169,7 +168,7 @@ def _check_records(staging: Path, tiny: Tiny) -> None:
             content = (staging / layout.file(unit)).read_bytes()
             begin = layout.data_nbytes(unit)
             data = memoryview(content)[:begin]
-            assert content[begin:] == layout.digests(data, memoryview(b"")) + layout.index(unit)
+            assert content[begin:] == layout.tail(unit, data, memoryview(b""))
             assert xxhash.xxh3_128_hexdigest(content[begin:]) == shard["xxh3_128"]
 
 
@@ -196,9 +195,9 @@ def _go_on(root: Path, tiny: Tiny, old: dict[str, bytes], expected: dict[str, by
 @pytest.mark.parametrize("extended", [False, True])
 def test_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extended: bool) -> None:
     monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files, fewer moments
-    monkeypatch.setattr(destination, "LOOKS", 1)  # nobody is about to publish
-    monkeypatch.setattr(destination, "LOOK_S", 0)
-    monkeypatch.setattr(writing, "POLL", 0.001)
+    monkeypatch.setattr(publishing, "LOOKS", 1)  # nobody is about to publish
+    monkeypatch.setattr(publishing, "LOOK_S", 0)
+    monkeypatch.setattr(claims, "POLL", 0.001)
     monkeypatch.setattr(claims, "has_ended", lambda content: True)
     new = Tiny(50, (3, 5), lean=True) if extended else Tiny(40, (3,), lean=True)
     expected = dict(new.expected(tmp_path / "expected/one"))

@@ -11,8 +11,9 @@ import pytest
 from pipelines.store.find import staged_in
 from store import StoreError
 from store.format.reader import FeatureStore
+from store.places import LocalFolder
 from store.places.cache import DiskCache
-from store.places.disk import PARTIAL, link, make_folder, open_own, partial_name, write_file, write_synced
+from store.places.disk import PARTIAL, make_folder, open_own, partial_name, write_file, write_synced
 from store.writing.claims import alone
 from store.writing.publishing import discard, foreign
 from store.writing.results import ResultFolder
@@ -77,7 +78,7 @@ def test_a_copy_is_not_written_through_a_link(victim: Path, tmp_path: Path, monk
     (tmp_path / "source").write_bytes(b"x")
     (tmp_path / f"target{PARTIAL}").symlink_to(victim)
     monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(18, "Invalid cross-device link")))
-    link(tmp_path / "source", tmp_path / "target")
+    LocalFolder(tmp_path).link(tmp_path / "source", "target")
     assert intact(victim)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from store import FeatureStore, FeatureWriter, StoreError
-from store.places.disk import exchange
-from store.writing import claims, destination, publishing
-from store.writing.publishing import Found, content_of, discard_staging, refused_sets
+from store.places.disk import content_of, exchange
+from store.writing import claims, publishing
+from store.writing.publishing import Found, discard_staging, refused_sets
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
@@ -197,8 +197,8 @@ class Renames:
 @pytest.fixture
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """For another process that is about to publish, or its claim."""
-    monkeypatch.setattr(destination, "LOOKS", 1)
-    monkeypatch.setattr(destination, "LOOK_S", 0)
+    monkeypatch.setattr(publishing, "LOOKS", 1)
+    monkeypatch.setattr(publishing, "LOOK_S", 0)
     monkeypatch.setattr(claims, "has_ended", lambda content: True)
 
 
@@ -231,7 +231,7 @@ def test_killed_before_it_gives_a_name(
         renames = Renames(patch, n, interrupt)
         with contextlib.suppress(KeyboardInterrupt):
             writer.finish(ATTRIBUTES)
-    if content_of(path) is None or FeatureStore.open(path).spec != NEW.spec:
+    if content_of(path / "zarr.json") is None or FeatureStore.open(path).spec != NEW.spec:
         with NEW.begin(path, FeatureStore.open(path) if path.exists() else None) as again:
             assert again.missing_units() == [], "nothing is lost"
             again.finish(ATTRIBUTES)

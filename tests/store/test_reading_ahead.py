@@ -13,9 +13,9 @@ import pytest
 
 from store import ArrayLayout, FeatureStore, Loader
 from store.format.array import ArrayReader
-from store.loading.scatter import CACHED_READS, DISK_READS
+from store.loading.reading import CACHED_READS, DISK_READS
 from store.places import local
-from store.places.aligned import SECTOR, aligned_memory, is_aligned
+from store.places.place import SECTOR, aligned_memory, is_aligned
 from tests.store.conftest import same, write
 
 N, NAME = 160, "patch/block5/view0"

@@ -15,15 +15,13 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from store import FeatureStore, StoreError
-from store.format.stub import is_stub, write_stub
-from store.moving import pull as pulling
+from store.format.unfinished import is_stub, write_stub
 from store.moving import transfer
-from store.moving.pull import PULLED, pull
 from store.moving.receipt import Receipt
-from store.moving.upload import upload
+from store.moving.transfer import PULLED, pull, upload
 from store.places import LocalFolder
 from store.places.object_store import ObjectStore
-from store.places.parallel import map_parallel
+from store.places.place import map_parallel
 from store.writing.claims import alone
 from tests.folders import files
 from tests.forked import kill_after, status
@@ -68,7 +66,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the upload of any shard after the first n fail."""
     written_names(monkeypatch, n)
-    monkeypatch.setattr("store.moving.upload.AT_ONCE", 1)
+    monkeypatch.setattr("store.places.object_store.AT_ONCE", 1)
 
 
 def upload_until_killed(path: Path, address: str) -> None:
@@ -77,7 +75,7 @@ def upload_until_killed(path: Path, address: str) -> None:
 
 
 def pull_until_killed(path: Path, out: Path, n: int) -> None:
-    kill_after(n, (pulling, "write_file"), (os, "rename"), (shutil, "rmtree"))
+    kill_after(n, (transfer, "write_file"), (os, "rename"), (shutil, "rmtree"))
     pull(str(path), out)
 
 
@@ -114,7 +112,7 @@ class TestUpload:
         with monkeypatch.context() as patch:
             again: list[str] = []
             real = transfer.pieces
-            patch.setattr("store.moving.upload.pieces", lambda a, i: again.append(a.layout.file(i)) or real(a, i))  # type: ignore[func-returns-value]
+            patch.setattr("store.moving.transfer.pieces", lambda a, i: again.append(a.layout.file(i)) or real(a, i))  # type: ignore[func-returns-value]
             upload(store, address)
         assert not before & set(again), "what is there is not sent again"
         assert content(address) == files(written)
@@ -228,7 +226,7 @@ class TestPull:
         assert not (out / "patch").exists()
         fetched: list[str] = []
         real = transfer.pieces
-        monkeypatch.setattr("store.moving.pull.pieces", lambda a, i: fetched.append(a.name) or real(a, i))  # type: ignore[func-returns-value]
+        monkeypatch.setattr("store.moving.transfer.pieces", lambda a, i: fetched.append(a.name) or real(a, i))  # type: ignore[func-returns-value]
         reported: list[int] = []
         pull(shared, out, ["cls", "patch"], reported.append)
         assert set(fetched) == {"patch/block3/view0", "patch/block5/view0"}

@@ -14,11 +14,11 @@ from hypothesis.extra import numpy as arrays_of
 from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.exchange import EXCHANGES
 from store.exchange.description import WRITTEN
-from store.format import flat
+from store.format import layout
 from store.format.array import ArrayReader
-from store.format.flat import flat_layout
+from store.format.layout import flat_layout
 from store.moving.receipt import Receipt
-from store.moving.upload import upload
+from store.moving.transfer import upload
 from store.truths import Instance, TruthColumns, instance_columns, rle
 from store.writing.repair import salvage
 from tests.features import write_features
@@ -281,7 +281,7 @@ class TestAsPartOfTheSet:
 
     def test_in_several_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two chunks a shard: 150,000 bytes are two shards; the second can be fetched, checked and exchanged."""
-        monkeypatch.setattr(flat, "SHARD_CHUNKS", 2)
+        monkeypatch.setattr(layout, "SHARD_CHUNKS", 2)
         counts = GENERATOR.integers(48, 60, (3, 50_000), np.uint8)
         given = [[Instance(0, (0, 0, 1, 1), 1, False, one.tobytes())] for one in counts]
         stored = with_truths(

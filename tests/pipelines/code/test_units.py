@@ -91,7 +91,7 @@ def test_all_that_runs_is_in_it_or_is_a_leaf_that_is_not_used():
         assert all(file.startswith(leaves) and not file.endswith("__init__.py") for file in missing), unit.file
         whole = project().digests(unit.modules, {})
         assert not ran - whole.keys(), "with all entries of registries, nothing is left out"
-    assert "store/format/stub.py" in of_the_quickstart()["attention"], "which some function of what it imports imports later"
+    assert "store/truths/reading.py" in of_the_quickstart()["attention"], "which some function of what it imports imports later"
 
 
 def test_no_program_needs_the_other_stage_or_the_command_line():

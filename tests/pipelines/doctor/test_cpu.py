@@ -78,7 +78,7 @@ def test_containers_limit_cores(cores, tmp_path, file, content, n):
 @pytest.mark.parametrize(("free", "state", "limited"), [(60e9, "ok", False), (16e9, "ok", True), (1e9, "note", True)])
 def test_memory(monkeypatch, free, state, limited):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=60e9, total=64e9))
-    monkeypatch.setattr("store.loading.memory.free_memory", lambda device: free)
+    monkeypatch.setattr("store.loading.placement.free_memory", lambda device: free)
     finding = memory.check(Machine())
     assert finding.state == state
     assert ("container or scheduler" in finding.found) == limited

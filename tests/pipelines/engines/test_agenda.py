@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engines.agenda import LOSSES
+from pipelines.engines.engine import LOSSES
 from pipelines.engines.run import Run
 from tests.pipelines.engines.runs import Watched
 

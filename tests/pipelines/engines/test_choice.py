@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.engines import choose_engine
-from pipelines.engines.engine import Here
-from pipelines.engines.processes import Processes
+from pipelines.engines.processes import Here, Processes
 from pipelines.engines.ray_tasks import RayTasks
 from pipelines.engines.slurm import Slurm
 from store import BeyondClsError

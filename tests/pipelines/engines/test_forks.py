@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.engines.forks import Place, run_in_forks
-from pipelines.engines.processes import alone, cores, threads_of_each
+from pipelines.engines.processes import Place, alone, cores, run_in_forks, threads_of_each
 from pipelines.engines.run import Run
 from tests import forked
 from tests.extract.pictures import picture, write_file

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.engines.ray_tasks import Share, connected
+from pipelines.engines.ray_tasks import connected, share_of
 from store import BeyondClsError
 from tests.machines.project import ROOT
 
@@ -56,11 +56,11 @@ GPUS = [{"CPU": 8.0}, {"CPU": 8.0, "GPU": 4.0}]
 
 def test_a_share_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert Share.of_each("auto", None, GPUS) == Share(1, 1)
-    assert Share.of_each("cpu", None, GPUS) == Share(4, 0)
-    assert Share.of_each("auto", None, CPUS) == Share(3, 0), "which fits on every node"
-    assert Share.of_each("auto", 10, CPUS) == Share(1, 0), "so many at a time"
-    assert Share.of_each("cuda", None, []) == Share(1, 1), "nodes with GPUs may come"
-    assert (Share(1, 1).n_threads, Share(3, 0).n_threads) == (None, 3)
+    assert share_of("auto", None, GPUS) == (1, 1, None)
+    assert share_of("cpu", None, GPUS) == (4, 0, 4)
+    assert share_of("auto", None, CPUS) == (3, 0, 3), "which fits on every node"
+    assert share_of("auto", 10, CPUS) == (1, 0, 1), "so many at a time"
+    assert share_of("cuda", None, []) == (1, 1, None), "nodes with GPUs may come"
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert Share(3, 0).n_threads == 2
+    assert share_of("auto", None, CPUS) == (3, 0, 2)
+    assert share_of("auto", None, GPUS) == (1, 1, None)

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.engines.run import Run
-from pipelines.engines.slurm import Slurm, failure
-from pipelines.engines.slurm_script import script_of, script_of_runs
+from pipelines.engines.slurm import RunArray, Slurm, failure
 from pipelines.parameters.engine import without_engine
 from store import BeyondClsError
 from tests.features import write_features
@@ -46,7 +45,7 @@ def test_which_tasks_are_queued_again(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "python", 'echo "$@" > given', ENDS[end])))
     executable(tmp_path / "scontrol", "echo $@ > asked; exit 1")
-    script = executable(tmp_path / "job", script_of(["extract", "--data", "my images"], "f", tmp_path, 4, 3, ""))
+    script = executable(tmp_path / "job", Slurm(tasks=4).script(["extract", "--data", "my images"], tmp_path / "f"))
     tasks = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_JOB_ID": "12"}
     environment = {**os.environ, **tasks, "SLURM_RESTART_COUNT": str(restarts), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with subprocess.Popen(["bash", script], env=environment) as process:
@@ -70,7 +69,7 @@ def test_options_of_sbatch_win(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["f\n#SBATCH --wrap=x", "f --wrap=x", "f;x", "f#x", "$(x)", "-x", "größe"])
 def test_names_of_jobs_are_one_word(name: str, tmp_path: Path) -> None:
-    lines = script_of(["extract"], name, tmp_path, 1, 3, "").splitlines()
+    lines = Slurm().filled(name, "0", tmp_path, "", "", "", "").splitlines()
     (given,) = (line for line in lines if "--job-name" in line)
     assert re.fullmatch(r"#SBATCH --job-name=beyondcls-[A-Za-z0-9_.+-]+", given)
     assert len([line for line in lines if line.startswith("#SBATCH")]) == 4
@@ -80,7 +79,7 @@ def test_names_of_jobs_are_one_word(name: str, tmp_path: Path) -> None:
 def test_logs_in_folders_whose_names_slurm_cannot_be_given(name: str, tmp_path: Path) -> None:
     for script in (
         lambda: Slurm().script(["extract"], tmp_path / name / "f"),
-        lambda: Slurm().array([Run.writing(str(tmp_path / name / head), ()) for head in ("a", "b")]),
+        lambda: RunArray(Slurm(), [Run.writing(str(tmp_path / name / head), ()) for head in ("a", "b")]),
     ):
         with pytest.raises(BeyondClsError, match=r"the logs would be in .*, and Slurm takes no quotes.*; give --out without"):
             script()
@@ -98,7 +97,7 @@ def test_arguments_are_one_word_each(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     hostile = ["a;b", "$(touch ran)", "`touch ran`", "'; touch ran; '", "x\ntouch ran\n;; *) touch ran", "*"]
     run = Run("x", ("probe", *hostile), tmp_path / "';touch ran;'.log")
-    script = script_of_runs([run], 1, tmp_path, None, 1, "").replace(sys.executable, str(tmp_path / "python"))
+    script = RunArray(Slurm(), [run]).script.replace(sys.executable, str(tmp_path / "python"))
     executable(tmp_path / "python", 'for word; do printf "%s\\0" "$word"; done > given')
     done = subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK)
     assert done.returncode == 0
@@ -113,7 +112,7 @@ def test_lines_of_the_user_run_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "python", 'echo "$COLOUR: $4" >> given')))
     slurm = Slurm(setup=LINES)
-    for script in (slurm.script(["extract"], tmp_path / "f"), slurm.array([Run.writing("p", ("probe",))]).script):
+    for script in (slurm.script(["extract"], tmp_path / "f"), RunArray(slurm, [Run.writing("p", ("probe",))]).script):
         assert subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK).returncode == 0
     assert Path("given").read_text() == "deep {red}: extract\ndeep {red}: probe\n"
     with pytest.raises(BeyondClsError, match=r"setup has 'a\\nb', expected lines of shell; give each by itself"):
@@ -277,7 +276,7 @@ def probe_on_slurm(
     """What `beyondcls probe` says of these heads, in a folder with programs that stand in for Slurm and for itself."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "executable", str(executable(folder / "python", PROGRAM)))
-    monkeypatch.setattr("pipelines.engines.slurm_job.SECONDS", 0.05)
+    monkeypatch.setattr("pipelines.engines.slurm.SECONDS", 0.05)
     executable(folder / "sbatch", SBATCH)
     config = f"[ $1 = show ] && echo MaxArraySize = {size + 1} && exit"
     executable(folder / "scontrol", config, "touch again; kill $PPID; exit 0")  # as Slurm ends the script
@@ -322,7 +321,7 @@ def test_more_heads_than_an_array_may_have_tasks(
 
 def test_a_stop_cancels_tasks_that_wait_and_an_interrupt_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipelines.engines.slurm_job.SECONDS", 0.05)
+    monkeypatch.setattr("pipelines.engines.slurm.SECONDS", 0.05)
     executable(tmp_path / "sbatch", "cat > job; echo 7; until [ -e cancelled ]; do sleep 0.05; done; exit 1")
     executable(tmp_path / "scancel", "echo $@ > cancelled")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

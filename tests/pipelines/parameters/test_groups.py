@@ -10,7 +10,7 @@ from pipelines.parameters.groups import GROUPS, check_groups
 from pipelines.parameters.heads import plans_and_run
 from probe.aggregators import AGGREGATORS, make_aggregator
 from store import BeyondClsError
-from store.format.names import kind_of
+from store.format.layout import kind_of
 from store.user_code import file_of
 from tests.machines.project import ROOT
 

@@ -13,10 +13,9 @@ import pytest
 
 from pipelines.sharing.places import Places, _disk_cache, open_features, receipt_of, set_and_receipt
 from store import BeyondClsError, FeatureStore, StoreError
-from store.format.stub import write_stub
-from store.moving.pull import pull
+from store.format.unfinished import write_stub
 from store.moving.receipt import Receipt
-from store.moving.upload import upload
+from store.moving.transfer import pull, upload
 from tests.features import write_features
 
 

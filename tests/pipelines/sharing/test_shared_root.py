@@ -15,9 +15,9 @@ from extract.encoders import load_encoder
 from extract.run import extract
 from store import FeatureStore, StoreError
 from store.format.layout import KINDS
-from store.format.stub import is_stub, write_stub
+from store.format.unfinished import is_stub, write_stub
 from store.moving.receipt import Receipt
-from store.moving.upload import upload
+from store.moving.transfer import upload
 from store.places import place_at
 from store.places.object_store import ObjectStore
 from store.writing.claims import BusyError, alone

@@ -1,23 +1,31 @@
-"""Extractions that run elsewhere as a whole."""
+"""Extractions on engines: run elsewhere as a whole, or by processes that share the set, each the command itself as a task."""
 
+import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipelines.engines.engine import Engine
+from pipelines.engines.engine import Agenda, Engine, Watch, following
+from pipelines.engines.run import Run
 from pipelines.engines.slurm import Slurm, logs_of
 from pipelines.parameters.engine import without_engine
 from pipelines.sharing.publish import SCRATCH
 from store import BeyondClsError, FeatureStore
-from store.format.unfinished import HEADER
+from store.format.unfinished import HEADER, progress_at
 from store.places import LocalFolder, is_remote
 from store.writing.publishing import STAGING
 
+if TYPE_CHECKING:
+    from store import FeatureWriter
+
 EARLY = datetime.fromtimestamp(0, UTC)
+JOIN = "--join"  # and where the set is staged: a task that computes units of a set which another process finishes
+IMPORTS = ("pipelines.extract", "extract.run", "extract.encoders")  # which tasks import
 
 
 def submitted(
@@ -46,20 +54,13 @@ def submitted(
             logs_of(out).mkdir(parents=True, exist_ok=True)  # Slurm makes none
         hand_over(engine.script(arguments, out), script, f"logs will be in {logs_of(out)}", say)
         return True
-    folder, name = _staged_at(out, root)
-    engine.run(arguments, out, partial(staged, folder, name), say)
+    folder = out.parent if root is None else out.parent / SCRATCH if is_remote(root) else Path(root)
+    engine.run(arguments, out, partial(staged, folder, out.name), say)
     if not (out / "zarr.json").exists():
         raise BeyondClsError(f"the job has ended, but there is no set at {out}; see its logs, and give the command again")
     spec = FeatureStore.describe(out).spec
     say(f"{out}: {spec.n_images:,} images, key {spec.key}")
     return True
-
-
-def _staged_at(out: Path, root: str | None) -> tuple[Path, str]:
-    """Beside which folder, and under which name, a set is staged."""
-    if root is None:
-        return out.parent, out.name
-    return (out.parent / SCRATCH if is_remote(root) else Path(root)), out.name
 
 
 def staged(folder: Path, name: str) -> Path | None:
@@ -97,3 +98,53 @@ def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], N
         script.chmod(0o600)  # addresses in it may be signed
         script.write_text(text)
         say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")
+
+
+def joined_out(staging: Path) -> Path:
+    """The folder of a set that is staged here, as `joins` of `Settings` has it."""
+    return staging.parent.parent / staging.name[:-33]
+
+
+def has_all(staging: Path) -> bool:
+    """Whether a task that joins has nothing left to do.
+
+    Raises:
+        BeyondClsError: this machine lacks the folder.
+    """
+    if not staging.parent.parent.is_dir():
+        raise BeyondClsError(
+            f"there is no folder {staging.parent.parent} on {platform.node()}; all machines need the folder of the project, "
+            "images and feature sets under the same path as here"
+        )
+    progress = progress_at(LocalFolder(staging))
+    return progress is None or progress.done == progress.n_units
+
+
+def sharing(
+    engine: Engine, out: Path, arguments: Sequence[str], watch: Watch, say: Callable[[str], None]
+) -> "Callable[[FeatureWriter, int], None] | None":
+    """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
+
+    Args:
+        out: folder of the set, beside which logs are.
+        arguments: of the command, without those on engines.
+        watch: `progress` is called with numbers of images.
+    """
+    if not engine.n_tasks(1):
+        return None
+
+    def compute(writer: "FeatureWriter", n_units: int) -> None:
+        staging = writer.staging.absolute()
+        n = engine.n_tasks(n_units)
+        shared = (*arguments, JOIN, str(staging), "--n-tasks", str(n), "--task-id")
+        runs = [Run.writing(f"{out}.task{task}", (*shared, str(task))) for task in range(n)]
+        # One failure ends all.
+        quiet = Watch(lambda _: None, watch.warn, lambda: watch.stops() or bool(agenda.problems))
+        agenda = Agenda(runs, engine.tries, quiet, say, IMPORTS, again=True)
+        begun = progress_at(LocalFolder(staging))
+        with following(lambda: staging, watch.progress, begun.images_done if begun is not None else 0):
+            engine.run_all(agenda)
+        if agenda.problems and writer.wait_for_others():
+            raise BeyondClsError(next(iter(agenda.problems.values())))
+
+    return compute
