@@ -147,8 +147,10 @@ class Index:
         """Whether nothing has changed of what the list of images was made of; nor one of the files, unless they are many."""
         if self.sources is None or any(state_of(path) != state for path, state in self.sources.items()):
             return False
+        if len(self.states) > MOST_LOOKED_AT:
+            return True
         files = np.unique(self.samples.file[self.samples.are_in_files])
-        return len(files) > MOST_LOOKED_AT or (bool((self.states[files] >= 0).all()) and not self._is_changed(files))
+        return bool((self.states[files] >= 0).all()) and not self._is_changed(files)
 
     def is_outdated(self) -> bool:
         """Whether one of many files has changed since it was read, at which `is_current` does not look."""
