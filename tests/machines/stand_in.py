@@ -5,6 +5,7 @@ Run by `python -S -E`, and without a parser of YAML: starting one takes longer t
 
 import argparse
 import hashlib
+import json
 from pathlib import Path
 
 
@@ -18,11 +19,15 @@ def main() -> None:
         digest.update(value_of(name, Path("params.yaml").read_text()).encode())
     for dep in map(Path, given.deps):
         for file in sorted(f for f in (dep, *dep.rglob("*")) if f.is_file()):
-            digest.update(file.read_bytes())
+            content = file.read_bytes()
+            digest.update(str(json.loads(content)["images"]).encode() if file.parts[:2] == ("code", "data") else content)
     for out in map(Path, given.outs):
-        file = out if out.suffix else out / "content"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{out}: {digest.hexdigest()}\n")
+        of_folder = (
+            [out / split / "content.png" for split in ("train", "test")] if out.parts[0] == "composed" else [out / "content"]
+        )
+        for file in [out] if out.suffix else of_folder:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{out}: {digest.hexdigest()}\n")
 
 
 def value_of(name: str, text: str) -> str:
