@@ -224,8 +224,11 @@ class Request:
         """Layouts of the truths that have an image axis."""
         if "segmentation" not in self.truths:
             return []
-        shape, views = (len(self.images), math.prod(self.encoder.grid)), range(self.n_views)
-        return [ArrayLayout(f"images/patch_label/view{v}", shape, "int16", ("image", "patch"), shard_rows) for v in views]
+        shape = (len(self.images), math.prod(self.encoder.grid))
+        return [
+            ArrayLayout(f"images/patch_label/view{view}", shape, "int16", ("image", "patch"), shard_rows)
+            for view in range(self.n_views)
+        ]
 
     def named_as(self, store: FeatureStore) -> Self:
         """The request that a set was made for, which may be an older set with attention maps of the last block only."""

@@ -168,7 +168,12 @@ def measured() -> Inputs:
     return kept(FULL, DATA)
 
 
-TUNED = ("quickstart-mae", "quickstart-mocov3", "quickstart-random")  # whose main heads have settings of their own
+TUNED = (
+    "quickstart-mae",
+    "quickstart-mae-ft",
+    "quickstart-mocov3",
+    "quickstart-random",
+)  # whose main heads have settings of their own
 
 
 def test_what_is_kept_is_of_all_heads_images_and_seeds(measured: Inputs) -> None:

@@ -217,14 +217,7 @@ class TestWhatTheStagesMake:
             ),
             (
                 {"dense": {"data": "composed", "datasets": {"other": {}}}},
-                [
-                    *(
-                        (f"extract-dense@{encoder}-other-{split}", "composed/other")
-                        for encoder in PARAMS["encoders"]
-                        for split in ("train", "test")
-                    ),
-                    ("code-dense@other", "composed/other"),
-                ],
+                [("code-dense@other", "composed/other")],
                 "composed or composed_dense",
             ),
             ({"localised": {}, "divergence": {}}, [], ""),
