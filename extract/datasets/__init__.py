@@ -128,8 +128,8 @@ def open_images(
     pixels = Pixels(max_pixels=max_pixels)
     pixels.raise_limit()
     path = index_of(str(source), form, split, classes) if is_named and not name.startswith(PIPE) else None
-    index = Index.read(path) if path is not None and form is not None and DATASETS[form].is_made_of_states else None
-    if index is not None and index.is_current():
+    index = None if path is None else Index.read(path)
+    if index is not None and index.is_current():  # of forms that do not say what they are made of, none is
         images = ImageSet.of_index(index)
     else:
         with opening_with(bars, allow_outside, data_arguments) as sources:
@@ -138,7 +138,7 @@ def open_images(
             else:
                 images = images_of_object(source, classes, split)
         if path is not None and form is not None:
-            images.keep_in(path, sources if DATASETS[form].is_made_of_states else None)
+            images.keep_in(path, sources if DATASETS[form].is_made_of_states else None, index)
     images.index.bars = bars or no_bars
     if not allow_left_out:
         images.left_out.check(images.source, len(images))

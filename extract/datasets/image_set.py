@@ -130,7 +130,7 @@ class ImageSet:
         images.truths, images.usual_truths, images._columns = {}, (), {}
         return images
 
-    def keep_in(self, path: Path, sources: Mapping[str, State] | None) -> None:
+    def keep_in(self, path: Path, sources: Mapping[str, State] | None, earlier: Index | None) -> None:
         """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are taken over."""
         self.index.path = path
         self.index.attributes = {
@@ -141,7 +141,7 @@ class ImageSet:
             "left_out": self.left_out.described,
         }
         self.index.sources = None if sources is None or self.truths or self.samples.others else settled(sources)
-        if (earlier := Index.read(path)) is not None:
+        if earlier is not None:
             self.index.take_over(earlier)
             if self.index.known.all():
                 self.index.write()

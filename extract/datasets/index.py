@@ -23,7 +23,7 @@ import xxhash
 from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 
 from extract.datasets.opening import GONE, State, state_of
-from extract.datasets.samples import Samples, Strings
+from extract.datasets.samples import COLUMNS, Samples, Strings
 from store import StoreError
 from store.places.disk import replacing
 from store.shown import Bars, no_bars
@@ -82,9 +82,8 @@ class Index:
         damage = OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile
         with suppress(*damage), np.load(path, allow_pickle=False) as held:
             about = json.loads(held["about"].tobytes())
-            texts = (Strings(held[f"{name}_text"], held[f"{name}_ends"]) for name in ("ids", "files", "sources"))
-            ids, files, sources = texts
-            columns = {name: held[f"samples_{name}"] for name in Samples.columns_of()}
+            ids, files, sources = (Strings(held[f"{name}_text"], held[f"{name}_ends"]) for name in ("ids", "files", "sources"))
+            columns = {name: held[f"samples_{name}"] for name in COLUMNS}
             index = cls(Samples(ids, files, columns, {int(row): text for row, text in about["problems"].items()}), path)
             index.digest, index.known, index.states = held["digest"], held["known"], held["states"]
             index.attributes = about["attributes"]
@@ -161,11 +160,12 @@ class Index:
 
     def take_over(self, other: "Index") -> None:
         """Digests that another index has of the same bytes of files that have not changed since."""
-        theirs = _places(other.samples)
+        theirs, ours = _places(other.samples), _places(self.samples)
+        if not len(theirs):
+            return
         order = np.argsort(theirs)
-        ours = _places(self.samples)
-        at = order[np.searchsorted(theirs, ours, sorter=order).clip(max=len(theirs) - 1)] if len(theirs) else np.zeros(0, int)
-        found = np.flatnonzero(theirs[at] == ours) if len(theirs) else at
+        at = order[np.searchsorted(theirs, ours, sorter=order).clip(max=len(theirs) - 1)]
+        found = np.flatnonzero(theirs[at] == ours)
         found = found[other.known[at[found]] & self.samples.are_in_files[found] & ~self.known[found]]
         files = np.unique(self.samples.file[found])
         now = np.full_like(self.states, GONE)

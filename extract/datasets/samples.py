@@ -15,6 +15,7 @@ from store.format.classes import are_identifiers
 
 ENCODING = "utf-8", "surrogateescape"  # names of files need not be UTF-8
 INTEGERS = ("file", "offset", "size", "labels", "label_ends", "box_labels", "box_ends")
+COLUMNS = (*INTEGERS, "has_labels", "boxes")
 UNKNOWN = -1  # class of a box
 
 
@@ -38,11 +39,10 @@ class Strings(Sequence[str]):
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "Strings":
-        text, ends = bytearray(), array("q")
+        growing = GrowingStrings()
         for string in strings:
-            text += string.encode(*ENCODING)
-            ends.append(len(text))
-        return cls(np.frombuffer(text, np.uint8), narrow(ends))
+            growing.append(string)
+        return growing.strings
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -63,6 +63,25 @@ class Strings(Sequence[str]):
     def nbytes(self) -> Int[np.ndarray, "N"]:
         """Of each."""
         return np.diff(self.ends, prepend=0)
+
+
+class GrowingStrings:
+    """Strings to which others are added."""
+
+    def __init__(self) -> None:
+        self._text, self._ends = bytearray(), array("q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def append(self, string: str) -> None:
+        self._text += string.encode(*ENCODING)
+        self._ends.append(len(self._text))
+
+    @property
+    def strings(self) -> Strings:
+        """Those that were added so far, which are all."""
+        return Strings(np.frombuffer(self._text, np.uint8), narrow(self._ends))
 
 
 class Samples(Sequence[Sample]):
@@ -99,18 +118,13 @@ class Samples(Sequence[Sample]):
         others: Mapping[int, Sample] | None = None,
     ):
         self.ids, self.files, self.problems, self.others = ids, files, dict(problems), dict(others or {})
-        for name in self.columns_of():
+        for name in COLUMNS:
             setattr(self, name, columns[name])
-
-    @staticmethod
-    def columns_of() -> tuple[str, ...]:
-        """Names of the columns of numbers."""
-        return (*INTEGERS, "has_labels", "boxes")
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """All that is numbers."""
-        return {name: getattr(self, name) for name in self.columns_of()}
+        return {name: getattr(self, name) for name in COLUMNS}
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> "Samples":
@@ -118,23 +132,21 @@ class Samples(Sequence[Sample]):
         if isinstance(samples, Samples):
             return samples
         numbers = {name: array("q") for name in INTEGERS}
-        ids, files, id_ends, file_ends = bytearray(), bytearray(), array("q"), array("q")
+        ids, files = GrowingStrings(), GrowingStrings()
         has_labels, boxes = bytearray(), array("d")
         problems: dict[int, str] = {}
         others: dict[int, Sample] = {}
         last: Path | RemoteFile | None = None
         for row, sample in enumerate(samples):
-            ids += sample.id.encode(*ENCODING)
-            id_ends.append(len(ids))
+            ids.append(sample.id)
             if sample.file is not last:
                 last = sample.file
-                files += (last.url if isinstance(last, RemoteFile) else str(last)).encode(*ENCODING)
-                file_ends.append(len(files))
+                files.append(last.url if isinstance(last, RemoteFile) else str(last))
             if sample.problem:
                 problems[row] = sample.problem
             if type(sample) is not Sample or not isinstance(last, Path) or sample.digest is not None:
                 others[row] = sample
-            for name, number in zip(INTEGERS[:3], (len(file_ends) - 1, sample.offset, sample.size), strict=True):
+            for name, number in zip(INTEGERS[:3], (len(files) - 1, sample.offset, sample.size), strict=True):
                 numbers[name].append(number)
             has_labels.append(sample.labels is not None)
             numbers["labels"].extend(sample.labels or ())
@@ -145,8 +157,7 @@ class Samples(Sequence[Sample]):
             numbers["box_ends"].append(len(numbers["box_labels"]))
         columns: dict[str, np.ndarray] = {name: narrow(values) for name, values in numbers.items()}
         columns |= {"has_labels": np.array(has_labels, bool), "boxes": np.array(boxes).reshape(-1, 4)}
-        ids_and_files = [Strings(np.frombuffer(t, np.uint8), narrow(ends)) for t, ends in ((ids, id_ends), (files, file_ends))]
-        return cls(ids_and_files[0], ids_and_files[1], columns, problems, others)
+        return cls(ids.strings, files.strings, columns, problems, others)
 
     def __len__(self) -> int:
         return len(self.ids)
