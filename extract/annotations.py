@@ -10,7 +10,7 @@ import numpy as np
 
 from extract.datasets import ImageSet
 from extract.datasets.label_maps import LabelMaps
-from extract.datasets.turning import turned, turning_of
+from extract.datasets.truths import turned, turning_of
 from extract.encoders import Encoder
 from store import ArrayLayout, FeatureStore
 from store.format.layout import DIGEST, ArrayName

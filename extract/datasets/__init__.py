@@ -9,9 +9,7 @@ from extract.datasets.ade20k import ADE20K
 from extract.datasets.camvid import CAMVID
 from extract.datasets.cifar import CIFAR10, CIFAR100
 from extract.datasets.cityscapes import CITYSCAPES
-from extract.datasets.coco import COCO
-from extract.datasets.coco_panoptic import COCO_PANOPTIC
-from extract.datasets.coco_stuff import COCO_STUFF
+from extract.datasets.coco import COCO, COCO_PANOPTIC, COCO_STUFF
 from extract.datasets.csv_table import CSV
 from extract.datasets.cub import CUB
 from extract.datasets.food101 import FOOD101

@@ -1,17 +1,21 @@
-"""CIFAR-10 and CIFAR-100, in the binary version or as torchvision keeps them (the python version)."""
+"""CIFAR-10 and CIFAR-100, in the binary version or as torchvision keeps them (the python version).
+
+Its pickles are read without running any of their code: arrays stay what their file says of them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from extract.datasets.cifar_pickle import plain_batch
 from extract.datasets.form import Example, Published
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import lines, parsing
 from extract.datasets.sample import DataError, Sample
+from extract.plain_pickle import PlainPickle, UnknownName
 
 SIDE = 32
 PIXELS_NBYTES = 3 * SIDE * SIDE
@@ -104,6 +108,47 @@ def _python(cifar: Cifar, file: Path) -> tuple[Path, list[int], Sequence[int]]:
             raise ValueError(f"{len(pixels)} bytes for {len(labels)} labels")
         begin = file.read_bytes().index(pixels)
     return file, labels, range(begin, begin + len(pixels), PIXELS_NBYTES)
+
+
+class Array:
+    """An array, or its dtype: keeps the state, and makes nothing of it."""
+
+    def __init__(self, *arguments: Any):
+        self.state: Any = None
+
+    def take(self, state: Any) -> None:
+        self.state = state
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of an array: its state is (version, shape, dtype, is_fortran, bytes)."""
+        *_, is_fortran, content = self.state
+        if not isinstance(content, bytes) or is_fortran:
+            raise ValueError("an array that is not a plain block of bytes")
+        return content
+
+
+ARRAYS = dict.fromkeys(
+    ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"), Array
+)
+
+
+def plain_batch(file: Path) -> dict[bytes, Any]:
+    """The dictionary in a file of the python version; keys and texts are bytes, arrays are `Array`.
+
+    Raises:
+        DataError: it is missing, cut, or holds more than plain values and arrays.
+    """
+    try:
+        with file.open("rb") as source:
+            batch = PlainPickle(source, file.stat().st_size, ARRAYS, {Array: Array.take}, text=bytes).load()
+    except UnknownName as error:
+        raise DataError(f"{file}: it names {error}, which CIFAR's files do not; do not use this file") from None
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise DataError(f"{file} cannot be read ({error!s}); unpack the data set again") from error
+    if not isinstance(batch, dict):
+        raise DataError(f"{file} holds {type(batch).__name__}, expected a dictionary; unpack the data set again")
+    return {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
 
 
 CIFAR10 = Cifar(

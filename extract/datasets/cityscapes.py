@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-from extract.datasets.example_maps import index_png
-from extract.datasets.form import Example, Published, pictures
-from extract.datasets.gathering import images_in
+from extract.datasets.form import Example, Published, pictures, stripes
 from extract.datasets.image_set import ImageSet
-from extract.datasets.label_codes import Indices
-from extract.datasets.label_maps import LabelMaps, segmented
-from extract.datasets.listed import listed
+from extract.datasets.label_maps import Indices, LabelMaps, paired, segmented
 from store.truths.reading import VOID
 
 SPLITS = ("train", "val")  # the labels of test are secret
@@ -19,30 +15,22 @@ CLASSES = {
     32: "motorcycle", 33: "bicycle",
 }  # fmt: skip
 KNOWN = (*range(34), 255)
-IMAGE, MAP = "_leftImg8bit.png", "_gtFine_labelIds.png"
+IMAGE, MAP = "_leftImg8bit", "_gtFine_labelIds"  # with which names end
 
 
 def cityscapes(root: Path, split: str) -> ImageSet:
-    """Images by city and name; the 19 classes that are scored, all others are void.
-
-    Raises:
-        DataError: there are no images.
-    """
-    images, maps = root / "leftImg8bit" / split, root / "gtFine" / split
-    names = {name.removesuffix(IMAGE) for name in images_in(images) if name.endswith(IMAGE)}
-    names |= {name.removesuffix(MAP) for name in images_in(maps) if name.endswith(MAP)}
-    samples = [listed(images, f"{name}{IMAGE}", (), id_=name) for name in sorted(names)]
+    """Images by city and name; the 19 classes that are scored, all others are void."""
+    samples, files = paired(root / "leftImg8bit" / split, root / "gtFine" / split, marks=(IMAGE, MAP))
     labels = dict.fromkeys(KNOWN, VOID) | {number: label for label, number in enumerate(CLASSES)}
-    files = {name: maps / f"{name}{MAP}" for name in names}
     return segmented(str(root), samples, LabelMaps(tuple(CLASSES.values()), files, Indices(labels)))
 
 
 EXAMPLE = Example(
     {
-        f"gtFine/train/aachen/aachen_000000_000019{MAP}": index_png([7, 0, 26, 33]),
-        f"gtFine/val/ulm/ulm_000001_000019{MAP}": index_png([3, 255]),
-        **pictures("leftImg8bit/train/aachen", f"aachen_000000_000019{IMAGE}"),
-        **pictures("leftImg8bit/val/ulm", f"ulm_000001_000019{IMAGE}"),
+        f"gtFine/train/aachen/aachen_000000_000019{MAP}.png": stripes(7, 0, 26, 33),
+        f"gtFine/val/ulm/ulm_000001_000019{MAP}.png": stripes(3, 255),
+        **pictures("leftImg8bit/train/aachen", f"aachen_000000_000019{IMAGE}.png"),
+        **pictures("leftImg8bit/val/ulm", f"ulm_000001_000019{IMAGE}.png"),
     },
     tuple(CLASSES.values()),
     {"train": {"aachen/aachen_000000_000019": ("road", "car", "bicycle")}, "val": {"ulm/ulm_000001_000019": ()}},

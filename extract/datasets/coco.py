@@ -1,49 +1,264 @@
-"""COCO: `annotations/instances_SPLIT.json` and a folder of images of the same name, with boxes and masks."""
+"""COCO: objects with boxes and masks, panoptic segments, and the pixel maps of COCO-Stuff.
+
+Masks are polygons, and run lengths of crowds; they are checked before any C code sees them.
+"""
 
 import json
-from pathlib import Path
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from extract.datasets.coco_masks import CocoInstances
-from extract.datasets.form import Example, Published, pictures
+import numpy as np
+
+from extract.datasets.form import Example, Published, pictures, stripes
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import listed, parsing, text, unlisted
-from extract.datasets.sample import Box
+from extract.datasets.label_maps import Codes, Colours, Indices, LabelMaps, image_size, paired, segmented, sides
+from extract.datasets.listed import first_folder, inside, lines, listed, parsing, text, unlisted
+from extract.datasets.sample import Box, DataError, Sample
+from extract.datasets.truths import Truths
+from store import BeyondClsError, StoreError
+from store.truths import rle
+from store.truths.columns import Instance
+from store.truths.reading import VOID
 
 SPLITS = ("train2017", "val2017", "train2014", "val2014")
+EXPECTED = "images, annotations and categories of COCO"
+OUTLINE = 4_000_000  # pixels along a polygon, at most
+BEYOND = 1.0  # how far a polygon may reach beyond its image, in sides of the image; what is beyond is cut off
+
+
+class Annotations:
+    """What a file of annotations holds.
+
+    Attributes:
+        classes: names of the categories by ascending number.
+        images: file names by number, ascending.
+    """
+
+    def __init__(self, file: Path):
+        self.content: dict[str, Any] = json.loads(text(file))
+        names = {int(category["id"]): str(category["name"]) for category in self.content["categories"]}
+        self.classes, self.label_of = [names[number] for number in sorted(names)], {n: i for i, n in enumerate(sorted(names))}
+        self.images = dict(sorted((int(image["id"]), str(image["file_name"])) for image in self.content["images"]))
+
+    def label(self, of: Mapping[str, Any], what: str) -> int:
+        """The class of an annotation or segment."""
+        if of["category_id"] not in self.label_of:
+            raise ValueError(f"{what} is of category {of['category_id']}, which is not among its categories")
+        return self.label_of[of["category_id"]]
 
 
 def coco(root: Path, split: str) -> ImageSet:
-    """Images by ascending number; their labels are the categories of their objects, crowds included, by ascending number.
+    """`annotations/instances_SPLIT.json` and a folder of images of the split's name, by ascending number; their labels are the
+    categories of their objects, crowds included, by ascending number.
 
     Some images have no object. Boxes are x, y, width, height in the file. Masks are read if they are asked for.
-
-    Raises:
-        DataError: the annotations are missing or damaged.
     """
     file = root / "annotations" / f"instances_{split}.json"
-    objects: dict[int, list[Box]] = {}
-    with parsing(file, "images, annotations and categories of COCO"):
-        content: dict[str, Any] = json.loads(text(file))
-        names = {int(category["id"]): str(category["name"]) for category in content["categories"]}
-        label_of = {number: label for label, number in enumerate(sorted(names))}
-        images = {int(image["id"]): str(image["file_name"]) for image in content["images"]}
-        objects = {number: [] for number in images}
-        for annotation in content["annotations"]:
+    with parsing(file, EXPECTED):
+        annotations = Annotations(file)
+        objects: dict[int, list[Box]] = {number: [] for number in annotations.images}
+        for annotation in annotations.content["annotations"]:
             x, y, width, height = map(float, annotation["bbox"])
-            if annotation["category_id"] not in label_of:
-                raise ValueError(f"an annotation is of category {annotation['category_id']}, which is not among its categories")
-            box = Box(x, y, x + width, y + height, label_of[annotation["category_id"]])
+            box = Box(x, y, x + width, y + height, annotations.label(annotation, "an annotation"))
             objects[annotation["image_id"]].append(box)
     samples = [
-        listed(root / split, images[number], tuple(sorted({box.label for box in objects[number]})), objects[number])
-        for number in sorted(images)
+        listed(root / split, name, tuple(sorted({box.label for box in objects[number]})), objects[number])
+        for number, name in annotations.images.items()
     ]
-    classes = [names[number] for number in sorted(names)]
-    numbers = {sample.id: number for sample, number in zip(samples, sorted(images), strict=True)}
-    truths = {"instances": CocoInstances(classes, file, numbers, label_of)}
-    problems = unlisted(root / split, images.values())
-    return ImageSet(str(root), samples, classes, problems, multilabel=True, truths=truths, usual_truths=())
+    numbers = {sample.id: number for sample, number in zip(samples, annotations.images, strict=True)}
+    truths = {"instances": CocoInstances(annotations.classes, file, numbers, annotations.label_of)}
+    problems = unlisted(root / split, annotations.images.values())
+    return ImageSet(str(root), samples, annotations.classes, problems, multilabel=True, truths=truths, usual_truths=())
+
+
+class CocoInstances(Truths):
+    """Objects of images.
+
+    Args:
+        classes: names in order of labels.
+        file: the annotations.
+        numbers: of images in that file, by id of the sample.
+        label_of: category -> label.
+    """
+
+    def __init__(self, classes: Sequence[str], file: Path, numbers: Mapping[str, int], label_of: Mapping[int, int]):
+        self.classes, self._file, self._numbers, self._label_of = list(classes), file, numbers, label_of
+
+    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Instance]]:
+        with parsing(self._file, "images and annotations of COCO"):
+            content: dict[str, Any] = json.loads(text(self._file))
+            images = {int(image["id"]): image for image in content["images"]}
+            of_image: dict[int, list[Any]] = {number: [] for number in images}
+            for annotation in content["annotations"]:
+                of_image[int(annotation["image_id"])].append(annotation)
+        has_masks = any("segmentation" in annotation for annotation in content["annotations"])
+
+        def instances(sample: Sample) -> list[Instance]:
+            number = self._numbers[sample.id]
+            size = _size(images[number], sample)
+            return [self._instance(one, size, has_masks) for one in of_image[number]]
+
+        return instances
+
+    def _instance(self, annotation: Mapping[str, Any], size: tuple[int, int], has_masks: bool) -> Instance:
+        try:
+            x, y, width, height = map(float, annotation["bbox"])
+            counts = mask_of(annotation["segmentation"], size) if has_masks else None
+            area = annotation.get("area")
+            if area is None:
+                area = width * height if counts is None else rle.area(counts, size)
+            if not all(map(math.isfinite, (x, y, width, height, float(area)))) or min(width, height) < 0:
+                raise ValueError(f"box {annotation['bbox']} (x, y, width, height) with area {area}")
+            if (number := int(annotation["category_id"])) not in self._label_of:
+                raise ValueError(f"category {number}, which is not among its categories")
+            box, is_crowd = (x, y, x + width, y + height), bool(annotation.get("iscrowd", 0))
+            return Instance(self._label_of[number], box, float(area), is_crowd, counts)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, StoreError) as error:
+            problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"annotation {annotation.get('id', '')} is not as expected: {problem}") from error
+
+
+def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
+    """Objects in a file of COCO's format whose images are called as samples are, by `file_name` without its suffix.
+
+    Raises:
+        DataError: the file is damaged, or has no entry for a sample.
+    """
+    with parsing(file, EXPECTED):
+        annotations = Annotations(file)
+    numbers = {PurePosixPath(name).with_suffix("").as_posix(): number for number, name in annotations.images.items()}
+    if lacking := [sample.id for sample in samples if sample.id not in numbers]:
+        raise DataError(
+            f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each, also without objects"
+        )
+    return CocoInstances(annotations.classes, file, numbers, annotations.label_of)
+
+
+def _size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
+    """Height and width of an image, as its annotations have them and as it is.
+
+    Raises:
+        ValueError: they differ.
+    """
+    actual = image_size(sample)
+    stated = (image.get("height"), image.get("width"))
+    if None in stated and actual is not None:
+        return actual
+    if not all(type(side) is int and side > 0 for side in stated):
+        raise ValueError(f"its annotations have height {stated[0]!r} and width {stated[1]!r}")
+    if actual is not None and stated != actual:
+        raise ValueError(f"its annotations are of {sides(stated)} pixels (width x height), it has {sides(actual)}")  # type: ignore[arg-type]
+    return stated  # type: ignore[return-value]
+
+
+def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
+    """Run lengths of a mask: of polygons, or as they are given, compressed or not.
+
+    Args:
+        size: height and width of the image.
+
+    Raises:
+        ValueError: it is neither, or does not fit the image.
+        StoreError: run lengths that do not fit the image; or faster-coco-eval is not installed.
+    """
+    if isinstance(segmentation, Mapping):
+        return _checked_runs(segmentation, size)
+    if not isinstance(segmentation, list) or not segmentation:
+        raise ValueError(f"segmentation {str(segmentation)[:60]!r}, expected polygons or run lengths")
+    height, width = size
+    polygons = []
+    for polygon in segmentation:
+        points = np.array(polygon, np.float64)
+        if points.ndim != 1 or len(points) < 6 or len(points) % 2:
+            raise ValueError(f"a polygon of {points.size} numbers, expected x and y of three points or more")
+        limits = np.array([width, height] * (len(points) // 2), np.float64)
+        if not np.isfinite(points).all() or (points < -BEYOND * limits).any() or (points > (1 + BEYOND) * limits).any():
+            raise ValueError(
+                f"a polygon far outside of its image of {sides(size)} pixels: {points.min():g} to {points.max():g}"
+            )
+        if (length := np.abs(np.diff(points.reshape(-1, 2), axis=0)).max(1).sum()) > OUTLINE:  # drawing takes memory for each
+            raise ValueError(f"a polygon whose outline has {length:g} pixels, expected {OUTLINE:,} at most")
+        polygons.append(points)
+    if all(_is_outside(points, size) for points in polygons):
+        raise ValueError(f"its polygons are outside of the image of {sides(size)} pixels")
+    coded = _library().frPyObjects([points.tolist() for points in polygons], height, width)
+    return bytes(_library().merge(coded)["counts"])
+
+
+def _is_outside(points: np.ndarray, size: tuple[int, int]) -> bool:
+    """Whether all points are on the far side of one edge of the image."""
+    x, y = points[::2], points[1::2]
+    return bool(x.max() < 0 or y.max() < 0 or x.min() > size[1] or y.min() > size[0])
+
+
+def _checked_runs(segmentation: Mapping[str, Any], size: tuple[int, int]) -> bytes:
+    counts, stated = segmentation.get("counts"), segmentation.get("size")
+    if stated != list(size):
+        raise ValueError(f"run lengths of a mask of {stated} pixels (height, width), its image has {list(size)}")
+    if isinstance(counts, str):
+        compressed = counts.encode()
+        rle.runs(compressed, size)
+        return compressed
+    if not isinstance(counts, list) or not all(type(n) is int and n >= 0 for n in counts):
+        raise ValueError(f"run lengths {str(counts)[:60]}, expected counts")
+    if sum(counts) != size[0] * size[1]:
+        raise ValueError(f"run lengths of {sum(counts)} pixels, expected {size[0] * size[1]}")
+    return bytes(_library().frPyObjects({"counts": counts, "size": list(size)}, *size)["counts"])
+
+
+def _library() -> Any:
+    try:
+        from faster_coco_eval.core import mask
+    except ImportError as error:
+        raise BeyondClsError(
+            "masks are drawn by faster-coco-eval, which is not installed: pip install faster-coco-eval"
+        ) from error
+    return mask
+
+
+def coco_panoptic(root: Path, split: str) -> ImageSet:
+    """Images by ascending number, with things and stuff as one label map; classes by ascending number of the category.
+
+    `annotations/panoptic_SPLIT.json` and a folder of PNGs of the same name: a pixel R, G, B belongs to the segment
+    R + 256 G + 65536 B of its image, 0 to none.
+    """
+    file = root / "annotations" / f"panoptic_{split}.json"
+    folder = first_folder(root, f"annotations/panoptic_{split}", f"panoptic_{split}", "")
+    files: dict[str, Path] = {}
+    codes: dict[str, Codes] = {}
+    with parsing(file, "images, annotations with segments_info, and categories of COCO panoptic"):
+        annotations = Annotations(file)
+        by_image = {int(annotation["image_id"]): annotation for annotation in annotations.content["annotations"]}
+        samples = [listed(root / split, name, ()) for name in annotations.images.values()]
+        for sample, number in zip(samples, annotations.images, strict=True):
+            annotation = by_image.get(number, {"file_name": f"{sample.id}.png", "segments_info": []})
+            files[sample.id] = inside(folder, str(annotation["file_name"]))
+            segments = {int(one["id"]): annotations.label(one, "a segment") for one in annotation["segments_info"]}
+            codes[sample.id] = Colours({0: VOID} | segments)
+    problems = unlisted(root / split, annotations.images.values())
+    return segmented(str(root), samples, LabelMaps(annotations.classes, files, codes), problems=problems)
+
+
+STUFF, NAMES = ("stuffthingmaps", "annotations"), "labels.txt"  # folders of maps, the first that is there; names of classes
+
+
+def coco_stuff(root: Path, split: str) -> ImageSet:
+    """Images by name, with pixel maps `stuffthingmaps/SPLIT/*.png` of things and stuff as their authors publish them.
+
+    Index i of a map is class i + 1 of `labels.txt`, whose class 0 is `unlabeled`; 255 is void.
+    """
+    with parsing(root / NAMES, "lines `NUMBER: NAME`, from `0: unlabeled` on"):
+        rows = [re.fullmatch(r"(\d+)\s*:\s*(\S.*)", line, re.ASCII) for line in lines(root / NAMES)]
+        numbered = [(int(row[1]), row[2].strip()) for row in rows if row]
+        in_order = [number for number, _ in numbered] == list(range(len(rows)))
+        if len(numbered) < 2 or not in_order or numbered[0][1] != "unlabeled":
+            raise ValueError("its numbers do not count from `0: unlabeled`")
+    maps = first_folder(root, *(f"{folder}/{split}" for folder in STUFF), f"{STUFF[0]}/{split}")
+    samples, files = paired(first_folder(root, split, f"images/{split}", split), maps, ".jpg")
+    return segmented(str(root), samples, LabelMaps([name for _, name in numbered[1:]], files, Indices.counted(len(rows) - 1)))
 
 
 OBJECTS = """{
@@ -59,7 +274,7 @@ OBJECTS = """{
 "categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}, {"id": 13, "name": "stop sign"}]
 }"""
 LABELLED: dict[str, tuple[str, ...]] = {"000000000003": (), "5": ("person",), "000000000009": ("person", "toothbrush")}
-EXAMPLE = Example(
+COCO_EXAMPLE = Example(
     {
         "annotations/instances_val2017.json": OBJECTS,
         "annotations/instances_train2017.json": OBJECTS,
@@ -70,5 +285,45 @@ EXAMPLE = Example(
     {"val2017": LABELLED, "train2017": LABELLED},
     truths=("instances",),
 )
+CONTENT = """{
+"images": [{"id": 9, "file_name": "000000000009.jpg"}, {"id": 3, "file_name": "000000000003.jpg"}],
+"annotations": [
+  {"image_id": 9, "file_name": "000000000009.png", "segments_info": [
+    {"id": 258, "category_id": 184}, {"id": 65536, "category_id": 1}, {"id": 7, "category_id": 1}]},
+  {"image_id": 3, "file_name": "000000000003.png", "segments_info": [{"id": 1, "category_id": 184}]}],
+"categories": [{"id": 184, "name": "tree-merged"}, {"id": 1, "name": "person"}]
+}"""
+PANOPTIC_LABELLED: dict[str, tuple[str, ...]] = {"000000000003": ("tree-merged",), "000000000009": ("person", "tree-merged")}
+PANOPTIC_EXAMPLE = Example(
+    {
+        name: content
+        for split in ("train2017", "val2017")
+        for name, content in {
+            f"annotations/panoptic_{split}.json": CONTENT,
+            f"annotations/panoptic_{split}/000000000003.png": stripes((1, 0, 0), (0, 0, 0)),
+            f"annotations/panoptic_{split}/000000000009.png": stripes((2, 1, 0), (0, 0, 1), (7, 0, 0), (0, 0, 0)),
+            **pictures(split, "000000000003.jpg", "000000000009.jpg"),
+        }.items()
+    },
+    ("person", "tree-merged"),
+    {"val2017": PANOPTIC_LABELLED, "train2017": PANOPTIC_LABELLED},
+    truths=("segmentation",),
+)
+STUFF_EXAMPLE = Example(
+    {
+        NAMES: "0: unlabeled\n1: person\n2: bicycle\n3: sky-other\n",
+        "stuffthingmaps/train2017/000000000009.png": stripes(2, 255, 0),
+        "stuffthingmaps/val2017/000000000139.png": stripes(1, 2),
+        **pictures("train2017", "000000000009.jpg"),
+        **pictures("val2017", "000000000139.jpg"),
+    },
+    ("person", "bicycle", "sky-other"),
+    {"train2017": {"000000000009": ("person", "sky-other")}, "val2017": {"000000000139": ("bicycle", "sky-other")}},
+    truths=("segmentation",),
+)
 SIGNS = tuple(f"annotations/instances_{split}.json" for split in SPLITS)
-COCO = Published(coco, SPLITS, SIGNS, EXAMPLE)
+PANOPTIC_SIGNS = tuple(f"annotations/panoptic_{split}.json" for split in SPLITS)
+STUFF_SIGNS = tuple(f"{folder}/{split}" for folder in STUFF for split in SPLITS)
+COCO = Published(coco, SPLITS, SIGNS, COCO_EXAMPLE)
+COCO_PANOPTIC = Published(coco_panoptic, SPLITS, PANOPTIC_SIGNS, PANOPTIC_EXAMPLE, yields_to=SIGNS)
+COCO_STUFF = Published(coco_stuff, SPLITS, STUFF_SIGNS, STUFF_EXAMPLE, yields_to=(*SIGNS, *PANOPTIC_SIGNS))

@@ -11,8 +11,7 @@ from pathlib import Path
 from extract.datasets.classes import Labels
 from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.label_codes import Indices
-from extract.datasets.label_maps import VOID_INDEX, LabelMaps, segmented
+from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text
 from extract.datasets.opening import is_outside_allowed
 from extract.datasets.sample import Box, DataError

@@ -5,30 +5,28 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import inner_folder, listed, parsing, text, unlisted
+from extract.datasets.listed import first_folder, listed, parsing, text, unlisted
 
 SPLITS = ("train", "test")
 
 
 def food101(root: Path, split: str) -> ImageSet:
-    """Images `images/CLASS/ID.jpg` in the order of the list; classes in alphabetical order.
-
-    Raises:
-        DataError: a list is missing or damaged.
-    """
-    folder = inner_folder(root, "food-101")
-    lists = {name: _paths_by_class(folder / "meta" / f"{name}.json") for name in SPLITS}
+    """Images `images/CLASS/ID.jpg` in the order of the list; classes in alphabetical order."""
+    folder = first_folder(root, "food-101", "")
+    lists: dict[str, dict[str, list[str]]] = {}  # paths in `images` by class
+    for name in SPLITS:
+        file = folder / "meta" / f"{name}.json"
+        with parsing(file, '{"CLASS": ["CLASS/ID", …], …}'):
+            by_class = json.loads(text(file)).items()
+            lists[name] = {str(kind): [f"{image.strip()}.jpg" for image in images] for kind, images in by_class}
     classes = sorted(set().union(*lists.values()))
-    chosen = [(name, (label,)) for kind, names in lists[split].items() for label in [classes.index(kind)] for name in names]
-    samples = [listed(folder / "images", name, labels, id_=name.removesuffix(".jpg")) for name, labels in chosen]
+    samples = [
+        listed(folder / "images", name, (classes.index(kind),), id_=name.removesuffix(".jpg"))
+        for kind, names in lists[split].items()
+        for name in names
+    ]
     listed_names = [name for names in lists.values() for kind in names.values() for name in kind]
     return ImageSet(str(root), samples, classes, unlisted(folder / "images", listed_names))
-
-
-def _paths_by_class(file: Path) -> dict[str, list[str]]:
-    """Paths in `images` by class."""
-    with parsing(file, '{"CLASS": ["CLASS/ID", …], …}'):
-        return {str(kind): [f"{name.strip()}.jpg" for name in names] for kind, names in json.loads(text(file)).items()}
 
 
 EXAMPLE = Example(

@@ -1,14 +1,20 @@
 """How images of one form are opened, how the form is recognised, and what it looks like."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from extract.datasets.image_set import ImageSet
 from extract.datasets.sample import DataError
 
 # Splits that a pipeline asks for, and other names for them: where the labels of test images are secret, val is the test set.
 ALTERNATIVES = {"train": ("trainval", "train2017"), "test": ("val", "val2017", "validation")}
+WIDTH, HEIGHT = 36, 40  # of the images of examples
 
 
 def chosen_split(name: str, split: str | None, splits: Sequence[str]) -> str:
@@ -17,12 +23,10 @@ def chosen_split(name: str, split: str | None, splits: Sequence[str]) -> str:
     Raises:
         DataError: none was asked for, or there is none of this name.
     """
-    if split not in splits:
-        split = next((other for other in ALTERNATIVES.get(split or "", ()) if other in splits), split)
-    if split not in splits:
+    split = next((other for other in (split, *ALTERNATIVES.get(split or "", ())) if other in splits), split)
+    if split is None or split not in splits:
         problem = "there is no split" if split is None else f"there is no split {split!r}"
         raise DataError(f"{problem} of {name}; give --split {' or '.join(splits)}")
-    assert split is not None
     return split
 
 
@@ -50,6 +54,27 @@ class Example:
 def pictures(folder: str, *names: str) -> dict[str, None]:
     """Images of an example."""
     return dict.fromkeys(f"{folder}/{name}" for name in names)
+
+
+def stripes(*values: int | tuple[int, int, int]) -> Callable[[], bytes]:
+    """A label map of an example: a PNG of these indices, or colours, in vertical stripes."""
+
+    def png() -> bytes:
+        file, pixels = io.BytesIO(), np.array(values)
+        column = np.broadcast_to(np.arange(WIDTH) * len(pixels) // WIDTH, (HEIGHT, WIDTH))
+        Image.fromarray(pixels.astype(np.uint16 if pixels.max() > 255 else np.uint8)[column]).save(file, "png")
+        return file.getvalue()
+
+    return png
+
+
+def matlab_file(name: str, rows: Sequence[Sequence[Any]], fields: Sequence[str] = ()) -> bytes:
+    """A MATLAB file of an example: one variable of cells, or of structures with these fields."""
+    from scipy.io import savemat
+
+    file = io.BytesIO()
+    savemat(file, {name: np.array(rows, [(field, object) for field in fields] if fields else object)})
+    return file.getvalue()
 
 
 @dataclass(frozen=True)
@@ -106,12 +131,12 @@ class Published:
     """A data set as it is published: a folder with files of known names, which hold the classes and the splits.
 
     Attributes:
-        open: `open(folder, split)`.
+        open: `open(folder, split)`; raises DataError where a list is missing or damaged, or there are no images.
         splits: their names.
         signs: paths in the folder, one of which shows that this is the data set.
         example: of its layout.
         yields_to: paths that show that it is another form, unless the user names this one.
-        is_made_of_states: whether opening says of all that the list of images depends on (`opening.made_of`), so that the list
+        is_made_of_states: whether opening says of all that the list of images depends on (`reading.made_of`), so that the list
             need not be made again while nothing of that changes.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 from extract.datasets.form import Example, Splitting
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
-from extract.datasets.items import Given, Items
+from extract.datasets.items import Given
 from extract.datasets.objects import given
 from extract.datasets.opening import arguments_of_function
 from extract.datasets.sample import DataError
@@ -30,9 +30,8 @@ def function(source: str, classes: Path | None = None, split: str | None = None)
     """
     if not is_function(source):
         raise DataError(f"there is no function {source!r}; expected FILE.py:FUNCTION, or package.module:function")
-    again = partial(_called, source, split, arguments_of_function())
     try:
-        return image_set(source, Items(source, again(), again), classes)
+        return image_set(source, partial(_called, source, split, arguments_of_function()), classes)
     except DataError:
         raise
     except BeyondClsError as error:

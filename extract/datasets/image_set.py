@@ -22,8 +22,7 @@ from extract.datasets.reading import CHANGED, Damage, decoded
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.samples import Samples
-from extract.datasets.truths import Truths, columns_of
-from extract.datasets.turning import turned_boxes
+from extract.datasets.truths import Truths, columns_of, turned_boxes
 from store import BeyondClsError
 from store.shown import first_names, html_table
 from store.truths.columns import TruthColumns

@@ -1,24 +1,26 @@
 """ImageNet-1k (ILSVRC 2012), as torchvision or Kaggle lays it out, with the boxes of its localisation task."""
 
+import csv
+import io
 import os
 import re
-from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
-from extract.datasets.imagenet_boxes import Boxes, ImageBoxes
-from extract.datasets.listed import lines, listed, parsing, unlisted
-from extract.datasets.matlab import matlab_variable
+from extract.datasets.listed import first_folder, lines, listed, matlab_variable, parsing, read_objects, text, unlisted
 from extract.datasets.opening import made_of
-from extract.datasets.sample import Box, DataError, Sample
+from extract.datasets.sample import Box, DataError
 
 SPLITS = ("train", "val")
-PLACES = (".", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC")  # of the folders of images: torchvision, Kaggle
+PLACES = ("", "Data/CLS-LOC/", "ILSVRC/Data/CLS-LOC/")  # of the folders of images: torchvision, Kaggle
+ANNOTATIONS = ("Annotations/CLS-LOC", "ILSVRC/Annotations/CLS-LOC")
 MAPPING = "LOC_synset_mapping.txt"
 DEVKIT = "ILSVRC2012_devkit_t12/data"
 WNID = re.compile(r"n\d{8}")
+ImageBoxes = list[tuple[str, tuple[float, float, float, float]]]  # WordNet id and corners x0, y0, x1, y1 of each box
 
 
 def imagenet(root: Path, split: str) -> ImageSet:
@@ -28,14 +30,11 @@ def imagenet(root: Path, split: str) -> ImageSet:
     devkit, or of the folders. Classes of a flat `val` come from LOC_val_solution.csv, the devkit's ground truth, or
     `Annotations/CLS-LOC/val`. Boxes are those of the .csv or the Annotations: corners as published, none for many images of
     `train`.
-
-    Raises:
-        DataError: no images, or no list with their classes.
     """
-    made_of(root, root / MAPPING, root / DEVKIT, *(root / place / name for place in PLACES for name in SPLITS))
-    folder = next((root / place / split for place in PLACES if (root / place / split).is_dir()), None)
-    if folder is None:
+    folder = first_folder(root, *(f"{place}{split}" for place in PLACES))
+    if not folder.is_dir():
         raise DataError(f"{root} has no folder {split}, nor Data/CLS-LOC/{split}; unpack the images of that split there")
+    made_of(root, root / MAPPING, root / DEVKIT, folder.parent / "train")
     boxes, classes = Boxes(root, split), _classes(root, folder)
     label_of = {wnid: label for label, wnid in enumerate(classes)}
     if any(map(WNID.fullmatch, os.listdir(folder))):
@@ -44,15 +43,46 @@ def imagenet(root: Path, split: str) -> ImageSet:
     else:
         wnid_of = _flat(root, folder, boxes)
         problems = unlisted(folder, wnid_of)
-    samples = (_sample(folder, name, wnid, label_of, boxes.for_image(name)) for name, wnid in wnid_of.items())
+    samples = []
+    for name, wnid in wnid_of.items():
+        if wnid not in label_of:
+            raise DataError(f"{folder / name} is of class {wnid!r}, which is not among the {len(classes)} classes of its lists")
+        of_image = [Box(*corners, label_of.get(kind, -1)) for kind, corners in boxes.for_image(name)]
+        samples.append(listed(folder, name, (label_of[wnid],), of_image, id_=Path(name).stem))
     return ImageSet(str(root), samples, list(classes.values()), problems)
 
 
-def _sample(folder: Path, name: str, wnid: str, label_of: Mapping[str, int], image_boxes: ImageBoxes) -> Sample:
-    if wnid not in label_of:
-        raise DataError(f"{folder / name} is of class {wnid!r}, which is not among the {len(label_of)} classes of its lists")
-    boxes = [Box(*corners, label_of.get(kind, -1)) for kind, corners in image_boxes]
-    return listed(folder, name, (label_of[wnid],), boxes, id_=Path(name).stem)
+class Boxes:
+    """Boxes of the images of one split, from Kaggle's .csv or an XML file for each image, whichever is in `root`."""
+
+    def __init__(self, root: Path, split: str):
+        file = root / f"LOC_{split}_solution.csv"
+        made_of(file)
+        self.solution = _solution(file) if file.is_file() else {}
+        self._folder = first_folder(root, *(f"{name}/{split}" for name in ANNOTATIONS))
+        self.for_image = cache(self._for_image)
+
+    def _for_image(self, name: str) -> ImageBoxes:
+        """Boxes of the image at this path in its split; empty if no file has them."""
+        if self.solution:
+            return self.solution.get(Path(name).stem, [])
+        for path in (name, Path(name).name) if self._folder.is_dir() else ():
+            file = self._folder / Path(path).with_suffix(".xml")
+            made_of(file)
+            if file.is_file():
+                return [(one.name, one.corners) for one in read_objects(file)]
+        return []
+
+
+def _solution(file: Path) -> dict[str, ImageBoxes]:
+    """Boxes by image of a .csv with columns ImageId and PredictionString: repeated `WNID x0 y0 x1 y1`."""
+    with parsing(file, "columns ImageId and PredictionString, of WNID x0 y0 x1 y1 for each box"):
+        solution = {}
+        for row in csv.DictReader(io.StringIO(text(file)), strict=True):
+            words = row["PredictionString"].split()
+            boxes = [words[i : i + 5] for i in range(0, len(words), 5)]
+            solution[row["ImageId"]] = [(wnid, (float(a), float(b), float(c), float(d))) for wnid, a, b, c, d in boxes]
+        return solution
 
 
 def _classes(root: Path, folder: Path) -> dict[str, str]:
@@ -93,7 +123,6 @@ def _flat(root: Path, folder: Path, boxes: Boxes) -> dict[str, str]:
 def _devkit(root: Path) -> dict[int, str]:
     """WordNet ids by the number that the devkit gives to a class; synsets that have children are not classes."""
     file = root / DEVKIT / "meta.mat"
-    made_of(file)
     synsets = matlab_variable(file, "synsets")
     with parsing(file, "ILSVRC2012_ID, WNID and num_children of each synset"):
         return {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if int(s["num_children"]) == 0}

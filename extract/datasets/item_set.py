@@ -1,33 +1,33 @@
 """The set of all images that a program gives one by one: each item is read once for its id, its labels and its digest."""
 
+import io
 import os
 import warnings
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
+from jaxtyping import Int16
+from PIL import Image
 
 from extract.datasets.classes import Labels
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.item_maps import ItemMaps
-from extract.datasets.items import Item, Items, parts_of
-from extract.datasets.label_maps import segmented
+from extract.datasets.items import Given, Item, Items, encoded
+from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, labels_in, segmented
 from extract.datasets.opening import opening_bar
-from extract.datasets.sample import Box, DataError
+from extract.datasets.sample import Box, DataError, Sample
 from store.errors import BeyondClsWarning
+from store.truths.reading import VOID
 
 BATCH = 1024  # items that are asked for at a time
 ID_DIGITS = 16  # of a digest
 
 
-@dataclass
-class _Seen:
+class _Seen(NamedTuple):
     """What is known of an item once it was read; a label is a number, a name, or a tuple of several."""
 
     label: Any
@@ -37,10 +37,10 @@ class _Seen:
     size: int
     digest: bytes
     has_map: bool
-    others: list[str] = field(default_factory=list)
+    others: list[str]
 
 
-def image_set(source: str, items: Items, classes: Path | None = None) -> ImageSet:
+def image_set(source: str, given: Given | Callable[[], Given], classes: Path | None = None) -> ImageSet:
     """The set of all items, each of which is read once for that, in order; images are not held in memory.
 
     Ids are those that the items have, or else made from the bytes of each image; of images that are the same the later ones
@@ -49,13 +49,14 @@ def image_set(source: str, items: Items, classes: Path | None = None) -> ImageSe
 
     Args:
         source: what the user named.
-        items: they must be the same each time.
+        given: as for `Items`; its items must be the same each time.
         classes: file of class names in the order of labels, where the items have none of their own.
 
     Raises:
         DataError: no items, an image or a label that cannot be, or two files of class names.
         BeyondClsWarning: some images are the same and have no ids, or items have parts that are not taken.
     """
+    items = Items(source, given)
     given = items.given
     n = len(given.items)
     with ThreadPoolExecutor(os.cpu_count() if given.is_threaded else 1) as threads, opening_bar(source, n, "images") as bar:
@@ -70,7 +71,7 @@ def image_set(source: str, items: Items, classes: Path | None = None) -> ImageSe
     names = given.classes if classes is None else read_class_names(classes)
     ids = _ids(source, seen)
     labels, names, multilabel = _labels(source, seen, names)
-    has_labels, file = any(label is not None for label in labels), Path(items.name)
+    has_labels, file = any(label is not None for label in labels), Path(source)
     samples = []
     for row, (one, label) in enumerate(zip(seen, labels, strict=True)):
         problem = "is empty (0 bytes)" if not one.size else next((b.problem for b in one.boxes if b.problem), None)
@@ -92,7 +93,7 @@ def image_set(source: str, items: Items, classes: Path | None = None) -> ImageSe
 
 
 def _look(items: Items, row: int) -> _Seen:
-    parts = parts_of(items.item(row))
+    parts = items.parts(row)
     content = items.encoded(row, parts["image"])
     try:
         label, n_classes = _label(parts["label"])
@@ -101,27 +102,24 @@ def _look(items: Items, row: int) -> _Seen:
         raise DataError(f"item {row} of {items.name} {error}") from error
     if boxes and isinstance(label, tuple):
         label = tuple(dict.fromkeys(label))
-    key = parts["id"]
-    named = str(_plain(key)) if key is not None else None
+    named = None if parts["id"] is None else str(_plain(parts["id"]))
     digest = xxhash.xxh3_128_digest(content)
     return _Seen(label, n_classes, named, boxes, len(content), digest, parts["segmentation"] is not None, parts["others"])
 
 
 def _ids(source: str, seen: Sequence[_Seen]) -> list[str]:
     """Those that were given, or else of content."""
-    counts: Counter[bytes] = Counter()
-    firsts: dict[bytes, int] = {}
+    rows: dict[bytes, list[int]] = {}  # by digest, of items without an id
     ids, again = [], []
     for row, one in enumerate(seen):
         if one.id is not None:
             ids.append(one.id)
             continue
-        n = counts[one.digest]
-        if n:
-            again.append((row, firsts[one.digest]))
-        firsts.setdefault(one.digest, row)
-        ids.append(one.digest.hex()[:ID_DIGITS] + (f"-{n}" if n else ""))
-        counts[one.digest] += 1
+        same = rows.setdefault(one.digest, [])
+        if same:
+            again.append((row, same[0]))
+        ids.append(one.digest.hex()[:ID_DIGITS] + (f"-{len(same)}" if same else ""))
+        same.append(row)
     if again:
         warnings.warn(
             f"{source}: {len(again):,} of its {len(seen):,} images are the same as an earlier one, e.g. item {again[0][0]} as "
@@ -138,9 +136,7 @@ def _labels(
 ) -> tuple[list[tuple[int, ...] | None], Sequence[str] | None, bool]:
     """Labels of all images as class numbers, names of classes, and whether an image may have several."""
     multilabel = any(isinstance(one.label, tuple) for one in seen)
-    several = [
-        one.label if isinstance(one.label, tuple) else () if one.label is None else (one.label,) for one in seen
-    ]  # of each image
+    several = [one.label if isinstance(one.label, tuple) else () if one.label is None else (one.label,) for one in seen]
     if names is None and (n := max((one.n_classes or 0 for one in seen), default=0)):
         names = list(map(str, range(n)))
     labels = [label for of_image in several for label in of_image]
@@ -209,3 +205,30 @@ def _boxes(boxes: Any, label: Any) -> tuple[Box, ...]:
         raise ValueError("has boxes whose labels are names; give class numbers, and names as `classes`")
     sides = [tuple(map(float, four)) for four in corners]
     return tuple(Box(x0, y0, x1, y1, int(one)) for (x0, y0, x1, y1), one in zip(sides, labels, strict=True))
+
+
+class ItemMaps(LabelMaps):
+    """Label maps of items: indices from 0 in order of `classes`, with 255 or -1 for void."""
+
+    def __init__(self, classes: Sequence[str]):
+        self._indices = Indices.counted(len(classes))
+        super().__init__(classes, {}, self._indices)
+
+    def labels(self, sample: Sample) -> Int16[np.ndarray, "h w"]:
+        assert isinstance(sample, Item), sample
+        assert sample.items is not None
+        return labels_in(_picture(sample.items.parts(sample.row)["segmentation"]), self._indices)
+
+
+def _picture(values: Any) -> Image.Image:
+    """A label map as a picture of indices."""
+    if values is None:
+        raise ValueError("is not there")
+    if isinstance(values, Image.Image):
+        return values
+    if isinstance(values, dict | bytes | os.PathLike):
+        return Image.open(io.BytesIO(encoded(values)))
+    indices = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values).squeeze()
+    if indices.ndim != 2 or indices.dtype.kind not in "iu":
+        raise ValueError(f"is an array {list(indices.shape)} of {indices.dtype}, expected [H, W] of whole numbers")
+    return Image.fromarray(np.where(indices == VOID, VOID_INDEX, indices).astype(np.int32))

@@ -6,7 +6,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Given:
     """What a program gives.
 
     Attributes:
-        items: by number, from 0: an image, (image, label), (image, target) or a mapping; see `parts_of`.
+        items: by number, from 0: an image, (image, label), (image, target) or a mapping; see `Items.parts`.
         classes: names by label, if known.
         is_threaded: whether several threads may ask for items at once, which nobody promises for a Dataset.
     """
@@ -49,43 +49,39 @@ class Items:
 
     Args:
         name: of what gives them, for messages.
-        given: what gives them.
-        again: gives the same in another process, to which the items are not sent then.
+        source: what gives them; or a function that makes it, and makes the same in another process, to which items are not
+            sent then.
     """
 
-    def __init__(self, name: str, given: Given, again: Callable[[], Given] | None = None):
-        self.name, self._given, self._again, self._lock = name, given if again is None else None, again, threading.RLock()
-        self._here: Given | None = given
+    def __init__(self, name: str, source: Given | Callable[[], Given]):
+        self.name, self._source, self._lock = name, source, threading.RLock()
+        self._given: Given | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "_given": self._given, "_again": self._again}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock(), _here=state["_given"])
+    def __reduce__(self) -> Any:
+        return Items, (self.name, self._source)
 
     @property
     def given(self) -> Given:
-        """What gives the items; made again if this is another process."""
+        """What gives the items."""
         with self._lock:
-            if self._here is None:
-                assert self._again is not None
-                self._here = self._again()
-            return self._here
+            if self._given is None:
+                self._given = self._source if isinstance(self._source, Given) else self._source()
+            return self._given
 
-    @property
-    def _alone(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.given.is_threaded else self._lock
+    def parts(self, row: int) -> dict[str, Any]:
+        """Image, label, id, boxes and label map of an item, which is asked for from one thread at a time unless several may.
 
-    def item(self, row: int) -> Any:
-        """An item, from one thread at a time unless they may be asked for from several.
+        An item is an image; or a tuple of an image and a label, of an image and a label map (a picture of Pillow, or [H, W]),
+        or of an image and a mapping of what is known of it (as torchvision's detection sets give it: `boxes` as x0, y0, x1, y1
+        with `labels` of their own); or one mapping of all.
 
         Raises:
-            DataError: whatever is raised instead, with the number of the item.
+            DataError: a mapping without an image; or whatever is raised by the user's code, with the number of the item.
         """
         given = self.given
         try:
-            with self._alone:
-                return given.items[row]
+            with nullcontext() if given.is_threaded else self._lock:
+                item = given.items[row]
         except BeyondClsError:
             raise
         except Exception as error:  # it is the user's code
@@ -93,6 +89,23 @@ class Items:
                 f"item {row} of {self.name} cannot be read ({type(error).__name__}: {reason_of(error)}); mend it, or let it "
                 "give the bytes of its image, of which damaged ones can be recorded"
             ) from error
+        if isinstance(item, tuple | list):
+            if not item:
+                raise DataError("an item is empty, expected an image, or an image and its label")
+            target = item[1] if len(item) > 1 else None
+            is_map = isinstance(target, Image.Image) or (len(shape := getattr(target, "shape", ())) == 2 and min(shape) > 1)
+            named = dict(target) if isinstance(target, Mapping) else {"segmentation" if is_map else "label": target}
+            item = {**named, "image": item[0], "others": [f"part {i} of {len(item)}" for i in range(2, len(item))]}
+        elif not isinstance(item, Mapping) or item.keys() <= {"bytes", "path"}:
+            item = {"image": item}
+        image = first_of(IMAGE, item)
+        if image is None:
+            raise DataError(
+                f"an item has {', '.join(map(str, item))[:200]}, but no image; call one of them {' or '.join(IMAGE)}"
+            )
+        found = {part: first_of(names, item) for part, names in (("label", LABEL), ("id", ID), ("segmentation", SEGMENTATION))}
+        parts = {part: None if name is None else item[name] for part, name in found.items()}
+        return {**parts, "image": item[image], "boxes": item.get("boxes"), "others": item.get("others", [])}
 
     def encoded(self, row: int, image: Any) -> bytes:
         """The image of an item as the bytes of a file.
@@ -101,7 +114,7 @@ class Items:
             DataError: it is nothing that holds 8-bit pixels, or cannot be read.
         """
         try:
-            with self._alone:  # a picture of Pillow may read its file only now
+            with nullcontext() if self.given.is_threaded else self._lock:  # a picture of Pillow may read its file only now
                 return encoded(image)
         except BeyondClsError:
             raise
@@ -126,40 +139,13 @@ class Item(Sample):
         if self.size == 0:
             return b""
         assert self.items is not None
-        content = self.items.encoded(self.row, parts_of(self.items.item(self.row))["image"])
+        content = self.items.encoded(self.row, self.items.parts(self.row)["image"])
         if xxhash.xxh3_128_digest(content) != self.digest:
             raise BeyondClsError(
                 f"item {self.row} of {self.items.name} is another image than when it was opened; leave random transforms out "
                 "of it (random crops are an option of extraction, --views), and run again when nothing writes to its files"
             )
         return content
-
-
-def parts_of(item: Any) -> dict[str, Any]:
-    """Image, label, id, boxes and label map of an item.
-
-    An item is an image; or a tuple of an image and a label, of an image and a label map (a picture of Pillow, or [H, W]), or of
-    an image and a mapping of what is known of it (as torchvision's detection sets give it: `boxes` as x0, y0, x1, y1 with
-    `labels` of their own); or one mapping of all.
-
-    Raises:
-        DataError: a mapping without an image.
-    """
-    if isinstance(item, tuple | list):
-        if not item:
-            raise DataError("an item is empty, expected an image, or an image and its label")
-        target = item[1] if len(item) > 1 else None
-        is_map = isinstance(target, Image.Image) or (len(shape := getattr(target, "shape", ())) == 2 and min(shape) > 1)
-        named = dict(target) if isinstance(target, Mapping) else {"segmentation" if is_map else "label": target}
-        item = {**named, "image": item[0], "others": [f"part {i} of {len(item)}" for i in range(2, len(item))]}
-    elif not isinstance(item, Mapping) or item.keys() <= {"bytes", "path"}:
-        item = {"image": item}
-    image = first_of(IMAGE, item)
-    if image is None:
-        raise DataError(f"an item has {', '.join(map(str, item))[:200]}, but no image; call one of them {' or '.join(IMAGE)}")
-    found = {part: first_of(names, item) for part, names in (("label", LABEL), ("id", ID), ("segmentation", SEGMENTATION))}
-    parts = {part: None if name is None else item[name] for part, name in found.items()}
-    return {**parts, "image": item[image], "boxes": item.get("boxes"), "others": item.get("others", [])}
 
 
 def first_of(names: Sequence[str], known: Any) -> str | None:
@@ -215,8 +201,16 @@ def _of_picture(image: Image.Image) -> bytes:
 
 def _of_array(values: Shaped[np.ndarray, "..."], are_first: bool) -> bytes:
     """Pixels as a PPM; `are_first`: colours, where their axis could be the first or the last."""
+    if values.dtype.kind == "f":
+        lowest, highest = float(values.min(initial=0)), float(values.max(initial=0))
+        remedy = "leave ToTensor out" if lowest >= 0 and highest <= 1 else "leave ToTensor and Normalize out"
+        raise ValueError(
+            f"has values of {values.dtype}, {lowest:.3g} to {highest:.3g}, so it was transformed already; the encoder's own "
+            f"transform is applied, so give 8-bit pixels: {remedy}, or where files have such values, (255 * image).round() as "
+            "uint8"
+        )
     if values.dtype not in (np.uint8, np.uint16):
-        raise ValueError(_not_pixels(values))
+        raise ValueError(f"has values of {values.dtype}, expected uint8; convert it, as 0 to 255 are black and white")
     if values.ndim == 3:
         first, last = (values.shape[axis] in CHANNELS for axis in (0, -1))
         if first and (are_first or not last):
@@ -229,15 +223,3 @@ def _of_array(values: Shaped[np.ndarray, "..."], are_first: bool) -> bytes:
     height, width, n_channels = values.shape
     highest, dtype = (255, "u1") if values.dtype == np.uint8 else (65535, ">u2")
     return f"P{6 if n_channels == 3 else 5} {width} {height} {highest}\n".encode() + values.astype(dtype).tobytes()
-
-
-def _not_pixels(values: Shaped[np.ndarray, "..."]) -> str:
-    """Why an array is refused."""
-    if values.dtype.kind != "f":
-        return f"has values of {values.dtype}, expected uint8; convert it, as 0 to 255 are black and white"
-    lowest, highest = float(values.min(initial=0)), float(values.max(initial=0))
-    remedy = "leave ToTensor out" if lowest >= 0 and highest <= 1 else "leave ToTensor and Normalize out"
-    return (
-        f"has values of {values.dtype}, {lowest:.3g} to {highest:.3g}, so it was transformed already; the encoder's own "
-        f"transform is applied, so give 8-bit pixels: {remedy}, or where files have such values, (255 * image).round() as uint8"
-    )

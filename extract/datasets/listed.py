@@ -1,11 +1,18 @@
-"""Images that a list names: untrusted names never lead out of the data set's folder, and no image is lost."""
+"""What lists of a data set say: text, XML and MATLAB files. Names never lead out of its folder, and no image is lost."""
 
+import csv
+import io
+import math
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from pathlib import Path, PurePosixPath
+from typing import Any
+from xml.etree import ElementTree
 
 from extract.datasets.formats import missing_reader
 from extract.datasets.gathering import images_in
@@ -13,6 +20,16 @@ from extract.datasets.opening import made_of
 from extract.datasets.reading import NOWHERE, content_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError
+
+XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
+# Of a MATLAB file: types of elements, and classes of matrices; up to the last those of numbers.
+MATRIX, COMPRESSED = 14, 15
+CELL, STRUCTURE, SPARSE, LAST = 1, 2, 5, 15
+DAMAGE = (  # what parsers say of it
+    ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,
+    csv.Error, ElementTree.ParseError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+UNPACKED_NBYTES = 1 << 28  # at most, of a compressed variable; those of published data sets have some millions
 
 
 def listed(
@@ -103,7 +120,7 @@ def text(file: Path) -> str:
     if content is None:
         raise DataError(f"{file} is not there; it belongs to the data set: get it again")
     try:
-        return StringIO(content.decode("utf-8-sig"), newline=None).read()
+        return io.StringIO(content.decode("utf-8-sig"), newline=None).read()
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}); get it again") from error
 
@@ -119,10 +136,125 @@ def parsing(file: Path, expected: str) -> Iterator[None]:
         yield
     except BeyondClsError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+    except DAMAGE as error:
         raise DataError(f"{file} is not as expected ({error!r}): {expected}; get it again") from error
 
 
-def inner_folder(folder: Path, name: str) -> Path:
-    """`folder/name` if it exists, else `folder`, which is then taken for it."""
-    return folder / name if (folder / name).is_dir() else folder
+def first_folder(root: Path, *names: str) -> Path:
+    """The first of some folders of `root` that is there, else the last of them; "" is `root` itself."""
+    folders = [root / name for name in names]
+    made_of(*folders)
+    return next((folder for folder in folders if folder.is_dir()), folders[-1])
+
+
+@dataclass(frozen=True)
+class XmlObject:
+    """An object: the name of its class, corners x0, y0, x1, y1 as published, and whether it is marked as difficult."""
+
+    name: str
+    corners: tuple[float, float, float, float]
+    is_difficult: bool
+
+
+def read_objects(file: Path) -> list[XmlObject]:
+    """Objects of an XML annotation in the layout of Pascal VOC, which ImageNet shares: `object` with `name`, `bndbox` of xmin,
+    ymin, xmax, ymax, and maybe `difficult`.
+
+    A document type is refused before anything is parsed: without one, XML has no entities that could expand or read files.
+
+    Raises:
+        DataError: it is not such an annotation.
+    """
+    content = text(file)
+    if "<!DOCTYPE" in content.upper() or "<!ENTITY" in content.upper():
+        raise DataError(f"{file} declares a document type or entities, which no published annotation does; do not use it")
+    objects = []
+    with parsing(file, "object with name and bndbox"):
+        for element in ElementTree.fromstring(content).findall("object"):
+            values = [element.findtext(path) for path in XML_PATHS]
+            if missing := [path for path, value in zip(XML_PATHS, values, strict=True) if not value]:
+                raise ValueError(f"an object without {missing[0]}")
+            name, x0, y0, x1, y1 = (str(value).strip() for value in values)
+            is_difficult = element.findtext("difficult", "0").strip() == "1"
+            objects.append(XmlObject(name, (float(x0), float(y0), float(x1), float(y1)), is_difficult))
+    return objects
+
+
+def matlab_variable(file: Path, name: str) -> list[Any]:
+    """Elements of a variable of a MATLAB file. scipy reads plain values; it runs nothing that a file holds.
+
+    Raises:
+        DataError: the file is missing or damaged, or scipy is not installed.
+    """
+    try:
+        from scipy.io import loadmat
+    except ModuleNotFoundError as error:
+        raise DataError(f"{file} is a MATLAB file, which needs scipy; install beyondcls[extract]") from error
+    if (content := content_of(file)) is None:
+        raise DataError(f"{file} is missing; it belongs to the data set: get it again")
+    try:
+        _check_nesting(content)
+        variables = loadmat(io.BytesIO(content), squeeze_me=True, variable_names=[name])
+        return list(variables[name].reshape(-1))
+    except Exception as error:  # scipy raises many kinds; each becomes a message that names the file
+        raise DataError(f"{file} cannot be read ({error!r}): expected a MATLAB file with {name}; get it again") from error
+
+
+def _check_nesting(content: bytes) -> None:
+    """Refuse cells in cells without end, into which scipy descends by calls in C, until the stack overflows.
+
+    Raises:
+        RecursionError: they are deeper than calls in Python may be.
+        ValueError: damage, or a variable that unpacks to much.
+    """
+    order = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
+    position = len(content) if 0 in content[:4] else 128  # version 4 has no cells
+    while position < len(content):
+        kind, nbytes, begin, _ = _tag(content, position, order)
+        if kind == COMPRESSED:
+            unpacked = zlib.decompressobj().decompress(content[begin : begin + nbytes], UNPACKED_NBYTES)
+            if len(unpacked) == UNPACKED_NBYTES:
+                raise ValueError(f"a variable of more than {UNPACKED_NBYTES} bytes")
+            _behind_matrix(unpacked, 0, order)
+        elif kind == MATRIX:
+            _behind_matrix(content, position, order)
+        position = begin + nbytes
+
+
+def _tag(content: bytes, position: int, order: Any) -> tuple[int, int, int, int]:
+    """Type and number of bytes of an element, where they begin, and where the next one does."""
+    kind, nbytes = (int.from_bytes(content[position + i : position + i + 4], order) for i in (0, 4))
+    if position + 8 > len(content):
+        raise ValueError("it is cut")
+    if kind >> 16:  # both numbers in four bytes, and the content in the next four
+        return kind & 0xFFFF, kind >> 16, position + 4, position + 8
+    return kind, nbytes, position + 8, position + 8 + nbytes + -nbytes % 8
+
+
+def _behind_matrix(content: bytes, position: int, order: Any) -> int:
+    """Where a matrix ends, as scipy reads it: element by element, whatever its tag says."""
+
+    def element() -> bytes:
+        nonlocal position
+        _, nbytes, begin, position = _tag(content, position, order)
+        return content[begin : begin + nbytes]
+
+    def integers() -> list[int]:
+        values = element()
+        return [int.from_bytes(values[i : i + 4], order, signed=True) for i in range(0, len(values), 4)]
+
+    kind, nbytes, position, _ = _tag(content, position, order)
+    if kind != MATRIX or not nbytes:
+        return position
+    flags, sizes, _ = integers()[0], integers(), element()
+    n_within, kind = math.prod(sizes), flags & 0xFF
+    if kind in (CELL, STRUCTURE):
+        if kind == STRUCTURE:
+            length = integers()[0]  # of the name of a field
+            n_within *= len(element()) // length
+        for _ in range(n_within):
+            position = _behind_matrix(content, position, order)
+    elif kind <= LAST:
+        for _ in range(1 + (flags >> 11 & 1) + 2 * (kind == SPARSE)):
+            element()
+    return position

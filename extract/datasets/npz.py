@@ -4,8 +4,6 @@ import io
 import shutil
 import struct
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +15,7 @@ from numpy.lib import format as npy
 from extract.datasets.form import Example, Splitting
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
-from extract.datasets.items import Given, Items
+from extract.datasets.items import Given
 from extract.datasets.listed import parsing
 from extract.datasets.objects import arrays_by_split, of_arrays, split_of
 from extract.datasets.sample import DataError
@@ -37,12 +35,11 @@ def npz(source: str, classes: Path | None = None, split: str | None = None) -> I
     """
     if not Path(source).is_file():
         raise DataError(f"there is no .npz {source!r}; expected arrays: images and labels, or x_train, y_train, x_test, y_test")
-    again = partial(_opened, source, split)
-    return image_set(source, Items(source, again(), again), classes)
+    return image_set(source, partial(_opened, source, split), classes)
 
 
 def _opened(source: str, split: str | None) -> Given:
-    with _reading(Path(source)), zipfile.ZipFile(source) as archive:
+    with parsing(Path(source), "arrays as numpy.savez writes them"), zipfile.ZipFile(source) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         by_split = arrays_by_split(list(members))
         if not by_split:
@@ -55,21 +52,8 @@ def _opened(source: str, split: str | None) -> Given:
         return of_arrays(arrays, source, unpacked)
 
 
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    with parsing(file, "arrays as numpy.savez writes them"):
-        try:
-            yield
-        except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
-            raise ValueError(error) from error
-
-
 def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.ndarray, "..."]:
-    """An array that stays on the disk.
-
-    Raises:
-        ValueError: it is damaged, or holds objects.
-    """
+    """An array that stays on the disk; raises ValueError where it is damaged, or holds objects."""
     info = archive.getinfo(member)
     with archive.open(info) as content:
         version = npy.read_magic(content)
@@ -84,7 +68,11 @@ def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.n
         if not nbytes:
             return np.zeros(shape, dtype)
         if info.compress_type == zipfile.ZIP_STORED:
-            file, begin = Path(str(archive.filename)), begin + _offset(archive, info)
+            file = Path(str(archive.filename))
+            with file.open("rb") as raw:
+                raw.seek(info.header_offset)
+                _, n_name, n_rest = LOCAL.unpack(raw.read(LOCAL.size))
+            begin += info.header_offset + LOCAL.size + n_name + n_rest
         else:
             if nbytes > (free := shutil.disk_usage(unpacked).free):
                 raise ValueError(
@@ -94,14 +82,6 @@ def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.n
             with file.open("wb") as out:
                 shutil.copyfileobj(content, out)
     return np.memmap(file, dtype, "r", begin, shape, "F" if is_fortran else "C")
-
-
-def _offset(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a member begin that is not compressed."""
-    with Path(str(archive.filename)).open("rb") as file:
-        file.seek(info.header_offset)
-        _, n_name, n_rest = LOCAL.unpack(file.read(LOCAL.size))
-    return info.header_offset + LOCAL.size + n_name + n_rest
 
 
 def _example() -> bytes:

@@ -4,19 +4,17 @@ from pathlib import Path, PureWindowsPath
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import lines, listed, unlisted
+from extract.datasets.listed import first_folder, lines, listed, unlisted
 from extract.datasets.sample import DataError
 
 SPLITS = ("train", "test")
 
 
 def nus_wide(root: Path, split: str) -> ImageSet:
-    """Images `Flickr/FOLDER/NAME.jpg` with any number of concepts, none for many.
-
-    Raises:
-        DataError: a list is missing or damaged, or lists differ in length.
-    """
-    lists = {name: _image_paths(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
+    """Images `Flickr/FOLDER/NAME.jpg` with any number of concepts, none for many."""
+    image_lists = {name: lines(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
+    # The published lists are of Windows.
+    lists = {name: [PureWindowsPath(line).as_posix() for line in paths] for name, paths in image_lists.items()}
     part, names = split.title(), lists[split]
     concept_list = root / "ConceptsList" / "Concepts81.txt"
     concepts = lines(concept_list if concept_list.exists() else root / "Concepts81.txt")
@@ -31,17 +29,12 @@ def nus_wide(root: Path, split: str) -> ImageSet:
         for row, mark in enumerate(marks):
             if mark == "1":
                 labels[row].append(label)
-    folder = next((root / name for name in ("Flickr", "images") if (root / name).is_dir()), None)
-    if folder is None:
+    folder = first_folder(root, "Flickr", "images")
+    if not folder.is_dir():
         raise DataError(f"{root} has no images; expected a folder Flickr beside ImageList")
     samples = [listed(folder, name, tuple(concepts_of)) for name, concepts_of in zip(names, labels, strict=True)]
     listed_names = [name for names in lists.values() for name in names]
     return ImageSet(str(root), samples, concepts, unlisted(folder, listed_names), multilabel=True)
-
-
-def _image_paths(file: Path) -> list[str]:
-    """Paths of images; the published lists are of Windows."""
-    return [PureWindowsPath(line).as_posix() for line in lines(file)]
 
 
 MARKS = {"airport": ("1\n0\n0\n", "0\n"), "animal": ("1\n0\n1\n", "1\n"), "beach": ("0\n0\n0\n", "1\n")}

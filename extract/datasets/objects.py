@@ -10,7 +10,7 @@ from typing import Any
 from extract.datasets.form import chosen_split
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
-from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, Given, Items, first_of
+from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, Given, first_of
 from extract.datasets.sample import DataError
 from store.errors import BeyondClsWarning
 
@@ -65,7 +65,7 @@ class Renamed:
 def images_of_object(thing: Any, classes: Path | None, split: str | None) -> ImageSet:
     """The images of a Python object; see `given`."""
     name = name_of(thing)
-    return image_set(name, Items(name, given(thing, name, split)), classes)
+    return image_set(name, given(thing, name, split), classes)
 
 
 def name_of(thing: Any) -> str:

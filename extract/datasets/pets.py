@@ -4,19 +4,15 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import inner_folder, lines, listed, parsing
+from extract.datasets.listed import first_folder, lines, listed, parsing
 from extract.datasets.sample import DataError
 
 SPLITS = ("trainval", "test")
 
 
 def pets(root: Path, split: str) -> ImageSet:
-    """Images `images/NAME.jpg` with their breed, named after the images. Some published images are in neither list.
-
-    Raises:
-        DataError: a list is missing or damaged.
-    """
-    folder = inner_folder(root, "oxford-iiit-pet")
+    """Images `images/NAME.jpg` with their breed, named after the images. Some published images are in neither list."""
+    folder = first_folder(root, "oxford-iiit-pet", "")
     lists = {name: _names_and_labels(folder / "annotations" / f"{name}.txt") for name in SPLITS}
     breeds = {label: name.rpartition("_")[0] for entries in lists.values() for name, label in entries}
     if sorted(breeds) != list(range(len(breeds))):
@@ -26,7 +22,6 @@ def pets(root: Path, split: str) -> ImageSet:
 
 
 def _names_and_labels(file: Path) -> list[tuple[str, int]]:
-    """Name and label, from 0, of each image."""
     with parsing(file, "lines like 'Abyssinian_100 1 1 1'"):
         entries = [(name, int(label) - 1) for name, label, *_ in (line.split() for line in lines(file))]
         if any(label < 0 for _, label in entries):

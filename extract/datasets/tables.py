@@ -19,7 +19,7 @@ from extract.datasets.form import Example, Splitting
 from extract.datasets.formats import is_image
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
-from extract.datasets.items import IMAGE, Given, Items
+from extract.datasets.items import IMAGE, Given
 from extract.datasets.listed import parsing
 from extract.datasets.objects import Renamed, columns_of, split_of
 from extract.datasets.reading import patiently
@@ -98,8 +98,7 @@ def tables(source: str, classes: Path | None = None, split: str | None = None) -
     Raises:
         DataError: no such table or split, no images in it, or pyarrow is not installed.
     """
-    again = partial(_opened, source, split)
-    return image_set(source, Items(source, again(), again), classes)
+    return image_set(source, partial(_opened, source, split), classes)
 
 
 def _opened(source: str, split: str | None) -> Given:

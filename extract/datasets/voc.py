@@ -1,24 +1,22 @@
 """Pascal VOC's segmentation: `ImageSets/Segmentation/SPLIT.txt` names images with a label map each, and maps of objects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from extract.datasets.example_maps import index_png
-from extract.datasets.form import Example, Published, pictures
+from extract.datasets.form import Example, Published, pictures, stripes
 from extract.datasets.image_set import ImageSet
-from extract.datasets.label_codes import Indices
-from extract.datasets.label_maps import LabelMaps, read_map, segmented
-from extract.datasets.listed import lines, listed
-from extract.datasets.sample import DataError, Sample
+from extract.datasets.label_maps import Indices, LabelMaps, read_map, segmented
+from extract.datasets.listed import first_folder, lines, listed, read_objects
+from extract.datasets.sample import Sample
 from extract.datasets.truths import Truths
-from extract.datasets.xml_objects import XmlObject, read_objects
 from store.truths import rle
 from store.truths.columns import Instance
 
 SPLITS = ("train", "val", "trainval")
 FOLDERS = ("", "VOC2012/", "VOCdevkit/VOC2012/", "VOC2007/", "VOCdevkit/VOC2007/")
+SIGNS = tuple(f"{folder}ImageSets/Segmentation" for folder in FOLDERS)
 BACKGROUND = "background"
 OBJECTS = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse",
@@ -29,13 +27,9 @@ MOST_OBJECTS = 254  # of an image: what an index image can number
 
 
 def voc(root: Path, split: str) -> ImageSet:
-    """Images of a list; 20 classes and the background, which is no label of an image. The border of objects is void.
-
-    Raises:
-        DataError: the list is missing or damaged.
-    """
-    folder = next(root / name for name in FOLDERS if (root / name / "ImageSets/Segmentation").is_dir())
-    names = lines(folder / "ImageSets/Segmentation" / f"{split}.txt")
+    """Images of a list; 20 classes and the background, which is no label of an image. The border of objects is void."""
+    lists = first_folder(root, *SIGNS)
+    folder, names = lists.parent.parent, lines(lists / f"{split}.txt")
     samples = [listed(folder / "JPEGImages", f"{name}.jpg", (), id_=name) for name in names]
     files = {name: folder / "SegmentationClass" / f"{name}.png" for name in names}
     maps = LabelMaps((BACKGROUND, *OBJECTS), files, Indices.counted(1 + len(OBJECTS), void=[BORDER]))
@@ -57,22 +51,12 @@ class VocInstances(Truths):
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def read(self, samples: Sequence[Sample]) -> tuple[list[Sequence[Instance]], list[str]]:
-        instances: list[Sequence[Instance]] = []
-        problems = []
-        for sample in samples:
-            found: list[Instance] = []
-            if not sample.problem:
-                try:
-                    found = self._of(sample.id)
-                except (ValueError, DataError) as error:
-                    problems.append(f"{sample}: {error}")
-            instances.append(found)
-        return instances, problems
+    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Instance]]:
+        return self._instances
 
-    def _of(self, name: str) -> list[Instance]:
-        objects = read_objects(self._folder / "Annotations" / f"{name}.xml")
-        file = self._folder / "SegmentationObject" / f"{name}.png"
+    def _instances(self, sample: Sample) -> list[Instance]:
+        objects = read_objects(self._folder / "Annotations" / f"{sample.id}.xml")
+        file = self._folder / "SegmentationObject" / f"{sample.id}.png"
         try:
             numbers = read_map(file, Indices.counted(MOST_OBJECTS, first=1, void=[0, BORDER]))
         except ValueError as error:
@@ -80,15 +64,14 @@ class VocInstances(Truths):
         if numbers.max() >= len(objects):
             raise ValueError(f"its map of objects {file.name} has number {numbers.max() + 1}, its XML {len(objects)} objects")
         masks = numbers == np.arange(len(objects))[:, None, None]
-        coded = rle.encode(masks)
-        return [_instance(one, mask, counts) for one, mask, counts in zip(objects, masks, coded, strict=True)]
-
-
-def _instance(one: XmlObject, mask: np.ndarray, counts: bytes) -> Instance:
-    if one.name not in OBJECTS:
-        raise ValueError(f"an object is of class {one.name!r}; expected {', '.join(OBJECTS)}")
-    x0, y0, x1, y1 = one.corners
-    return Instance(OBJECTS.index(one.name), (x0 - 1, y0 - 1, x1, y1), float(mask.sum()), one.is_difficult, counts)
+        instances = []
+        for one, mask, counts in zip(objects, masks, rle.encode(masks), strict=True):
+            if one.name not in OBJECTS:
+                raise ValueError(f"an object is of class {one.name!r}; expected {', '.join(OBJECTS)}")
+            x0, y0, x1, y1 = one.corners
+            box = x0 - 1, y0 - 1, x1, y1
+            instances.append(Instance(OBJECTS.index(one.name), box, float(mask.sum()), one.is_difficult, counts))
+        return instances
 
 
 def _xml(*objects: str) -> str:
@@ -101,14 +84,14 @@ EXAMPLE = Example(
     {
         f"{ROOT}/ImageSets/Segmentation/train.txt": "2007_000032\n2007_000039\n",
         f"{ROOT}/ImageSets/Segmentation/val.txt": "2007_000033\n",
-        f"{ROOT}/SegmentationClass/2007_000032.png": index_png([1, 255, 15, 15, 0]),
-        f"{ROOT}/SegmentationObject/2007_000032.png": index_png([1, 255, 2, 3, 0]),
+        f"{ROOT}/SegmentationClass/2007_000032.png": stripes(1, 255, 15, 15, 0),
+        f"{ROOT}/SegmentationObject/2007_000032.png": stripes(1, 255, 2, 3, 0),
         f"{ROOT}/Annotations/2007_000032.xml": _xml("aeroplane", "person", "person"),
-        f"{ROOT}/SegmentationClass/2007_000039.png": index_png([0]),
-        f"{ROOT}/SegmentationObject/2007_000039.png": index_png([0]),
+        f"{ROOT}/SegmentationClass/2007_000039.png": stripes(0),
+        f"{ROOT}/SegmentationObject/2007_000039.png": stripes(0),
         f"{ROOT}/Annotations/2007_000039.xml": _xml(),
-        f"{ROOT}/SegmentationClass/2007_000033.png": index_png([0, 20, 8]),
-        f"{ROOT}/SegmentationObject/2007_000033.png": index_png([0, 1, 2]),
+        f"{ROOT}/SegmentationClass/2007_000033.png": stripes(0, 20, 8),
+        f"{ROOT}/SegmentationObject/2007_000033.png": stripes(0, 1, 2),
         f"{ROOT}/Annotations/2007_000033.xml": _xml("tvmonitor", "cat"),
         **pictures(f"{ROOT}/JPEGImages", "2007_000032.jpg", "2007_000033.jpg", "2007_000039.jpg", "2007_000121.jpg"),
     },
@@ -116,4 +99,4 @@ EXAMPLE = Example(
     {"train": {"2007_000032": ("aeroplane", "person"), "2007_000039": ()}, "val": {"2007_000033": ("cat", "tvmonitor")}},
     truths=("segmentation", "instances"),
 )
-VOC = Published(voc, SPLITS, tuple(f"{folder}ImageSets/Segmentation" for folder in FOLDERS), EXAMPLE)
+VOC = Published(voc, SPLITS, SIGNS, EXAMPLE)

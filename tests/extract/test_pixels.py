@@ -10,7 +10,7 @@ from PIL import Image
 
 from extract.datasets import Box, DataError, ImageSet, open_images
 from extract.datasets.pixels import TURNS, Pixels
-from extract.datasets.turning import turned, turned_corners
+from extract.datasets.truths import turned, turned_corners
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from extract.transform import as_options, checked_transform, differing_values, options_of

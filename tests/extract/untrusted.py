@@ -65,8 +65,8 @@ def _serve(kind: str) -> None:
     import torch
 
     from extract.datasets import open_images
-    from extract.datasets.cifar_pickle import plain_batch
-    from extract.datasets.matlab import matlab_variable
+    from extract.datasets.cifar import plain_batch
+    from extract.datasets.listed import matlab_variable
     from extract.encoders.weights import read_checkpoint
     from store import BeyondClsError
 

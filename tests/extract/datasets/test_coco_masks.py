@@ -12,7 +12,7 @@ import pytest
 from pycocotools import mask as published
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.coco_masks import CocoInstances, mask_of
+from extract.datasets.coco import CocoInstances, mask_of
 from extract.datasets.truths import columns_of
 from extract.requests import Request
 from store.truths import rle

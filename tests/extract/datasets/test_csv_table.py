@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.example_maps import index_png
+from extract.datasets.form import stripes
 from tests.extract.pictures import write_file, write_pictures, write_text
 
 
@@ -130,7 +130,7 @@ def test_a_list_of_ones_own_may_lead_anywhere(tmp_path: Path) -> None:
 
 def test_label_maps_of_ones_own_list_may_be_anywhere(tmp_path: Path) -> None:
     write_pictures(tmp_path, "data/a.jpg")
-    write_file(tmp_path / "maps/a.png", index_png([0, 1])())
+    write_file(tmp_path / "maps/a.png", stripes(0, 1)())
     write_text(tmp_path / "data/segmentation-classes.txt", "road", "wall")
     source = table(tmp_path / "data", "id,path,segmentation", f"1,a.jpg,{tmp_path}/maps/a.png")
     with pytest.raises(DataError, match="--allow-outside"):

@@ -7,7 +7,7 @@ import pytest
 from scipy.io import savemat
 
 from extract.datasets import DataError, open_images
-from extract.datasets.xml_objects import read_objects
+from extract.datasets.listed import read_objects
 from tests.extract.pictures import picture, write_file, write_pictures, write_text
 
 TENCH, FISH, SHARK = "n01440764", "n01443537", "n01484850"

@@ -13,9 +13,8 @@ from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.cityscapes import CLASSES
-from extract.datasets.example_maps import colour_png, index_png
-from extract.datasets.label_codes import Colours, Indices, codes_of
-from extract.datasets.label_maps import LabelMaps
+from extract.datasets.form import stripes
+from extract.datasets.label_maps import Colours, Indices, LabelMaps, codes_of
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
 
@@ -50,7 +49,7 @@ MAP = np.zeros((40, 36), np.uint8)
         (encoded(MAP.astype(np.float32), "tiff"), r"is no index image \(PIL's mode F\)"),
         (encoded(MAP, "jpeg"), "is a JPEG, whose values are not those that were saved; PNG was expected"),
         (encoded(MAP, "webp"), "is a WEBP, whose values are not those that were saved; PNG was expected"),
-        (index_png([0, 1])()[:60], "cannot be decoded: "),
+        (stripes(0, 1)()[:60], "cannot be decoded: "),
         (b"no image", "cannot be decoded: cannot identify image file$"),
     ],
 )
@@ -76,7 +75,7 @@ def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
     source = write_example(tmp_path, "cityscapes")
     stem = tmp_path / "gtFine/train/aachen/aachen_000000_000019_gtFine"
     for kind in ("color", "instanceIds"):
-        write_file(stem.with_name(f"{stem.name}_{kind}.png"), index_png([1])())
+        write_file(stem.with_name(f"{stem.name}_{kind}.png"), stripes(1)())
     write_file(tmp_path / "leftImg8bit/train/aachen/preview.png", picture(0))
     assert [sample.id for sample in open_images(source, split="train").samples] == ["aachen/aachen_000000_000019"]
     assert [*CLASSES] == [7, 8, 11, 12, 13, 17, 19, *range(20, 29), 31, 32, 33], "those that its authors score"
@@ -118,7 +117,7 @@ def test_palettes_and_wide_indices(tmp_path: Path) -> None:
 
 class TestColours:
     def test_a_colour_of_no_class(self, tmp_path: Path) -> None:
-        images = opened(tmp_path, colour_png([(1, 2, 3), (4, 5, 6)])(), "1 2 3 sky\n", "label-colours.txt")
+        images = opened(tmp_path, stripes((1, 2, 3), (4, 5, 6))(), "1 2 3 sky\n", "label-colours.txt")
         (line,) = images.all_problems()
         assert "its label map a.png has the colour [4, 5, 6] (number 394500) in 720 pixels, which is in no list" in line
 
@@ -235,7 +234,7 @@ class TestVoc:
             ("Annotations/2007_000033.xml", "</annotation>", "", r"2007_000033\.xml is not as expected"),
             ("Annotations/2007_000033.xml", None, None, r"2007_000033\.xml is not there"),
             ("SegmentationObject/2007_000033.png", None, None, r"its map of objects 2007_000033\.png is not there"),
-            ("SegmentationObject/2007_000033.png", "", index_png([3])(), r"has number 3, its XML 2 objects"),
+            ("SegmentationObject/2007_000033.png", "", stripes(3)(), r"has number 3, its XML 2 objects"),
         ],
     )
     def test_wrong_objects(self, file: str, old: str | None, new: str | bytes, message: str, tmp_path: Path) -> None:
@@ -296,7 +295,7 @@ class TestTable:
         write_text(folder / "segmentation-classes.txt", "sky", "road")
         for name, values in (("a", [255, 1]), ("b", [0, 1])):
             write_file(folder / f"{name}.png", picture(0))
-            write_file(folder / f"{name}-map.png", index_png(values)())
+            write_file(folder / f"{name}-map.png", stripes(*values)())
         lines = [
             f"{i},{name}.png,{name}-map.png{end}" for i, (name, end) in enumerate(zip("ab", ends or ("", ""), strict=True))
         ]
