@@ -23,9 +23,9 @@ from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.npz import NPZ
 from extract.datasets.nus_wide import NUS_WIDE
 from extract.datasets.objects import images_of_object, name_of
-from extract.datasets.opening import opening_with
 from extract.datasets.pets import PETS
 from extract.datasets.pixels import Pixels
+from extract.datasets.reading import Opening
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
 from extract.datasets.tables import TABLES
@@ -130,13 +130,14 @@ def open_images(
     if index is not None and index.is_current():  # of forms that do not say what they are made of, none is
         images = ImageSet.of_index(index)
     else:
-        with opening_with(bars, allow_outside, data_arguments) as sources:
+        opening = Opening(bars, allow_outside, data_arguments)
+        with opening.begun():
             if form is not None:
                 images = DATASETS[form].images(form, source, classes, split)
             else:
                 images = images_of_object(source, classes, split)
         if path is not None and form is not None:
-            images.keep_in(path, sources if DATASETS[form].is_made_of_states else None, index)
+            images.keep_in(path, opening.sources if DATASETS[form].is_made_of_states else None, index)
     images.index.bars = bars or no_bars
     if not allow_left_out:
         images.left_out.check(images.source, len(images))

@@ -134,11 +134,7 @@ ARRAYS = dict.fromkeys(
 
 
 def plain_batch(file: Path) -> dict[bytes, Any]:
-    """The dictionary in a file of the python version; keys and texts are bytes, arrays are `Array`.
-
-    Raises:
-        DataError: it is missing, cut, or holds more than plain values and arrays.
-    """
+    """The dictionary in a file of the python version, or a DataError; keys and texts are bytes, arrays are `Array`."""
     try:
         with file.open("rb") as source:
             batch = PlainPickle(source, file.stat().st_size, ARRAYS, {Array: Array.take}, text=bytes).load()

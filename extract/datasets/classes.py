@@ -14,11 +14,7 @@ SPLITS = {"train", "trainval", "training", "val", "valid", "validation", "dev", 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a list as class numbers.
-
-    Attributes:
-        names: of the classes, in order; None where labels are their numbers.
-    """
+    """The labels of a list as class numbers; `names` of the classes in order, None where labels are their numbers."""
 
     names: Sequence[str] | None
 
@@ -31,10 +27,8 @@ class Labels:
     def number(self, label: str) -> int | None:
         """The class that a label means; None for one that says that there is none.
 
-        A number that is no name is a place in the list of names, from 0, unless there are names that are numbers.
-
-        Raises:
-            ValueError: it means no class, or could mean two.
+        A number that is no name is a place in the list of names, from 0, unless there are names that are numbers. ValueError
+        where it means no class, or could mean two.
         """
         if self._n_named[label] > 1:
             raise ValueError(f"label {label[:40]!r} is the name of two classes; give each its own name, or label by number")
@@ -73,11 +67,7 @@ class Labels:
 
 
 def classes_in_words(counts: Sequence[tuple[str, int]], are_named: bool) -> str:
-    """`classes: 10, first airplane, last truck; cat has the fewest images, 24, dog the most, 60`.
-
-    Args:
-        counts: name, or number, and images of each class.
-    """
+    """`classes: 10, first airplane, last truck; cat has the fewest images, 24, dog the most, 60`, by images of each class."""
     if not any(n for _, n in counts):
         return "classes: none, as no image has a label"
     (fewest, least), (most, n_most) = (chosen(counts, key=lambda count: count[1]) for chosen in (min, max))

@@ -75,14 +75,7 @@ def coco(root: Path, split: str) -> ImageSet:
 
 
 class CocoInstances(Truths):
-    """Objects of images.
-
-    Args:
-        classes: names in order of labels.
-        file: the annotations.
-        numbers: of images in that file, by id of the sample.
-        label_of: category -> label.
-    """
+    """Objects of images in a file; `numbers` of images there by id of the sample, `label_of` a category."""
 
     def __init__(self, classes: Sequence[str], file: Path, numbers: Mapping[str, int], label_of: Mapping[int, int]):
         self.classes, self._file, self._numbers, self._label_of = list(classes), file, numbers, label_of
@@ -122,11 +115,7 @@ class CocoInstances(Truths):
 
 
 def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
-    """Objects in a file of COCO's format whose images are called as samples are, by `file_name` without its suffix.
-
-    Raises:
-        DataError: the file is damaged, or has no entry for a sample.
-    """
+    """Objects in a file of COCO's format whose images are called as samples are, by `file_name` without its suffix."""
     with parsing(file, EXPECTED):
         annotations = Annotations(file)
     numbers = {PurePosixPath(name).with_suffix("").as_posix(): number for number, name in annotations.images.items()}
@@ -138,11 +127,7 @@ def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
 
 
 def _size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
-    """Height and width of an image, as its annotations have them and as it is.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Height and width of an image, as its annotations have them and as it is; ValueError where they differ."""
     actual = image_size(sample)
     stated = (image.get("height"), image.get("width"))
     if None in stated and actual is not None:
@@ -155,14 +140,9 @@ def _size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
 
 
 def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
-    """Run lengths of a mask: of polygons, or as they are given, compressed or not.
+    """Run lengths of a mask: of polygons, or as they are given, compressed or not; of an image of this height and width.
 
-    Args:
-        size: height and width of the image.
-
-    Raises:
-        ValueError: it is neither, or does not fit the image.
-        StoreError: run lengths that do not fit the image; or faster-coco-eval is not installed.
+    It is a ValueError, or of run lengths a StoreError, that they do not fit the image.
     """
     if isinstance(segmentation, Mapping):
         return _checked_runs(segmentation, size)

@@ -11,14 +11,13 @@ from pathlib import Path
 from extract.datasets.classes import Labels
 from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, segmented
+from extract.datasets.label_maps import Indices, LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text
-from extract.datasets.opening import is_outside_allowed
+from extract.datasets.reading import opening
 from extract.datasets.sample import Box, DataError
 from store.format.classes import whole_number
 
 CORNERS = ("x0", "y0", "x1", "y1")
-NONE = -1  # class of a box that is not known
 SEPARATORS = ("|", "\t", ",", "/", " ")  # that are in use elsewhere
 MAP_NAMES = "segmentation-classes.txt"  # of label maps
 
@@ -48,13 +47,14 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     if not file.is_file():
         raise DataError(f"there is no .csv {source!r}; expected a table with columns id, path, label")
     with parsing(file, "columns id, path, label (or labels, or segmentation), and x0, y0, x1, y1 or boxes"):
-        rows = _rows(file)
+        rows, outside = _rows(file), opening().outside
         if "segmentation" in rows[0] and not {"label", "labels"} & rows[0].keys():
             if classes is not None:
                 raise DataError(
                     f"{file} has no labels but those of its label maps, which {MAP_NAMES} names; leave out --classes"
                 )
-            return _segmented(file, rows)
+            unlabelled = [listed(file.parent, row["path"], (), _boxes(row), row["id"], outside) for row in rows]
+            return segmented(str(file), unlabelled, _label_maps(file, rows))
         column = "labels" if "labels" in rows[0] else "label"
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
         multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
@@ -71,45 +71,31 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
                 boxes = _boxes(row, numbers[0] if numbers and len(numbers) == 1 else -1)
             except ValueError as error:
                 raise DataError(f"{file}, row {line}: {error}") from error
-            sample = listed(file.parent, row["path"], numbers, boxes, row["id"], is_outside_allowed())
+            sample = listed(file.parent, row["path"], numbers, boxes, row["id"], outside)
             if numbers is None and any(labels_of_rows):
-                sample = replace(sample, problem=sample.problem or f"has no label (its column {_says(labels)})")
+                says = f"says {labels[0]!r}" if labels else "is empty"
+                sample = replace(sample, problem=sample.problem or f"has no label (its column {says})")
             samples.append(sample)
     truths = {"segmentation": _label_maps(file, rows)} if "segmentation" in rows[0] else {}
     return ImageSet(source, samples, meaning.names, multilabel=multilabel, truths=truths)
 
 
-def _segmented(file: Path, rows: Sequence[Mapping[str, str]]) -> ImageSet:
-    """Images whose labels are the classes that their label maps show."""
-    outside = is_outside_allowed()
-    samples = [listed(file.parent, row["path"], (), _boxes(row, NONE), row["id"], outside) for row in rows]
-    return segmented(str(file), samples, _label_maps(file, rows))
-
-
 def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
     """Label maps that a column names."""
-    if not (file.parent / MAP_NAMES).is_file():
-        raise DataError(
-            f"{file} names label maps, but there is no {file.parent / MAP_NAMES}; name their classes there, one a line"
-        )
-    names = read_class_names(file.parent / MAP_NAMES)
-    files = {row["id"]: inside(file.parent, row["segmentation"], is_outside_allowed()) for row in rows}
-    return LabelMaps(names, files, Indices.counted(len(names), void=[VOID_INDEX]))
+    name_file = file.parent / MAP_NAMES
+    if not name_file.is_file():
+        raise DataError(f"{file} names label maps, but there is no {name_file}; name their classes there, one a line")
+    names = read_class_names(name_file)
+    files = {row["id"]: inside(file.parent, row["segmentation"], opening().outside) for row in rows}
+    return LabelMaps(names, files, Indices.counted(len(names)))
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    """Rows of the table, by the names of its columns.
-
-    Raises:
-        ValueError: it is not a table with these columns, or has no row.
-    """
-    try:
-        reader = csv.DictReader(io.StringIO(text(file), newline=""), strict=True)
-        header = [name.strip() for name in reader.fieldnames or ()]
-        reader.fieldnames = header
-        rows = list(reader)
-    except csv.Error as error:
-        raise ValueError(error) from error
+    """Rows of the table, by the names of its columns."""
+    reader = csv.DictReader(io.StringIO(text(file), newline=""), strict=True)
+    header = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = header
+    rows = list(reader)
     if missing := [name for name in ("id", "path") if name not in header]:
         raise ValueError(f"no column {', '.join(missing)} among {', '.join(header)[:200]}")
     if ("label" in header) == ("labels" in header) and ("label" in header or "segmentation" not in header):
@@ -127,18 +113,11 @@ def _rows(file: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _says(labels: Sequence[str]) -> str:
-    return f"says {labels[0]!r}" if labels else "is empty"
-
-
 def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> None:
     """Refuse a label that looks like several, with something else than `;` between them, or like a list in Python.
 
     A label is split at `|` and tabs in any case; elsewhere if its parts are numbers, or are in other labels, too; at a space if
     they are other labels. `names` are those of known classes, which are never split.
-
-    Raises:
-        DataError: there is one.
     """
     for separator in SEPARATORS:
         parts_of = {label: [part.strip() for part in label.split(separator)] for label in {*labels, *names}}
@@ -159,7 +138,7 @@ def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> N
                 )
 
 
-def _boxes(row: Mapping[str, str], label: int) -> list[Box]:
+def _boxes(row: Mapping[str, str], label: int = -1) -> list[Box]:
     if "boxes" in row:
         boxes = [re.split(r"[\s,]+", part.strip()) for part in row["boxes"].split(";") if part.strip()]
     elif all(corner in row for corner in CORNERS):

@@ -18,11 +18,7 @@ WIDTH, HEIGHT = 36, 40  # of the images of examples
 
 
 def chosen_split(name: str, split: str | None, splits: Sequence[str]) -> str:
-    """The split that is meant, of those that there are.
-
-    Raises:
-        DataError: none was asked for, or there is none of this name.
-    """
+    """The split that is meant, of those that there are; DataError where none is, or there is none of this name."""
     split = next((other for other in (split, *ALTERNATIVES.get(split or "", ())) if other in splits), split)
     if split is None or split not in splits:
         problem = "there is no split" if split is None else f"there is no split {split!r}"

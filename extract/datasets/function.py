@@ -11,7 +11,7 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
 from extract.datasets.items import Given
 from extract.datasets.objects import given
-from extract.datasets.opening import arguments_of_function
+from extract.datasets.reading import opening
 from extract.datasets.sample import DataError
 from store import BeyondClsError
 from store.user_code import explained, function_of
@@ -31,7 +31,7 @@ def function(source: str, classes: Path | None = None, split: str | None = None)
     if not is_function(source):
         raise DataError(f"there is no function {source!r}; expected FILE.py:FUNCTION, or package.module:function")
     try:
-        return image_set(source, partial(_called, source, split, arguments_of_function()), classes)
+        return image_set(source, partial(_called, source, split, dict(opening().arguments or {})), classes)
     except DataError:
         raise
     except BeyondClsError as error:

@@ -3,10 +3,11 @@
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from extract.datasets.formats import (
     HEAD_NBYTES,
@@ -17,11 +18,11 @@ from extract.datasets.formats import (
     extension,
     image_id,
     is_image,
-)
-from extract.datasets.opening import made_of
-from extract.datasets.reading import NOWHERE, patiently
+)  # fmt: skip
+from extract.datasets.reading import NOWHERE, made_of, patiently
 from extract.datasets.sample import DataError
 
+T = TypeVar("T")
 MOST_LOST = 0.02  # of the images: more that cannot be taken are an error
 MOST_WAYS = 100  # in which links may lead to one folder
 
@@ -57,15 +58,8 @@ ALL = (OTHER, CLUTTER, BACK, FURTHER, UNREADABLE, SAME_NAME, BESIDE_TARS, BROKEN
 REASONS = {reason.words: reason for reason in ALL}
 
 CLUTTER_NAMES = {
-    "__MACOSX",
-    ".DS_Store",
-    ".ipynb_checkpoints",
-    "Thumbs.db",
-    "ehthumbs.db",
-    "desktop.ini",
-    "@eaDir",
-    "lost+found",
-}
+    "__MACOSX", ".DS_Store", ".ipynb_checkpoints", "Thumbs.db", "ehthumbs.db", "desktop.ini", "@eaDir", "lost+found",
+}  # fmt: skip
 
 
 def is_clutter(name: str) -> bool:
@@ -76,8 +70,8 @@ def is_clutter(name: str) -> bool:
 class LeftOut:
     """What of a source is no image of the set, counted by reason, with an example of each."""
 
-    def __init__(self) -> None:
-        self.by_reason: dict[Reason, tuple[int, str]] = {}
+    def __init__(self, described: Iterable[tuple[str, int, str]] = ()) -> None:
+        self.by_reason = {REASONS[words]: (n, example) for words, n, example in described}
 
     def add(self, reason: Reason, name: str) -> None:
         """Count a file; the example is the first one by name, however a folder happens to be ordered."""
@@ -88,14 +82,6 @@ class LeftOut:
     def described(self) -> list[tuple[str, int, str]]:
         """In terms of JSON."""
         return [(reason.words, n, example) for reason, (n, example) in self.by_reason.items()]
-
-    @classmethod
-    def of(cls, described: Iterable[tuple[str, int, str]]) -> "LeftOut":
-        """From its description."""
-        left_out = cls()
-        for words, n, example in described:
-            left_out.by_reason[REASONS[words]] = (n, example)
-        return left_out
 
     def __bool__(self) -> bool:
         return bool(self.by_reason)
@@ -146,13 +132,13 @@ def walk(root: Path) -> Iterator[Found]:
         BeyondClsError: a folder cannot be listed, or a file not be looked at, for another reason than missing permissions.
     """
     real = root.resolve()
-    above = frozenset(_identity(folder.stat()) for folder in (real, *real.parents))
+    above = frozenset((status.st_dev, status.st_ino) for status in map(os.stat, (real, *real.parents)))
     folders = [(str(root), "", above)]
     ways: Counter[tuple[int, int]] = Counter()
     while folders:
         folder, prefix, chain = folders.pop()
         made_of(folder)
-        entries = patiently(partial(_entries, folder), folder)
+        entries = unlocked(partial(entries_of, folder), folder)
         if entries is None:
             yield Found(prefix.rstrip("/") or ".", reason=LOCKED)
             continue
@@ -161,13 +147,15 @@ def walk(root: Path) -> Iterator[Found]:
             if is_clutter(entry.name) or (not prefix and entry.name[0] == "." and (entry.is_dir() or entry.is_symlink())):
                 yield Found(name, reason=CLUTTER)
                 continue
-            status = patiently(partial(_status, entry), entry.path)
-            if isinstance(status, Reason):
+            status = unlocked(partial(_status, entry), entry.path)
+            if status is None:
+                yield Found(name, reason=LOCKED)
+            elif isinstance(status, Reason):
                 yield Found(name, reason=status)
             elif not stat.S_ISDIR(status.st_mode):
                 special = SPECIAL if is_image(name) else OTHER
                 yield Found(name, status.st_size, None if stat.S_ISREG(status.st_mode) else special)
-            elif (identity := _identity(status)) in chain:
+            elif (identity := (status.st_dev, status.st_ino)) in chain:
                 yield Found(name, reason=BACK)
             else:
                 ways[identity] += 1
@@ -178,14 +166,22 @@ def walk(root: Path) -> Iterator[Found]:
                 folders.append((entry.path, f"{name}/", chain | {identity}))
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]] | None:
-    """What is directly in a folder; None if it may not be listed."""
-    try:
-        with os.scandir(folder) as listing:
-            return list(listing)
-    except PermissionError:
-        made_of(folder, lasts=False)
-        return None
+def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as listing:
+        return list(listing)
+
+
+def unlocked(work: Callable[[], T], path: str) -> T | None:
+    """The result of some work, done patiently; None if this user may not do it, which no state of the path shows."""
+
+    def allowed() -> T | None:
+        try:
+            return work()
+        except PermissionError:
+            made_of(path, lasts=False)
+            return None
+
+    return patiently(allowed, path)
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result | Reason:
@@ -193,8 +189,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | Reason:
     try:
         return entry.stat()
     except PermissionError:
-        made_of(entry.path, lasts=False)
-        return LOCKED
+        raise
     except OSError as error:
         made_of(entry.path)
         if error.errno in NOWHERE and entry.is_symlink():
@@ -207,22 +202,16 @@ def broken_link(name: str) -> Reason:
     return BROKEN if is_image(name) else OTHER if extension(name) in SIDECARS else BROKEN_FOLDER
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
 def gather(root: Path, left_out: LeftOut) -> list[Found]:
-    """Images below a folder, by name or else by content, in the order of their paths; `left_out` counts everything else.
-
-    Raises:
-        DataError: as `walk`.
-    """
+    """Images below a folder, by name or else by content, in the order of their paths; `left_out` counts everything else."""
     judged = [(found, found.reason or _reason(root, found.name)) for found in walk(root)]
     ids = {image_id(found.name) for found, reason in judged if reason is None and extension(found.name) in IMAGE_EXTENSIONS}
     images = []
     for found, reason in judged:
-        if reason in (None, UNREADABLE) and extension(found.name) not in IMAGE_EXTENSIONS and _stem(found.name) in ids:
-            reason = SAME_NAME
+        if reason in (None, UNREADABLE) and extension(found.name) not in IMAGE_EXTENSIONS:
+            is_unread = extension(found.name) in UNREAD
+            stem = PurePosixPath(found.name).with_suffix("").as_posix() if is_unread else image_id(found.name)
+            reason = SAME_NAME if stem in ids else reason
         if reason is None:
             images.append(found)
         else:
@@ -230,32 +219,21 @@ def gather(root: Path, left_out: LeftOut) -> list[Found]:
     return sorted(images, key=lambda found: found.name.split("/"))
 
 
-def _stem(name: str) -> str:
-    return PurePosixPath(name).with_suffix("").as_posix() if extension(name) in UNREAD else image_id(name)
-
-
 def _reason(root: Path, name: str) -> Reason | None:
     """Why a file is left out, by its name or its first bytes."""
     if is_image(name):
         return None
     end = extension(name)
-    if end in UNREAD:
-        return UNREADABLE
-    if end in SIDECARS:
-        return OTHER
+    if end in UNREAD or end in SIDECARS:
+        return UNREADABLE if end in UNREAD else OTHER
     made_of(root / name)
-    head = patiently(partial(_head, root / name), str(root / name))
-    return LOCKED if head is None else None if begins_as_image(head) else OTHER
 
-
-def _head(file: Path) -> bytes | None:
-    """The first bytes of a file; None if it may not be read."""
-    try:
-        with file.open("rb") as content:
+    def head() -> bytes:
+        with (root / name).open("rb") as content:
             return content.read(HEAD_NBYTES)
-    except PermissionError:
-        made_of(file, lasts=False)
-        return None
+
+    first = unlocked(head, str(root / name))
+    return LOCKED if first is None else None if begins_as_image(first) else OTHER
 
 
 def images_in(folder: Path) -> Iterator[str]:
@@ -269,8 +247,7 @@ def images_in(folder: Path) -> Iterator[str]:
         return
     for found in walk(folder):
         if found.reason is not None and found.reason.hides:
-            left_out = LeftOut()
-            left_out.add(found.reason, found.name)
+            left_out = LeftOut([(found.reason.words, 1, found.name)])
             raise DataError(f"{folder} cannot be read as a whole: {left_out}")
         if found.reason in (None, BROKEN) and is_image(found.name):
             yield found.name

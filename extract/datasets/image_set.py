@@ -16,9 +16,8 @@ from PIL import Image
 from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut
 from extract.datasets.index import Index, settled
-from extract.datasets.opening import State, made_of
 from extract.datasets.pixels import Pixels
-from extract.datasets.reading import CHANGED, Damage, decoded
+from extract.datasets.reading import CHANGED, Damage, State, decoded, made_of
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.samples import Samples
@@ -76,11 +75,10 @@ class ImageSet:
         self.truths = dict(truths or {})
         self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
         self._columns: dict[str, TruthColumns] = {}
-        self.left_out, self.pixels = left_out or LeftOut(), Pixels()
+        self.left_out, self.pixels, self.multilabel, self._resources = left_out or LeftOut(), Pixels(), multilabel, resources
         self.source, self.samples, self.classes, self.problems = source, Samples.of(samples), classes, list(problems)
         if classes is None and not multilabel:
             self.samples, self.classes = self.samples.numbered()
-        self.multilabel, self._resources = multilabel, resources
         self.index = Index(self.samples)
         self._rows: list[int] | None = None  # of the index
         if not self.samples and not self.problems:
@@ -94,18 +92,12 @@ class ImageSet:
                     f"{name!r} in {source} is not UTF-8, as names of images and classes have to be; rename it, e.g. with "
                     "`convmv -f latin1 -t utf8 --notest`"
                 )
-        self._check_ids()
+        if len(set(self.samples.ids)) < len(self.samples):
+            rows: dict[str, int] = {}
+            row, id_ = next((row, id_) for row, id_ in enumerate(self.samples.ids) if rows.setdefault(id_, row) != row)
+            files = f"{self.samples[rows[id_]].file} and {self.samples[row].file}"
+            raise DataError(f"id {id_!r} appears twice, in {files}; ids must be unique")
         self._check_labels()
-
-    def _check_ids(self) -> None:
-        if len(set(self.samples.ids)) == len(self.samples):
-            return
-        rows: dict[str, int] = {}
-        for row, id_ in enumerate(self.samples.ids):
-            if id_ in rows:
-                files = f"{self.samples[rows[id_]].file} and {self.samples[row].file}"
-                raise DataError(f"id {id_!r} appears twice, in {files}; ids must be unique")
-            rows[id_] = row
 
     def _check_labels(self) -> None:
         labels, n = self.samples.labels, None if self.classes is None else len(self.classes)
@@ -113,9 +105,8 @@ class ImageSet:
         if len(wrong):
             label = int(labels[wrong[0]])
             sample = self.samples[int(np.searchsorted(self.samples.label_ends, wrong[0], side="right"))]
-            if label < 0:
-                raise DataError(f"{sample} has label {label}; labels count from 0, and None stands for no label")
-            raise DataError(f"{sample} has label {label}, but there are {n} class names; labels count from 0")
+            above, below = (f", but there are {n} class names", "") if label >= 0 else ("", ", and None stands for no label")
+            raise DataError(f"{sample} has label {label}{above}; labels count from 0{below}")
         assert self.multilabel or (self.samples.n_labels == self.samples.has_labels).all(), self.source
 
     @classmethod
@@ -124,21 +115,15 @@ class ImageSet:
         images, about = cls.__new__(cls), index.attributes
         images.samples, images.index, images._rows = index.samples, index, None
         images.source, images.classes, images.problems = about["source"], about["classes"], list(about["problems"])
-        images.multilabel, images._resources, images.pixels = about["multilabel"], None, Pixels()
-        images.left_out = LeftOut.of(about["left_out"])
-        images.truths, images.usual_truths, images._columns = {}, (), {}
+        images.multilabel, images.left_out, images.pixels = about["multilabel"], LeftOut(about["left_out"]), Pixels()
+        images.truths, images.usual_truths, images._columns, images._resources = {}, (), {}, None
         return images
 
     def keep_in(self, path: Path, sources: Mapping[str, State] | None, earlier: Index | None) -> None:
         """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are taken over."""
-        self.index.path = path
-        self.index.attributes = {
-            "source": self.source,
-            "classes": None if self.classes is None else list(self.classes),
-            "problems": self.problems,
-            "multilabel": self.multilabel,
-            "left_out": self.left_out.described,
-        }
+        self.index.path, classes = path, None if self.classes is None else list(self.classes)
+        about = {"source": self.source, "classes": classes, "problems": self.problems, "multilabel": self.multilabel}
+        self.index.attributes = about | {"left_out": self.left_out.described}
         self.index.sources = None if sources is None or self.truths or self.samples.others else settled(sources)
         if earlier is not None:
             self.index.take_over(earlier)
@@ -280,11 +265,7 @@ class ImageSet:
         return self._columns[name]
 
     def image(self, row: int, held: ExitStack | None = None) -> Image.Image:
-        """A decoded image, RGB, as `pixels` says; the first frame of one that has several.
-
-        Args:
-            row: of the set.
-            held: as for `Pixels.decoded`.
+        """A decoded image, RGB, as `pixels` says; the first frame of one that has several. `held`: as for `Pixels.decoded`.
 
         Raises:
             DataError: its bytes are not a whole image; the message names id and file.

@@ -11,7 +11,7 @@ from extract.datasets.form import Example, Published, pictures
 from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import first_folder, lines, listed, matlab_variable, parsing, read_objects, text, unlisted
-from extract.datasets.opening import made_of
+from extract.datasets.reading import made_of
 from extract.datasets.sample import Box, DataError
 
 SPLITS = ("train", "val")

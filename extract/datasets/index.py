@@ -22,7 +22,7 @@ import PIL
 import xxhash
 from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 
-from extract.datasets.opening import GONE, State, state_of
+from extract.datasets.reading import GONE, State, state_of
 from extract.datasets.samples import COLUMNS, Samples, Strings
 from store import StoreError
 from store.places.disk import replacing
@@ -78,7 +78,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index | None":
-        """The index in a file; None where there is none, or it is damaged."""
+        """The index in a file; None where there is none, or it is damaged, which checksums of the archive tell."""
         damage = OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile
         with suppress(*damage), np.load(path, allow_pickle=False) as held:
             about = json.loads(held["about"].tobytes())
@@ -89,55 +89,29 @@ class Index:
             index.attributes = about["attributes"]
             if about["reader"] == _reader():
                 index.sources = dict(zip(sources, map(tuple, held["source_states"].tolist()), strict=True))
-            if index._is_whole():
-                return index
+            return index
         return None
-
-    def _is_whole(self) -> bool:
-        """Whether columns fit one another."""
-        samples, n = self.samples, len(self.samples)
-        ends = [(samples.label_ends, len(samples.labels)), (samples.box_ends, len(samples.box_labels))]
-        ends += [(strings.ends, len(strings.text)) for strings in (samples.ids, samples.files)]
-        rows = (
-            samples.file,
-            samples.offset,
-            samples.size,
-            samples.has_labels,
-            samples.label_ends,
-            samples.box_ends,
-            self.known,
-        )
-        return bool(
-            all(column.shape == (n,) for column in rows)
-            and all((np.diff(e, prepend=0) >= 0).all() and e[-1:].tolist() in ([], [length]) for e, length in ends)
-            and self.digest.shape == (n, 16)
-            and self.states.shape == (len(samples.files), 3)
-            and samples.boxes.shape == (len(samples.box_labels), 4)
-            and ((samples.file >= 0) & (samples.file < len(samples.files))).all()
-        )
 
     def write(self) -> None:
         """Keep it, without digests of files that may have changed since they were read."""
         if self.path is None:
             return
-        samples = self.samples
-        known = self.known & samples.are_in_files & (self.states[samples.file, 0] >= 0)
-        sources = Strings.of(self.sources or ())
+        samples, sources = self.samples, self.sources or {}
         about = {
             "problems": samples.problems,
             "attributes": self.attributes,
             "reader": None if self.sources is None or samples.others else _reader(),
         }
-        strings = {"ids": samples.ids, "files": samples.files, "sources": sources}
-        columns = {f"samples_{name}": values for name, values in samples.columns.items()} | {
+        columns = {
             "digest": self.digest,
-            "known": known,
+            "known": self.known & samples.are_in_files & (self.states[samples.file, 0] >= 0),
             "states": self.states,
+            "source_states": np.array([*sources.values()], np.int64).reshape(-1, 3),
+            "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
+            **{f"samples_{name}": values for name, values in samples.columns.items()},
         }
-        columns |= {f"{name}_text": of.text for name, of in strings.items()}
-        columns |= {f"{name}_ends": of.ends for name, of in strings.items()}
-        columns["source_states"] = np.array([*(self.sources or {}).values()], np.int64).reshape(-1, 3)
-        columns["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        for name, strings in (("ids", samples.ids), ("files", samples.files), ("sources", Strings.of(sources))):
+            columns |= {f"{name}_text": strings.text, f"{name}_ends": strings.ends}
         # A full disk, or somebody else's folder: images are listed and read again next time.
         with suppress(OSError, StoreError), replacing(self.path) as partial, partial.open("wb") as file:
             np.savez(file, **columns)
@@ -155,8 +129,14 @@ class Index:
         """Whether one of many files has changed since it was read, at which `is_current` does not look."""
         return len(self.states) > MOST_LOOKED_AT and self._is_changed(np.flatnonzero(self.states[:, 0] >= 0))
 
+    def _states(self, files: Int[np.ndarray, "M"]) -> Int64[np.ndarray, "M 3"]:
+        """Of some of the files, as they are now."""
+        names = [self.samples.files[file] for file in files.tolist()]
+        parts = _in_parallel(lambda some: np.array([state_of(file) for file in some], np.int64), names)
+        return np.concatenate([np.zeros((0, 3), np.int64), *parts])
+
     def _is_changed(self, files: Int[np.ndarray, "M"]) -> bool:
-        return not np.array_equal(_states([self.samples.files[file] for file in files.tolist()]), self.states[files])
+        return not np.array_equal(self._states(files), self.states[files])
 
     def take_over(self, other: "Index") -> None:
         """Digests that another index has of the same bytes of files that have not changed since."""
@@ -169,7 +149,7 @@ class Index:
         found = found[other.known[at[found]] & self.samples.are_in_files[found] & ~self.known[found]]
         files = np.unique(self.samples.file[found])
         now = np.full_like(self.states, GONE)
-        now[files] = _states([self.samples.files[file] for file in files.tolist()])
+        now[files] = self._states(files)
         then = other.states[other.samples.file[at[found]]]
         same = found[(now[self.samples.file[found]] == then).all(1) & (then[:, 0] >= 0)]
         self.digest[same], self.known[same] = other.digest[at[same]], True
@@ -181,12 +161,12 @@ class Index:
         Raises:
             BeyondClsError: an image cannot be read.
         """
-        chosen: Any = slice(None) if rows is None else np.asarray(rows, np.int64)
+        chosen = np.arange(len(self.samples)) if rows is None else np.asarray(rows, np.int64)
         with self._lock:
-            unread = np.unique(np.arange(len(self.samples))[chosen][~self.known[chosen]])
+            unread = np.unique(chosen[~self.known[chosen]])
             if unread.size:
                 self._read(unread)
-        return self.digest[chosen]
+        return self.digest if rows is None else self.digest[chosen]
 
     def forget(self, row: int | None = None) -> None:
         """The list may not be what it was, and an image is not."""
@@ -197,9 +177,8 @@ class Index:
             self.write()
 
     def _read(self, rows: Int64[np.ndarray, "M"]) -> None:
-        files = np.unique(self.samples.file[rows[self.samples.are_in_files[rows]]])
-        names = [self.samples.files[file] for file in files.tolist()] if self.path is not None else []
-        before = _states(names)
+        files = np.unique(self.samples.file[rows[self.samples.are_in_files[rows]]]) if self.path is not None else rows[:0]
+        before = self._states(files)
 
         def read(some: Sequence[int]) -> bytes:
             return b"".join(xxhash.xxh3_128_digest(self.samples[row].read()) for row in some)
@@ -212,8 +191,9 @@ class Index:
         self.digest[rows] = np.frombuffer(digests, np.uint8).reshape(-1, 16)
         self.known[rows] = True
         self.attributes.pop("digests", None)
-        if names:
-            settled = (before == _states(names)).all(1) & (before[:, 0] >= 0) & (before[:, 1] < time.time_ns() - SETTLED_NS)
+        if len(files):
+            now, latest = self._states(files), time.time_ns() - SETTLED_NS
+            settled = (before == now).all(1) & (before[:, 0] >= 0) & (before[:, 1] < latest)
             self.states[files] = np.where(settled[:, None], before, GONE)
             self.write()
 
@@ -227,11 +207,6 @@ def index_of(source: str, form: str | None, split: str | None, classes: Path | N
     is_absolute = os.path.isabs(source) and (classes is None or classes.is_absolute())
     described = "\0".join(["" if is_absolute else os.getcwd(), source, *map(str, (form, split, classes))])
     return cached / f"{xxhash.xxh3_128_hexdigest(os.fsencode(described))}.npz"
-
-
-def _states(files: Sequence[str]) -> Int64[np.ndarray, "F 3"]:
-    parts = _in_parallel(lambda some: np.array([state_of(file) for file in some], np.int64), files)
-    return np.concatenate([np.zeros((0, 3), np.int64), *parts])
 
 
 def _in_parallel(work: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> Iterator[T]:

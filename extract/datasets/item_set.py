@@ -18,7 +18,7 @@ from extract.datasets.classes import Labels
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.items import Given, Item, Items, encoded
 from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, labels_in, segmented
-from extract.datasets.opening import opening_bar
+from extract.datasets.reading import opening_bar
 from extract.datasets.sample import Box, DataError, Sample
 from store.errors import BeyondClsWarning
 from store.truths.reading import VOID
@@ -159,11 +159,7 @@ def _plain(value: Any) -> Any:
 
 
 def _label(label: Any) -> tuple[Any, int | None]:
-    """A label as a number, a name, or a tuple of several; None for no label. With the number of classes of a 0/1 vector.
-
-    Raises:
-        ValueError: it is none of these; the message begins after the name of the item.
-    """
+    """A label as a number, a name, or a tuple of several; None for no label. With the number of classes of a 0/1 vector."""
     if hasattr(label, "shape") and label.shape:
         values = np.asarray(label.tolist())
         if values.size == 1:

@@ -45,12 +45,10 @@ class Given:
 
 
 class Items:
-    """Items as encoded images, in any process.
+    """Items as encoded images, in any process; `name` is for messages.
 
-    Args:
-        name: of what gives them, for messages.
-        source: what gives them; or a function that makes it, and makes the same in another process, to which items are not
-            sent then.
+    `source` gives them; or it is a function that makes what does, and makes the same in another process, to which items are not
+    sent then.
     """
 
     def __init__(self, name: str, source: Given | Callable[[], Given]):
@@ -108,11 +106,7 @@ class Items:
         return {**parts, "image": item[image], "boxes": item.get("boxes"), "others": item.get("others", [])}
 
     def encoded(self, row: int, image: Any) -> bytes:
-        """The image of an item as the bytes of a file.
-
-        Raises:
-            DataError: it is nothing that holds 8-bit pixels, or cannot be read.
-        """
+        """The image of an item as the bytes of a file, or a DataError."""
         try:
             with nullcontext() if self.given.is_threaded else self._lock:  # a picture of Pillow may read its file only now
                 return encoded(image)
@@ -130,12 +124,7 @@ class Item(Sample):
     row: int = 0
 
     def read(self) -> bytes:
-        """The encoded image, as when the set was opened.
-
-        Raises:
-            DataError: it cannot be read any more.
-            BeyondClsError: it is another one.
-        """
+        """The encoded image, as when the set was opened; BeyondClsError if it is another one."""
         if self.size == 0:
             return b""
         assert self.items is not None

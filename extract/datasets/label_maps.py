@@ -22,9 +22,8 @@ from extract.datasets.formats import readable
 from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import lines, listed, parsing
-from extract.datasets.opening import opening_bar
 from extract.datasets.pixels import ROOM
-from extract.datasets.reading import Damage, content_of, decoded
+from extract.datasets.reading import Damage, content_of, decoded, opening_bar
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError
@@ -40,11 +39,7 @@ BITS = 16  # of an index, at most
 
 
 class Indices:
-    """Values of a greyscale or palette image.
-
-    Args:
-        labels: of each value; VOID for those that stand for nothing.
-    """
+    """Values of a greyscale or palette image, and the label of each; VOID for those that stand for nothing."""
 
     def __init__(self, labels: Mapping[int, int]):
         self._known = sorted(labels)
@@ -57,11 +52,7 @@ class Indices:
         return cls({first + label: label for label in range(n_classes)} | dict.fromkeys(void, VOID))
 
     def labels(self, image: Image.Image) -> Int16[np.ndarray, "h w"]:
-        """The label of each pixel, -1 void.
-
-        Raises:
-            ValueError: a value stands for nothing; says which were expected.
-        """
+        """The label of each pixel, -1 void; ValueError, with those that were expected, where a value stands for nothing."""
         if image.mode not in INDEX_MODES:
             raise ValueError(f"is no index image (PIL's mode {image.mode}): a number for each pixel was expected, not a colour")
         values = np.asarray(image)
@@ -80,11 +71,7 @@ class Indices:
 
 
 class Colours:
-    """Colours of an RGB image.
-
-    Args:
-        labels: of each colour, as `codes_of` gives it; VOID for those that stand for nothing.
-    """
+    """Colours of an RGB image by `codes_of`, and the label of each, as for `Indices`."""
 
     def __init__(self, labels: Mapping[int, int]):
         self._codes = np.array(sorted(labels), np.int64)
@@ -116,9 +103,6 @@ def read_colours(file: Path) -> tuple[list[str], Colours]:
 
     Each line is `R G B NAME` (spaces, tabs or commas between them); a class may have several colours. The name `void` stands
     for pixels without class; lines that begin with # do not count.
-
-    Raises:
-        DataError: the file is missing, or a line is something else.
     """
     classes: list[str] = []
     labels: dict[int, int] = {}
@@ -214,9 +198,8 @@ class LabelMaps(Truths):
 def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
     """A label map from its file.
 
-    Raises:
-        ValueError: it is missing or damaged, or has values that stand for nothing; a message that begins after its name.
-        BeyondClsError: it cannot be read, which says nothing about it; or memory does not suffice.
+    It is a ValueError, whose message begins after its name, that it is missing or damaged, or has values that stand for
+    nothing.
     """
     encoded = content_of(file)
     if encoded is None:
@@ -265,9 +248,8 @@ def paired(
 ) -> tuple[list[Sample], dict[str, Path]]:
     """Samples of all images in a folder, and their label maps by id: PNGs in another folder of the same names.
 
-    Args:
-        end: of the name of an image of which only the map is there.
-        marks: with which names of images and of maps end, before the point; ids are without them.
+    `end` is that of the name of an image of which only the map is there. Before the point, names of images and of maps end in
+    `marks`, without which they are ids.
     """
     by_id, ids = {}, set()
     for folder, mark in zip((maps, images), marks[::-1], strict=True):

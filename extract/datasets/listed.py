@@ -16,8 +16,7 @@ from xml.etree import ElementTree
 
 from extract.datasets.formats import missing_reader
 from extract.datasets.gathering import images_in
-from extract.datasets.opening import made_of
-from extract.datasets.reading import NOWHERE, content_of, patiently
+from extract.datasets.reading import NOWHERE, content_of, made_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError
 
@@ -181,11 +180,7 @@ def read_objects(file: Path) -> list[XmlObject]:
 
 
 def matlab_variable(file: Path, name: str) -> list[Any]:
-    """Elements of a variable of a MATLAB file. scipy reads plain values; it runs nothing that a file holds.
-
-    Raises:
-        DataError: the file is missing or damaged, or scipy is not installed.
-    """
+    """Elements of a variable of a MATLAB file. scipy reads plain values; it runs nothing that a file holds."""
     try:
         from scipy.io import loadmat
     except ModuleNotFoundError as error:
@@ -203,9 +198,7 @@ def matlab_variable(file: Path, name: str) -> list[Any]:
 def _check_nesting(content: bytes) -> None:
     """Refuse cells in cells without end, into which scipy descends by calls in C, until the stack overflows.
 
-    Raises:
-        RecursionError: they are deeper than calls in Python may be.
-        ValueError: damage, or a variable that unpacks to much.
+    They are deeper than calls in Python may be, which is a RecursionError; damage is a ValueError.
     """
     order = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
     position = len(content) if 0 in content[:4] else 128  # version 4 has no cells

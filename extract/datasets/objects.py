@@ -29,37 +29,27 @@ ONE_BY_ONE = (
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Rows of a table, or of arrays that are as long as one another.
+class Rows:
+    """Rows of a table by part, as PARTS has them.
 
     Attributes:
-        columns: by part, as PARTS has them.
+        columns: by part: columns that are as long as one another, or their names in `table`.
+        table: gives its rows by number; None: there are columns themselves.
         held: what must live as long, such as a folder of temporary files.
     """
 
     columns: Mapping[str, Any]
+    table: Any = None
     held: object = None
 
     def __len__(self) -> int:
-        return len(self.columns["image"])
+        return len(self.columns["image"] if self.table is None else self.table)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        return {part: column[row] for part, column in self.columns.items()}
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """Rows of a table whose columns have names of their own; `names`: by part."""
-
-    rows: Any
-    names: Mapping[str, str]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, row: int) -> dict[str, Any]:
-        item = self.rows[row]
-        return {part: item[name] for part, name in self.names.items()}
+        if self.table is None:
+            return {part: column[row] for part, column in self.columns.items()}
+        item = self.table[row]
+        return {part: item[name] for part, name in self.columns.items()}
 
 
 def images_of_object(thing: Any, classes: Path | None, split: str | None) -> ImageSet:
@@ -93,7 +83,13 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
     if split is not None:
         raise DataError(f"{name} has no splits, so there is no {split!r}; leave out --split, and give the images of one split")
     if hasattr(thing, "dataset") and hasattr(thing, "batch_size") and hasattr(thing, "sampler"):
-        _warn_of_loader(thing, name)
+        sampler = type(thing.sampler).__name__
+        if sampler != "_InfiniteConstantSampler":  # of an IterableDataset, which is refused
+            is_default = getattr(thing.collate_fn, "__name__", "") in ("default_collate", "default_convert")
+            left_out = ["batches"] + ([] if is_default else ["collate_fn"])
+            if sampler != "SequentialSampler":
+                left_out.append(f"{sampler}, so all {len(thing.dataset):,} images count, in their own order")
+            warnings.warn(f"of {name} the dataset is taken; not taken: {'; '.join(left_out)}", BeyondClsWarning, stacklevel=3)
         return given(thing.dataset, name)
     if hasattr(thing, "features") and hasattr(thing, "cast_column") and hasattr(thing, "__len__"):
         return _of_hugging_face(thing, name)
@@ -101,25 +97,15 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
         return of_arrays({"image": thing[0], "label": thing[1]}, name)
     if _is_array(thing):
         return of_arrays({"image": thing}, name)
-    if (
-        _is_iterable_dataset(thing)
-        or not (hasattr(thing, "__getitem__") and hasattr(thing, "__len__"))
-        or isinstance(thing, str)
-    ):
+    # An IterableDataset of PyTorch inherits a __getitem__ that does nothing.
+    gives_in_turn = any(parent.__name__ == "IterableDataset" for parent in type(thing).__mro__)
+    if gives_in_turn or not (hasattr(thing, "__getitem__") and hasattr(thing, "__len__")) or isinstance(thing, str):
         raise DataError(f"{name} has no items by number, as far as can be seen; {ONE_BY_ONE}")
     return Given(thing, _class_names(thing))
 
 
 def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Given:
-    """Images in arrays, with labels and ids as long.
-
-    Args:
-        arrays: by part, as PARTS has them, and `classes`; or lists.
-        held: as for `Columns`.
-
-    Raises:
-        DataError: shapes that cannot be.
-    """
+    """Images in arrays or lists, with labels and ids as long; by part, as PARTS has them, and `classes`. `held`: of `Rows`."""
     images = arrays["image"]
     shape = list(getattr(images, "shape", ()))
     if _is_array(images) and (len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in (1, 3, 4))):
@@ -132,7 +118,7 @@ def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Give
         part, n = next(iter(unequal.items()))
         raise DataError(f"{name} has {len(images):,} images, but {n:,} of {part}; give one for each image")
     names = arrays.get("classes")
-    return Given(Columns(columns, held), None if names is None else list(map(str, names)), is_threaded=True)
+    return Given(Rows(columns, held=held), None if names is None else list(map(str, names)), is_threaded=True)
 
 
 def arrays_by_split(names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -172,32 +158,16 @@ def _is_array(thing: Any) -> bool:
     return hasattr(thing, "shape") and hasattr(thing, "dtype") and hasattr(thing, "__len__")
 
 
-def _is_iterable_dataset(thing: Any) -> bool:
-    """Whether it is a Dataset of PyTorch that only gives its items in turn: it inherits a __getitem__ that does nothing."""
-    return any(parent.__name__ == "IterableDataset" for parent in type(thing).__mro__)
-
-
-def _warn_of_loader(loader: Any, name: str) -> None:
-    """Say what of a DataLoader is not taken."""
-    sampler = getattr(loader, "sampler", None)
-    if type(sampler).__name__ == "_InfiniteConstantSampler":  # of an IterableDataset, which is refused
-        return
-    collates = getattr(loader.collate_fn, "__name__", "") not in ("default_collate", "default_convert")
-    left_out = ["batches"] + (["collate_fn"] if collates else [])
-    if type(sampler).__name__ != "SequentialSampler":
-        left_out.append(f"{type(sampler).__name__}, so all {len(loader.dataset):,} images count, in their own order")
-    warnings.warn(f"of {name} the dataset is taken; not taken: {'; '.join(left_out)}", BeyondClsWarning, stacklevel=4)
-
-
 def _class_names(dataset: Any) -> list[str] | None:
     """Names that a Dataset has, or the one that it is a part of; none where its labels are changed."""
     if getattr(dataset, "target_transform", None) is not None:
         return None
     names = getattr(dataset, "classes", None)
-    if isinstance(names, Sequence) and names and all(isinstance(one, str) for one in names):
-        return list(names)
-    if isinstance(names, Sequence) and names and all(isinstance(one, tuple) and one for one in names):  # ImageNet's synonyms
-        return [str(one[0]) for one in names]
+    if isinstance(names, Sequence) and names:
+        if all(isinstance(one, str) for one in names):
+            return list(names)
+        if all(isinstance(one, tuple) and one for one in names):  # ImageNet's synonyms
+            return [str(one[0]) for one in names]
     inner = getattr(dataset, "dataset", None)
     return None if inner is None else _class_names(inner)
 
@@ -214,21 +184,16 @@ def _of_hugging_face(dataset: Any, name: str) -> Given:
         dataset = dataset.cast_column(names["image"], type(feature)(decode=False))
     if hasattr(dataset, "with_format"):
         dataset = dataset.with_format(None)
-    return Given(Renamed(dataset, names), classes, is_threaded=True)
+    return Given(Rows(names, dataset), classes, is_threaded=True)
 
 
 def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], list[str] | None]:
     """Columns by part (image, label, id, segmentation) of a table, and the names of its classes.
 
-    Args:
-        features: of its columns, as Hugging Face writes them into files: {"image": {"_type": "Image"}, "label": {"_type":
-            "ClassLabel", "names": […]}}.
-        name: for messages.
-
-    Raises:
-        DataError: no image, or several of which none is known by its name.
+    `features`: of its columns, as Hugging Face writes them into files: {"image": {"_type": "Image"}, "label": {"_type":
+    "ClassLabel", "names": […]}}.
     """
-    images = [column for column, feature in features.items() if _type(feature) == "Image"]
+    images = [column for column, feature in features.items() if _is_of(feature, "Image")]
     image = first_of(IMAGE, images) or (images[0] if len(images) == 1 else None)
     if image is None:
         among = f"has several columns of images: {', '.join(images)}" if images else f"has columns {', '.join(features)}"
@@ -238,21 +203,19 @@ def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], 
     label = first_of(LABEL, [column for column in features if column != maps]) or (coded[0] if len(coded) == 1 else None)
     if label is None and coded:
         raise DataError(f"{name} has several columns of classes: {', '.join(coded)}; rename the one that is meant to label")
-    key = first_of(ID, features)
-    found = {"image": image, "label": label, "id": key, "segmentation": maps}
+    found = {"image": image, "label": label, "id": first_of(ID, features), "segmentation": maps}
     names = {part: column for part, column in found.items() if column is not None}
-    classes = None if label is None else _class_label(features[label])
-    return names, classes
+    return names, None if label is None else _class_label(features[label])
 
 
-def _type(feature: Any) -> str:
-    return str(feature.get("_type", "")) if isinstance(feature, Mapping) else ""
+def _is_of(feature: Any, kind: str) -> bool:
+    return isinstance(feature, Mapping) and feature.get("_type") == kind
 
 
 def _class_label(feature: Any) -> list[str] | None:
     """Names of the classes of a column, or of its elements."""
     if isinstance(feature, list) and len(feature) == 1:
         return _class_label(feature[0])
-    if _type(feature) == "ClassLabel" and isinstance(feature.get("names"), list):
+    if _is_of(feature, "ClassLabel") and isinstance(feature.get("names"), list):
         return list(map(str, feature["names"]))
     return _class_label(feature.get("feature")) if isinstance(feature, Mapping) and feature.get("feature") else None

@@ -91,14 +91,9 @@ class Pixels:
             Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, self.max_pixels)
 
     def decoded(self, encoded: bytes, held: ExitStack | None = None) -> Image.Image:
-        """The RGB image that a file holds, as `rgb`.
+        """The RGB image that a file holds, as `rgb`; ValueError also where it has too many pixels.
 
-        Args:
-            encoded: the file.
-            held: keeps the image's room, which others wait for, until it is closed; without it, that ends with the decoding.
-
-        Raises:
-            ValueError: it has too many pixels, or as `rgb`; Pillow raises other errors for bytes that are no image.
+        `held` keeps the image's room, which others wait for, until it is closed; without it, that ends with the decoding.
         """
         self.raise_limit()
         try:
@@ -117,13 +112,8 @@ class Pixels:
     def rgb(self, image: Image.Image, encoded: bytes = b"") -> Image.Image:
         """Red, green and blue of an image, of 8 bits; transparency is dropped.
 
-        `info["orientation"]` of the result is what EXIF says and is not followed; it is absent for upright images.
-
-        Args:
-            encoded: the file, if the image is not loaded yet.
-
-        Raises:
-            ValueError: values that 8 bits cannot hold, or that Pillow can only give cut to 8 bits.
+        `info["orientation"]` of the result is what EXIF says and is not followed; it is absent for upright images. `encoded`
+        is the file, if the image is not loaded yet. It is a ValueError that 8 bits cannot hold its values.
         """
         is_deep = image.mode[0] in "IF" or _is_cut(image, encoded)
         values = _deep_values(image, encoded) if is_deep else None
@@ -183,11 +173,7 @@ def _is_signed(image: Image.Image) -> bool:
 
 
 def _deep_values(image: Image.Image, encoded: bytes) -> Shaped[np.ndarray, "..."]:
-    """The values of an image of more than 8 bits, or negative ones: [h, w], or [h, w, 3].
-
-    Raises:
-        ValueError: Pillow cannot read them in full.
-    """
+    """The values of an image of more than 8 bits, or negative ones: [h, w], or [h, w, 3]; ValueError if Pillow changes them."""
     if image.format == "PPM" and encoded[:2] in (b"P5", b"P6"):
         offset, n_channels = image.tile[0][2], 1 if encoded[1:2] == b"5" else 3  # type: ignore[attr-defined]
         values = np.frombuffer(encoded, ">u2", image.width * image.height * n_channels, offset)

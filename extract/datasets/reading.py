@@ -1,23 +1,91 @@
-"""Reading a data set's bytes and decoding them. What keeps bytes from being read says nothing about an image: it is tried
-again, and then stops the run. Damage is only what a decoder says of bytes that were read.
+"""Reading a data set's bytes, decoding them, and what is noted of them while a set is opened.
+
+What keeps bytes from being read says nothing about an image: it is tried again, and then stops the run. Damage is only what a
+decoder says of bytes that were read.
 """
 
 import errno
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from extract.datasets.opening import made_of
 from store import BeyondClsError
+from store.shown import Bars, no_bars
 
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 4.0)  # seconds before another try: a network file system comes back, other decoders give memory back
 CHANGED = "it has changed since the data set was opened; run again when nothing writes to it"
 NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)  # a name leads to no file, on any disk
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # another try would end alike
+
+State = tuple[int, int, int]  # of a file or folder: size, time of change in ns, inode
+GONE: State = (-1, -1, -1)
+NEVER: State = (-2, -2, -2)  # of none
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What concerns the opening of a data set and its form need not hand on.
+
+    Attributes:
+        bars: show progress, as thousands of label maps take minutes.
+        outside: whether the paths of a .csv may lead out of its folder.
+        arguments: of a function that gives the images.
+        sources: states of all that the list of images is made of.
+    """
+
+    bars: Bars | None = None
+    outside: bool = False
+    arguments: Mapping[str, Any] | None = None
+    sources: dict[str, State] = field(default_factory=dict)
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        token = _opening.set(self)
+        try:
+            yield
+        finally:
+            _opening.reset(token)
+
+
+_opening: ContextVar[Opening | None] = ContextVar("opening", default=None)
+
+
+def opening() -> Opening:
+    """That of the data set which is being opened; an empty one where none is, or it is open already."""
+    return _opening.get() or Opening()
+
+
+def opening_bar(what: str, total: int, unit: str) -> AbstractContextManager[Callable[[int], None]]:
+    """A bar, or none where a data set is opened without one or is open already."""
+    return (opening().bars or no_bars)(what, total, unit)
+
+
+def made_of(*paths: str | Path, lasts: bool = True) -> None:
+    """Say that the list of images depends on a folder or file, before it is listed or read; or on whether there is one.
+
+    `lasts`: whether that is seen by its state, as long as the list is used.
+    """
+    if (current := _opening.get()) is not None:
+        for path in map(str, paths):
+            if not lasts:
+                current.sources[path] = NEVER
+            elif path not in current.sources:
+                current.sources[path] = state_of(path)
+
+
+def state_of(path: str | Path) -> State:
+    """Of a file or folder; GONE where it cannot be looked at."""
+    with suppress(OSError, ValueError):
+        status = os.stat(path)
+        return status.st_size, status.st_mtime_ns, status.st_ino & (1 << 63) - 1
+    return GONE
 
 
 class Damage(Exception):
@@ -57,12 +125,7 @@ def tried(work: Callable[[], T]) -> T:
 
 
 def content_of(file: Path) -> bytes | None:
-    """All bytes of a file; None if there is none of this name.
-
-    Raises:
-        BeyondClsError: as `patiently`.
-    """
-
+    """All bytes of a file; None if there is none of this name. Raises BeyondClsError, as `patiently`."""
     made_of(file)
 
     def work() -> bytes | None:
@@ -74,22 +137,6 @@ def content_of(file: Path) -> bytes | None:
             raise
 
     return patiently(work, str(file))
-
-
-def read_range(file: Path, offset: int, nbytes: int) -> bytes:
-    """`nbytes` bytes of a file.
-
-    Raises:
-        OSError: they cannot be read.
-        BeyondClsError: the file has become shorter.
-    """
-    with file.open("rb") as source:
-        content = os.pread(source.fileno(), nbytes, offset)
-        while len(content) < nbytes and (more := os.pread(source.fileno(), nbytes - len(content), offset + len(content))):
-            content += more
-    if len(content) < nbytes:
-        raise BeyondClsError(f"{file} ends after {offset + len(content)} bytes, expected {offset + nbytes}; {CHANGED}")
-    return content
 
 
 def decoded(decode: Callable[[bytes], T], encoded: bytes, what: str) -> T:

@@ -40,13 +40,10 @@ class RemoteFile:
         return RemoteFile(f"{self._base.rstrip('/')}/{name}")
 
     def is_file(self) -> bool:
-        """Whether there is such a file.
-
-        Raises:
-            BeyondClsError: the service does not answer.
-        """
+        """Whether there is such a file; BeyondClsError if the service does not answer."""
         try:
-            return self._fs.info(self._path)["type"] == "file"
+            fs, path = self._place
+            return fs.info(path)["type"] == "file"
         except FileNotFoundError:
             return False
         except Exception as error:
@@ -62,20 +59,18 @@ class RemoteFile:
 
     def glob(self, pattern: str = "") -> list["RemoteFile"]:
         """Files in this folder that match `pattern`, or those that match this path itself, in alphabetical order."""
-        names = self._ask("glob", f"{self._path.rstrip('/')}/{pattern}" if pattern else self._path)
-        return [RemoteFile(self._fs.unstrip_protocol(name)) for name in sorted(names)]
+        fs, path = self._place
+        names = self._ask("glob", f"{path.rstrip('/')}/{pattern}" if pattern else path)
+        return [RemoteFile(fs.unstrip_protocol(name)) for name in sorted(names)]
 
     def read_text(self) -> str:
         return bytes(self._ask("cat_file")).decode()
 
     def read_with(self, work: Callable[[IO[bytes]], T]) -> T:
-        """The result of `work` on the file, read from end to end, with seeking.
-
-        Raises:
-            BeyondClsError: as `read`.
-        """
+        """The result of `work` on the file, read from end to end, with seeking; BeyondClsError as `read`."""
         try:
-            with self._fs.open(self._path, mode="rb", block_size=BLOCK_NBYTES, cache_type="readahead") as file:
+            fs, path = self._place
+            with fs.open(path, mode="rb", block_size=BLOCK_NBYTES, cache_type="readahead") as file:
                 if not file.seekable():
                     raise BeyondClsError(f"{self} cannot be read in parts; {IN_PARTS}")
                 return work(file)
@@ -94,8 +89,7 @@ class RemoteFile:
         return data
 
     @cached_property
-    def _place(self) -> tuple[Any, str]:
-        """The file system, and the path in it."""
+    def _place(self) -> tuple[Any, str]:  # the file system, and the path in it
         import fsspec  # type: ignore[import-untyped]
 
         try:
@@ -103,17 +97,10 @@ class RemoteFile:
         except (ImportError, ValueError) as error:  # a protocol that is unknown, or whose package is not installed
             raise BeyondClsError(f"{self} cannot be opened: {error}") from error
 
-    @property
-    def _fs(self) -> Any:
-        return self._place[0]
-
-    @property
-    def _path(self) -> str:
-        return self._place[1]
-
     def _ask(self, method: str, path: str | None = None, **arguments: Any) -> Any:
         """Call a method of the file system; the run stops where it fails, as the image may be sound."""
-        ask = partial(getattr(self._fs, method), self._path if path is None else path, **arguments)
+        fs, own_path = self._place
+        ask = partial(getattr(fs, method), own_path if path is None else path, **arguments)
         try:
             return tried(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
         except Exception as error:  # each service has its own errors

@@ -1,13 +1,15 @@
 """One image of a data set: where its bytes are, and what is known about it."""
 
 import math
+import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
-from extract.datasets.reading import patiently, read_range
+from extract.datasets.reading import CHANGED, patiently
 from extract.datasets.remote import RemoteFile
 from store import BeyondClsError
 
@@ -32,6 +34,17 @@ class Box(NamedTuple):
         if all(map(math.isfinite, corners)) and 0 <= self.x1 >= self.x0 and 0 <= self.y1 >= self.y0:
             return None
         return f"has box {tuple(corners)}, expected x0 <= x1 and y0 <= y1 in pixels, not left of or above the image"
+
+
+def read_range(file: Path, offset: int, nbytes: int) -> bytes:
+    """`nbytes` bytes of a file; OSError where they cannot be read, BeyondClsError where it has become shorter."""
+    content = b""
+    with file.open("rb") as source:
+        while len(content) < nbytes and (more := os.pread(source.fileno(), nbytes - len(content), offset + len(content))):
+            content += more
+    if len(content) < nbytes:
+        raise BeyondClsError(f"{file} ends after {offset + len(content)} bytes, expected {offset + nbytes}; {CHANGED}")
+    return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +79,11 @@ class Sample:
         Raises:
             BeyondClsError: it cannot be read, which says nothing about the image; or its file has changed.
         """
-        file = self.file
         if self.size == 0:
             return b""
-        if isinstance(file, Path):
-            return patiently(lambda: read_range(file, self.offset, self.size), str(self))
-        encoded = file.read(self.offset, self.size)
+        if isinstance(self.file, Path):
+            return patiently(partial(read_range, self.file, self.offset, self.size), str(self))
+        encoded = self.file.read(self.offset, self.size)
         if self.digest is not None and xxhash.xxh3_128_digest(encoded) != self.digest:
             raise BeyondClsError(f"{self} has changed since its tar was opened; run again")
         return encoded

@@ -109,15 +109,9 @@ class Samples(Sequence[Sample]):
     box_labels: Int[np.ndarray, "B"]
     box_ends: Int[np.ndarray, "N"]
 
-    def __init__(
-        self,
-        ids: Strings,
-        files: Strings,
-        columns: Mapping[str, Any],
-        problems: Mapping[int, str],
-        others: Mapping[int, Sample] | None = None,
-    ):
-        self.ids, self.files, self.problems, self.others = ids, files, dict(problems), dict(others or {})
+    def __init__(self, ids: Strings, files: Strings, columns: Mapping[str, Any], problems: Mapping[int, str]):
+        self.ids, self.files, self.problems = ids, files, dict(problems)
+        self.others: dict[int, Sample] = {}
         for name in COLUMNS:
             setattr(self, name, columns[name])
 
@@ -157,7 +151,9 @@ class Samples(Sequence[Sample]):
             numbers["box_ends"].append(len(numbers["box_labels"]))
         columns: dict[str, np.ndarray] = {name: narrow(values) for name, values in numbers.items()}
         columns |= {"has_labels": np.array(has_labels, bool), "boxes": np.array(boxes).reshape(-1, 4)}
-        return cls(ids.strings, files.strings, columns, problems, others)
+        made = cls(ids.strings, files.strings, columns, problems)
+        made.others = others
+        return made
 
     def __len__(self) -> int:
         return len(self.ids)

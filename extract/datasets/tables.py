@@ -17,12 +17,12 @@ from jaxtyping import Int
 
 from extract.datasets.form import Example, Splitting
 from extract.datasets.formats import is_image
+from extract.datasets.gathering import entries_of, unlocked
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
 from extract.datasets.items import IMAGE, Given
 from extract.datasets.listed import parsing
-from extract.datasets.objects import Renamed, columns_of, split_of
-from extract.datasets.reading import patiently
+from extract.datasets.objects import Rows, columns_of, split_of
 from extract.datasets.sample import DataError
 
 PARTS_KEPT = 4  # groups of rows that are in memory
@@ -31,12 +31,7 @@ EXPECTED = "a table of Parquet, or of Arrow as `datasets` saves it"
 
 
 class Table:
-    """Rows of some files, of which a few groups are in memory at a time; in any thread.
-
-    Args:
-        files: in order.
-        columns: that are read.
-    """
+    """Some columns of files in order, of which a few groups of rows are in memory at a time; in any thread."""
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str]):
         self._columns, self._lock = list(columns), threading.Lock()
@@ -49,36 +44,31 @@ class Table:
 
     def __getitem__(self, row: int) -> dict[str, Any]:
         number = int(np.searchsorted(self._ends, row, side="right"))
-        part = self._part(number)
+        with self._lock:  # threads that need the same group wait for it
+            part = self._part(number)
         values = {name: part.column(name)[row - int(self._ends[number]) + len(part)].as_py() for name in self._columns}
         # Of an image the bytes alone: a table from elsewhere could name any file.
         return {name: value["bytes"] or b"" if isinstance(value, dict) else value for name, value in values.items()}
 
     def _part(self, number: int) -> Any:
-        """A group of rows; threads that need the same wait for it."""
-        with self._lock:
-            if number not in self._parts:
-                file, group, _ = self._places[number]
-                with parsing(file, EXPECTED):
-                    if _is_arrow(file):
-                        self._parts[number] = _stream(file).read_all()  # stays on the disk
-                    else:
-                        parquet = _package("parquet").ParquetFile(file)
-                        self._parts[number] = parquet.read_row_group(group, columns=self._columns)
-                while len(self._parts) > PARTS_KEPT:
-                    self._parts.popitem(last=False)
-            self._parts.move_to_end(number)
-            return self._parts[number]
-
-
-def _is_arrow(file: Path) -> bool:
-    return file.suffix.lower() == ".arrow"
+        """A group of rows."""
+        if number not in self._parts:
+            file, group, _ = self._places[number]
+            with parsing(file, EXPECTED):
+                if file.suffix.lower() == ".arrow":
+                    self._parts[number] = _stream(file).read_all()  # stays on the disk
+                else:
+                    self._parts[number] = _package("parquet").ParquetFile(file).read_row_group(group, columns=self._columns)
+            while len(self._parts) > PARTS_KEPT:
+                self._parts.popitem(last=False)
+        self._parts.move_to_end(number)
+        return self._parts[number]
 
 
 def _sizes(file: Path) -> list[int]:
     """Rows of each group of a file."""
     with parsing(file, EXPECTED):
-        if _is_arrow(file):
+        if file.suffix.lower() == ".arrow":
             return [_stream(file).read_all().num_rows]
         metadata = _package("parquet").read_metadata(file)
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -110,54 +100,34 @@ def _opened(source: str, split: str | None) -> Given:
         )
     by_split: dict[str, list[Path]] = {}
     for file in files:
-        by_split.setdefault(_split_of_file(file), []).append(file)
-    if place.is_file() and split is None:
-        chosen = files
-    else:
-        chosen = by_split[
-            next(iter(by_split)) if split is None and len(by_split) == 1 else split_of(source, split, list(by_split))
-        ]
+        of_several = OF_SPLIT.fullmatch(file.stem)
+        name = of_several[1] if of_several else "" if file.stem.isdecimal() else file.stem
+        by_split.setdefault(name, []).append(file)
+    chosen = files
+    if split is not None or len(by_split) > 1:
+        chosen = by_split[split_of(source, split, list(by_split))]
     features = _features(chosen[0])
     names, class_names = columns_of(features, source)
     for file in chosen[1:]:
         if _features(file) != features:
             raise DataError(f"{file} has other columns or classes than {chosen[0]}; give tables of one data set")
-    return Given(Renamed(Table(chosen, list(names.values())), names), class_names, is_threaded=True)
+    return Given(Rows(names, Table(chosen, list(names.values()))), class_names, is_threaded=True)
 
 
 def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place] if place.is_file() else []
-    entries = _listed(place)
-    below = [entry for folder in entries if folder.is_dir() for entry in _listed(Path(folder))]
+    entries = unlocked(partial(entries_of, place), str(place)) or []
+    folders = [entry.path for entry in entries if entry.is_dir()]
+    below = [entry for folder in folders for entry in unlocked(partial(entries_of, folder), folder) or []]
     ends = [(entries, (".parquet", ".arrow")), (below, (".parquet",))]
     return sorted(Path(entry) for listed, suffixes in ends for entry in listed if entry.name.endswith(suffixes))
-
-
-def _listed(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing in one that may not be read, which is said where images are gathered."""
-
-    def listing() -> list[os.DirEntry[str]]:
-        try:
-            with os.scandir(folder) as entries:
-                return list(entries)
-        except PermissionError:
-            return []
-
-    return patiently(listing, str(folder))
-
-
-def _split_of_file(file: Path) -> str:
-    """By its name; "" if that is only a number."""
-    if match := OF_SPLIT.fullmatch(file.stem):
-        return match[1]
-    return "" if file.stem.isdecimal() else file.stem
 
 
 def _features(file: Path) -> Mapping[str, Any]:
     """What the columns of a file are, in the words of Hugging Face."""
     with parsing(file, EXPECTED):
-        schema = _stream(file).schema if _is_arrow(file) else _package("parquet").read_schema(file)
+        schema = _stream(file).schema if file.suffix.lower() == ".arrow" else _package("parquet").read_schema(file)
         written = (schema.metadata or {}).get(b"huggingface")
         if written is not None and isinstance(features := json.loads(written)["info"]["features"], dict):
             return features

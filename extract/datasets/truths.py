@@ -57,11 +57,7 @@ class Truths(ABC):
 
 
 def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pixels) -> TruthColumns:
-    """Truths of all images, in pixels of the images as they are decoded, as arrays.
-
-    Raises:
-        DataError: some are damaged, or do not fit their images.
-    """
+    """Truths of all images, in pixels of the images as they are decoded, as arrays; DataError where some are damaged."""
     items, problems = truths.read(samples)
     if problems:
         total = f"\n({len(problems)} problems in all)" if len(problems) > MOST_NAMED else ""

@@ -41,9 +41,6 @@ class VocInstances(Truths):
 
     Boxes count pixels from 1 there, both ends included, and from 0 here, the end excluded. What is marked as difficult, which
     VOC does not score, is kept as a crowd.
-
-    Args:
-        folder: of the data set.
     """
 
     classes: Sequence[str] = OBJECTS

@@ -1,5 +1,6 @@
 """WebDataset tars, indexed before use: webdataset itself skips what it cannot read, which must not happen here."""
 
+import errno
 import glob
 import io
 import os
@@ -10,18 +11,37 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO, NamedTuple
+
+import xxhash
 
 from extract.datasets.form import Example, Plain
-from extract.datasets.formats import is_image
-from extract.datasets.gathering import BESIDE_TARS, BROKEN, LeftOut, walk
+from extract.datasets.formats import (
+    HEAD_NBYTES,
+    IMAGE_EXTENSIONS,
+    SIDECARS,
+    UNREAD,
+    begins_as_image,
+    extension,
+    is_image,
+    missing_reader,
+)  # fmt: skip
+from extract.datasets.gathering import BESIDE_TARS, BROKEN, CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter, walk
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.opening import made_of
+from extract.datasets.reading import made_of, patiently
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import DataError, Sample
-from extract.datasets.tar_index import UNLABELLED, index_tar
+from store import BeyondClsError
+from store.format.classes import whole_number
+from store.places.disk import UntrustedHeader
 
 CLASS_NAMES = "classes.txt"  # beside the tars: one name a line, in the order of the labels
 PIPE = "pipe:"
+LABEL_NBYTES = 1 << 10  # at most, of an integer
+UNLABELLED = "has no label (expected a member .cls with an integer)"
+NAME_LENGTH = 4096  # at most, as Linux has it
+COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
+Tar = Path | RemoteFile
 
 
 def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
@@ -30,9 +50,8 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     Where no image has a label, it is a set without labels.
 
     Each tar is indexed once, so that rows are fixed and every image can be read alone: a remote one is read from end to end
-    for that, and then image by image. A pipe
-    cannot be read twice: what its command writes is copied to a temporary file (in $TMPDIR), which is removed with the
-    ImageSet.
+    for that, and then image by image. A pipe cannot be read twice: what its command writes is copied to a temporary file (in
+    $TMPDIR), which is removed with the ImageSet.
 
     Args:
         source: a tar, a brace expansion (`train-{000..009}.tar`), a pattern (`train-*.tar`), or a folder of tars; each
@@ -51,17 +70,16 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     problems: list[str] = []
     left_out = LeftOut()
     for tar in tars:
-        tar_samples, problem = index_tar(tar, left_out)
+        tar_samples, problem = _index(tar, left_out)
         samples += tar_samples
-        if problem:
-            problems.append(problem)
+        problems += [problem] if problem else []
     if "://" not in source and not pipes and Path(source).is_dir():
         for found in walk(Path(source)):
             if is_image(found.name) and found.reason in (None, BROKEN):
                 left_out.add(BESIDE_TARS, found.name)
     if all(sample.problem == UNLABELLED for sample in samples):
         samples = [replace(sample, problem=None) for sample in samples]
-    names: Path | RemoteFile | None = classes
+    names: Tar | None = classes
     if names is None and not pipes:
         places = [folder / CLASS_NAMES for folder in (tars[0].parent, tars[0].parent.parent)]
         made_of(*(place for place in places if isinstance(place, Path)))
@@ -70,27 +88,30 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     return ImageSet(source, samples, class_names, problems, resources=pipes, left_out=left_out)
 
 
-def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
+def _tars(source: str, pipes: Path | None) -> Sequence[Tar]:
     from webdataset.shardlists import expand_urls
 
     folder = RemoteFile(source) if "://" in source else Path(source)
     if isinstance(folder, Path):
         made_of(folder)
+    tars: list[Tar] = []
     if pipes is None and "::" not in source and folder.is_dir():
-        folder_tars: Sequence[Path | RemoteFile] = sorted(folder.glob("*.tar"), key=str)
-        if folder_tars:
-            return folder_tars
-        raise DataError(f"there is no tar in {source!r}; expected files like {source}/train-000.tar")
-    tars: list[Path | RemoteFile] = []
+        tars += sorted(folder.glob("*.tar"), key=str)
+        if not tars:
+            raise DataError(f"there is no tar in {source!r}; expected files like {source}/train-000.tar")
+        return tars
     for url in expand_urls(source):
-        matches: Sequence[Path | RemoteFile]
+        matches: Sequence[Tar]
         if pipes is not None:
             matches = [_copy_pipe(url, pipes / f"pipe-{len(tars):05d}.tar")]
         elif "://" in url:
             remote = RemoteFile(url)
             matches = remote.glob() if glob.has_magic(url) and not url.startswith("http") else [remote]
         else:
-            _made_of_pattern(url)
+            above = url
+            while glob.has_magic(above):  # the tars depend on what is in the folders that a pattern leads to
+                above = os.path.dirname(above)
+                made_of(*glob.glob(above or "."))
             matches = [Path(match) for match in sorted(glob.glob(url))] if glob.has_magic(url) else [Path(url)]
         if not matches or not all(m.is_file() for m in matches):
             raise DataError(
@@ -100,23 +121,181 @@ def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
     return tars
 
 
-def _made_of_pattern(pattern: str) -> None:
-    """Say that the tars depend on what is in the folders that a pattern leads to."""
-    while glob.has_magic(pattern):
-        pattern = os.path.dirname(pattern)
-        made_of(*glob.glob(pattern or "."))
-
-
 def _copy_pipe(url: str, tar: Path) -> Path:
     """A file with the output of a command, which is the user's own: see `webdataset_tars`."""
-    command = url.removeprefix(PIPE)
     # What keeps our own processes from importing from the working folder is not meant for those of the user.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     with tar.open("wb") as file:
-        status = subprocess.run(command, shell=True, stdout=file, env=environment).returncode
+        status = subprocess.run(url.removeprefix(PIPE), shell=True, stdout=file, env=environment).returncode
     if status:
         raise DataError(f"the command of {url!r} ended with status {status}; try it in a shell: it must write a tar")
     return tar
+
+
+class Member(NamedTuple):
+    """A member of a sample; `text` of a label, `digest` of the image in a remote tar, whose bytes are read anyway."""
+
+    name: str
+    offset: int
+    size: int
+    is_image: bool = False
+    text: str = ""
+    digest: bytes | None = None
+
+
+def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
+    """Samples of one tar in its order, and what is wrong with the tar. Nothing is unpacked.
+
+    The key of a sample ends at the first dot of a name, as webdataset has it; unless what follows has dots, too, and an image
+    and a label of its own (`a.v2.png`, `a.v2.cls`), or nothing is called by the shorter key alone. Pictures beside the image
+    of a key (`a.mask.png`) are left out.
+
+    Of a local tar the headers and the labels are read; a remote one is read from end to end, and its images' digests are
+    computed meanwhile: reading them again one by one would take a request each.
+    """
+    if isinstance(tar, Path):
+        made_of(tar)
+
+        def local() -> tuple[dict[str, dict[str, Member]], str | None]:
+            with tar.open("rb") as stream:
+                return _groups(tar, stream)
+
+        groups, problem = patiently(local, str(tar))
+    else:
+        groups, problem = tar.read_with(lambda stream: _groups(tar, stream))
+    for name in groups.pop(CLUTTER.words, {}):
+        left_out.add(CLUTTER, name)
+    parts = [part for key, members in groups.items() for part in _split(key, members)]
+    parts.sort(key=lambda part: min(member.offset for member in part[1].values()))
+    samples = [_sample(tar, key, members, left_out) for key, members in parts]
+    images = [sample for sample in samples if sample is not None]
+    if images and isinstance(tar, RemoteFile):
+        images[0].read()  # a place that returns whole files only is noticed now
+    if problem is None and not images:
+        problem = f"{tar} has no images; expected members like KEY.png and KEY.cls"
+    return images, problem
+
+
+def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], str | None]:
+    """Members by webdataset's key and extension, and what is wrong with the tar.
+
+    The extension is empty where a name has none. Clutter is under a key of its own, CLUTTER's words, by name.
+    """
+    from webdataset.tariterators import base_plus_ext  # it imports torch, for which other forms need not wait
+
+    groups: dict[str, dict[str, Member]] = {}
+    problem = None
+    if (size := stream.seek(0, 2)) == 0:
+        return groups, f"{tar} is empty (0 bytes); write it again"
+    stream.seek(0)
+    head = stream.read(HEAD_NBYTES)
+    stream.seek(0)
+    if kind := next((kind for magic, kind in COMPRESSED.items() if head.startswith(magic)), None):
+        return groups, f"{tar} is not a whole tar: it is compressed ({kind}), and images are read from the middle; unpack it"
+    try:
+        with tarfile.open(fileobj=stream, mode="r:", tarinfo=UntrustedHeader) as archive:
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # it keeps all members, and there may be millions
+                if member.size < 0 or len(member.name) > NAME_LENGTH:  # by further fields
+                    return groups, f"{tar} is not a whole tar: {member.name[:80]!r} has {member.size} bytes"
+                key, end = base_plus_ext(member.name)
+                if member.isdir():
+                    continue
+                if any(map(is_clutter, member.name.split("/"))):
+                    groups.setdefault(CLUTTER.words, {})[member.name] = Member(member.name, member.offset_data, member.size)
+                    continue
+                if key is None:
+                    key, end = member.name, ""
+                    if not member.isreg():
+                        continue
+                if not member.isreg():
+                    problem = problem or f"{tar}: member {member.name!r} is a link or device, expected a file"
+                    continue
+                if member.offset_data + member.size > size:
+                    end = member.offset_data + member.size
+                    return groups, f"{tar} is truncated: {member.name!r} ends at byte {end}, the file at {size}"
+                members = groups.setdefault(key, {})
+                middle, dot, last = end.rpartition(".")
+                end = f"{middle}{dot}{last.lower()}"
+                if end in members:
+                    problem = problem or f"{tar}: member {member.name!r} appears twice; ids must be unique"
+                    continue
+                members[end] = _member(stream, member, end, isinstance(tar, RemoteFile))
+            # A whole tar ends with zeros, at least one block; tarfile accepts one that was cut between two members.
+            stream.seek(archive.offset)
+            if stream.read(512) != bytes(512):
+                problem = problem or f"{tar} is truncated: it has no end-of-archive marker after {len(groups)} samples"
+            while problem is None and (block := stream.read(1 << 20)):
+                if block.strip(b"\0"):
+                    place = f"(byte {archive.offset})"
+                    problem = f"{tar} goes on behind its end-of-archive marker {place}, as tars joined by cat do; split it"
+    except BeyondClsError:
+        raise
+    # Beside its own errors, tarfile raises those of Python for fields that contradict themselves.
+    except (tarfile.TarError, EOFError, OSError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
+        if isinstance(error, OSError) and (isinstance(tar, RemoteFile) or error.errno != errno.EINVAL):
+            raise  # the disk's or the network's fault; EINVAL is that of a header, which leads to an impossible place
+        problem = f"{tar} is not a whole tar: {error}"
+    return groups, problem
+
+
+def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> Member:
+    """What is needed of a member. tarfile seeks before it reads the next header, so the stream may be moved."""
+    name, offset, size = member.name, member.offset_data, member.size
+    if end.rpartition(".")[2] == "cls":
+        stream.seek(offset)
+        return Member(name, offset, size, text=stream.read(min(size, LABEL_NBYTES)).decode("ascii", "replace").strip())
+    is_picture = is_image(name)
+    if not is_picture and extension(name) not in SIDECARS | UNREAD:
+        stream.seek(offset)
+        is_picture = begins_as_image(stream.read(min(size, HEAD_NBYTES)))
+    if not is_picture or not digested:
+        return Member(name, offset, size, is_picture)
+    stream.seek(offset)
+    return Member(name, offset, size, is_picture, digest=xxhash.xxh3_128_digest(stream.read(size)))
+
+
+def _split(key: str, members: Mapping[str, Member]) -> list[tuple[str, dict[str, Member]]]:
+    """The samples among the members that share webdataset's key; what belongs to none stays with the key itself."""
+    rest = {end: member for end, member in members.items() if "." not in end}
+    is_called = any(member.is_image or end == "cls" for end, member in rest.items())
+    longer: dict[str, dict[str, Member]] = {}
+    for end, member in members.items():
+        if "." in end:
+            middle, _, last = end.rpartition(".")
+            longer.setdefault(middle, {})[last] = member
+    parts = []
+    for middle, of_key in longer.items():
+        if any(member.is_image for member in of_key.values()) and ("cls" in of_key or not is_called):
+            parts.append((f"{key}.{middle}", of_key))
+        else:
+            rest |= {f"{middle}.{last}": member for last, member in of_key.items()}
+    return [(key, rest), *parts] if rest else parts
+
+
+def _sample(tar: Tar, key: str, members: Mapping[str, Member], left_out: LeftOut) -> Sample | None:
+    images = [end for end, member in members.items() if member.is_image and "." not in end]
+    images.sort(key=lambda end: end not in IMAGE_EXTENSIONS)
+    label = members.get("cls")
+    if not images:
+        if label is None:
+            for member in members.values():
+                left_out.add(UNREADABLE if extension(member.name) in UNREAD else OTHER, member.name)
+            return None
+        problem = f"has a label but no image (members: {', '.join(sorted(members))})"
+        return Sample(key, None, tar, label.offset, 0, problem)
+    image = members[images[0]]
+    for member in members.values():
+        if member.is_image and member is not image:
+            left_out.add(FURTHER, member.name)
+    labels: tuple[int, ...] | None = None
+    problem: str | None = UNLABELLED
+    if label is not None:
+        number = whole_number(label.text)
+        problem = f"has label {label.text[:40]!r}, expected an integer from 0"
+        if number is not None and 0 <= number < 2**31:
+            labels, problem = (number,), missing_reader(image.name) or (None if image.size else "is empty (0 bytes)")
+    return Sample(key, labels, tar, image.offset, image.size, problem, digest=image.digest)
 
 
 def tar_file(members: Mapping[str, bytes]) -> bytes:
