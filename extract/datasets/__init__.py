@@ -19,10 +19,11 @@ from extract.datasets.image_folder import FOLDER
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.index import Index, index_of
+from extract.datasets.item_set import image_set
 from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.npz import NPZ
 from extract.datasets.nus_wide import NUS_WIDE
-from extract.datasets.objects import images_of_object, name_of
+from extract.datasets.objects import given, name_of
 from extract.datasets.pets import PETS
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import Opening
@@ -109,7 +110,7 @@ def open_images(
     is_named = isinstance(source, str | os.PathLike)
     name = str(source) if is_named else name_of(source)
     if is_named:
-        form, source, split = _locate(name, form, split)
+        form, source, split = _located(name, form, split)
     elif form is not None:
         raise DataError(f"{name} is no place where images of form {form!r} are, but holds them itself; leave form out")
     if is_named and form not in DATASETS:
@@ -135,7 +136,7 @@ def open_images(
             if form is not None:
                 images = DATASETS[form].images(form, source, classes, split)
             else:
-                images = images_of_object(source, classes, split)
+                images = image_set(name, given(source, name, split), classes)
         if path is not None and form is not None:
             images.keep_in(path, opening.sources if DATASETS[form].is_made_of_states else None, index)
     images.index.bars = bars or no_bars
@@ -153,41 +154,33 @@ def form_of(source: str, split: str | None = None) -> str:
     Raises:
         DataError: it looks like several.
     """
-    return _locate(source, None, split)[0]
+    return _located(source, None, split)[0]
 
 
-def _locate(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
+def _located(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
     """Form, place and split of images, where a split may be a folder."""
-    if split is not None and _is_folder_of_splits(source, split, form):
-        source, split = str(Path(source) / split), None
-    return _recognise(source) if form is None else form, source, split
-
-
-def _is_folder_of_splits(source: str, split: str, form: str | None) -> bool:
-    """Whether the images of a split are simply in a folder of that name."""
     folder = Path(source)
-    if "://" in source or not folder.is_dir() or not (folder / split).is_dir():
-        return False
-    published = [other for other in DATASETS.values() if isinstance(other, Published)]
-    return not isinstance(DATASETS.get(form or ""), Published) and not any(other.recognises(folder) for other in published)
-
-
-def _recognise(source: str) -> str:
-    """The form of what is at a source."""
+    published = {name: entry for name, entry in DATASETS.items() if isinstance(entry, Published)}
+    is_split = split is not None and "://" not in source and (folder / split).is_dir() and form not in published
+    if is_split and not any(entry.recognises(folder) for entry in published.values()):
+        folder, source, split = folder / str(split), str(folder / str(split)), None
+    if form is not None:
+        return form, source, split
     if source.startswith(PIPE) or "://" in source:
-        return "tars"
-    folder = Path(source)
+        return "tars", source, split
+    seen = [name for name, entry in published.items() if folder.is_dir() and entry.is_seen_in(folder)]
+    if len(seen) > 1:
+        raise DataError(f"{source} looks like {' and like '.join(seen)}; say which with --form")
+    if seen:
+        return seen[0], source, split
+    if any(folder.glob("*.tar")):
+        return "tars", source, split
     # Asked last of folders: it looks through those in them.
-    seen = (name for name, form in DATASETS.items() if isinstance(form, Splitting) and form.recognises(source))
+    splitting = (name for name, entry in DATASETS.items() if isinstance(entry, Splitting) and entry.recognises(source))
+    other = "folder"
     if not folder.is_dir():
         other = "csv" if folder.suffix.lower() == ".csv" else "tars" if ".tar" in source else "folder"
-        return next(seen, other)
-    published = [name for name, form in DATASETS.items() if isinstance(form, Published) and form.is_seen_in(folder)]
-    if len(published) > 1:
-        raise DataError(f"{source} looks like {' and like '.join(published)}; say which with --form")
-    if published:
-        return published[0]
-    return "tars" if any(folder.glob("*.tar")) else next(seen, "folder")
+    return next(splitting, other), source, split
 
 
 __all__ = ["DATASETS", "Box", "DataError", "ImageSet", "Sample", "form_of", "open_images"]

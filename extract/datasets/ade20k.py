@@ -6,7 +6,7 @@ from pathlib import Path
 from extract.datasets.form import Example, Published, pictures, stripes
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_maps import Indices, LabelMaps, paired, segmented
-from extract.datasets.listed import first_folder, lines, parsing
+from extract.datasets.listed import inner_folder, lines, parsing
 
 FOLDERS = {"train": "training", "val": "validation"}  # of splits
 NAMES = "objectInfo150.txt"
@@ -17,7 +17,7 @@ def ade20k(root: Path, split: str) -> ImageSet:
 
     A row of the names has a number from 1 at the beginning, and the name behind the last tab.
     """
-    folder = first_folder(root, "ADEChallengeData2016", "")
+    folder = inner_folder(root, "ADEChallengeData2016")
     with parsing(folder / NAMES, "a header, then lines of number, …, name between tabs"):
         rows = [(line.split("\t")[0].strip(), re.split(r"\t+", line)[-1].strip()) for line in lines(folder / NAMES)[1:]]
         if [int(number) for number, _ in rows] != list(range(1, len(rows) + 1)) or not rows:

@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from store.format.classes import is_numeric, whole_number
 
@@ -12,11 +10,16 @@ MISSING = {"nan", "na", "<na>", "n/a", "none", "null"}  # among numbers, where p
 SPLITS = {"train", "trainval", "training", "val", "valid", "validation", "dev", "eval", "test", "testing", "holdout"}
 
 
-@dataclass(frozen=True)
 class Labels:
     """The labels of a list as class numbers; `names` of the classes in order, None where labels are their numbers."""
 
-    names: Sequence[str] | None
+    def __init__(self, names: Sequence[str] | None):
+        self.names, self._n_named = names, Counter(names or ())
+        self._by_name = {name: number for number, name in enumerate(names or ())}
+        values = [whole_number(name) for name in names or ()]
+        n_called = Counter(values)
+        # Classes by the whole number that they are called; None where two are called the same.
+        self._by_number = {v: label if n_called[v] == 1 else None for label, v in enumerate(values) if v is not None}
 
     @classmethod
     def of(cls, labels: Iterable[str]) -> "Labels":
@@ -37,7 +40,7 @@ class Labels:
         if label.lower() in MISSING and (self.names is None or self._by_number):
             return None
         number = whole_number(label)
-        if (named := self._by_number.get(number)) is not None:
+        if number is not None and (named := self._by_number.get(number)) is not None:
             return named
         if self.names is not None and (number is None or self._by_number):
             kind = "the name of no class" if number is not None else "not a number, and no class of that name is known"
@@ -49,21 +52,6 @@ class Labels:
                 "there is no label; if it is what a class is called, list the names of all classes with --classes"
             )
         return number
-
-    @cached_property
-    def _n_named(self) -> Counter[str]:
-        return Counter(self.names or ())
-
-    @cached_property
-    def _by_name(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.names or ())}
-
-    @cached_property
-    def _by_number(self) -> dict[int | None, int | None]:
-        """Classes by the whole number that they are called; None where two are called the same."""
-        values = [whole_number(name) for name in self.names or ()]
-        n_called = Counter(values)
-        return {value: label if n_called[value] == 1 else None for label, value in enumerate(values) if value is not None}
 
 
 def classes_in_words(counts: Sequence[tuple[str, int]], are_named: bool) -> str:

@@ -162,16 +162,11 @@ def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
         if (length := np.abs(np.diff(points.reshape(-1, 2), axis=0)).max(1).sum()) > OUTLINE:  # drawing takes memory for each
             raise ValueError(f"a polygon whose outline has {length:g} pixels, expected {OUTLINE:,} at most")
         polygons.append(points)
-    if all(_is_outside(points, size) for points in polygons):
+    # All points of each are on the far side of one edge of the image.
+    if all(p.max(0).min() < 0 or (p.min(0) > (width, height)).any() for p in (q.reshape(-1, 2) for q in polygons)):
         raise ValueError(f"its polygons are outside of the image of {sides(size)} pixels")
     coded = _library().frPyObjects([points.tolist() for points in polygons], height, width)
     return bytes(_library().merge(coded)["counts"])
-
-
-def _is_outside(points: np.ndarray, size: tuple[int, int]) -> bool:
-    """Whether all points are on the far side of one edge of the image."""
-    x, y = points[::2], points[1::2]
-    return bool(x.max() < 0 or y.max() < 0 or x.min() > size[1] or y.min() > size[0])
 
 
 def _checked_runs(segmentation: Mapping[str, Any], size: tuple[int, int]) -> bytes:

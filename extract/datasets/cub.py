@@ -4,7 +4,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import first_folder, lines, listed, parsing, unlisted
+from extract.datasets.listed import inner_folder, lines, listed, parsing, unlisted
 from extract.datasets.sample import Box, DataError
 
 IS_TRAINING = {"train": "1", "test": "0"}
@@ -12,7 +12,7 @@ IS_TRAINING = {"train": "1", "test": "0"}
 
 def cub(root: Path, split: str) -> ImageSet:
     """Images `images/CLASS/NAME.jpg` in the order of images.txt; boxes are x, y, width, height there."""
-    folder = first_folder(root, "CUB_200_2011", "")
+    folder = inner_folder(root, "CUB_200_2011")
     images, labels, part, boxes = (
         _values_by_id(folder / f"{name}.txt") for name in ("images", "image_class_labels", "train_test_split", "bounding_boxes")
     )

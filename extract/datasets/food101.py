@@ -5,14 +5,14 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import first_folder, listed, parsing, text, unlisted
+from extract.datasets.listed import inner_folder, listed, parsing, text, unlisted
 
 SPLITS = ("train", "test")
 
 
 def food101(root: Path, split: str) -> ImageSet:
     """Images `images/CLASS/ID.jpg` in the order of the list; classes in alphabetical order."""
-    folder = first_folder(root, "food-101", "")
+    folder = inner_folder(root, "food-101")
     lists: dict[str, dict[str, list[str]]] = {}  # paths in `images` by class
     for name in SPLITS:
         file = folder / "meta" / f"{name}.json"

@@ -85,11 +85,7 @@ class Plain:
     is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
-        """Open the images.
-
-        Raises:
-            DataError: a split was asked for, or as `open`.
-        """
+        """Open the images; DataError where a split was asked for, or as `open`."""
         if split is not None:
             raise DataError(
                 f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split, "
@@ -104,8 +100,7 @@ class Splitting:
 
     Attributes:
         recognises: whether a source, by its name or as a folder, is of this form.
-        example: of what it holds.
-        is_made_of_states: as for `Published`.
+        example, is_made_of_states: as for `Published`.
     """
 
     open: Callable[[str, Path | None, str | None], ImageSet]
@@ -114,11 +109,7 @@ class Splitting:
     is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
-        """Open the images.
-
-        Raises:
-            DataError: as `open`.
-        """
+        """Open the images; DataError as `open`."""
         return self.open(source, classes, split)
 
 
@@ -144,11 +135,7 @@ class Published:
     is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
-        """Open the images.
-
-        Raises:
-            DataError: no folder, no such split, names of classes were given, or as `open`.
-        """
+        """Open the images; DataError where there is no folder, or no such split, where classes are given, or as `open`."""
         if not Path(source).is_dir():
             raise DataError(f"there is no folder {source!r}; expected that of {name}, with {' or '.join(self.signs)}")
         if not self.recognises(Path(source)):

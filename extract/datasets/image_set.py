@@ -19,8 +19,7 @@ from extract.datasets.index import Index, settled
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import CHANGED, Damage, State, decoded, made_of
 from extract.datasets.remote import RemoteFile
-from extract.datasets.sample import Box, DataError, Sample
-from extract.datasets.samples import Samples
+from extract.datasets.sample import Box, DataError, Sample, Samples
 from extract.datasets.truths import Truths, columns_of, turned_boxes
 from store import BeyondClsError
 from store.shown import first_names, html_table
@@ -191,10 +190,8 @@ class ImageSet:
         return not self.multilabel and not self.samples.has_labels.any()
 
     def check_files(self) -> None:
-        """Look at the files of a large set, of which those that are decoded are compared with their digests, and no others.
-
-        Raises:
-            BeyondClsError: some have changed since they were listed.
+        """Look at the files of a large set, of which those that are decoded are compared with their digests, and no others;
+        BeyondClsError where some have changed since they were listed.
         """
         if self.index.is_outdated():
             self.index.forget()

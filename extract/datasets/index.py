@@ -23,7 +23,7 @@ import xxhash
 from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 
 from extract.datasets.reading import GONE, State, state_of
-from extract.datasets.samples import COLUMNS, Samples, Strings
+from extract.datasets.sample import COLUMNS, Samples, Strings
 from store import StoreError
 from store.places.disk import replacing
 from store.shown import Bars, no_bars

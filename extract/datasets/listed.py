@@ -146,6 +146,11 @@ def first_folder(root: Path, *names: str) -> Path:
     return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 
+def inner_folder(folder: Path, name: str) -> Path:
+    """`folder/name` if it exists, else `folder`, which is then taken for it."""
+    return first_folder(folder, name, "")
+
+
 @dataclass(frozen=True)
 class XmlObject:
     """An object: the name of its class, corners x0, y0, x1, y1 as published, and whether it is marked as difficult."""

@@ -4,12 +4,9 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from extract.datasets.form import chosen_split
-from extract.datasets.image_set import ImageSet
-from extract.datasets.item_set import image_set
 from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, Given, first_of
 from extract.datasets.sample import DataError
 from store.errors import BeyondClsWarning
@@ -50,12 +47,6 @@ class Rows:
             return {part: column[row] for part, column in self.columns.items()}
         item = self.table[row]
         return {part: item[name] for part, name in self.columns.items()}
-
-
-def images_of_object(thing: Any, classes: Path | None, split: str | None) -> ImageSet:
-    """The images of a Python object; see `given`."""
-    name = name_of(thing)
-    return image_set(name, given(thing, name, split), classes)
 
 
 def name_of(thing: Any) -> str:

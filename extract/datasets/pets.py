@@ -4,7 +4,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import first_folder, lines, listed, parsing
+from extract.datasets.listed import inner_folder, lines, listed, parsing
 from extract.datasets.sample import DataError
 
 SPLITS = ("trainval", "test")
@@ -12,21 +12,19 @@ SPLITS = ("trainval", "test")
 
 def pets(root: Path, split: str) -> ImageSet:
     """Images `images/NAME.jpg` with their breed, named after the images. Some published images are in neither list."""
-    folder = first_folder(root, "oxford-iiit-pet", "")
-    lists = {name: _names_and_labels(folder / "annotations" / f"{name}.txt") for name in SPLITS}
+    folder = inner_folder(root, "oxford-iiit-pet")
+    lists: dict[str, list[tuple[str, int]]] = {}  # names and labels, from 0
+    for name in SPLITS:
+        file = folder / "annotations" / f"{name}.txt"
+        with parsing(file, "lines like 'Abyssinian_100 1 1 1'"):
+            lists[name] = [(image, int(label) - 1) for image, label, *_ in (line.split() for line in lines(file))]
+            if any(label < 0 for _, label in lists[name]):
+                raise ValueError("a breed below 1")
     breeds = {label: name.rpartition("_")[0] for entries in lists.values() for name, label in entries}
     if sorted(breeds) != list(range(len(breeds))):
         raise DataError(f"{folder / 'annotations'}: no image is of breed {min(set(range(max(breeds))) - set(breeds)) + 1}")
     classes = [breeds[label].replace("_", " ").title() for label in range(len(breeds))]
     return ImageSet(str(root), [listed(folder / "images", f"{n}.jpg", (label,), id_=n) for n, label in lists[split]], classes)
-
-
-def _names_and_labels(file: Path) -> list[tuple[str, int]]:
-    with parsing(file, "lines like 'Abyssinian_100 1 1 1'"):
-        entries = [(name, int(label) - 1) for name, label, *_ in (line.split() for line in lines(file))]
-        if any(label < 0 for _, label in entries):
-            raise ValueError("a breed below 1")
-        return entries
 
 
 EXAMPLE = Example(

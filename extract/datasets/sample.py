@@ -2,16 +2,21 @@
 
 import math
 import os
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
+from jaxtyping import Bool, Float64, Int, UInt8
 
 from extract.datasets.reading import CHANGED, patiently
 from extract.datasets.remote import RemoteFile
 from store import BeyondClsError
+from store.format.classes import are_identifiers
 
 
 class DataError(BeyondClsError):
@@ -94,3 +99,206 @@ class Sample:
     def without_path(self, text: str) -> str:
         """A message about this sample with the name of its file alone: stores hold no paths of a machine."""
         return text.replace(str(self.file), self.file.name)
+
+
+ENCODING = "utf-8", "surrogateescape"  # names of files need not be UTF-8
+INTEGERS = ("file", "offset", "size", "labels", "label_ends", "box_labels", "box_ends")
+COLUMNS = (*INTEGERS, "has_labels", "boxes")
+UNKNOWN = -1  # class of a box
+
+
+def narrow(numbers: Sequence[int] | Int[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
+    """Whole numbers in the smallest type that holds them all."""
+    wide = np.asarray(numbers, np.int64)
+    highest = max(-int(wide.min(initial=0)) - 1, int(wide.max(initial=0)))
+    return wide.astype(next(dtype for dtype in (np.int8, np.int16, np.int32, np.int64) if highest <= np.iinfo(dtype).max))
+
+
+class Strings(Sequence[str]):
+    """Strings one behind the other: `text` of all, encoded, and where each ends in it, in bytes."""
+
+    def __init__(self, text: UInt8[np.ndarray, "T"], ends: Int[np.ndarray, "N"]):
+        self.text, self.ends = text, ends
+
+    @classmethod
+    def of(cls, strings: Iterable[str]) -> "Strings":
+        growing = GrowingStrings()
+        for string in strings:
+            growing.append(string)
+        return growing.strings
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[i] for i in range(len(self))[row]]
+        row = range(len(self))[row]
+        return self.text[self.ends[row - 1] if row else 0 : self.ends[row]].tobytes().decode(*ENCODING)
+
+    def __iter__(self) -> Iterator[str]:
+        begin, text = 0, memoryview(self.text)  # type: ignore[arg-type]
+        for end in self.ends.tolist():
+            yield str(text[begin:end], *ENCODING)
+            begin = end
+
+    @property
+    def nbytes(self) -> Int[np.ndarray, "N"]:  # of each
+        return np.diff(self.ends, prepend=0)
+
+
+class GrowingStrings:
+    """Strings to which others are added."""
+
+    def __init__(self) -> None:
+        self._text, self._ends = bytearray(), array("q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def append(self, string: str) -> None:
+        self._text += string.encode(*ENCODING)
+        self._ends.append(len(self._text))
+
+    @property
+    def strings(self) -> Strings:
+        """Those that were added so far, which are all."""
+        return Strings(np.frombuffer(self._text, np.uint8), narrow(self._ends))
+
+
+class Samples(Sequence[Sample]):
+    """Samples, made when they are asked for.
+
+    Attributes:
+        ids: of the images.
+        files: paths or addresses of the files that hold images.
+        file: the number among these, by row.
+        offset, size: where the image is in it, in bytes.
+        has_labels: whether it has labels, which may be none of the classes.
+        labels, label_ends: of all images, and where those of each end.
+        boxes, box_labels, box_ends: likewise.
+        problems: by row.
+        others: by row, samples that are more than a range of bytes in a local file.
+    """
+
+    file: Int[np.ndarray, "N"]
+    offset: Int[np.ndarray, "N"]
+    size: Int[np.ndarray, "N"]
+    has_labels: Bool[np.ndarray, "N"]
+    labels: Int[np.ndarray, "L"]
+    label_ends: Int[np.ndarray, "N"]
+    boxes: Float64[np.ndarray, "B 4"]
+    box_labels: Int[np.ndarray, "B"]
+    box_ends: Int[np.ndarray, "N"]
+
+    def __init__(self, ids: Strings, files: Strings, columns: Mapping[str, Any], problems: Mapping[int, str]):
+        self.ids, self.files, self.problems = ids, files, dict(problems)
+        self.others: dict[int, Sample] = {}
+        for name in COLUMNS:
+            setattr(self, name, columns[name])
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:  # all that is numbers
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample]) -> "Samples":
+        """Columns of samples, of which each is forgotten at once."""
+        if isinstance(samples, Samples):
+            return samples
+        numbers = {name: array("q") for name in INTEGERS}
+        ids, files = GrowingStrings(), GrowingStrings()
+        has_labels, boxes = bytearray(), array("d")
+        problems: dict[int, str] = {}
+        others: dict[int, Sample] = {}
+        last: Path | RemoteFile | None = None
+        for row, sample in enumerate(samples):
+            ids.append(sample.id)
+            if sample.file is not last:
+                last = sample.file
+                files.append(last.url if isinstance(last, RemoteFile) else str(last))
+            if sample.problem:
+                problems[row] = sample.problem
+            if type(sample) is not Sample or not isinstance(last, Path) or sample.digest is not None:
+                others[row] = sample
+            for name, number in zip(INTEGERS[:3], (len(files) - 1, sample.offset, sample.size), strict=True):
+                numbers[name].append(number)
+            has_labels.append(sample.labels is not None)
+            numbers["labels"].extend(sample.labels or ())
+            numbers["label_ends"].append(len(numbers["labels"]))
+            for box in sample.boxes:
+                boxes.extend(box[:4])
+                numbers["box_labels"].append(box.label)
+            numbers["box_ends"].append(len(numbers["box_labels"]))
+        columns: dict[str, np.ndarray] = {name: narrow(values) for name, values in numbers.items()}
+        columns |= {"has_labels": np.array(has_labels, bool), "boxes": np.array(boxes).reshape(-1, 4)}
+        made = cls(ids.strings, files.strings, columns, problems)
+        made.others = others
+        return made
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[i] for i in range(len(self))[row]]
+        row = range(len(self))[row]
+        if row in self.others:
+            return self.others[row]
+        labels = tuple(self.labels[self._range(self.label_ends, row)].tolist()) if self.has_labels[row] else None
+        boxes = self._range(self.box_ends, row)
+        return Sample(
+            self.ids[row],
+            labels,
+            Path(self.files[int(self.file[row])]),
+            int(self.offset[row]),
+            int(self.size[row]),
+            self.problems.get(row),
+            tuple(map(Box._make, zip(*self.boxes[boxes].T.tolist(), self.box_labels[boxes].tolist(), strict=True))),
+        )
+
+    @staticmethod
+    def _range(ends: Int[np.ndarray, "N"], row: int) -> slice:
+        return slice(ends[row - 1] if row else 0, ends[row])
+
+    @property
+    def n_labels(self) -> Int[np.ndarray, "N"]:
+        return np.diff(self.label_ends, prepend=0)
+
+    @property
+    def n_boxes(self) -> Int[np.ndarray, "N"]:
+        return np.diff(self.box_ends, prepend=0)
+
+    @property
+    def is_sound(self) -> Bool[np.ndarray, "N"]:
+        """Whether nothing is wrong with an image, as far as is known before it is decoded."""
+        sound = np.ones(len(self), bool)
+        sound[list(self.problems)] = False
+        return sound
+
+    @property
+    def are_in_files(self) -> Bool[np.ndarray, "N"]:
+        """Whether an image is a range of bytes of a local file, and no more than that."""
+        in_files = self.size > 0
+        in_files[list(self.others)] = False
+        return in_files
+
+    def part(self, rows: Sequence[int]) -> "Samples":
+        """Some of them, in the order of `rows`."""
+        return Samples.of(self[row] for row in rows)
+
+    def numbered(self) -> "tuple[Samples, list[str] | None]":
+        """These samples and names of classes, if labels are identifiers, such as 5219173, ordered as numbers."""
+        used = np.unique(np.concatenate([self.labels, self.box_labels]))
+        used = used[used != UNKNOWN]
+        if not are_identifiers(int(used.max(initial=0)), len(used)):
+            return self, None
+
+        def new(labels: Int[np.ndarray, "M"]) -> Int[np.ndarray, "M"]:
+            return narrow(np.where(labels == UNKNOWN, UNKNOWN, np.searchsorted(used, labels)))
+
+        columns = self.columns | {"labels": new(self.labels), "box_labels": new(self.box_labels)}
+        renumbered = Samples(self.ids, self.files, columns, self.problems)
+        for row, sample in self.others.items():
+            renumbered.others[row] = replace(sample, labels=renumbered[row].labels, boxes=renumbered[row].boxes)
+        return renumbered, list(map(str, used.tolist()))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, matlab_file, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import first_folder, listed, matlab_variable, parsing, unlisted
+from extract.datasets.listed import inner_folder, listed, matlab_variable, parsing, unlisted
 from extract.datasets.sample import Box
 
 LISTS = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
@@ -13,7 +13,7 @@ LISTS = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withla
 
 def stanford_cars(root: Path, split: str) -> ImageSet:
     """Images `cars_SPLIT/NAME.jpg` in the order of the list. Corners of boxes count from 1, the lower right one inclusive."""
-    folder = first_folder(root, "stanford_cars", "")
+    folder = inner_folder(root, "stanford_cars")
     classes = [str(name) for name in matlab_variable(folder / "devkit" / "cars_meta.mat", "class_names")]
     entries = matlab_variable(folder / LISTS[split], "annotations")
     cars: list[tuple[str, int, Box]] = []
