@@ -81,7 +81,6 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
 
 
 def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
-    """Label maps that a column names."""
     name_file = file.parent / MAP_NAMES
     if not name_file.is_file():
         raise DataError(f"{file} names label maps, but there is no {name_file}; name their classes there, one a line")
@@ -91,7 +90,6 @@ def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    """Rows of the table, by the names of its columns."""
     reader = csv.DictReader(io.StringIO(text(file), newline=""), strict=True)
     header = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = header

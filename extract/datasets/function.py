@@ -39,7 +39,6 @@ def function(source: str, classes: Path | None = None, split: str | None = None)
 
 
 def _called(source: str, split: str | None, arguments: Mapping[str, Any]) -> Given:
-    """What the function gives, of one split."""
     make = function_of(source, "function", "images")
     parameters = inspect.signature(make).parameters.values()
     if any(p.name == "split" or p.kind is p.VAR_KEYWORD for p in parameters):

@@ -96,9 +96,6 @@ class ImageSet:
             row, id_ = next((row, id_) for row, id_ in enumerate(self.samples.ids) if rows.setdefault(id_, row) != row)
             files = f"{self.samples[rows[id_]].file} and {self.samples[row].file}"
             raise DataError(f"id {id_!r} appears twice, in {files}; ids must be unique")
-        self._check_labels()
-
-    def _check_labels(self) -> None:
         labels, n = self.samples.labels, None if self.classes is None else len(self.classes)
         wrong = np.flatnonzero((labels < 0) | (labels >= (np.inf if n is None else n)))
         if len(wrong):
@@ -106,7 +103,7 @@ class ImageSet:
             sample = self.samples[int(np.searchsorted(self.samples.label_ends, wrong[0], side="right"))]
             above, below = (f", but there are {n} class names", "") if label >= 0 else ("", ", and None stands for no label")
             raise DataError(f"{sample} has label {label}{above}; labels count from 0{below}")
-        assert self.multilabel or (self.samples.n_labels == self.samples.has_labels).all(), self.source
+        assert multilabel or (self.samples.n_labels == self.samples.has_labels).all(), source
 
     @classmethod
     def of_index(cls, index: Index) -> "ImageSet":
@@ -136,7 +133,6 @@ class ImageSet:
         return f"ImageSet({self.source!r}, {len(self)} images)"
 
     def _repr_html_(self) -> str:
-        """The set as a table, in notebooks."""
         problems = self.all_problems()
         n_unlabelled = int((~self.samples.has_labels).sum())
         return html_table(

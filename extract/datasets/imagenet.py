@@ -58,7 +58,14 @@ class Boxes:
     def __init__(self, root: Path, split: str):
         file = root / f"LOC_{split}_solution.csv"
         made_of(file)
-        self.solution = _solution(file) if file.is_file() else {}
+        self.solution: dict[str, ImageBoxes] = {}
+        if file.is_file():
+            with parsing(file, "columns ImageId and PredictionString, of WNID x0 y0 x1 y1 for each box"):
+                for row in csv.DictReader(io.StringIO(text(file)), strict=True):
+                    words = row["PredictionString"].split()
+                    boxes = [words[i : i + 5] for i in range(0, len(words), 5)]
+                    corners = [(wnid, (float(a), float(b), float(c), float(d))) for wnid, a, b, c, d in boxes]
+                    self.solution[row["ImageId"]] = corners
         self._folder = first_folder(root, *(f"{name}/{split}" for name in ANNOTATIONS))
         self.for_image = cache(self._for_image)
 
@@ -74,19 +81,7 @@ class Boxes:
         return []
 
 
-def _solution(file: Path) -> dict[str, ImageBoxes]:
-    """Boxes by image of a .csv with columns ImageId and PredictionString: repeated `WNID x0 y0 x1 y1`."""
-    with parsing(file, "columns ImageId and PredictionString, of WNID x0 y0 x1 y1 for each box"):
-        solution = {}
-        for row in csv.DictReader(io.StringIO(text(file)), strict=True):
-            words = row["PredictionString"].split()
-            boxes = [words[i : i + 5] for i in range(0, len(words), 5)]
-            solution[row["ImageId"]] = [(wnid, (float(a), float(b), float(c), float(d))) for wnid, a, b, c, d in boxes]
-        return solution
-
-
 def _classes(root: Path, folder: Path) -> dict[str, str]:
-    """Names of the classes by WordNet id, in order."""
     if (file := root / MAPPING).is_file():
         with parsing(file, "lines of a WordNet id and names"):
             entries = [line.split(maxsplit=1) for line in lines(file)]

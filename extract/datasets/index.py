@@ -130,7 +130,6 @@ class Index:
         return len(self.states) > MOST_LOOKED_AT and self._is_changed(np.flatnonzero(self.states[:, 0] >= 0))
 
     def _states(self, files: Int[np.ndarray, "M"]) -> Int64[np.ndarray, "M 3"]:
-        """Of some of the files, as they are now."""
         names = [self.samples.files[file] for file in files.tolist()]
         parts = _in_parallel(lambda some: np.array([state_of(file) for file in some], np.int64), names)
         return np.concatenate([np.zeros((0, 3), np.int64), *parts])

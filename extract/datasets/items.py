@@ -138,7 +138,6 @@ class Item(Sample):
 
 
 def first_of(names: Sequence[str], known: Any) -> str | None:
-    """The first of some names that is among the known ones."""
     return next((name for name in names if name in known), None)
 
 

@@ -70,7 +70,12 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
         BeyondClsWarning: of a DataLoader, what is not taken.
     """
     if isinstance(thing, Mapping):
-        return _of_mapping(thing, name, split)
+        if by_split := arrays_by_split(list(thing)):
+            chosen = split_of(name, split, list(by_split))
+            return of_arrays({part: thing[key] for part, key in by_split[chosen].items()}, name)
+        classes, splits = thing.get("classes"), {key: value for key, value in thing.items() if key != "classes"}
+        one = given(splits[split_of(name, split, list(splits))], f"{name}, {split}")
+        return one if classes is None else replace(one, classes=list(map(str, classes)))
     if split is not None:
         raise DataError(f"{name} has no splits, so there is no {split!r}; leave out --split, and give the images of one split")
     if hasattr(thing, "dataset") and hasattr(thing, "batch_size") and hasattr(thing, "sampler"):
@@ -124,16 +129,6 @@ def arrays_by_split(names: Sequence[str]) -> dict[str, dict[str, str]]:
                     split = match[1] or match[2] or ""
                     (common if part == "classes" and not split else splits.setdefault(split, {})).setdefault(part, name)
     return {split: {**common, **parts} for split, parts in splits.items() if "image" in parts}
-
-
-def _of_mapping(thing: Mapping[str, Any], name: str, split: str | None) -> Given:
-    """Arrays by name, or other things by split, with `classes` beside them."""
-    if by_split := arrays_by_split(list(thing)):
-        chosen = split_of(name, split, list(by_split))
-        return of_arrays({part: thing[key] for part, key in by_split[chosen].items()}, name)
-    classes, splits = thing.get("classes"), {key: value for key, value in thing.items() if key != "classes"}
-    one = given(splits[split_of(name, split, list(splits))], f"{name}, {split}")
-    return one if classes is None else replace(one, classes=list(map(str, classes)))
 
 
 def split_of(name: str, split: str | None, splits: Sequence[str]) -> str:

@@ -128,7 +128,6 @@ class Pixels:
         return result
 
     def _bytes_of(self, values: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
-        """Values as 8 bits."""
         lowest, highest = values.min(), values.max()
         shown = f"{lowest:g} to {highest:g}"
         if not (np.isfinite(lowest) and np.isfinite(highest)):
@@ -198,7 +197,6 @@ def _raw_mode(tile: Any) -> Any:
 
 
 def _swapped(tile: Any) -> Any:
-    """A tile whose 16-bit values are read in the other order of bytes."""
     mode = _raw_mode(tile)
     mode = mode[:-1] + LOW_BYTES[mode[-1]]
     return tile._replace(args=(mode, *tile[3][1:]) if isinstance(tile[3], tuple) else mode)

@@ -36,7 +36,14 @@ class Table:
     def __init__(self, files: Sequence[Path], columns: Sequence[str]):
         self._columns, self._lock = list(columns), threading.Lock()
         self._parts: OrderedDict[int, Any] = OrderedDict()
-        self._places = [(file, group, n) for file in files for group, n in enumerate(_sizes(file))]
+        self._places: list[tuple[Path, int, int]] = []  # files, groups and their rows
+        for file in files:
+            with parsing(file, EXPECTED):
+                if file.suffix.lower() == ".arrow":
+                    self._places.append((file, 0, _stream(file).read_all().num_rows))
+                else:
+                    meta = _package("parquet").read_metadata(file)
+                    self._places += [(file, group, meta.row_group(group).num_rows) for group in range(meta.num_row_groups)]
         self._ends: Int[np.ndarray, " groups"] = np.cumsum([n for *_, n in self._places], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -51,7 +58,6 @@ class Table:
         return {name: value["bytes"] or b"" if isinstance(value, dict) else value for name, value in values.items()}
 
     def _part(self, number: int) -> Any:
-        """A group of rows."""
         if number not in self._parts:
             file, group, _ = self._places[number]
             with parsing(file, EXPECTED):
@@ -63,15 +69,6 @@ class Table:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(number)
         return self._parts[number]
-
-
-def _sizes(file: Path) -> list[int]:
-    """Rows of each group of a file."""
-    with parsing(file, EXPECTED):
-        if file.suffix.lower() == ".arrow":
-            return [_stream(file).read_all().num_rows]
-        metadata = _package("parquet").read_metadata(file)
-        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 def _stream(file: Path) -> Any:

@@ -109,7 +109,6 @@ def turned_corners(
 
 
 def turned_boxes(sample: Sample, pixels: Pixels) -> Sequence[Box]:
-    """Boxes of an image as it is decoded."""
     orientation, size = turning_of(sample, pixels)
     if orientation == 1:
         return sample.boxes
