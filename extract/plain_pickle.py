@@ -13,16 +13,8 @@ from typing import IO, Any
 MOST_STEPS = 2_000_000  # some hundred megabytes of objects, and seconds
 STEP_NBYTES = 64  # of text that count as a step where they are copied
 ARGUMENTS = {
-    "BININT",
-    "BININT1",
-    "BININT2",
-    "LONG1",
-    "BINFLOAT",
-    "BINUNICODE",
-    "SHORT_BINUNICODE",
-    "BINBYTES",
-    "SHORT_BINBYTES",
-}
+    "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES",
+}  # fmt: skip
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": set}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}

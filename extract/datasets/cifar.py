@@ -5,7 +5,6 @@ Its pickles are read without running any of their code: arrays stay what their f
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +22,6 @@ PPM = f"P6 {SIDE} {SIDE} 255\n".encode()  # what PIL reads as plain pixels
 
 
 @dataclass(frozen=True)
-class Cifar:
-    """Where things are in the two versions.
-
-    Attributes:
-        files: of each split, in the binary version (with suffix .bin) and in the python version alike.
-        n_label_bytes: before the pixels in the binary version; the last of them is the label.
-        names: file of the class names, in the binary and in the python version, with their key there.
-        key: of the labels in the python version.
-    """
-
-    binary: str
-    python: str
-    files: dict[str, tuple[str, ...]]
-    n_label_bytes: int
-    names: tuple[str, str, str]
-    key: str
-
-    def published(self) -> Published:
-        return Published(partial(_open, self), tuple(self.files), (self.binary, self.python), self.example())
-
-    def example(self) -> Example:
-        """The binary version, with one image a file."""
-        classes = ("apple", "bear", "cat")
-        contents: dict[str, str | bytes] = {f"{self.binary}/{self.names[0]}": "\n".join(classes)}
-        images: dict[str, dict[str, tuple[str, ...]]] = {split: {} for split in self.files}
-        for split, files in self.files.items():
-            for i, file in enumerate(files):
-                label = (i + len(files)) % 3
-                contents[f"{self.binary}/{file}.bin"] = bytes(
-                    [label] * self.n_label_bytes + [40 * len(contents)] * PIXELS_NBYTES
-                )
-                images[split][f"{split}/{i:05d}"] = (classes[label],)
-        return Example(contents, classes, images)
-
-
-@dataclass(frozen=True)
 class Pixels(Sample):
     """An image whose 3072 bytes in the file are red, green and blue planes; it reads as an encoded image (PPM)."""
 
@@ -68,46 +31,6 @@ class Pixels(Sample):
             source.seek(self.offset)
             planes = np.frombuffer(source.read(PIXELS_NBYTES), np.uint8)
         return PPM + planes.reshape(3, SIDE * SIDE).T.tobytes()  # [pixel, channel]
-
-
-def _open(cifar: Cifar, root: Path, split: str) -> ImageSet:
-    """Ids number the images of a split, `train/00000`, in the order of its files. Either version gives the same digest."""
-    if (folder := root / cifar.binary).is_dir():
-        names, batches = lines(folder / cifar.names[0]), [_binary(cifar, folder / f"{f}.bin") for f in cifar.files[split]]
-    else:
-        folder = root / cifar.python
-        metadata = plain_batch(folder / cifar.names[1])
-        with parsing(folder / cifar.names[1], "class names"):
-            names = [name.decode() for name in metadata[cifar.names[2].encode()]]
-        batches = [_python(cifar, folder / f) for f in cifar.files[split]]
-    samples: list[Sample] = []
-    for file, labels, offsets in batches:
-        for label, offset in zip(labels, offsets, strict=True):
-            samples.append(Pixels(f"{split}/{len(samples):05d}", (label,), file, offset, len(PPM) + PIXELS_NBYTES))
-    return ImageSet(str(root), samples, names)
-
-
-def _binary(cifar: Cifar, file: Path) -> tuple[Path, list[int], Sequence[int]]:
-    """Labels of a file of records, and where their pixels begin."""
-    if not file.is_file():
-        raise DataError(f"{file} is missing; unpack the binary version whole")
-    size, record = file.stat().st_size, cifar.n_label_bytes + PIXELS_NBYTES
-    if not size or size % record:
-        raise DataError(f"{file} has {size} bytes, expected a multiple of {record}; it is cut: get it again")
-    records = np.memmap(file, np.uint8, "r").reshape(-1, record)
-    labels = records[:, cifar.n_label_bytes - 1].tolist()
-    return file, labels, range(cifar.n_label_bytes, size, record)
-
-
-def _python(cifar: Cifar, file: Path) -> tuple[Path, list[int], Sequence[int]]:
-    """The same of a file of the python version, in which the pixels are stored one after the other, unencoded."""
-    batch = plain_batch(file)
-    with parsing(file, f"a dictionary with data and {cifar.key}"):
-        labels, pixels = list(map(int, batch[cifar.key.encode()])), batch[b"data"].content
-        if len(pixels) != len(labels) * PIXELS_NBYTES:
-            raise ValueError(f"{len(pixels)} bytes for {len(labels)} labels")
-        begin = file.read_bytes().index(pixels)
-    return file, labels, range(begin, begin + len(pixels), PIXELS_NBYTES)
 
 
 class Array:
@@ -145,6 +68,75 @@ def plain_batch(file: Path) -> dict[bytes, Any]:
     if not isinstance(batch, dict):
         raise DataError(f"{file} holds {type(batch).__name__}, expected a dictionary; unpack the data set again")
     return {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """Where things are in the two versions.
+
+    Attributes:
+        files: of each split, in the binary version (with suffix .bin) and in the python version alike.
+        n_label_bytes: before the pixels in the binary version; the last of them is the label.
+        names: file of the class names, in the binary and in the python version, with their key there.
+        key: of the labels in the python version.
+    """
+
+    binary: str
+    python: str
+    files: dict[str, tuple[str, ...]]
+    n_label_bytes: int
+    names: tuple[str, str, str]
+    key: str
+
+    def open(self, root: Path, split: str) -> ImageSet:
+        """Ids number the images of a split, `train/00000`, in the order of its files. Either version gives the same digest."""
+        if (folder := root / self.binary).is_dir():
+            names = lines(folder / self.names[0])
+            batches = [self._binary(folder / f"{name}.bin") for name in self.files[split]]
+        else:
+            folder = root / self.python
+            metadata = plain_batch(folder / self.names[1])
+            with parsing(folder / self.names[1], "class names"):
+                names = [name.decode() for name in metadata[self.names[2].encode()]]
+            batches = [self._python(folder / name) for name in self.files[split]]
+        samples: list[Sample] = []
+        for file, labels, offsets in batches:
+            for label, offset in zip(labels, offsets, strict=True):
+                samples.append(Pixels(f"{split}/{len(samples):05d}", (label,), file, offset, len(PPM) + PIXELS_NBYTES))
+        return ImageSet(str(root), samples, names)
+
+    def _binary(self, file: Path) -> tuple[Path, list[int], Sequence[int]]:
+        """Labels of a file of records, and where their pixels begin."""
+        if not file.is_file():
+            raise DataError(f"{file} is missing; unpack the binary version whole")
+        size, record = file.stat().st_size, self.n_label_bytes + PIXELS_NBYTES
+        if not size or size % record:
+            raise DataError(f"{file} has {size} bytes, expected a multiple of {record}; it is cut: get it again")
+        records = np.memmap(file, np.uint8, "r").reshape(-1, record)
+        return file, records[:, self.n_label_bytes - 1].tolist(), range(self.n_label_bytes, size, record)
+
+    def _python(self, file: Path) -> tuple[Path, list[int], Sequence[int]]:
+        """The same of a file of the python version, in which the pixels are stored one after the other, unencoded."""
+        batch = plain_batch(file)
+        with parsing(file, f"a dictionary with data and {self.key}"):
+            labels, pixels = list(map(int, batch[self.key.encode()])), batch[b"data"].content
+            if len(pixels) != len(labels) * PIXELS_NBYTES:
+                raise ValueError(f"{len(pixels)} bytes for {len(labels)} labels")
+            begin = file.read_bytes().index(pixels)
+        return file, labels, range(begin, begin + len(pixels), PIXELS_NBYTES)
+
+    def published(self) -> Published:
+        """With an example of the binary version, with one image a file."""
+        classes = ("apple", "bear", "cat")
+        contents: dict[str, str | bytes] = {f"{self.binary}/{self.names[0]}": "\n".join(classes)}
+        images: dict[str, dict[str, tuple[str, ...]]] = {split: {} for split in self.files}
+        for split, files in self.files.items():
+            for i, file in enumerate(files):
+                label, shade = (i + len(files)) % 3, 40 * len(contents)
+                contents[f"{self.binary}/{file}.bin"] = bytes([label] * self.n_label_bytes + [shade] * PIXELS_NBYTES)
+                images[split][f"{split}/{i:05d}"] = (classes[label],)
+        signs = (self.binary, self.python)
+        return Published(self.open, tuple(self.files), signs, Example(contents, classes, images))
 
 
 CIFAR10 = Cifar(

@@ -33,15 +33,8 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
 
     A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
     `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
-    image has those that its map shows. Where all of a column `label` are empty, it is a set without labels.
-
-    Args:
-        source: the .csv.
-        classes: file of class names, one a line; needed for multi-label sets whose labels are integers.
-
-    Raises:
-        DataError: no such file, a column is missing, a label or box that cannot be read, several labels with another separator,
-            a path out of the folder.
+    image has those that its map shows. Where all of a column `label` are empty, it is a set without labels. Names of classes
+    are needed for multi-label sets whose labels are integers.
     """
     file = Path(source)
     if not file.is_file():

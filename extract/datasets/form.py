@@ -75,9 +75,12 @@ def matlab_file(name: str, rows: Sequence[Sequence[Any]], fields: Sequence[str] 
 
 @dataclass(frozen=True)
 class Plain:
-    """A form that images of any data set can have. `open(source, classes)`; the user may name the classes.
+    """A form that images of any data set can have.
 
-    `is_made_of_states`: as for `Published`.
+    Attributes:
+        open: `open(source, classes)`, where the user may name the classes in a file, in order of labels, one a line; raises
+            DataError where there is no such source, or something of it cannot be read.
+        example, is_made_of_states: as for `Published`.
     """
 
     open: Callable[[str, Path | None], ImageSet]
@@ -96,9 +99,10 @@ class Plain:
 
 @dataclass(frozen=True)
 class Splitting:
-    """A form of any images that may hold several splits, and names of classes. `open(source, classes, split)`.
+    """A form of any images that may hold several splits, and names of classes.
 
     Attributes:
+        open: `open(source, classes, split)`, as for `Plain`.
         recognises: whether a source, by its name or as a folder, is of this form.
         example, is_made_of_states: as for `Published`.
     """

@@ -11,9 +11,7 @@ IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "gif", "tif", "t
 NO_PIXELS = {"EPS", "WMF", "MPEG", "HDF5", "GRIB", "BUFR", "IPTC"}
 # Images that Pillow reads with a package, or a version, that may not be here.
 PACKAGES = {
-    "heic": "pillow-heif",
-    "heif": "pillow-heif",
-    "hif": "pillow-heif",
+    **dict.fromkeys(("heic", "heif", "hif"), "pillow-heif"),
     "avif": "'pillow>=11.3'",
     "jxl": "pillow-jxl-plugin",
 }

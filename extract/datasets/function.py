@@ -20,13 +20,7 @@ from store.user_code import explained, function_of
 def function(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
     """Images that a function returns: whatever `objects.given` takes. It is run, so name none that you do not trust.
 
-    Args:
-        source: FILE.py:FUNCTION, or package.module:function.
-        classes: file of class names, one a line, where it does not give them.
-        split: is passed to a function that takes `split`; what another returns is a mapping of splits.
-
-    Raises:
-        DataError: there is no such function, it fails, or what it returns is nothing to take images from.
+    The split is passed to a function that takes `split`; what another returns is a mapping of splits.
     """
     if not is_function(source):
         raise DataError(f"there is no function {source!r}; expected FILE.py:FUNCTION, or package.module:function")

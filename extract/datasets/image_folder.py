@@ -34,14 +34,8 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     """Images in `source/CLASS/…/NAME.jpg`; labels number the class folders in alphabetical order.
 
     So 10 comes before 2, as for torchvision; probes compare the names of classes, not their order.
-    Links to folders are followed. A folder whose images are in no class folder is a set without labels.
-
-    Args:
-        source: the folder.
-        classes: file of class names in the order of labels, if some class folder is missing in this split.
-
-    Raises:
-        DataError: no such folder, no images, or a class folder that is not named.
+    Links to folders are followed. A folder whose images are in no class folder is a set without labels. Names of classes are
+    needed if some class folder is missing in this split.
     """
     root, left_out = Path(source), LeftOut()
     if not root.is_dir():

@@ -45,16 +45,13 @@ def image_set(source: str, given: Given | Callable[[], Given], classes: Path | N
 
     Ids are those that the items have, or else made from the bytes of each image; of images that are the same the later ones
     end in -1, -2, … Labels are class numbers, names, or several of either; -1 is no label.
-    Label maps hold indices of classes, 255 or -1 for void; the labels of an image are then those that its map shows.
+    Label maps hold indices of classes, 255 or -1 for void; the labels of an image are then those that its map shows. A
+    BeyondClsWarning says that some images are the same and have no ids, or that items have parts that are not taken.
 
     Args:
         source: what the user named.
         given: as for `Items`; its items must be the same each time.
         classes: file of class names in the order of labels, where the items have none of their own.
-
-    Raises:
-        DataError: no items, an image or a label that cannot be, or two files of class names.
-        BeyondClsWarning: some images are the same and have no ids, or items have parts that are not taken.
     """
     items = Items(source, given)
     given = items.given

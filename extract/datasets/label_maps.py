@@ -251,13 +251,15 @@ def paired(
     `end` is that of the name of an image of which only the map is there. Before the point, names of images and of maps end in
     `marks`, without which they are ids.
     """
-    by_id, ids = {}, set()
-    for folder, mark in zip((maps, images), marks[::-1], strict=True):
+
+    def names_by_id(folder: Path, mark: str) -> dict[str, str]:
         stems = {PurePosixPath(name).with_suffix("").as_posix(): name for name in images_in(folder)}
-        by_id = {stem.removesuffix(mark): name for stem, name in stems.items() if stem.endswith(mark)}
-        ids |= by_id.keys()
-    samples = [listed(images, by_id.get(id_, f"{id_}{marks[0]}{end}"), (), id_=id_) for id_ in sorted(ids)]
-    return samples, {id_: maps / f"{id_}{marks[1]}.png" for id_ in sorted(ids)}
+        return {stem.removesuffix(mark): name for stem, name in stems.items() if stem.endswith(mark)}
+
+    names = names_by_id(images, marks[0])
+    ids = sorted(names.keys() | names_by_id(maps, marks[1]).keys())
+    samples = [listed(images, names.get(id_, f"{id_}{marks[0]}{end}"), (), id_=id_) for id_ in ids]
+    return samples, {id_: maps / f"{id_}{marks[1]}.png" for id_ in ids}
 
 
 def segmented(

@@ -29,9 +29,6 @@ def npz(source: str, classes: Path | None = None, split: str | None = None) -> I
 
     Arrays are read where they lie; those that are compressed are unpacked into a temporary file (in $TMPDIR), which goes with
     the ImageSet. An array of objects is refused: that is a pickle.
-
-    Raises:
-        DataError: no such file, no such split, or arrays that are not as long as one another.
     """
     if not Path(source).is_file():
         raise DataError(f"there is no .npz {source!r}; expected arrays: images and labels, or x_train, y_train, x_test, y_test")

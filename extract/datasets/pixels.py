@@ -17,14 +17,9 @@ from extract.datasets.formats import readable
 ORIENTATION = 0x0112  # EXIF's tag; 1 is upright
 Transpose = Image.Transpose
 TURNS = {
-    2: Transpose.FLIP_LEFT_RIGHT,
-    3: Transpose.ROTATE_180,
-    4: Transpose.FLIP_TOP_BOTTOM,
-    5: Transpose.TRANSPOSE,
-    6: Transpose.ROTATE_270,
-    7: Transpose.TRANSVERSE,
-    8: Transpose.ROTATE_90,
-}
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
+}  # fmt: skip
 TAGS = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # in which Pillow looks for it
 LOW_BYTES = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}  # by the order of 16-bit values
 SIGNED_TIFF, SAMPLE_FORMAT = 2, 339

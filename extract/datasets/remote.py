@@ -1,7 +1,8 @@
 """A file that fsspec reaches (s3://, https://, gs://, memory://, …), as far as it resembles a Path."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import IO, Any, TypeVar
@@ -41,13 +42,11 @@ class RemoteFile:
 
     def is_file(self) -> bool:
         """Whether there is such a file; BeyondClsError if the service does not answer."""
-        try:
-            fs, path = self._place
-            return fs.info(path)["type"] == "file"
-        except FileNotFoundError:
-            return False
-        except Exception as error:
-            raise self._read_error(error) from error
+        with self._asking() as (fs, path):
+            try:
+                return bool(fs.info(path)["type"] == "file")
+            except FileNotFoundError:
+                return False
 
     def is_dir(self) -> bool:
         """Whether it is a folder that can be listed; over HTTP, nothing is."""
@@ -68,14 +67,11 @@ class RemoteFile:
 
     def read_with(self, work: Callable[[IO[bytes]], T]) -> T:
         """The result of `work` on the file, read from end to end, with seeking; BeyondClsError as `read`."""
-        try:
-            fs, path = self._place
-            with fs.open(path, mode="rb", block_size=BLOCK_NBYTES, cache_type="readahead") as file:
-                if not file.seekable():
-                    raise BeyondClsError(f"{self} cannot be read in parts; {IN_PARTS}")
-                return work(file)
-        except Exception as error:  # each service has its own errors
-            raise self._read_error(error) from error
+        how = {"mode": "rb", "block_size": BLOCK_NBYTES, "cache_type": "readahead"}
+        with self._asking() as (fs, path), fs.open(path, **how) as file:
+            if not file.seekable():
+                raise BeyondClsError(f"{self} cannot be read in parts; {IN_PARTS}")
+            return work(file)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """`nbytes` bytes from an offset on.
@@ -89,7 +85,7 @@ class RemoteFile:
         return data
 
     @cached_property
-    def _place(self) -> tuple[Any, str]:  # the file system, and the path in it
+    def _place(self) -> tuple[Any, str]:
         import fsspec  # type: ignore[import-untyped]
 
         try:
@@ -98,18 +94,19 @@ class RemoteFile:
             raise BeyondClsError(f"{self} cannot be opened: {error}") from error
 
     def _ask(self, method: str, path: str | None = None, **arguments: Any) -> Any:
-        """Call a method of the file system; the run stops where it fails, as the image may be sound."""
-        fs, own_path = self._place
-        ask = partial(getattr(fs, method), own_path if path is None else path, **arguments)
-        try:
+        with self._asking() as (fs, own_path):
+            ask = partial(getattr(fs, method), own_path if path is None else path, **arguments)
             return tried(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
-        except Exception as error:  # each service has its own errors
-            raise self._read_error(error) from error
 
-    def _read_error(self, error: Exception) -> BeyondClsError:
-        if isinstance(error, BeyondClsError):
-            return error
-        reason = str(error).replace(self.url, str(self)) or type(error).__name__
-        return BeyondClsError(
-            f"{self} cannot be read: {reason}; check the address, the network and your credentials, and run again"
-        )
+    @contextmanager
+    def _asking(self) -> Iterator[tuple[Any, str]]:
+        """The file system, and the path in it; the run stops where it fails, as the image may be sound."""
+        try:
+            yield self._place
+        except BeyondClsError:
+            raise
+        except Exception as error:  # each service has its own errors
+            reason = str(error).replace(self.url, str(self)) or type(error).__name__
+            raise BeyondClsError(
+                f"{self} cannot be read: {reason}; check the address, the network and your credentials, and run again"
+            ) from error

@@ -81,9 +81,6 @@ def tables(source: str, classes: Path | None = None, split: str | None = None) -
 
     Names of classes are those that Hugging Face writes into the files. Splits of a folder are in the names of its files:
     `data/train-00000-of-00002.parquet`, `test.parquet`. Images are in the table; a path in it is never followed.
-
-    Raises:
-        DataError: no such table or split, no images in it, or pyarrow is not installed.
     """
     return image_set(source, partial(_opened, source, split), classes)
 

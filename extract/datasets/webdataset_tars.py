@@ -53,16 +53,10 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     for that, and then image by image. A pipe cannot be read twice: what its command writes is copied to a temporary file (in
     $TMPDIR), which is removed with the ImageSet.
 
-    Args:
-        source: a tar, a brace expansion (`train-{000..009}.tar`), a pattern (`train-*.tar`), or a folder of tars; each
-            local, at an address that fsspec reaches (`s3://…`, `https://…`; patterns and folders not over HTTP), or
-            `pipe:COMMAND`. COMMAND is run by the shell: let a source come from the command line or from your own parameters,
-            never from a file that somebody else wrote.
-        classes: file of class names, one a line; `classes.txt` beside or above the tars by default, if it exists.
-
-    Raises:
-        DataError: no such tar, or a command that fails.
-        BeyondClsError: a remote place that cannot be reached.
+    The source is a tar, a brace expansion (`train-{000..009}.tar`), a pattern (`train-*.tar`), or a folder of tars; each local,
+    at an address that fsspec reaches (`s3://…`, `https://…`; patterns and folders not over HTTP), or `pipe:COMMAND`. COMMAND is
+    run by the shell: let a source come from the command line or from your own parameters, never from a file that somebody else
+    wrote. Classes are named in `classes.txt` beside or above the tars by default, if it exists.
     """
     pipes = TemporaryDirectory(prefix="beyondcls-") if source.startswith(PIPE) else None
     tars = _tars(source, Path(pipes.name) if pipes else None)
@@ -282,8 +276,7 @@ def _sample(tar: Tar, key: str, members: Mapping[str, Member], left_out: LeftOut
             for member in members.values():
                 left_out.add(UNREADABLE if extension(member.name) in UNREAD else OTHER, member.name)
             return None
-        problem = f"has a label but no image (members: {', '.join(sorted(members))})"
-        return Sample(key, None, tar, label.offset, 0, problem)
+        return Sample(key, None, tar, label.offset, 0, f"has a label but no image (members: {', '.join(sorted(members))})")
     image = members[images[0]]
     for member in members.values():
         if member.is_image and member is not image:
