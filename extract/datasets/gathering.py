@@ -18,7 +18,7 @@ from extract.datasets.formats import (
     extension,
     image_id,
     is_image,
-)  # fmt: skip
+)
 from extract.datasets.reading import NOWHERE, made_of, patiently
 from extract.datasets.sample import DataError
 

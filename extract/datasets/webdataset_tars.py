@@ -25,7 +25,7 @@ from extract.datasets.formats import (
     extension,
     is_image,
     missing_reader,
-)  # fmt: skip
+)
 from extract.datasets.gathering import BESIDE_TARS, BROKEN, CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter, walk
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.reading import made_of, patiently

@@ -120,7 +120,7 @@ def test_parts_of_a_set_are_remembered_together(images: Path, read: list[str]) -
     assert check(images, read) == []
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "text", "folder", "numbers"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "folder", "numbers", "a bit"])
 def test_a_damaged_memory_is_none(images: Path, read: list[str], damage: str) -> None:
     check(images, read)
     path = index_of(str(images), "folder", None, None)
@@ -132,7 +132,9 @@ def test_a_damaged_memory_is_none(images: Path, read: list[str], damage: str) ->
     elif damage == "numbers":
         np.savez(path, files=np.zeros(3, np.uint8), states=np.zeros((4, 3), np.int64), number=np.array([9]))
     else:
-        path.write_bytes({"empty": b"", "cut": content[:-40], "text": b"x" * 500}[damage])
+        at = content.index(b"ids_text") + 165  # in the names of images
+        flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        path.write_bytes({"empty": b"", "cut": content[:-40], "text": b"x" * 500, "a bit": flipped}[damage])
     assert check(images, read)
 
 
