@@ -19,7 +19,7 @@ class Compared:
         group: what of the result it is of: a protocol, "box"; empty for a head.
         first: whether it is the first measure of its group, the one that counts.
         a, b: None where it was not measured.
-        difference: B − A, with an interval where both record which of the same test images they classify correctly.
+        difference: B − A, with an interval where both record which test images they classify correctly.
     """
 
     place: Place
@@ -73,7 +73,7 @@ def _rows(place: Place, a: Result | None, b: Result | None) -> list[Compared]:
 
 
 def _paired(a: Results, b: Results, places: set[Place]) -> dict[Place, Estimate]:
-    """Differences of accuracies; with intervals where both record which of the same images they classify correctly."""
+    """Differences of accuracies; with intervals where both record which images they classify correctly."""
     by_side: dict[tuple[str, str], Probe] = {}
     for place in places:
         for side, results in (("a", a), ("b", b)):

@@ -22,12 +22,12 @@ def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
         Column("a", "A", "spread"),
         Column("b", "B", "spread"),
         Column("difference", "B − A", "spread", apart=True),
-        Column("interval", "95 % over test images", "text"),
+        Column("interval", "95 %", "text"),
     )
     note = (
         f"A: {a}. B: {b}. Percent, entropies in nats. ± is the standard deviation over seeds, of a difference the root of the "
-        "summed variances. Intervals are of the paired difference (bootstrap, 10,000 resamples of the test images), where both "
-        "record which of the same images they classify correctly."
+        "summed variances. Intervals are over test images, paired where they are the same, and over seeds, where both record "
+        "which images they classify correctly."
     )
     return Table("differences", "Measures", note, columns, tuple(map(_row, rows)))
 

@@ -23,13 +23,11 @@ import numpy as np
 import typer
 
 from pipelines.parameters.names import check_name
+from pipelines.report import claims
 from pipelines.report.block_statistics import by_block
-from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
-from pipelines.report.formats.markdown_table import escaped, to_markdown
-from pipelines.report.gains import basis
-from pipelines.report.lead import headline, verdicts
+from pipelines.report.formats.markdown_table import to_markdown
 from pipelines.report.sections.accuracy import gains_table, scores
 from pipelines.report.sections.datasets import by_head
 from probe.result_arrays import array_of
@@ -135,14 +133,10 @@ def main_table(inputs: Inputs) -> Table:
 
 
 def tables(inputs: Inputs, data: str) -> str:
-    """In Markdown: what AbMILP gains and what of the paper's claim holds, accuracies, all heads, attention by block."""
+    """In Markdown: the paper's claims, accuracies, all heads, attention by block."""
     n_training, n_test = (max(getattr(p, n) for p in inputs.probes.values()) for n in ("n_training", "n_test"))
     lines = [f"# Measured on {data}: {n_training:,} training and {n_test:,} test images\n"]
-    if lead := lead_on_page(inputs):
-        lines.append(f"{escaped(headline(lead))} {escaped(' '.join(basis(inputs.probes)))}\n")
-        lines += [f"- **{verdict}**: {escaped('; '.join(statements))}." for verdict, statements in verdicts(lead).items()]
-        lines.append("")
-    shown = [main_table(inputs), gains_table(inputs), by_head(data, inputs.probes)]
+    shown = [claims.table(inputs), main_table(inputs), gains_table(inputs), by_head(data, inputs.probes)]
     shown += [by_block(inputs.attention)] if inputs.attention else []
     return "\n".join([*lines, *(to_markdown(table) for table in shown if table is not None)]).replace("\N{NO-BREAK SPACE}", " ")
 

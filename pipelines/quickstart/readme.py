@@ -3,7 +3,7 @@
     python -m pipelines.quickstart.readme
 
 Rewrites what is between `<!-- generated: NAME -->` and `<!-- end of NAME -->` on these pages, and tables.md beside the kept
-metrics. Words follow the numbers: "more" means beyond the spread over seeds and the interval over test images.
+metrics. Verdicts and words follow the numbers.
 """
 
 import json
@@ -18,11 +18,11 @@ import typer
 from pipelines.quickstart.accuracy import LABELLED
 from pipelines.quickstart.keep import kept, tables
 from pipelines.quickstart.statements import FINE_TUNED, MAE, MOCO, statements
-from pipelines.report.claim import lead_on_page
+from pipelines.report import claims
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.estimate import estimates
-from pipelines.report.gains import basis, gains
-from pipelines.report.lead import AGREES, FAILS, headline, verdicts
+from pipelines.report.formats.markdown_table import to_markdown
+from pipelines.report.gains import gains
 from pipelines.report.measured import converged
 from pipelines.report.sections.views import STUDY, best_stored, finding
 from pipelines.report.studies import by_encoder
@@ -32,6 +32,7 @@ from store import BeyondClsError
 
 KEPT = {"quickstart/results": "cifar10", "quickstart/full": "cifar10-60000"}  # by folder, the data set
 RANDOM = "quickstart-random"
+AGREES, FAILS = "As the paper says", "Not as the paper says"
 CALLED = {MAE: "the MAE", FINE_TUNED: "the fine-tuned MAE", MOCO: "MoCo v3", RANDOM: "the random twin"}
 ROWS = {  # with what else is to be said of them
     MAE: "masked autoencoding (MAE{})",
@@ -63,9 +64,9 @@ def blocks(root: Path) -> dict[str, str]:
     small, full = (kept(root / folder, data) for folder, data in KEPT.items())
     return {
         "accuracy on the quickstart": table(small, trained(root) | draws(small), 1),
-        "gains on the quickstart": paragraph(*claims(small, ("cls",), (AGREES, FAILS))),
+        "gains on the quickstart": claimed(small),
         "accuracy on all images": table(full, draws(full), 2),
-        "gains on all images": paragraph(*claims(full, ("cls", "average"), ()), *basis(full.probes)),
+        "gains on all images": claimed(full),
         "as in the paper": compared(full),
         "to keep in mind": paragraph(*reservations(full, root)),
         "views to buy": paragraph(*views_to_buy(root)),
@@ -124,25 +125,28 @@ def _with_bounds(text: str, bounds: str) -> str:
     return text.replace("-", "−") + ("" if bounds == "–" else f" [{bounds}]")
 
 
-def claims(inputs: Inputs, heads: tuple[str, ...], shown: tuple[str, ...]) -> list[str]:
-    """The headline, and the verdicts in `shown`; a list of sentences."""
-    lead = lead_on_page(inputs)
-    if lead is None:
-        raise BeyondClsError("AbMILP’s gains cannot be compared: expected probes of [cls] and AbMILP on both kinds of encoders")
-    by_verdict = verdicts(lead, CALLED.__getitem__)
-    return [headline(lead, CALLED.__getitem__, heads), *(f"{v}: {'; '.join(by_verdict[v])}." for v in shown if v in by_verdict)]
+def claimed(inputs: Inputs) -> str:
+    """The table of claims, without its title.
+
+    Raises:
+        BeyondClsError: nothing can be judged.
+    """
+    judged = claims.table(inputs)
+    if judged is None:
+        raise BeyondClsError(
+            "no claim can be judged: expected probes of [cls] and AbMILP on masked or joint-embedding encoders"
+        )
+    _, _, text = to_markdown(judged).replace("\N{NO-BREAK SPACE}", " ").split("\n", 2)
+    lines = text.strip().splitlines()
+    return "\n".join([*lines[:-1], paragraph(lines[-1])])
 
 
 def compared(inputs: Inputs) -> str:
-    """A list of what agrees with the paper, what does not, and how each compares with the random twin."""
-    lead = lead_on_page(inputs)
-    assert lead is not None
-    by_verdict = verdicts(lead, CALLED.__getitem__)
-    for verdict, agrees in ((AGREES, True), (FAILS, False)):
-        by_verdict[verdict] = by_verdict.get(verdict, []) + [
-            statement.text for statement in statements(inputs) if statement.agrees == agrees
-        ]
-    return "\n".join(bullet(f"**{verdict}**: {'; '.join(parts)}.") for verdict, parts in by_verdict.items() if parts)
+    """A list of what agrees with the paper besides gains, and what does not."""
+    lists: dict[str, list[str]] = {}
+    for statement in statements(inputs):
+        lists.setdefault(AGREES if statement.agrees else FAILS, []).append(statement.text)
+    return "\n".join(bullet(f"**{verdict}**: {'; '.join(lists[verdict])}.") for verdict in (AGREES, FAILS) if verdict in lists)
 
 
 def reservations(inputs: Inputs, root: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.report.collect import Inputs
@@ -33,10 +33,7 @@ class Match:
 
     @property
     def is_within(self) -> bool | None:
-        """Whether the published number is within our interval: over test images, or twice the spread over seeds.
-
-        None if neither is known.
-        """
+        """Whether the published number is within our interval; None if that is unknown."""
         sign = self.difference.sign
         return None if sign is None else sign == 0
 
@@ -227,5 +224,4 @@ def _match(file: str, row: PublishedRow, result: Result) -> Match:
     if row.metric == probe.measure:
         key = (probe.encoder, probe.head)
         ours = estimates({key: probe}, [probe.head])[key]
-    samples = None if ours.samples is None else ours.samples - row.value
-    return Match(file, row, result, measure, Estimate(ours.mean - row.value, ours.std, ours.n_seeds, samples, ours.images))
+    return Match(file, row, result, measure, replace(ours, mean=ours.mean - row.value))

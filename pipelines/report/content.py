@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["text", "number", "spread"]
+State = Literal["holds", "contradicted", "not shown"]
 
 
 @dataclass(frozen=True)
@@ -162,12 +163,12 @@ class Verdict:
     """Whether a claim holds.
 
     Attributes:
-        state: "open" where the numbers do not decide.
+        state: "not shown" where the numbers do not decide.
         detail: the numbers, in few words.
     """
 
     claim: str
-    state: Literal["holds", "fails", "open"]
+    state: State
     detail: str
 
 

@@ -2,7 +2,6 @@
 
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Interval, Intervals
 from pipelines.report.estimate import Estimate
@@ -37,12 +36,13 @@ def error_shares(inputs: Inputs) -> Intervals | None:
     by_encoder = families(inputs.probes)
     ordered = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
     rows = {encoder: _row(encoder, estimates[encoder], unit, by_encoder[encoder]) for encoder in ordered}
-    leading = lead_on_page(inputs)
-    twin = leading.twin if leading else next((encoder for encoder in ordered if encoder in inputs.untrained), None)
+    trained = [encoder for encoder in ordered if encoder not in inputs.untrained]
+    twin = next((twin for encoder in trained if (twin := inputs.twin(encoder)) in rows), None)
+    twin = twin or next((encoder for encoder in ordered if encoder in inputs.untrained), None)
     what = "Share of the errors of [cls] that AbMILP removes, %" if unit == SHARE else "What AbMILP gains over [cls], points"
-    note = "Marks: mean over seeds; bars: 95 % over test images, where known."
+    note = "Marks: mean over seeds; bars: 95 % over test images and seeds, where known."
     if twin:
-        note += f" The band: what selection alone explains, as on {twin}, which was never trained."
+        note += f" The band: what it gains on {twin}, which was never trained."
     legend = tuple(look for family, look in LOOKS.items() if family in {by_encoder[encoder] for encoder in ordered})
     return Intervals(what, note, tuple(rows.values()), rows.get(twin or ""), _ticks(tuple(rows.values())), legend, "gains")
 

@@ -1,82 +1,136 @@
-"""A number with its uncertainty: the spread over seeds, and an interval over test images."""
+"""A number with its uncertainty: over test images and over seeds together."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.special import stdtrit
 
 from pipelines.report.measured import Measure, Probe
-from pipelines.report.paired_bootstrap import interval, resampled_means
 from pipelines.report.tables import unbroken
 from probe.result_arrays import array_of
 from store import BeyondClsError
 
+LEVEL = 0.95
 Probes = Mapping[tuple[str, str], Probe]  # by encoder and head
+
+
+class Source(NamedTuple):
+    """What a number would be another with: other test images, other seeds of a head, other draws of an encoder's weights, or
+    other encoders of a family. Numbers with one source are paired by its units, those with two vary independently.
+    """
+
+    kind: Literal["images", "seeds", "draws", "encoders"]
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A mean over seeds, percent or points.
+    """A mean over test images and seeds, percent or points.
 
     Attributes:
         std: over seeds (n - 1 in the denominator); 0 for one.
-        samples: the mean on resampled test images; None if it is unknown which images were classified correctly.
-        images: the test images. Estimates of the same images are resampled together, others are not.
+        effects: what each unit of a source contributes: an image the share of seeds that are right about it, a seed its
+            accuracy. The number varies by their standard error. Without images where it is unknown which of them were
+            classified correctly; without seeds where there was one.
+        in_both: the part of the variance that is in the errors over images and over seeds alike: what seeds disagree about
+            on single images.
     """
 
     mean: float
     std: float
     n_seeds: int
-    samples: Float[np.ndarray, "R"] | None = None
-    images: str | None = None
+    effects: Mapping[Source, Float[np.ndarray, "n"]] = field(default_factory=dict)
+    in_both: float = 0.0
 
     def minus(self, other: "Estimate") -> "Estimate":
-        """The difference: of each resample, if both are of the same images; the root of the summed variances over seeds."""
-        n = min(self.n_seeds, other.n_seeds)
-        std = math.hypot(self.std, other.std) if n > 1 else 0.0
-        if self.samples is None or other.samples is None or self.images != other.images:
-            return Estimate(self.mean - other.mean, std, n)
-        return Estimate(self.mean - other.mean, std, n, self.samples - other.samples, self.images)
+        """The difference; its spread over seeds is the root of the summed variances."""
+        return self._with(other, self.mean - other.mean, 1, -1)
 
     def share_of(self, other: "Estimate") -> "Estimate | None":
         """Of two accuracies: the share of the errors of `other` that this one avoids, percent; None if `other` makes none.
 
-        (a - b) / (100 - b); its spread over seeds is that of its linear expansion. Where a resample has no errors it is 0.
+        (a - b) / (100 - b), with the spread of its linear expansion.
         """
         if other.mean >= 100:
             return None
-        difference, left = self.minus(other), 100 - other.mean
-        mean = 100 * difference.mean / left
-        std = (
-            math.hypot(100 * self.std / left, 100 * other.std * (100 - self.mean) / left**2) if difference.n_seeds > 1 else 0.0
+        left = 100 - other.mean
+        mean = 100 * (self.mean - other.mean) / left
+        return self._with(other, mean, 100 / left, -100 * (100 - self.mean) / left**2)
+
+    def log_odds_above(self, other: "Estimate") -> "Estimate | None":
+        """Of two accuracies: ln(a / (100 - a)) - ln(b / (100 - b)); None if one of them is 0 or 100."""
+        if not (0 < self.mean < 100 and 0 < other.mean < 100):
+            return None
+        (a, slope), (b, other_slope) = ((_logit(x), 100 / (x * (100 - x))) for x in (self.mean, other.mean))
+        return self._with(other, a - b, slope, -other_slope)
+
+    def _with(self, other: "Estimate", mean: float, slope: float, other_slope: float) -> "Estimate":
+        """A function of both, by its slopes in them; it varies with what both are known to vary with."""
+        n = min(self.n_seeds, other.n_seeds)
+        std = math.hypot(slope * self.std, other_slope * other.std) if n > 1 else 0.0
+        effects: dict[Source, np.ndarray] = {}
+        for estimate, factor in ((self, slope), (other, other_slope)):
+            for source, units in estimate.effects.items():
+                if (self.knows_images and other.knows_images) if source.kind == "images" else n > 1:
+                    effects[source] = effects.get(source, 0) + factor * units
+        return Estimate(mean, std, n, effects, slope**2 * self.in_both + other_slope**2 * other.in_both)
+
+    @property
+    def knows_images(self) -> bool:
+        return any(source.kind == "images" for source in self.effects)
+
+    @property
+    def error(self) -> tuple[float, float] | None:
+        """The standard error over all sources, and its degrees of freedom; None if it is unknown how images contribute.
+
+        The variance of a mean in a two-way layout with random rows and columns: the sum over sources, less what is in both of
+        images and seeds, and at least the part of images; degrees of freedom are Satterthwaite's.
+
+        Source: Satterthwaite 1946, An approximate distribution of estimates of variance components.
+        """
+        if not self.knows_images:
+            return None
+        of_images, of_others = (
+            [v for kind, v in self._variances() if (kind == "images") == is_images] for is_images in (True, False)
         )
-        if difference.samples is None or other.samples is None:
-            return Estimate(mean, std, difference.n_seeds)
-        errors = 100 - other.samples
-        samples = 100 * np.divide(difference.samples, errors, out=np.zeros_like(errors), where=errors > 1e-9)
-        return Estimate(mean, std, difference.n_seeds, samples, difference.images)
+        variance, others = (sum(v for v, _ in parts) for parts in (of_images, of_others))
+        parts = of_images
+        if others > self.in_both:
+            variance, parts = variance + others - self.in_both, of_images + of_others
+        weighed = sum(v**2 / degrees for v, degrees in parts)
+        if weighed == 0:
+            return 0.0, math.inf
+        # Of a sum they are at least the fewest; where most of it is subtracted again the formula gives less than that.
+        return math.sqrt(variance), max(variance**2 / weighed, min(degrees for v, degrees in parts if v > 0))
+
+    def _variances(self) -> Iterator[tuple[str, tuple[float, int]]]:
+        """Of the mean over the units of each source, with its degrees of freedom, by the source's kind."""
+        for source, units in self.effects.items():
+            if len(units) > 1:
+                yield source.kind, (float(units.var(ddof=1)) / len(units), len(units) - 1)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % over test images; None if it is unknown which of them were classified correctly."""
-        return None if self.samples is None else interval(self.samples)
+        """95 % over test images and, if there were several, over seeds; None if the part of images is unknown."""
+        if self.error is None:
+            return None
+        error, degrees = self.error
+        reach = error * float(stdtrit(min(degrees, 1e6), (1 + LEVEL) / 2))
+        return self.mean - reach, self.mean + reach
 
     @property
     def sign(self) -> int | None:
-        """1 or -1 where zero is outside of the interval over images and of twice the spread over seeds, else 0.
-
-        Uses those of the two that are known; None if neither is.
-        """
-        if self.n_seeds < 2 and self.samples is None:
+        """1 or -1 where zero is outside of the interval, else 0; None with one seed, or without an interval."""
+        if self.n_seeds < 2 or self.interval is None:
             return None
-        beyond = [] if self.n_seeds < 2 else [abs(self.mean) > 2 * self.std]
-        if (bounds := self.interval) is not None:
-            beyond.append(bounds[0] > 0 or bounds[1] < 0)
-        return int(math.copysign(1, self.mean)) if all(beyond) else 0
+        low, high = self.interval
+        return 1 if low > 0 else -1 if high < 0 else 0
 
     @property
     def measure(self) -> Measure:
@@ -99,36 +153,58 @@ class Estimate:
 
 
 def estimates(probes: Probes, heads: Iterable[str]) -> dict[tuple[str, str], Estimate]:
-    """Accuracy of each encoder with these heads, percent; resampled where probes record which images they classify correctly.
+    """Accuracy of each encoder with these heads, percent; by image where probes record which images they classify correctly.
 
     Raises:
         BeyondClsError: that record does not fit their metrics.
     """
-    wanted = {key: probe for key, probe in probes.items() if key[1] in set(heads)}
-    by_images: dict[str, list[tuple[str, str]]] = {}
-    for key, probe in wanted.items():
-        if probe.correct is not None and probe.test_images is not None and probe.measure == "top1":
-            by_images.setdefault(f"{probe.test_images} ({probe.n_test})", []).append(key)
-    samples: dict[tuple[str, str], tuple[np.ndarray, str]] = {}
-    for images, keys in by_images.items():
-        for key in keys:
-            _check(wanted[key])
-        of_keys = ((wanted[key].correct, wanted[key].member) for key in keys)
-        files = tuple((file, member, file.stat().st_mtime_ns) for file, member in of_keys if file is not None)
-        means = _resampled(files)
-        samples |= {key: (means[:, i], images) for i, key in enumerate(keys)}
-    return {key: _estimate(probe, *samples.get(key, (None, None))) for key, probe in wanted.items()}
+    wanted = set(heads)
+    return {key: _estimate(*key, probe) for key, probe in probes.items() if key[1] in wanted}
 
 
-def _estimate(probe: Probe, samples: np.ndarray | None, images: str | None) -> Estimate:
-    measure = probe.measures[probe.measure]
-    return Estimate(measure.mean, measure.std, len(measure.values), samples, images)
+def _estimate(encoder: str, head: str, probe: Probe) -> Estimate:
+    """Several draws of an encoder's weights are the units, each with the mean of its seeds."""
+    measure, draws = probe.measures[probe.measure], int(probe.recorded.get("draws", 1))
+    values, effects, in_both = np.array(measure.values), dict[Source, np.ndarray](), 0.0
+    if draws > 1:
+        effects[Source("draws", f"{encoder} ({draws})")] = values.reshape(draws, -1).mean(1)
+    elif len(values) > 1:
+        effects[Source("seeds", f"{probe.folder or (encoder, head)} {probe.member}")] = values
+    if probe.correct is not None and probe.test_images is not None and probe.measure == "top1":
+        _check(probe)
+        by_image, in_both = _by_image(probe.correct, probe.member, draws, probe.correct.stat().st_mtime_ns)
+        effects[Source("images", f"{probe.test_images} ({probe.n_test})")] = by_image
+    return Estimate(measure.mean, measure.std, len(values), effects, in_both)
 
 
-@lru_cache(maxsize=8)  # several sections ask for the same
-def _resampled(files: tuple[tuple[Path, str, int], ...]) -> Float[np.ndarray, "R Q"]:
-    """Accuracies in percent, averaged over seeds, on resampled images; by file, array in it, and modification time."""
-    return 100 * resampled_means(np.stack([_correct(file, member).mean(0) for file, member, _ in files]))
+def mean_over_encoders(family: str, of_encoders: Iterable[Estimate]) -> Estimate:
+    """The mean of a family, with the encoder as the unit of what may vary besides images: others of the family."""
+    each = list(of_encoders)
+    if len(each) == 1:
+        return each[0]
+    means, n = np.array([one.mean for one in each]), len(each)
+    effects: dict[Source, np.ndarray] = {Source("encoders", family): means}
+    if all(one.knows_images for one in each):
+        for one in each:
+            for source, units in one.effects.items():
+                if source.kind == "images":
+                    effects[source] = effects.get(source, 0) + units / n
+    return Estimate(float(means.mean()), float(means.std(ddof=1)), min(one.n_seeds for one in each), effects)
+
+
+def _logit(percent: float) -> float:
+    return math.log(percent / (100 - percent))
+
+
+@lru_cache(maxsize=256)  # several sections ask for the same
+def _by_image(file: Path, member: str, draws: int, modified: int) -> tuple[Float[np.ndarray, "N"], float]:
+    """The percentage of seeds that are right about each image, and `in_both` of their mean; `modified`: when the file was."""
+    correct = _correct(file, member)
+    units = 100 * (correct.reshape(draws, -1, correct.shape[1]).mean(1) if draws > 1 else correct)
+    n_units, n = units.shape
+    residual = units - units.mean(0) - units.mean(1, keepdims=True) + units.mean()
+    freedom = (n_units - 1) * (n - 1)
+    return units.mean(0), float((residual**2).sum()) / freedom / units.size if freedom else 0.0
 
 
 def _correct(file: Path, member: str) -> Bool[np.ndarray, "S N"]:

@@ -20,15 +20,18 @@ class Gain:
         points: of accuracy, or of mAP.
         share: of the errors that the other head makes, percent: at different accuracies points do not compare, as less or
             more is left to gain. None for mAP.
+        log_odds: the difference of both log-odds of being right; likewise.
     """
 
     points: Estimate
     share: Estimate | None
+    log_odds: Estimate | None
 
     def minus(self, other: "Gain") -> "Gain":
         """How much more; shares in percentage points."""
         share = None if self.share is None or other.share is None else self.share.minus(other.share)
-        return Gain(self.points.minus(other.points), share)
+        log_odds = None if self.log_odds is None or other.log_odds is None else self.log_odds.minus(other.log_odds)
+        return Gain(self.points.minus(other.points), share, log_odds)
 
 
 def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
@@ -40,7 +43,8 @@ def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
             if (encoder, head) in accuracy and (encoder, "abmilp") in accuracy:
                 one, other = accuracy[encoder, "abmilp"], accuracy[encoder, head]
                 accuracies = {probes[encoder, name].measure for name in (head, "abmilp")} == {"top1"}
-                gains[encoder, head] = Gain(one.minus(other), one.share_of(other) if accuracies else None)
+                beside = (one.share_of(other), one.log_odds_above(other)) if accuracies else (None, None)
+                gains[encoder, head] = Gain(one.minus(other), *beside)
     return gains
 
 
@@ -74,14 +78,12 @@ def basis(probes: Probes) -> list[str]:
         )
     elif compared and all(probe.correct is not None and probe.test_images is not None for probe in compared):
         sentences.append(
-            "Intervals are 95 % over test images (paired bootstrap, 10,000 resamples, the same images for all heads, encoders "
-            "and seeds)"
+            "Intervals are 95 % over test images, paired where they are the same, and over seeds (Student's t, Satterthwaite's "
+            "degrees of freedom)"
         )
-        if len({(probe.test_images, probe.n_test) for probe in compared}) > 1:
-            sentences.append("Heads that were tested on different images are not paired, and have no interval")
     else:
         sentences.append(
-            "The interval over test images is missing, as not all probes say which images they classify correctly "
+            "The interval is missing, as not all probes say which images they classify correctly "
             "(trained/correct.npz and test_images in description.json); probe them again to get it"
         )
     return [f"{sentence}." for sentence in sentences]
@@ -107,9 +109,9 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
     columns = (
         Column("encoder", "Encoder", "text"),
         Column("points", "Points", "spread"),
-        Column("points_interval", "95 % over test images", "text"),
+        Column("points_interval", "95 %", "text"),
         Column("share", "Share of the errors removed, %", "spread", apart=True),
-        Column("share_interval", "95 % over test images", "text"),
+        Column("share_interval", "95 %", "text"),
     )
     note = (
         "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes, "

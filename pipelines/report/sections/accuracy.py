@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from pipelines.report import gains
-from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.dashes import reasons
@@ -37,10 +36,8 @@ def section(inputs: Inputs) -> Section:
 
 
 def gains_table(inputs: Inputs) -> Table | None:
-    """What AbMILP gains on each encoder, and how much more on the masked one, or with stochastic depth; None without gains."""
-    lead = lead_on_page(inputs)
-    contrasts = (*(lead.contrasts if lead else ()), *gains.contrasts_of_depth(inputs.probes))
-    return gains.table(inputs.probes, contrasts)
+    """What AbMILP gains on each encoder, and how much more with stochastic depth; None without gains."""
+    return gains.table(inputs.probes, gains.contrasts_of_depth(inputs.probes))
 
 
 def scores(inputs: Inputs) -> Table:

@@ -11,8 +11,8 @@ from pipelines.report.tables import NOTHING, number, points, spread, title
 WITHIN = {True: "yes", False: "no", None: "–"}
 NOTE = (
     "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is inside of our "
-    "95 % interval over test images, or within twice our spread over seeds; a dash where neither is known. Nothing that a "
-    "number states of its measurement differs from ours."
+    "95 % interval over test images and seeds; a dash where that is unknown. Nothing that a number states of its measurement "
+    "differs from ours."
 )
 OTHERWISE = (
     "Numbers of the same encoder, data set and head that were measured in another way: they stand side by side and are no "

@@ -1,11 +1,11 @@
 """The larger form of Table 1: encoder by head on several sets of images."""
 
+from pipelines.report.claims import table_by_dataset
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.dashes import reasons
 from pipelines.report.estimate import Probes, estimates
 from pipelines.report.gains import gains
-from pipelines.report.lead import headline, lead, verdicts
 from pipelines.report.measured import Measure, Probe, by_accuracy, in_order, trained_first, untrained
 from pipelines.report.tables import NOTHING, change, difference, file_names, listed, named, number, points, spread, title
 
@@ -18,13 +18,14 @@ SPREAD = "The ± of a difference is the root of the summed variances of its two 
 
 
 def section(inputs: Inputs) -> Section | None:
-    """A table over all data sets, the other heads of each, and where AbMILP is ahead of [cls]; None without other data sets."""
+    """A table over all data sets, the other heads of each, and the claims on each; None without other data sets."""
     if not inputs.datasets:
         return None
     shared = _shared(inputs)
     others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
     shares = (gained,) if (gained := error_shares(inputs)) else ()
-    return Section("datasets", "Across data sets", (*shares, table(inputs), *others, *transferred(inputs), *_summary(inputs)))
+    claimed = (judged,) if (judged := table_by_dataset(inputs.datasets)) else ()
+    return Section("datasets", "Across data sets", (*shares, table(inputs), *others, *transferred(inputs), *claimed))
 
 
 def error_shares(inputs: Inputs) -> Table | None:
@@ -163,37 +164,6 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
         ),
         muted=any_probe.pretraining.is_untrained,
     )
-
-
-def _summary(inputs: Inputs) -> list[Text]:
-    """Where AbMILP is ahead of [cls]; folded, on each set what it gains on masked and on joint-embedding encoders."""
-    items = []
-    for name, probes in inputs.datasets.items():
-        if leading := lead(probes):
-            judged = " ".join(f"{verdict}: {'; '.join(statements)}." for verdict, statements in verdicts(leading).items())
-            items.append(f"{name}: {headline(leading)} {judged}")
-    summary = "What AbMILP gains on each data set, and what of the claim holds there"
-    about = "The masked encoder on which it gains least, compared with the joint-embedding one on which it gains most:"
-    return [Text(_ahead(inputs), kind="finding"), *([Text(about, tuple(items), "finding", summary)] if items else [])]
-
-
-def _ahead(inputs: Inputs) -> str:
-    """On which sets AbMILP is clearly ahead of [cls], for each encoder that was trained."""
-    by_encoder: dict[str, dict[str, int | None]] = {}
-    for name, probes in inputs.datasets.items():
-        random = untrained(probes)
-        for (encoder, over), gain in gains(probes).items():
-            if over == "cls" and encoder not in random:
-                by_encoder.setdefault(encoder, {})[name] = gain.points.sign
-    if not by_encoder:
-        return "AbMILP cannot be compared with [cls]: no trained encoder has probes of both on one data set."
-    parts = []
-    for encoder, signs in by_encoder.items():
-        ahead = [name for name, sign in signs.items() if sign == 1]
-        where = f": {listed(ahead)}" if ahead else ""
-        parts.append(f"on {encoder}, on {len(ahead)} of {len(signs)} data set{'s' * (len(signs) > 1)}{where}")
-    beyond = "beyond twice the spread over seeds and the interval over test images, where known"
-    return f"AbMILP is ahead of [cls], {beyond}, {'; '.join(parts)}."
 
 
 def _measure(probe: Probe) -> Measure:

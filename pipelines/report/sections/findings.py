@@ -1,30 +1,24 @@
-"""What this shows: the numbers in sentences, in favour of the paper or not."""
+"""What this shows: the paper's claims with what decides them, and the limits of the numbers."""
 
 import math
 
-from pipelines.report.claim import claim
+from pipelines.report.claims import table
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Section, Text
-from pipelines.report.gains import gains
+from pipelines.report.content import Block, Section, Text
 from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import difference, listed, title, unbroken
 from store.format.pretraining import LABELS
 
-# What the findings are folded under.
-GAINS, ABOVE_RANDOM = "What AbMILP gains on each encoder", "How far trained encoders are above the untrained twin"
+ABOVE_RANDOM = "How far trained encoders are above the untrained twin"  # under which it is folded
 
 
 def section(inputs: Inputs) -> Section:
-    """Findings, their limits, and what makes rows incomparable."""
-    blocks = [*findings(inputs), Text(caution(inputs), kind="note")]
+    """Claims, the limits of the numbers, and what makes rows incomparable."""
+    claimed = table(inputs)
+    blocks: list[Block] = [*([claimed] if claimed else []), *_above_random(inputs), Text(caution(inputs), kind="note")]
     if reasons := warnings(inputs):
         blocks.append(Text("Not everything here can be compared:", tuple(reasons), "notice"))
     return Section("findings", "What this shows", tuple(blocks))
-
-
-def findings(inputs: Inputs) -> list[Text]:
-    """The paper's claim, AbMILP compared with [cls] on each encoder, and trained encoders with a random one."""
-    return [*claim(inputs), _gains(inputs), *_above_random(inputs)]
 
 
 def warnings(inputs: Inputs) -> list[str]:
@@ -41,32 +35,6 @@ def warnings(inputs: Inputs) -> list[str]:
     if len({(probe.trained_as, probe.n_training) for probe in inputs.probes.values()}) > 1:
         reasons.append("Not all heads were trained with the same recipe and seeds; the last section lists both.")
     return reasons
-
-
-def _gains(inputs: Inputs) -> Text:
-    """Of every encoder, however it was trained."""
-    by_encoder = {encoder: gain.points for (encoder, over), gain in gains(inputs.probes).items() if over == "cls"}
-    if not by_encoder:
-        return Text("AbMILP cannot be compared with [cls]: no encoder has probes of both.", (), "finding", GAINS)
-    listing = listed([f"{points.in_words('points')} on {name}" for name, points in by_encoder.items()])
-    measure = WORDS[score_name(inputs.probes.values())]
-    text = f"Reading the patches with AbMILP instead of reading [cls] changes {measure} by {listing}."
-    judged = {name: sign for name, points in by_encoder.items() if (sign := points.sign) is not None}
-    if not judged:
-        return Text(f"{text} There was one seed, so the spread over seeds is unknown.", (), "finding", GAINS)
-    parts = []
-    for sign, words in (
-        (1, "AbMILP is clearly ahead on"),
-        (-1, "[cls] is clearly ahead on"),
-        (0, "no clear difference shows on"),
-    ):
-        if names := [name for name, judgement in judged.items() if judgement == sign]:
-            parts.append(f"{words} {listed(names)}")
-    verdict = "; ".join(parts)
-    clearly = (
-        "Clear is what is beyond twice the spread over seeds and beyond the interval over test images, where they are known."
-    )
-    return Text(f"{text} {verdict[0].upper()}{verdict[1:]}. {clearly}", (), "finding", GAINS)
 
 
 def _above_random(inputs: Inputs) -> list[Text]:

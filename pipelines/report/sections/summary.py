@@ -1,15 +1,13 @@
 """The first screen: what selection gains on each encoder, three numbers, and which claims hold."""
 
-from collections.abc import Iterable
-
-from pipelines.report.claim import lead_on_page
+from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Number, Numbers, Section, Text, Verdicts
 from pipelines.report.error_shares import POINTS, SHARE, error_shares, estimates_over_cls, in_short
 from pipelines.report.families import LOOKS, families
-from pipelines.report.judged import judged
 from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import plus_minus, title
+from store.format.pretraining import JOINT, MASKED, UNTRAINED
 
 GAINED = {
     SHARE: "Of the errors that [cls] makes on test images, a head that selects among the patches (AbMILP) removes:",
@@ -22,11 +20,11 @@ def section(inputs: Inputs) -> Section | None:
     """None without probes."""
     if not inputs.probes:
         return None
-    plot, verdicts = error_shares(inputs), judged(inputs)
+    plot, judged = error_shares(inputs), verdicts(claims(inputs))
     blocks: list[Block] = [Text(GAINED[estimates_over_cls(inputs)[1]], kind="lead")] if plot else []
     blocks.append(Numbers(tuple(_numbers(inputs))))
     blocks += [plot] if plot else []
-    blocks += [Verdicts("What the paper claims, here", verdicts)] if verdicts else []
+    blocks += [Verdicts("What the paper claims, here", judged)] if judged else []
     blocks.append(Text(basis(inputs), kind="note"))
     return Section("summary", "At a glance", tuple(blocks))
 
@@ -50,16 +48,16 @@ def _counted(n: int, what: str) -> str:
 
 
 def _numbers(inputs: Inputs) -> list[Number]:
-    """Of the encoders that the claim compares; else of those on which AbMILP gains most; without AbMILP, the best head."""
+    """Of the encoders on which AbMILP gains most, one of each family first; without AbMILP, the best head."""
     estimates, unit = estimates_over_cls(inputs)
     if not estimates:
         best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
         about = f"{WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}, the most here"
         return [Number(f"{best.score.mean:.1f}\N{NO-BREAK SPACE}%", about, plus_minus(best.score))]
-    leading, by_encoder = lead_on_page(inputs), families(inputs.probes)
-    shown: Iterable[str] = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
-    if leading is not None:
-        shown = dict.fromkeys((leading.masked, leading.joint, leading.twin or leading.labelled or leading.joint))
+    by_encoder = families(inputs.probes)
+    most_first = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
+    of_families = [next((e for e in most_first if by_encoder[e] == family), None) for family in (MASKED, JOINT, UNTRAINED)]
+    shown = dict.fromkeys([encoder for encoder in of_families if encoder is not None] + most_first)
     numbers = []
     for encoder in list(shown)[:N_NUMBERS]:
         (value, detail), look = in_short(estimates[encoder], unit), LOOKS[by_encoder[encoder]]

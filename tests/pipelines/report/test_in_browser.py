@@ -251,7 +251,7 @@ def test_the_first_screen_has_the_figure_and_what_holds(page: Browser, width: in
     assert top < 900 * 0.7
     marks = page.value("[...document.querySelectorAll('.verdicts li')].map((line) => line.innerText.split(':')[0])")
     assert marks
-    assert {mark.split("\n")[-1] for mark in marks} <= {"Holds", "Does not hold", "Open"}, "not by colour alone"
+    assert {mark.split("\n")[-1] for mark in marks} <= {"Holds", "Contradicted", "Not shown"}, "not by colour alone"
 
 
 def test_the_figure_is_drawn_where_its_numbers_are(page: Browser):
