@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.attention.attention import Attention, centre
-from extract.attention.layout import TokenLayout
+from extract.attention.attention import Attention, TokenLayout
 from store import kernels
 
 WIDEST = 128  # channels of an attention head
@@ -104,8 +103,7 @@ def attend_fused(
     """
     assert scale > 0, "the kernel looks for the largest products, which are the largest logits then"
     first = layout.n_prefix
-    rows = {"cls": 0} if layout.has_cls else {}
-    rows["centre"] = first + centre(query.shape[2] - first, layout.grid)
+    rows = layout.rows(query.shape[2])
     asked = list(rows.values())
     out, sums, two_rows = torch.ops.beyondcls.attend(query, key, value, bias, first, asked[0], asked[-1], scale)
     _, z, to_patches, products, to_itself, to_cls = sums

@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.attention.attention import Attention
+from extract.attention.attention import Attention, TokenLayout
 from extract.attention.fused import applies_to, attend_fused
-from extract.attention.layout import TokenLayout
 from store import kernels
 
 LOG2_E = math.log2(math.e)

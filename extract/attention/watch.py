@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from extract.attention.attention import Attention
-from extract.attention.layout import TokenLayout
+from extract.attention.attention import Attention, TokenLayout
 from extract.attention.softmax import LOG2_E, attend
 from store import BeyondClsError
 

@@ -1,7 +1,7 @@
 """CAPI (Darcet et al. 2025, arXiv 2502.08769): ViTs that predict the cluster of masked patches from latent patches."""
 
 import math
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,19 +9,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
-from extract.encoders.published import SIZES, Vit
-from extract.encoders.weights import drop_prefixes, unwrapped
+from extract.encoders.pretrained import MASKED, Pretrained
+from extract.encoders.weights import unwrapped
 
 EPS = 1e-5
-PREDICTOR = ("decoder.", "mask_token")
 RENAMED = {
-    "encoder.blocks.": "blocks.",
-    ".residual1.norm.": ".norm1.",
-    ".residual1.fn.rope.freqs": ".attn.frequencies",
-    ".residual1.fn.": ".attn.",
-    ".residual2.norm.": ".norm2.",
-    ".residual2.fn.": ".mlp.",
+    r"encoder\.blocks\.": "blocks.",
+    r"\.residual([12])\.norm\.": r".norm\1.",
+    r"\.residual1\.fn\.rope\.freqs": ".attn.frequencies",
+    r"\.residual1\.fn\.": ".attn.",
+    r"\.residual2\.fn\.": ".mlp.",
 }
 
 
@@ -147,60 +144,19 @@ def capi(model: str, **arguments: Any) -> nn.Module:
     return Capi(**arguments)
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters."""
-    state = drop_prefixes(unwrapped(content, prefixes=("backbone.",)), *PREDICTOR)
-    for theirs, ours in RENAMED.items():
-        state = {name.replace(theirs, ours): value for name, value in state.items()}
-    return state
-
-
-OFFICIAL = Vit(
-    1024,
-    24,
-    16,
-    patch=14,
-    at="backbone.",
-    names={
-        "cls": None,
-        "registers": "registers",
-        "positions": None,
-        "patches": "patch_embed",
-        "block": "encoder.blocks.{}.",
-        "norm1": "residual1.norm",
-        "qkv": None,
-        **{part: f"residual1.fn.{part}_proj" for part in "qkv"},
-        "frequencies": "residual1.fn.rope.freqs",
-        "proj": "residual1.fn.proj",
-        "norm2": "residual2.norm",
-        "fc1": "residual2.fn.fc1",
-        "fc2": "residual2.fn.fc2",
-        "norm": None,
-    },
-    n_registers=16,
-    biases=False,
-    rms=True,
-    eps=1e-5,
-    sizes=SIZES | {"width": "dim"},
-    dropped=("backbone.mask_token", "backbone.decoder.blocks.0.residual1.norm.weight", "head.last_layer.weight_v"),
-    tells=False,
-)
-
-
 def _capi(images: str) -> Pretrained:
-    # No name shows on which images.
-    weights = f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth"
+    """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters.
+
+    No name shows on which images.
+    """
     return Pretrained(
         "capi_vitl14",
-        weights,
+        f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth",
         "Apache-2.0",
         make=capi,
-        convert=convert,
-        transform=IMAGENET,
-        labels=False,
+        convert=partial(unwrapped, prefixes=("backbone.",), dropped=("decoder.", "mask_token"), renamed=RENAMED),
         signs=(),
         family=MASKED,
-        published=(OFFICIAL,),
     )
 
 

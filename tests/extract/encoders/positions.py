@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from extract.encoders.published import Vit
+from tests.extract.encoders.published import Vit
 
 
 def cubic(x: Tensor, a: float) -> Tensor:

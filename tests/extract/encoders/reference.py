@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from extract.encoders.published import Vit
 from tests.extract.encoders.positions import added, bias_of, rotation
+from tests.extract.encoders.published import Vit
 
 State = dict[str, Tensor]
 

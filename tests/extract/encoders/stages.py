@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extract.encoders.convnext import Stages
+from tests.extract.encoders.published import Stages
 from tests.extract.encoders.reference import Reference, State, gelu, linear, normed, patches_of
 
 

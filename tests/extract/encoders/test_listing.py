@@ -3,7 +3,7 @@
 import pytest
 
 from extract.encoders import ENCODERS, load_encoder
-from extract.encoders.listing import listing_of
+from extract.encoders.pretrained import listing_of
 
 
 @pytest.mark.parametrize(

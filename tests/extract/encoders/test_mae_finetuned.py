@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from extract.encoders import ENCODERS, load_encoder
+from extract.encoders import load_encoder
 from extract.encoders.pretrained import cls_caution, timm_model
 from tests.extract.encoders.official import loaded, written
+from tests.extract.encoders.published import PUBLISHED
 
 AVERAGED, CLS = 0, 1
-FILES = ENCODERS["mae-ft-s16"].published
+FILES = PUBLISHED["mae-ft-s16"]
 
 
 def test_classifier_decides_the_architecture(tmp_path: Path) -> None:
