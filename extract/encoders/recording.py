@@ -1,6 +1,7 @@
 """A pass over images, recorded: which module ran within which, what it put out, and when attention was computed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -66,21 +67,18 @@ class Record(TorchFunctionMode):
         self.listed: dict[str, ListedBlock] = {}
         self._running: list[str] = []
         self._weights: Tensor | None = None  # of a softmax, until they are multiplied with values
-        hooks: list[Any] = []
-        for path, module in self.modules.items():
-            hooks.append(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
-            hooks.append(module.register_forward_hook(partial(self._end, path)))
-        try:
-            with torch.inference_mode(), self:
-                self.output = forward(model, images)
-        except Exception as error:
-            raise BeyondClsError(
-                f"{self.kind} does not run on images {list(images.shape)}: {type(error).__name__}: {error}; give "
-                "forward=lambda model, images: …, which runs it, or the input_size that it takes"
-            ) from error
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as hooks, torch.inference_mode():
+            for path, module in self.modules.items():
+                hooks.enter_context(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(partial(self._end, path)))
+            try:
+                with self:
+                    self.output = forward(model, images)
+            except Exception as error:
+                raise BeyondClsError(
+                    f"{self.kind} does not run on images {list(images.shape)}: {type(error).__name__}: {error}; give "
+                    "forward=lambda model, images: …, which runs it, or the input_size that it takes"
+                ) from error
         for path, module in model.named_modules():
             blocks = [
                 f"{path}.{name}".lstrip(".") for name, child in module.named_children() if isinstance(child, nn.ModuleList)

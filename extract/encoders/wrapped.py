@@ -72,13 +72,8 @@ class Wrapped(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """The last block's tokens after the last norm, [B, N, D]."""
         seen: list[Tensor] = []
-        hook = self.blocks[-1].register_forward_hook(
-            lambda _m, _i, out: seen.append(out if isinstance(out, Tensor) else out[0])
-        )
-        try:
+        with self.blocks[-1].register_forward_hook(lambda _m, _i, out: seen.append(out if isinstance(out, Tensor) else out[0])):
             self.run(self.model, images)
-        finally:
-            hook.remove()
         # By `forward`, past the hooks on it, where the last block may end.
         return seen[0] if self.norm is None else self.norm.forward(seen[0])
 
