@@ -1,6 +1,5 @@
 """Attention with its sums from one kernel, which writes no logits, and norms from another: where they apply, and launching."""
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -128,7 +127,7 @@ def _attend(
     from extract.attention.kernel import attention_kernel
 
     n_images, n_heads, n_tokens, width = query.shape
-    out, sums, two_rows = made = _empty(query, value, n_prefix)
+    out, sums, two_rows = made = _empty(query, key, value, bias, n_prefix)
     if not out.numel():
         return made
     padded, value_padded = (max(16, next_power_of_2(n)) for n in (width, value.shape[-1]))
@@ -147,20 +146,14 @@ def _attend(
 
 
 @_attend.register_fake
-def _(
+def _empty(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, n_prefix: int, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(query, value, n_prefix)
-
-
-def _empty(query: Tensor, value: Tensor, n_prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-    n_images, n_heads, n_tokens, _ = query.shape
-    out = value.new_empty(n_images, n_tokens, n_heads, value.shape[-1])
-    in_float32 = functools.partial(query.new_empty, dtype=torch.float32)
+    n_images, n_heads, n_tokens, _width = query.shape
     return (
-        out,
-        in_float32((len(SUMS), n_images, n_heads, n_tokens)),
-        in_float32((2, n_images, n_heads, n_tokens - n_prefix)),
+        value.new_empty(n_images, n_tokens, n_heads, value.shape[-1]),
+        query.new_empty(len(SUMS), n_images, n_heads, n_tokens, dtype=torch.float32),
+        query.new_empty(2, n_images, n_heads, n_tokens - n_prefix, dtype=torch.float32),
     )
 
 
@@ -180,7 +173,7 @@ def _norms(residual: Tensor, branch: Tensor) -> Tensor:
     from extract.attention.kernel import norms_kernel
 
     n_images, n_tokens, n_channels = residual.shape
-    norms = residual.new_empty(2, n_images, n_tokens, dtype=torch.float32)
+    norms = _empty_norms(residual, branch)
     if norms.numel():
         strides = (*residual.stride(), *branch.stride())
         with torch.cuda.device_of(residual):
@@ -191,5 +184,5 @@ def _norms(residual: Tensor, branch: Tensor) -> Tensor:
 
 
 @_norms.register_fake
-def _(residual: Tensor, branch: Tensor) -> Tensor:
+def _empty_norms(residual: Tensor, branch: Tensor) -> Tensor:
     return residual.new_empty(2, *residual.shape[:2], dtype=torch.float32)

@@ -73,9 +73,6 @@ def watched(
             model was recorded, so nothing else is done with a softmax over rows than attention. Of others it is `attn`.
         on_attention: called with each block's index and attention; None to skip it.
         on_branch: called with each block's input and the output of its attention, both [B, N, D]; None to skip it.
-
-    Raises:
-        BeyondClsError: the attention of a block cannot be seen.
     """
     if on_attention is None and on_branch is None:
         yield
@@ -179,9 +176,6 @@ def multi_head(
     """What `nn.MultiheadAttention` computes, [N, B, D], with its attention where `mode` sees it.
 
     torch's own function would hide it, as it calls nothing that a mode is shown.
-
-    Raises:
-        BeyondClsError: it is not attention of tokens to themselves, with weights of one width and no further keys.
     """
     names = ("bias_k", "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias")
     given = {**dict(zip(names, others, strict=False)), **options}

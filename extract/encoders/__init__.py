@@ -202,21 +202,13 @@ def known_pretraining(name: str) -> Pretraining:
 
 
 def checked_family(family: str | None) -> None:
-    """Refuse an unknown family.
-
-    Raises:
-        BeyondClsError: it is not one of FAMILIES; the message gives the nearest one.
-    """
+    """Refuse an unknown family."""
     if family is not None and family not in FAMILIES:
         raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if none of these fits"))
 
 
 def _pretraining(name: str, model: str, is_local: bool, random_seed: int | None, family: str | None) -> Pretraining:
-    """How the encoder that `load_encoder` loads was trained. A file under a name of the registry is taken for that entry.
-
-    Raises:
-        BeyondClsError: a family for random weights.
-    """
+    """How the encoder that `load_encoder` loads was trained. A file under a name of the registry is taken for that entry."""
     known = known_pretraining(model) if not is_local or model in ENCODERS or "." in model else UNKNOWN  # a tag names weights
     if random_seed is None and (not is_local or model == name):
         random_seed = known.random_seed

@@ -22,11 +22,7 @@ PREDICTION = ("mask_token", FROM_CLS, "cls_pt_norm.", "cls_pt_lm_head.", "lm_hea
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `model`, whose blocks share one table of position biases; other scripts write one for each.
-
-    Raises:
-        BeyondClsError: it is from the first BEiT, which also predicts words, but has no blocks that read a last [cls].
-    """
+    """The official files hold `model`, whose blocks share one table of position biases; other scripts write one for each."""
     state = unwrapped(content, WRAPPERS)
     if "lm_head.weight" in state and not any(name.startswith(FROM_CLS) for name in state):
         raise BeyondClsError(
@@ -40,9 +36,6 @@ def with_table_per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with a table of biases in every block, as timm's BEiT has it: one that all blocks share is repeated.
 
     Index buffers are left out. timm computes its own; the file's must be equal, or its table has another order.
-
-    Raises:
-        BeyondClsError: an index is different.
     """
     for name, value in state.items():
         if not name.endswith(INDEX):

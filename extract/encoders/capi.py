@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from timm.layers import Mlp
 from torch import Tensor, nn
 
 from extract.encoders.pretrained import MASKED, Pretrained
@@ -51,20 +52,11 @@ class Attention(nn.Module):
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
-class Mlp(nn.Module):
-    def __init__(self, dim: int):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(4 * dim, dim, bias=False)
-
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        return self.fc2(F.gelu(self.fc1(x)))
-
-
 class Block(nn.Module):
     def __init__(self, dim: int, n_heads: int):
         super().__init__()
         self.norm1, self.attn = nn.RMSNorm(dim, EPS), Attention(dim, n_heads)
-        self.norm2, self.mlp = nn.RMSNorm(dim, EPS), Mlp(dim)
+        self.norm2, self.mlp = nn.RMSNorm(dim, EPS), Mlp(dim, 4 * dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B N D"], positions: Float[Tensor, "N 2"]) -> Float[Tensor, "B N D"]:
         x = x + self.attn(self.norm1(x), positions)
@@ -104,7 +96,8 @@ class Capi(nn.Module):
     def forward_features(self, images: Float[Tensor, "B 3 S S"]) -> Float[Tensor, "B N D"]:
         maps = self.patch_embed(images)  # [B, D, h, w]
         h, w = maps.shape[-2:]
-        positions = torch.cat([edge_positions(self.num_prefix_tokens), grid_positions(h, w)]).to(maps)
+        of_patches = torch.cartesian_prod(torch.linspace(0, 1, h), torch.linspace(0, 1, w))  # row and column, row by row
+        positions = torch.cat([edge_positions(self.num_prefix_tokens), of_patches]).to(maps)
         x = torch.cat([self.registers.expand(len(maps), -1, -1), maps.flatten(2).transpose(1, 2)], 1)
         for block in self.blocks:
             x = block(x, positions)
@@ -117,11 +110,6 @@ def initial_frequencies(dim: int) -> Float[Tensor, "2 d"]:
     frequencies = torch.zeros(2, dim)
     frequencies[0, : dim // 2] = frequencies[1, dim // 2 :] = geometric.repeat(2)
     return frequencies
-
-
-def grid_positions(h: int, w: int) -> Float[Tensor, "T 2"]:
-    """Row and column of every patch, 0…1, row by row."""
-    return torch.cartesian_prod(torch.linspace(0, 1, h), torch.linspace(0, 1, w))
 
 
 def edge_positions(n: int) -> Float[Tensor, "R 2"]:

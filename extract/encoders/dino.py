@@ -14,11 +14,7 @@ LOSS = "dino_loss"
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The teacher's backbone: the whole file if it has the backbone only, `teacher` in full checkpoints.
-
-    Raises:
-        BeyondClsError: it is a full checkpoint of iBOT, whose teacher would fit as well.
-    """
+    """The teacher's backbone: the whole file if it has the backbone only, `teacher` in full checkpoints."""
     if name := name_with(content, OF_IBOT):
         raise BeyondClsError(f"it holds `{name}`, which iBOT writes and DINO does not; load it as ibot-s16, -b16 or -l16")
     return unwrapped(content, wrappers=("teacher",), prefixes=("module.", "backbone."))

@@ -25,11 +25,7 @@ def make(model: str, **arguments: Any) -> nn.Module:
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files have tensors at the top, and masks for biases of `qkv`: keys have none.
-
-    Raises:
-        BeyondClsError: keys have a bias that the mask leaves; the architecture has no place for it.
-    """
+    """The official files have tensors at the top, and masks for biases of `qkv`: keys have none."""
     published = unwrapped(content, dropped=("mask_token",), renamed=TO_TIMM)
     state: dict[str, Tensor] = {}
     for name, value in published.items():

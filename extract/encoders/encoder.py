@@ -324,11 +324,7 @@ class Encoder:
 
 
 def _check_plain(name: str, model: nn.Module) -> None:
-    """Refuse a model whose blocks do not give [cls], registers and one grid of patches.
-
-    Raises:
-        BeyondClsError: it is known to be none, or lacks what is needed; the message says what to use.
-    """
+    """Refuse a model whose blocks do not give [cls], registers and one grid of patches."""
     kind = type(model).__name__
     if kind in REASONS:
         why, instead = REASONS[kind]

@@ -13,12 +13,7 @@ from store import BeyondClsError
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The teacher's backbone: `state_dict` in the files with the backbone only, `teacher` in full checkpoints.
-
-    Raises:
-        BeyondClsError: it is a full checkpoint of DINO, whose teacher would fit, or a student's backbone: only students have
-            an embedding for masked patches.
-    """
+    """The teacher's backbone: `state_dict` in the files with the backbone only, `teacher` in full checkpoints."""
     if LOSS_OF_DINO in content:
         raise BeyondClsError(f"it holds `{LOSS_OF_DINO}`, which DINO writes and iBOT does not; load it as dino-s16 or dino-b16")
     state = unwrapped(content, wrappers=("teacher", "state_dict"), prefixes=("module.", "backbone."))

@@ -13,11 +13,7 @@ ENCODER = "target_encoder"
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold two networks of this shape; only `target_encoder` sees whole images.
-
-    Raises:
-        BeyondClsError: it has no `target_encoder`; tensors at the top don't show which network they belong to.
-    """
+    """The official files hold two networks of this shape; only `target_encoder` sees whole images."""
     if ENCODER not in content:
         raise BeyondClsError(
             f"the checkpoint of I-JEPA has no `{ENCODER}`; it holds {shorten(content) or 'nothing'}. Give the full checkpoint, "

@@ -64,10 +64,6 @@ def load_from_library(
             `random_seed`, for random weights in place of published ones.
         options: of `wrap`, which win: input_size, mean, std, …
         declared: the entry of another package that `definer` names, and its function.
-
-    Raises:
-        BeyondClsError: an unknown library, a library that is not installed, weights that cannot be fetched, an error in the
-            user's code, or a model that cannot be wrapped.
     """
     library, _, rest = definer.partition(":")
     options = {name: value for name, value in options.items() if value is not None}

@@ -11,11 +11,7 @@ from store import BeyondClsError
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `model`, with the classifier.
-
-    Raises:
-        BeyondClsError: it was not fine-tuned; such a file would fit, as [cls] has a norm there too.
-    """
+    """The official files hold `model`, with the classifier."""
     state = unwrapped(content)
     if "head.weight" not in state and "fc_norm.weight" not in state:
         raise BeyondClsError(

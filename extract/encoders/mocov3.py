@@ -17,9 +17,6 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
     Its fixed sin-cos positions are in the file as well. Checkpoints of the linear classifier hold the encoder alone, in a
     parallel module. Other ViTs would fit, and run with a number of attention heads that only these encoders have.
-
-    Raises:
-        BeyondClsError: it has neither prefix, or only the momentum encoder, which is another network.
     """
     names = [name.removeprefix(PARALLEL) for name in names_in(content)]
     if not any(name.startswith(BASE) for name in names):

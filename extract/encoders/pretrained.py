@@ -120,7 +120,6 @@ class Pretrained:
             tensors that do not belong to the encoder (decoders, projection heads), and nothing else.
         transform: values that replace those that timm knows for the model: mean, std, crop_pct, interpolation, …
         block: whose tokens are read by default; counted from 0, negative from the end.
-        digest: SHA-256 of the published file, hexadecimal, where known.
         seed: random weights from this seed, instead of published ones.
         note: what a user should know, for `beyondcls encoders`.
         family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not trained, or several apply. A file with
@@ -139,7 +138,6 @@ class Pretrained:
     convert: Callable[[Mapping[str, Any]], Mapping[str, Tensor]] = unwrapped
     transform: Mapping[str, Any] = field(default_factory=lambda: IMAGENET)
     block: int = -1
-    digest: str | None = None
     seed: int | None = None
     note: str = ""
     family: str = ""
@@ -162,9 +160,6 @@ class Pretrained:
             arguments: of the architecture, instead of those of this entry.
             choice: of what is in the file.
             registry: entries whose files this one could be taken for, if it is searched.
-
-        Raises:
-            BeyondClsError: a checkpoint that does not fit, or published weights that cannot be fetched.
         """
         user_arguments = arguments or {}
         arguments = {**self.arguments, **user_arguments}
@@ -203,12 +198,7 @@ class Pretrained:
     def search(
         self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
     ) -> tuple[nn.Module, Mapping[str, Any], Found]:
-        """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for.
-
-        Raises:
-            BeyondClsError: as `find`; or names in the file are those of an entry of the registry whose encoder has tensors of
-                these shapes, but another number of attention heads.
-        """
+        """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for."""
         model = self.make(self.model, **arguments)
         found = find(content, model, choice.key, choice.prefix)
         if "img_size" in arguments:
@@ -235,11 +225,7 @@ class Pretrained:
         return model, arguments, found
 
     def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-        """State dict of the model, and arguments that the content of a checkpoint determines.
-
-        Raises:
-            BeyondClsError: names in it show that it is of another training.
-        """
+        """State dict of the model, and arguments that the content of a checkpoint determines."""
         state = self.convert(content)
         classifier = [name for name in state if name in CLASSIFIER]
         if classifier and self.family != LABELS and self.seed is None:
@@ -263,11 +249,7 @@ class Pretrained:
         return self.signs is None or name_with(content, self.signs) is not None
 
     def _published_file(self) -> Path:
-        """The file of `weights`, fetched unless it is there already; under `torch.hub.get_dir()` (TORCH_HOME moves it).
-
-        Raises:
-            BeyondClsError: it cannot be fetched, or has another digest.
-        """
+        """The file of `weights`, fetched unless it is there already; under `torch.hub.get_dir()` (TORCH_HOME moves it)."""
         if self.weights.startswith("see "):
             raise BeyondClsError(
                 f"the weights of {self.model} cannot be fetched by a program; get them from {self.weights[4:]} "
@@ -282,10 +264,11 @@ class Pretrained:
             return file
         file.parent.mkdir(parents=True, exist_ok=True)
         try:  # to a temporary name; renamed when it is whole
-            torch.hub.download_url_to_file(self.weights, str(file), hash_prefix=self.digest)
+            torch.hub.download_url_to_file(self.weights, str(file))
         except (URLError, OSError, RuntimeError, ValueError) as error:
             raise BeyondClsError(
-                f"{self.weights} cannot be fetched ({error}); check the connection, or fetch it elsewhere and give --checkpoint FILE"
+                f"{self.weights} cannot be fetched ({error}); check the connection, or fetch it elsewhere and give "
+                "--checkpoint FILE"
             ) from error
         return file
 

@@ -25,11 +25,7 @@ def small_vit(model: str, **arguments: Any) -> nn.Module:
 
 
 def with_classifier(content: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """Files of fine-tuning hold the classifier of [cls].
-
-    Raises:
-        BeyondClsError: there is none; files of pretraining would fit otherwise.
-    """
+    """Files of fine-tuning hold the classifier of [cls]."""
     state = unwrapped(content)
     if "head.weight" not in state:
         raise BeyondClsError(

@@ -51,9 +51,6 @@ class Record(TorchFunctionMode):
             where something else is done with it than to multiply values.
         listed: blocks that are lists of parts, which are in all of these as if each were a module.
         output: what the model put out.
-
-    Raises:
-        BeyondClsError: the model does not run on the images.
     """
 
     def __init__(self, model: nn.Module, forward: Forward, images: Tensor):

@@ -110,9 +110,6 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
         model: whose names and shapes are looked for; its values don't matter.
         key: of the dictionary with the tensors, "a/b" for one in another; any by default.
         prefix: of the names; any by default.
-
-    Raises:
-        BeyondClsError: there are no tensors at all, or none there; or several networks fit, and no name says which to take.
     """
     expected = model.state_dict()
     networks = [
@@ -138,11 +135,7 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
 
 
 def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:
-    """The content of a file with the tensors that a key and a prefix select, for converters of the registry to take.
-
-    Raises:
-        BeyondClsError: none are there.
-    """
+    """The content of a file with the tensors that a key and a prefix select, for converters of the registry to take."""
     return {**content, SELECTED: min(_places(content, key, prefix), key=lambda network: network.order).state}
 
 
@@ -168,11 +161,7 @@ def _dictionaries(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Ite
 
 
 def _places(content: Mapping[str, Any], key: str | None, prefix: str | None) -> list[Network]:
-    """Dictionaries of tensors at a key that have names with a prefix, as networks with that prefix.
-
-    Raises:
-        BeyondClsError: there are none.
-    """
+    """Dictionaries of tensors at a key that have names with a prefix, as networks with that prefix."""
     every = [Network(raw.keys, prefix or "", with_plain_names(raw.tensors)) for raw in _dictionaries(content)]
     if not every:
         raise BeyondClsError(f"the checkpoint holds no dictionary of tensors; it holds {shorten(content) or 'nothing'}")
@@ -188,11 +177,7 @@ def _places(content: Mapping[str, Any], key: str | None, prefix: str | None) -> 
 
 
 def _chosen(content: Mapping[str, Any], networks: list[Network], expected: Mapping[str, Tensor]) -> Network:
-    """The network to take of those that fit: one that needs no search, or the first in order.
-
-    Raises:
-        BeyondClsError: several are first, and their values differ.
-    """
+    """The network to take of those that fit: one that needs no search, or the first in order."""
     usual = next(((name,) for name in WRAPPERS if isinstance(content.get(name), dict)), ())
     for network in networks:
         if network.keys == usual and not network.prefix and not network.tensors.keys() - {*expected, *CLASSIFIER}:

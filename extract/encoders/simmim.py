@@ -25,11 +25,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def convert_finetuned(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors of a fine-tuned SimMIM under timm's names.
-
-    Raises:
-        BeyondClsError: BEiT's training script wrote it, whose tensors have the same names and shapes.
-    """
+    """Tensors of a fine-tuned SimMIM under timm's names."""
     if OF_BEIT in content:
         raise BeyondClsError(
             f"it holds `{OF_BEIT}`, which BEiT's training script writes beside `model` and SimMIM's does not (`config`); "
@@ -55,7 +51,8 @@ ENCODERS = {
         convert=convert,
         signs=(ENCODER,),
         family=MASKED,
-        note="read at block 8 of 0 to 11: the paper's 8-th block, counted from 0 as in its code; counted from 1 it is --blocks 7",
+        note="read at block 8 of 0 to 11: the paper's 8-th block, counted from 0 as in its code; "
+        "counted from 1 it is --blocks 7",
     ),
     # Averages patch tokens, then normalises: there is no norm before pooling.
     "simmim-ft-b16": _simmim(

@@ -178,8 +178,8 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ig
     ]
     if differing:
         raise BeyondClsError(
-            f"{source} is a checkpoint of another architecture: it has {len(common) - len(other)} of the model's {len(expected)} "
-            f"tensors. {'; '.join(differing)}{_remedy(model, expected, state, missing, unexpected, bool(other))}"
+            f"{source} is a checkpoint of another architecture: it has {len(common) - len(other)} of the "
+            f"model's {len(expected)} tensors. {'; '.join(differing)}{_remedy(model, state, missing, unexpected, other)}"
         )
     if broken := [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
         raise BeyondClsError(f"{source} has NaN or Inf in {shorten(broken)}; the file is damaged or its training diverged")
@@ -191,14 +191,10 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ig
 
 
 def _remedy(
-    model: nn.Module,
-    expected: Mapping[str, Tensor],
-    state: Mapping[str, Tensor],
-    missing: Sequence[str],
-    unexpected: Sequence[str],
-    other_shape: bool,
+    model: nn.Module, state: Mapping[str, Tensor], missing: list[str], unexpected: list[str], other_shapes: list[str]
 ) -> str:
     """What to give so that a state would fit, if anything is known."""
+    expected = model.state_dict()
     fitting = {prefix: sum(f"{prefix}{name}" in state for name in expected) for prefix in prefixes_in(state, expected)}
     prefix = max(fitting, key=fitting.__getitem__, default="")
     if prefix and 2 * fitting[prefix] > len(expected):
@@ -207,7 +203,7 @@ def _remedy(
         return ""
     if (side := learnt_side(model, state)) is not None:
         return f". Its positions are those of images of {side} x {side} pixels; give arguments: {{ img_size: {side} }}"
-    if other_shape:
+    if other_shapes:
         return ""
     if {name.partition(".")[0] for name in unexpected} & {name.partition(".")[0] for name in expected}:
         return ". It computes more than this architecture; give --model one that has these names"

@@ -168,8 +168,8 @@ def wrap(
         if last_norm and not encoder.norm()[0]
         else "",
         f"no attention statistics and no maps: {hidden}" if hidden else "",
-        f"its images are normalised as ImageNet's (mean {IMAGENET['mean']}, std {IMAGENET['std']}); give mean and std, if it was "
-        "trained with others"
+        f"its images are normalised as ImageNet's (mean {IMAGENET['mean']}, std {IMAGENET['std']}); give mean and std, if it "
+        "was trained with others"
         if mean is None or std is None
         else "",
     ]
@@ -204,9 +204,6 @@ def _find_blocks(seen: Record) -> tuple[str, ...]:
     """Paths of the blocks: the modules of one list that all put out as many tokens of one width, each once.
 
     Of several such lists that in which attention is computed; then the outermost and longest.
-
-    Raises:
-        BeyondClsError: there is none.
     """
     found: list[tuple[int, int, int, tuple[str, ...]]] = []
     for path, module in seen.model.named_modules():
@@ -241,11 +238,7 @@ def _find_blocks(seen: Record) -> tuple[str, ...]:
 
 
 def _blocks_at(seen: Record, paths: str | Sequence[str]) -> tuple[str, ...]:
-    """Paths of the blocks that a user names: a list of modules, or each of them.
-
-    Raises:
-        BeyondClsError: there is no such module, or one does not put out tokens.
-    """
+    """Paths of the blocks that a user names: a list of modules, or each of them."""
     if isinstance(paths, str):
         if paths not in seen.modules:
             raise BeyondClsError(f"{seen.kind} has no module {paths!r}; its lists of modules: {_lists(seen)}")
@@ -296,11 +289,7 @@ def _is_of_tokens(values: Tensor, tokens: Float[Tensor, "1 N D"]) -> bool:
 
 
 def _find_prefix(seen: Record, blocks: Sequence[str], grid: tuple[int, int]) -> int:
-    """How many tokens come before the patches, from what changes when the pixels of one patch do.
-
-    Raises:
-        BeyondClsError: there are fewer tokens than patches, patches do not come last and row by row, or two passes differ.
-    """
+    """How many tokens come before the patches, from what changes when the pixels of one patch do."""
 
     def tokens_of(image: Tensor) -> Tensor:
         return Record(seen.model, seen.forward, image).taken[blocks[0]]
@@ -333,11 +322,7 @@ def _find_prefix(seen: Record, blocks: Sequence[str], grid: tuple[int, int]) -> 
 
 
 def _find_cls(model: nn.Module, width: int, n_prefix: int) -> bool:
-    """Whether the first prefix token is [cls], by the name of the parameter that it starts from.
-
-    Raises:
-        BeyondClsError: no name shows whether [cls] is among them.
-    """
+    """Whether the first prefix token is [cls], by the name of the parameter that it starts from."""
     for name, parameter in model.named_parameters():
         own = name.rpartition(".")[2].lower()
         if any(part in own for part in CLS_NAMES) and parameter.numel() == width:
@@ -349,11 +334,7 @@ def _find_cls(model: nn.Module, width: int, n_prefix: int) -> bool:
 
 
 def _prove(encoder: Encoder, seen: Record, blocks: Sequence[str], own: Tensor, is_found: bool) -> None:
-    """Compare what the encoder gives with what the model itself does: `own` tokens; its own output, where all was found.
-
-    Raises:
-        BeyondClsError: they differ.
-    """
+    """Compare what the encoder gives with what the model itself does: `own` tokens; its own output, where all was found."""
     last = encoder.n_blocks - 1
     encoded = encoder(seen.images, [last], encoder.statistics)
     prefix = [encoded.cls[last][:, None]] if encoder.layout.has_cls else []

@@ -15,8 +15,8 @@ from torch import Tensor
 from extract.encoders import ENCODERS
 from store import BeyondClsError
 from tests.extract.encoders.official import loaded, placed, takes, values_of, written, zeros_of
-from tests.extract.encoders.positions import offsets
 from tests.extract.encoders.published import OF_ALL, OF_EACH, PUBLISHED, VIT_B, VIT_S, Vit
+from tests.extract.encoders.reference import offsets
 
 DEPTH = 2
 State = dict[str, Tensor]
