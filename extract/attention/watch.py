@@ -91,7 +91,7 @@ def watched(
             for module in () if branch is None else branch.modules():
                 if hasattr(module, "fused_attn"):
                     active.callback(setattr, module, "fused_attn", bool(module.fused_attn))
-                    module.fused_attn = True  # type: ignore[assignment]
+                    module.fused_attn = True
         if on_attention is not None:
             active.enter_context(watch)
         yield

@@ -28,11 +28,11 @@ from extract.encoders import (
 )
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.libraries import OF_HUBS, is_of_library, load_from_library
-from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained, cls_caution
+from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained, checked_family, cls_caution
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
-from store.format.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
+from store.format.pretraining import UNKNOWN, UNTRAINED, Pretraining
 from store.plugins import Registry
 
 
@@ -199,12 +199,6 @@ def known_pretraining(name: str) -> Pretraining:
     """
     entry = ENCODERS.own.get(name) or next((ENCODERS.own[other] for other in _entries_with_weights(name)), None)
     return UNKNOWN if entry is None else Pretraining(entry.family, entry.seed)
-
-
-def checked_family(family: str | None) -> None:
-    """Refuse an unknown family."""
-    if family is not None and family not in FAMILIES:
-        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if none of these fits"))
 
 
 def _pretraining(name: str, model: str, is_local: bool, random_seed: int | None, family: str | None) -> Pretraining:

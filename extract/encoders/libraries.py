@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,7 +105,7 @@ def load_from_library(
 
 def _fetched(definer: str, library: str, name: str, seed: int | None) -> Made:
     try:
-        with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):
             if seed is not None:
                 torch.manual_seed(seed)
             return LIBRARIES[library](name, seed)

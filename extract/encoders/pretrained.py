@@ -17,7 +17,8 @@ from extract.encoders.encoder import input_of
 from extract.encoders.search import Found, averages_in, find, selected, wrapping_in
 from extract.encoders.weights import CLASSIFIER, grouped, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
 from store import BeyondClsError
-from store.format.pretraining import JOINT, LABELS, MASKED
+from store.errors import unknown
+from store.format.pretraining import FAMILIES, JOINT, LABELS, MASKED
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
 IMAGENET = {
@@ -57,6 +58,12 @@ def cls_caution(model: nn.Module) -> str:
     norm = getattr(model, "fc_norm", None)
     after_pooling = isinstance(norm, nn.Module) and any(True for _ in norm.parameters())
     return POOLED if after_pooling and getattr(model, "cls_token", None) is not None else ""
+
+
+def checked_family(family: str | None) -> None:
+    """Refuse an unknown family."""
+    if family is not None and family not in FAMILIES:
+        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if none of these fits"))
 
 
 @dataclass(frozen=True)

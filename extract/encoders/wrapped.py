@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from extract.encoders.encoder import Encoder
-from extract.encoders.pretrained import IMAGENET
+from extract.encoders.pretrained import IMAGENET, checked_family
 from extract.encoders.recording import Forward, ListedBlock, Record
 from extract.transform import checked_transform, input_sides
 from store import BeyondClsError
-from store.errors import BeyondClsWarning, unknown
-from store.format.pretraining import FAMILIES, UNKNOWN, Pretraining
+from store.errors import BeyondClsWarning
+from store.format.pretraining import UNKNOWN, Pretraining
 
 CLOSE = 1e-4  # of the largest value: what other orders of float32 sums amount to
 CLS_NAMES = ("cls", "class")  # parts of the name of the parameter that [cls] starts from
@@ -128,8 +128,7 @@ def wrap(
         BeyondClsWarning: its attention is not seen; or mean and std are assumed.
     """
     name = name or type(model).__name__
-    if family is not None and family not in FAMILIES:
-        raise BeyondClsError(unknown("family", family, FAMILIES))
+    checked_family(family)
     model.eval().requires_grad_(False)
     sides = _side_of(model) if input_size is None else input_sides(input_size)
     patch = _patch_side(model) if patch_size is None else input_sides(patch_size)

@@ -16,6 +16,7 @@ from extract.attention.softmax import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
 from extract.encoders import encoder as encoder_file
 from store import kernels
+from tests.extract.encoders.published import PUBLISHED
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.fake_gpu import ON_A_FAKE_GPU
 from tests.kernels.fake import Launches, fake_cuda, placed
@@ -266,7 +267,7 @@ def of_each_architecture() -> list[str]:
     """The first entry of each: others that are made alike, and see images as large, are the same computation."""
     first: dict[tuple[Any, ...], str] = {}
     for name, entry in ENCODERS.items():
-        arguments = {**entry.arguments, **entry.published[0].smaller()[1]}
+        arguments = {**entry.arguments, **PUBLISHED[name][0].smaller()[1]}
         first.setdefault((entry.make, entry.model, repr(sorted(arguments.items()))), name)
     return list(first.values())
 
@@ -274,7 +275,7 @@ def of_each_architecture() -> list[str]:
 def small(name: str) -> Encoder:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of many no name tells how they were trained
-        return load_encoder(name, random_seed=0, arguments=ENCODERS[name].published[0].smaller()[1])
+        return load_encoder(name, random_seed=0, arguments=PUBLISHED[name][0].smaller()[1])
 
 
 @ON_A_FAKE_GPU
