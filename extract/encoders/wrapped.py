@@ -139,7 +139,7 @@ def wrap(
         )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     image = torch.randn(1, 3, *sides, generator=torch.Generator().manual_seed(0)).to(device)
-    seen = Record(model, forward or (lambda model, images: model(images)), image)
+    seen = Record(model, forward or _call, image)
     paths = _find_blocks(seen) if blocks is None else _blocks_at(seen, blocks)
     grid = sides[0] // patch[0], sides[1] // patch[1]
     n_prefix = _find_prefix(seen, paths, grid)
@@ -175,6 +175,10 @@ def wrap(
     for note in filter(None, notes):
         warnings.warn(f"{name}: {note}", BeyondClsWarning, stacklevel=2)
     return encoder
+
+
+def _call(model: nn.Module, images: Tensor) -> Any:
+    return model(images)
 
 
 def _side_of(model: nn.Module) -> tuple[int, int]:
