@@ -26,7 +26,7 @@ def main(
         _record(record, params, pattern)
         return
     from extract.encoders import ENCODERS, timm_names
-    from extract.encoders.listing import listing_of
+    from extract.encoders.pretrained import listing_of
     from pipelines.store.table import table
     from store import BeyondClsError
 

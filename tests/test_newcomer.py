@@ -72,10 +72,36 @@ STAGE = """\
       - ranking/${item.dataset}/${item.encoder}.csv
 
 """
+NEWCOMER = """\
+    "newcomer-s16": (
+        Vit(
+            384,
+            12,
+            6,
+            at="network/encoder.",
+            names={
+                "cls": "class_token",
+                "positions": "positions",
+                "patches": "patchify",
+                "block": "layers.{}.",
+                "norm1": "ln_1",
+                "qkv": "attention.in",
+                "proj": "attention.out",
+                "norm2": "ln_2",
+                "fc1": "ffn.0",
+                "fc2": "ffn.2",
+                "norm": "ln_final",
+            },
+            dropped=("network/encoder.mask", "network/decoder.weight"),
+        ),
+    ),"""
 ENTRIES = {
     "an encoder": Entry(
         file="extract/encoders/newcomer.py",
-        lines={"extract/encoders/__init__.py": ("    **newcomer.ENCODERS,", "    **quickstart.ENCODERS,")},
+        lines={
+            "extract/encoders/__init__.py": ("    **newcomer.ENCODERS,", "    **quickstart.ENCODERS,"),
+            "tests/extract/encoders/published.py": (NEWCOMER, '    "quickstart-mae": (QUICKSTART,),'),
+        },
         imports="from extract.encoders import newcomer",
         contract="tests/contracts/test_encoders.py",
         word="newcomer",

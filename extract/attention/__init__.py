@@ -4,19 +4,20 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from extract.attention.attention import Attention, centre
-from extract.attention.cls_norm_ratio import cls_norm_ratio
-from extract.attention.cls_patch_entropy import cls_patch_entropy
-from extract.attention.cls_self import cls_self
-from extract.attention.cls_self_adjusted import cls_self_adjusted
-from extract.attention.cls_to_patches import cls_to_patches
+from extract.attention.attention import Attention, TokenLayout, centre
 from extract.attention.declared import Declared, declared_by
-from extract.attention.layout import TokenLayout
-from extract.attention.patch_norm_ratio import patch_norm_ratio
-from extract.attention.patch_patch_entropy import patch_patch_entropy
-from extract.attention.patch_self import patch_self
-from extract.attention.patch_self_raw import patch_self_raw
-from extract.attention.patches_to_cls import patches_to_cls
+from extract.attention.statistics import (
+    cls_norm_ratio,
+    cls_patch_entropy,
+    cls_self,
+    cls_self_adjusted,
+    cls_to_patches,
+    patch_norm_ratio,
+    patch_patch_entropy,
+    patch_self,
+    patch_self_raw,
+    patches_to_cls,
+)
 from extract.attention.watch import watched
 from store.plugins import Registry
 

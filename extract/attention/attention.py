@@ -8,7 +8,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.attention.layout import TokenLayout
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """Prefix tokens come first: [cls] at position 0 if there is one, then registers, then T patches.
+
+    `grid`: rows and columns of patches; None where they are as many, or not known.
+
+    Registers are neither [cls] nor patches: no statistic counts them, and rows are renormalised over patches alone.
+    """
+
+    has_cls: bool
+    n_prefix: int
+    grid: tuple[int, int] | None = None
+
+    @property
+    def n_registers(self) -> int:
+        return self.n_prefix - int(self.has_cls)
+
+    def rows(self, n_tokens: int) -> dict[str, int]:
+        """Positions of the tokens whose rows of attention are kept: of [cls], where there is one, and of the central patch."""
+        middle = self.n_prefix + centre(n_tokens - self.n_prefix, self.grid)
+        return ({"cls": 0} if self.has_cls else {}) | {"centre": middle}
 
 
 @dataclass
@@ -57,8 +78,6 @@ class Attention:
         e = torch.exp2(logits, out=memory)
         first = layout.n_prefix
         to_patches = e[..., first:].sum(-1)
-        rows = {"cls": 0} if layout.has_cls else {}
-        rows["centre"] = first + centre(e.shape[-1] - first, layout.grid)
         return cls(
             layout,
             z=to_patches + e[..., :first].sum(-1),
@@ -66,7 +85,7 @@ class Attention:
             to_itself=e.diagonal(dim1=-2, dim2=-1).clone(),
             to_cls=e[..., 0].clone(),
             products=logits.mul_(e)[..., first:].sum(-1),
-            rows={name: e[:, :, token, first:].clone() for name, token in rows.items()},
+            rows={name: e[:, :, token, first:].clone() for name, token in layout.rows(e.shape[-1]).items()},
         )
 
     @classmethod
@@ -97,7 +116,7 @@ class Attention:
 
     def maps(self) -> dict[str, Float[Tensor, "B H T"]]:
         """Rows of attention over the patches, as they are (not renormalised): of [cls] and of the central patch."""
-        tokens = {"cls": 0, "centre": self.layout.n_prefix + centre(self.z.shape[-1] - self.layout.n_prefix, self.layout.grid)}
+        tokens = self.layout.rows(self.z.shape[-1])
         return {name: row / self.z[:, :, tokens[name], None] for name, row in self.rows.items()}
 
 

@@ -45,24 +45,13 @@ class Declared:
         """Whether there is a largest value."""
         return self.highest is not infinity
 
-
-def declares(
-    title: str,
-    unit: str,
-    highest: OfCounts,
-    uniform: OfCounts | None = None,
-    of_cls: bool = False,
-    of_all_tokens: bool = False,
-    spatial: bool = False,
-    of_norms: bool = False,
-) -> Callable[[F], F]:
-    """Declare the facts about a statistic; see `Declared`."""
-
-    def decorate(statistic: F) -> F:
-        statistic.__dict__["declared"] = Declared(title, unit, highest, uniform, of_cls, of_all_tokens, spatial, of_norms)
+    def __call__(self, statistic: F) -> F:
+        """The statistic, with these facts: `@declares(…)` above it."""
+        statistic.__dict__["declared"] = self
         return statistic
 
-    return decorate
+
+declares = Declared
 
 
 def declared_by(statistic: Callable[..., object]) -> Declared:

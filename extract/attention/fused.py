@@ -1,6 +1,5 @@
 """Attention with its sums from one kernel, which writes no logits, and norms from another: where they apply, and launching."""
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -8,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.attention.attention import Attention, centre
-from extract.attention.layout import TokenLayout
+from extract.attention.attention import Attention, TokenLayout
 from store import kernels
 
 WIDEST = 128  # channels of an attention head
@@ -104,8 +102,7 @@ def attend_fused(
     """
     assert scale > 0, "the kernel looks for the largest products, which are the largest logits then"
     first = layout.n_prefix
-    rows = {"cls": 0} if layout.has_cls else {}
-    rows["centre"] = first + centre(query.shape[2] - first, layout.grid)
+    rows = layout.rows(query.shape[2])
     asked = list(rows.values())
     out, sums, two_rows = torch.ops.beyondcls.attend(query, key, value, bias, first, asked[0], asked[-1], scale)
     _, z, to_patches, products, to_itself, to_cls = sums
@@ -130,7 +127,7 @@ def _attend(
     from extract.attention.kernel import attention_kernel
 
     n_images, n_heads, n_tokens, width = query.shape
-    out, sums, two_rows = made = _empty(query, value, n_prefix)
+    out, sums, two_rows = made = _empty(query, key, value, bias, n_prefix)
     if not out.numel():
         return made
     padded, value_padded = (max(16, next_power_of_2(n)) for n in (width, value.shape[-1]))
@@ -149,20 +146,14 @@ def _attend(
 
 
 @_attend.register_fake
-def _(
+def _empty(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, n_prefix: int, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(query, value, n_prefix)
-
-
-def _empty(query: Tensor, value: Tensor, n_prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-    n_images, n_heads, n_tokens, _ = query.shape
-    out = value.new_empty(n_images, n_tokens, n_heads, value.shape[-1])
-    in_float32 = functools.partial(query.new_empty, dtype=torch.float32)
+    n_images, n_heads, n_tokens, _width = query.shape
     return (
-        out,
-        in_float32((len(SUMS), n_images, n_heads, n_tokens)),
-        in_float32((2, n_images, n_heads, n_tokens - n_prefix)),
+        value.new_empty(n_images, n_tokens, n_heads, value.shape[-1]),
+        query.new_empty(len(SUMS), n_images, n_heads, n_tokens, dtype=torch.float32),
+        query.new_empty(2, n_images, n_heads, n_tokens - n_prefix, dtype=torch.float32),
     )
 
 
@@ -182,7 +173,7 @@ def _norms(residual: Tensor, branch: Tensor) -> Tensor:
     from extract.attention.kernel import norms_kernel
 
     n_images, n_tokens, n_channels = residual.shape
-    norms = residual.new_empty(2, n_images, n_tokens, dtype=torch.float32)
+    norms = _empty_norms(residual, branch)
     if norms.numel():
         strides = (*residual.stride(), *branch.stride())
         with torch.cuda.device_of(residual):
@@ -193,5 +184,5 @@ def _norms(residual: Tensor, branch: Tensor) -> Tensor:
 
 
 @_norms.register_fake
-def _(residual: Tensor, branch: Tensor) -> Tensor:
+def _empty_norms(residual: Tensor, branch: Tensor) -> Tensor:
     return residual.new_empty(2, *residual.shape[:2], dtype=torch.float32)

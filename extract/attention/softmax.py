@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.attention.attention import Attention
+from extract.attention.attention import Attention, TokenLayout
 from extract.attention.fused import applies_to, attend_fused
-from extract.attention.layout import TokenLayout
 from store import kernels
 
 LOG2_E = math.log2(math.e)
@@ -44,7 +43,9 @@ def attend(
     n_images, heads, n, _ = query.shape
     bias = _bias(attn_mask)
     if kernels.apply_to(query) and applies_to(query, key, value):
-        return attend_fused(layout, query, key, _as_autocast(value), bias, scale)
+        if torch.is_autocast_enabled(value.device.type):  # as `scaled_dot_product_attention` would compute
+            value = value.to(torch.get_autocast_dtype(value.device.type))
+        return attend_fused(layout, query, key, value, bias, scale)
     on_cpu = query.device.type == "cpu"
     step = min(n_images, max(1, (CPU_NBYTES if on_cpu else GPU_NBYTES) // (4 * heads * n * n)))
     # In the order in which the next layer reads it: heads are joined right after.
@@ -67,12 +68,6 @@ def attend(
     if not on_cpu:
         out = F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale / LOG2_E)
     return out, Attention.concatenate(parts)
-
-
-def _as_autocast(value: Tensor) -> Tensor:
-    """Values in the dtype that `scaled_dot_product_attention` would compute in."""
-    kind = value.device.type
-    return value.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else value
 
 
 def _memory(memory: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:

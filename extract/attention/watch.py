@@ -1,7 +1,8 @@
 """Seeing the attention of every block during the same forward pass that makes the tokens."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,14 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from extract.attention.attention import Attention
-from extract.attention.layout import TokenLayout
+from extract.attention.attention import Attention, TokenLayout
 from extract.attention.softmax import LOG2_E, attend
 from store import BeyondClsError
 
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum")
 SAME = ("dropout", "to", "type", "type_as", "float", "half", "bfloat16", "view", "reshape", "contiguous")
+OnAttention = Callable[[int, Attention], None] | None
+OnBranch = Callable[[Tensor, Tensor], None] | None
 KEPT = ("detach", "clone")  # by a model that shows its maps; the product is with the original
 
 
@@ -55,8 +57,8 @@ def use_of(weights: Tensor | None, func: Any, args: Sequence[Any], options: Mapp
 def watched(
     blocks: Sequence[nn.Module],
     layout: TokenLayout,
-    on_attention: Callable[[int, Attention], None] | None,
-    on_branch: Callable[[Tensor, Tensor], None] | None,
+    on_attention: OnAttention,
+    on_branch: OnBranch,
     branches: Sequence[nn.Module | None] | None = None,
 ) -> Iterator[None]:
     """While active, each block of a forward pass reports its attention.
@@ -71,61 +73,40 @@ def watched(
             model was recorded, so nothing else is done with a softmax over rows than attention. Of others it is `attn`.
         on_attention: called with each block's index and attention; None to skip it.
         on_branch: called with each block's input and the output of its attention, both [B, N, D]; None to skip it.
-
-    Raises:
-        BeyondClsError: the attention of a block cannot be seen.
     """
     if on_attention is None and on_branch is None:
         yield
         return
     is_wrapped = branches is not None
-    if branches is None:
-        branches = [getattr(block, "attn", None) for block in blocks]
     watch = _Watch(layout, on_attention, on_branch, is_wrapped)
-    hooks: list[Any] = []
-    fused: list[tuple[Any, bool]] = []
-    try:
-        for index, (block, branch) in enumerate(zip(blocks, branches, strict=True)):
+    with ExitStack() as active:
+        for index, block in enumerate(blocks):
+            branch = getattr(block, "attn", None) if branches is None else branches[index]
             if not isinstance(branch, nn.Module) and (on_branch is not None or not is_wrapped):
-                raise _hidden_error(index, block)
-            enter = lambda _m, inputs, options, index=index: watch.enter(index, first_tensor((*inputs, *options.values())))  # noqa: E731
-            hooks.append(block.register_forward_pre_hook(enter, with_kwargs=True))
+                raise _hidden_error(index, type(block).__name__)
+            active.enter_context(block.register_forward_pre_hook(partial(watch.enter, index), with_kwargs=True))
             if branch is not None:
-                hooks.append(branch.register_forward_hook(lambda _m, _i, out: watch.branch(first_tensor(out))))
-            hooks.append(block.register_forward_hook(lambda _m, _i, _o: watch.leave()))
+                active.enter_context(branch.register_forward_hook(watch.branch))
+            active.enter_context(block.register_forward_hook(watch.leave))
             for module in () if branch is None else branch.modules():
                 if hasattr(module, "fused_attn"):
-                    fused.append((module, bool(module.fused_attn)))
-                    module.fused_attn = True  # type: ignore[assignment]
-        if on_attention is None:
-            yield
-        else:
-            with watch:
-                yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, fused_attn in fused:
-            module.fused_attn = fused_attn
+                    active.callback(setattr, module, "fused_attn", bool(module.fused_attn))
+                    module.fused_attn = True
+        if on_attention is not None:
+            active.enter_context(watch)
+        yield
 
 
 class _Watch(TorchFunctionMode):
     """Replaces `scaled_dot_product_attention`, and what wrapped models call in its place."""
 
-    def __init__(
-        self,
-        layout: TokenLayout,
-        on_attention: Callable[[int, Attention], None] | None,
-        on_branch: Callable[[Tensor, Tensor], None] | None,
-        is_wrapped: bool,
-    ):
+    def __init__(self, layout: TokenLayout, on_attention: OnAttention, on_branch: OnBranch, is_wrapped: bool):
         super().__init__()
-        self._is_wrapped, self._n_images = is_wrapped, 0
+        self._layout, self._on_attention, self._on_branch, self._is_wrapped = layout, on_attention, on_branch, is_wrapped
         self._softmax: tuple[Tensor, Attention] | None = None  # what it gave, until that is multiplied with values
-        self._layout, self._on_attention, self._on_branch = layout, on_attention, on_branch
-        self._block: int | None = None
         self._memory: dict[str, Tensor] = {}
-        self._n_attended = self._n_branches = 0
+        self._block: int | None = None
+        self._n_images = self._n_attended = self._n_branches = 0
         self._residual: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -136,14 +117,13 @@ class _Watch(TorchFunctionMode):
             out, attention = attend(self._layout, *args, **kwargs, memory=self._memory)
         elif self._is_wrapped and func is F.multi_head_attention_forward:
             return multi_head(self, *args, **kwargs)
-        elif self._is_wrapped and is_softmax(func, args, kwargs):
-            logits = (args[0] if args else kwargs["input"]).float() * LOG2_E
-            square = logits.reshape(self._n_images, -1, *logits.shape[-2:])
-            out = func(*args, **kwargs)
-            self._softmax = out, Attention.from_logits(square, self._layout, bounded=True)
-            return out
         else:
             out = func(*args, **kwargs)
+            if self._is_wrapped and is_softmax(func, args, kwargs):
+                logits = (args[0] if args else kwargs["input"]).float() * LOG2_E
+                square = logits.reshape(self._n_images, -1, *logits.shape[-2:])
+                self._softmax = out, Attention.from_logits(square, self._layout, bounded=True)
+                return out
             use = None if self._softmax is None else use_of(self._softmax[0], func, args, kwargs, out)
             if self._softmax is None or use is None:
                 return out
@@ -156,26 +136,28 @@ class _Watch(TorchFunctionMode):
             self._on_attention(self._block, attention)
         return out
 
-    def enter(self, block: int, residual: Tensor | None) -> None:
+    def enter(self, block: int, _module: nn.Module, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        residual = first_tensor((*inputs, *options.values()))
         assert residual is not None
         self._block, self._n_attended, self._n_branches, self._n_images = block, 0, 0, len(residual)
         self._residual = residual if self._on_branch is not None else None
 
-    def branch(self, out: Tensor | None) -> None:
+    def branch(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
         """Report what attention adds, and keep nothing: the next layers need the memory."""
+        out = first_tensor(output)
         assert out is not None
         self._n_branches += 1
         if self._on_branch is not None and self._residual is not None:
             self._on_branch(self._residual, out)
             self._residual = None
 
-    def leave(self) -> None:
+    def leave(self, *_: Any) -> None:
         """The end of a block, which must have attended exactly once (differential attention does so twice)."""
         assert self._block is not None
         if self._on_attention is not None and self._n_attended != 1:
-            raise _hidden_error(self._block, None, f"it attends {self._n_attended} times")
+            raise _hidden_error(self._block, f"it attends {self._n_attended} times")
         if self._on_branch is not None and self._n_branches != 1:
-            raise _hidden_error(self._block, None, f"its attention puts something out {self._n_branches} times")
+            raise _hidden_error(self._block, f"its attention puts something out {self._n_branches} times")
         self._block = None
 
 
@@ -194,9 +176,6 @@ def multi_head(
     """What `nn.MultiheadAttention` computes, [N, B, D], with its attention where `mode` sees it.
 
     torch's own function would hide it, as it calls nothing that a mode is shown.
-
-    Raises:
-        BeyondClsError: it is not attention of tokens to themselves, with weights of one width and no further keys.
     """
     names = ("bias_k", "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias")
     given = {**dict(zip(names, others, strict=False)), **options}
@@ -221,8 +200,7 @@ def multi_head(
     return F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"]), None
 
 
-def _hidden_error(index: int, block: nn.Module | None, why: str = "") -> BeyondClsError:
-    kind = type(block).__name__ if block is not None else why
+def _hidden_error(index: int, why: str) -> BeyondClsError:
     return BeyondClsError(
-        f"cannot see the attention of block {index} ({kind}); extract this encoder with --statistics none --no-maps"
+        f"cannot see the attention of block {index} ({why}); extract this encoder with --statistics none --no-maps"
     )

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ from extract.encoders import (
 )
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.libraries import OF_HUBS, is_of_library, load_from_library
-from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained
+from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained, checked_family, cls_caution
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
-from store.format.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
+from store.format.pretraining import UNKNOWN, UNTRAINED, Pretraining
 from store.plugins import Registry
 
 
@@ -135,57 +134,48 @@ def load_encoder(
         )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     options |= {"scale": scale, "orientation": orientation}
+    notes: list[str] = []
+    checked_family(family)
     plugin = ENCODERS.plugin(definer := model or name)
     if plugin is not None or is_of_library(definer):
-        checked_family(family)
         if checkpoint is not None:
             raise BeyondClsError(f"{definer} makes its own model; leave --checkpoint out, and read {checkpoint} there")
         of_seed = {} if random_seed is None else {"random_seed": random_seed}
         options |= {"input_size": input_size, "family": family}
         declared = None if plugin is None else (plugin, ENCODERS[definer])
-        encoder = load_from_library(name, definer, {**(arguments or {}), **of_seed}, options, declared)
-        _check_weights(encoder, weights, random_seed is not None)
-        return encoder
-    transform = checked_transform(options)
-    entry = _entry(model or name, checkpoint is not None)
-    pretraining = _pretraining(name, model, checkpoint, random_seed, family)
-    loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS.own)
-    vit, described = loaded.model, loaded.architecture
-    if input_size is not None:
-        sides = input_sides(input_size)
-        if resize_input(name, vit, sides):
-            described["img_size"] = sides[0] if sides[0] == sides[1] else list(sides)
-        transform["input_size"] = (3, *sides)
-    input_values = {**entry.transform, **transform}
-    encoder = Encoder(name, vit, described, input_values, entry.block, loaded.cls_caution, pretraining)
-    _check_weights(encoder, weights, random_seed is not None or (checkpoint is None and entry.seed is not None))
-    published = None if checkpoint is not None or random_seed is not None else model or name
-    transform_note = (
-        _assumed_note(encoder, entry, transform) if checkpoint is not None else _registry_note(encoder, published, transform)
-    )
-    size_note = (
-        f"it sees {loaded.side} x {loaded.side} pixels, as its positions are for that size; --input-size gives another"
-        if loaded.side is not None and input_size is None
-        else ""
-    )
-    notes = (f"{name}: {note}" for note in (*loaded.notes, size_note, loaded.assumed) if note)
-    for note in filter(None, (*notes, transform_note)):
-        warnings.warn(note, BeyondClsWarning, stacklevel=2)
-    return encoder
-
-
-def _check_weights(encoder: Encoder, expected: str | None, is_drawn: bool) -> None:
-    """Refuse weights of another digest than a user expects.
-
-    Raises:
-        BeyondClsError: they have.
-    """
-    if expected is not None and expected != encoder.weights:
+        encoder, is_drawn = load_from_library(name, definer, {**(arguments or {}), **of_seed}, options, declared), bool(of_seed)
+    else:
+        transform = checked_transform(options)
+        entry = _entry(definer, checkpoint is not None)
+        pretraining = _pretraining(name, definer, checkpoint is not None, random_seed, family)
+        loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS.own)
+        described = loaded.architecture
+        if input_size is not None:
+            sides = input_sides(input_size)
+            if resize_input(name, loaded.model, sides):
+                described["img_size"] = sides[0] if sides[0] == sides[1] else list(sides)
+            transform["input_size"] = (3, *sides)
+        is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
+        caution = "" if is_drawn else cls_caution(loaded.model)
+        encoder = Encoder(name, loaded.model, described, {**entry.transform, **transform}, entry.block, caution, pretraining)
+        notes += [f"{name}: {note}" for note in loaded.notes]
+        if loaded.side is not None and input_size is None:
+            side = f"{loaded.side} x {loaded.side} pixels"
+            notes.append(f"{name}: it sees {side}, as its positions are for that size; --input-size gives another")
+        notes += [f"{name}: {loaded.assumed}"] if loaded.assumed else []
+        if checkpoint is not None:
+            notes.append(_assumed_note(encoder, entry, transform))
+        elif random_seed is None:
+            notes.append(_registry_note(encoder, definer, transform))
+    if weights is not None and weights != encoder.weights:
         drawn = " (a seed gives other last bits on the CPU of another maker: keep such weights in a file, --checkpoint)"
         raise BeyondClsError(
-            f"the weights of {encoder.name} have digest {encoder.weights}, expected {expected}{drawn if is_drawn else ''}; "
+            f"the weights of {name} have digest {encoder.weights}, expected {weights}{drawn if is_drawn else ''}; "
             "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
         )
+    for note in filter(None, notes):
+        warnings.warn(note, BeyondClsWarning, stacklevel=2)
+    return encoder
 
 
 def _entry(name: str, is_local: bool = False) -> Pretrained:
@@ -198,8 +188,8 @@ def _entry(name: str, is_local: bool = False) -> Pretrained:
         return ENCODERS.own[name]
     if not timm.is_model(name) and not name.startswith(OF_HUBS):
         raise BeyondClsError(unknown("encoder", name, [*ENCODERS, *timm_names()], "Names of timm's ViTs count too"))
-    entry = Pretrained(name, f"timm/{name}", "see timm", is_searched=True)
-    return replace(entry, transform=IMAGENET) if is_local and "." not in name else entry
+    transform = IMAGENET if is_local and "." not in name else {}
+    return Pretrained(name, f"timm/{name}", "see timm", transform=transform, is_searched=True)
 
 
 def known_pretraining(name: str) -> Pretraining:
@@ -211,29 +201,10 @@ def known_pretraining(name: str) -> Pretraining:
     return UNKNOWN if entry is None else Pretraining(entry.family, entry.seed)
 
 
-def checked_family(family: str | None) -> None:
-    """Refuse an unknown family.
-
-    Raises:
-        BeyondClsError: it is not one of FAMILIES; the message gives the nearest one.
-    """
-    if family is not None and family not in FAMILIES:
-        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if none of these fits"))
-
-
-def _pretraining(
-    name: str, model: str | None, checkpoint: str | Path | None, random_seed: int | None, family: str | None
-) -> Pretraining:
-    """How the encoder that `load_encoder` loads was trained. A file under a name of the registry is taken for that entry.
-
-    Raises:
-        BeyondClsError: an unknown family, or a family for random weights.
-    """
-    checked_family(family)
-    model_name = model or name
-    published = checkpoint is None or model_name in ENCODERS or "." in model_name  # a tag names weights of timm
-    known = known_pretraining(model_name) if published else UNKNOWN
-    if random_seed is None and (checkpoint is None or model_name == name):
+def _pretraining(name: str, model: str, is_local: bool, random_seed: int | None, family: str | None) -> Pretraining:
+    """How the encoder that `load_encoder` loads was trained. A file under a name of the registry is taken for that entry."""
+    known = known_pretraining(model) if not is_local or model in ENCODERS or "." in model else UNKNOWN  # a tag names weights
+    if random_seed is None and (not is_local or model == name):
         random_seed = known.random_seed
     if random_seed is not None and family not in (None, UNTRAINED):
         raise BeyondClsError(
@@ -254,9 +225,9 @@ def _assumed_note(encoder: Encoder, entry: Pretrained, options: Mapping[str, Any
     )
 
 
-def _registry_note(encoder: Encoder, name: str | None, options: Mapping[str, Any]) -> str:
+def _registry_note(encoder: Encoder, name: str, options: Mapping[str, Any]) -> str:
     """How the transform differs from that of the registry's encoder with the weights of timm's `name`; empty if not."""
-    for entry_name in () if name is None else _entries_with_weights(name):
+    for entry_name in _entries_with_weights(name):
         entry: Pretrained = ENCODERS.own[entry_name]
         theirs, side = dict(entry.transform), entry.arguments.get("img_size")
         theirs |= {"input_size": (3, side, side)} if side else {}

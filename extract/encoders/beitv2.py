@@ -1,17 +1,20 @@
-"""BEiT v2 (Peng et al. 2022, arXiv 2208.06366): ViTs that predict the visual words of masked patches."""
+"""BEiT v2 (Peng et al. 2022, arXiv 2208.06366): ViTs that predict the visual words of masked patches.
+
+Relative position bias (BEiT, Bao et al. 2021, arXiv 2106.08254) is a number per offset and attention head, added to logits.
+"""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+import torch
+from timm.layers import gen_relative_position_index
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
-from extract.encoders.published import VIT_B, VIT_L, Vit
-from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, with_table_per_block
-from extract.encoders.weights import drop_prefixes, unwrapped
+from extract.encoders.pretrained import MASKED, Pretrained
+from extract.encoders.weights import unwrapped
 from store import BeyondClsError
 
+SHARED, INDEX = "rel_pos_bias.relative_position_bias_table", "relative_position_index"
 WRAPPERS = ("model", "module", "state_dict")  # `module` if DeepSpeed wrote the file
 # Two blocks that see early patch tokens and the last [cls], so that [cls] gathers the image; and the heads of words.
 FROM_CLS = "cls_pt_layers."
@@ -19,49 +22,48 @@ PREDICTION = ("mask_token", FROM_CLS, "cls_pt_norm.", "cls_pt_lm_head.", "lm_hea
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `model`, whose blocks share one table of position biases; other scripts write one for each.
-
-    Raises:
-        BeyondClsError: it is from the first BEiT, which also predicts words, but has no blocks that read a last [cls].
-    """
+    """The official files hold `model`, whose blocks share one table of position biases; other scripts write one for each."""
     state = unwrapped(content, WRAPPERS)
     if "lm_head.weight" in state and not any(name.startswith(FROM_CLS) for name in state):
         raise BeyondClsError(
             f"it has `lm_head.*` without `{FROM_CLS}*`, so it is of the first BEiT, expected BEiT v2; load it under a name of "
             "your own with --model beit_base_patch16_224 or beit_large_patch16_224"
         )
-    return with_table_per_block(drop_prefixes(state, *PREDICTION))
+    return with_table_per_block(unwrapped(state, dropped=PREDICTION))
 
 
-def _beitv2(model: str, file: str, vit: Vit) -> Pretrained:
-    # With "token", timm applies the norm before pooling, as in pretraining; published fine-tuned models have one after it.
-    weights = f"https://github.com/addf400/files/releases/download/BEiT-v2/{file}.pth"
-    words = (
-        "rel_pos_bias.relative_position_index",
-        "mask_token",
-        "cls_pt_layers.0.norm1.weight",
-        "lm_head.weight",
-        "lm_head.bias",
-    )
-    official, deepspeed_file = (
-        replace(vit, at=at, names=NAMES | OF_ALL, dropped=[f"{at}{name}" for name in words]) for at in ("model/", "module/")
-    )
-    timm_file = replace(vit, names=NAMES | OF_EACH, dropped=("blocks.{}.attn.relative_position_index",), tells=False)
+def with_table_per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with a table of biases in every block, as timm's BEiT has it: one that all blocks share is repeated.
+
+    Index buffers are left out. timm computes its own; the file's must be equal, or its table has another order.
+    """
+    for name, value in state.items():
+        if not name.endswith(INDEX):
+            continue
+        side = int((len(value) - 1) ** 0.5)
+        if not torch.equal(value, gen_relative_position_index((side, side), class_token=True)):
+            raise BeyondClsError(
+                f"{name} {list(value.shape)} is not BEiT's order of a square grid after [cls]; its table would be misread"
+            )
+    blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")} if SHARED in state else ()
+    tensors = {name: value for name, value in state.items() if not name.endswith(INDEX) and name != SHARED}
+    return tensors | {f"blocks.{block}.attn.relative_position_bias_table": state[SHARED] for block in blocks}
+
+
+def _beitv2(model: str) -> Pretrained:
     return Pretrained(
         model,
-        weights,
+        f"https://github.com/addf400/files/releases/download/BEiT-v2/{model}_pt1k.pth",
         "MIT",
+        # timm applies the norm before pooling, as in pretraining; published fine-tuned models have one after it.
         {"global_pool": "token"},
         convert=convert,
-        transform=IMAGENET,
-        labels=False,
         family=MASKED,
         signs=(FROM_CLS,),
-        published=(official, deepspeed_file, timm_file),
     )
 
 
 ENCODERS = {
-    "beitv2-b16": _beitv2("beitv2_base_patch16_224", "beitv2_base_patch16_224_pt1k", VIT_B),
-    "beitv2-l16": _beitv2("beitv2_large_patch16_224", "beitv2_large_patch16_224_pt1k", VIT_L),
+    "beitv2-b16": _beitv2("beitv2_base_patch16_224"),
+    "beitv2-l16": _beitv2("beitv2_large_patch16_224"),
 }

@@ -1,27 +1,25 @@
 """CAPI (Darcet et al. 2025, arXiv 2502.08769): ViTs that predict the cluster of masked patches from latent patches."""
 
 import math
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from timm.layers import Mlp
 from torch import Tensor, nn
 
-from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
-from extract.encoders.published import SIZES, Vit
-from extract.encoders.weights import drop_prefixes, unwrapped
+from extract.encoders.pretrained import MASKED, Pretrained
+from extract.encoders.weights import unwrapped
 
 EPS = 1e-5
-PREDICTOR = ("decoder.", "mask_token")
 RENAMED = {
-    "encoder.blocks.": "blocks.",
-    ".residual1.norm.": ".norm1.",
-    ".residual1.fn.rope.freqs": ".attn.frequencies",
-    ".residual1.fn.": ".attn.",
-    ".residual2.norm.": ".norm2.",
-    ".residual2.fn.": ".mlp.",
+    r"encoder\.blocks\.": "blocks.",
+    r"\.residual([12])\.norm\.": r".norm\1.",
+    r"\.residual1\.fn\.rope\.freqs": ".attn.frequencies",
+    r"\.residual1\.fn\.": ".attn.",
+    r"\.residual2\.fn\.": ".mlp.",
 }
 
 
@@ -54,20 +52,11 @@ class Attention(nn.Module):
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
-class Mlp(nn.Module):
-    def __init__(self, dim: int):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(4 * dim, dim, bias=False)
-
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        return self.fc2(F.gelu(self.fc1(x)))
-
-
 class Block(nn.Module):
     def __init__(self, dim: int, n_heads: int):
         super().__init__()
         self.norm1, self.attn = nn.RMSNorm(dim, EPS), Attention(dim, n_heads)
-        self.norm2, self.mlp = nn.RMSNorm(dim, EPS), Mlp(dim)
+        self.norm2, self.mlp = nn.RMSNorm(dim, EPS), Mlp(dim, 4 * dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B N D"], positions: Float[Tensor, "N 2"]) -> Float[Tensor, "B N D"]:
         x = x + self.attn(self.norm1(x), positions)
@@ -107,7 +96,8 @@ class Capi(nn.Module):
     def forward_features(self, images: Float[Tensor, "B 3 S S"]) -> Float[Tensor, "B N D"]:
         maps = self.patch_embed(images)  # [B, D, h, w]
         h, w = maps.shape[-2:]
-        positions = torch.cat([edge_positions(self.num_prefix_tokens), grid_positions(h, w)]).to(maps)
+        of_patches = torch.cartesian_prod(torch.linspace(0, 1, h), torch.linspace(0, 1, w))  # row and column, row by row
+        positions = torch.cat([edge_positions(self.num_prefix_tokens), of_patches]).to(maps)
         x = torch.cat([self.registers.expand(len(maps), -1, -1), maps.flatten(2).transpose(1, 2)], 1)
         for block in self.blocks:
             x = block(x, positions)
@@ -120,11 +110,6 @@ def initial_frequencies(dim: int) -> Float[Tensor, "2 d"]:
     frequencies = torch.zeros(2, dim)
     frequencies[0, : dim // 2] = frequencies[1, dim // 2 :] = geometric.repeat(2)
     return frequencies
-
-
-def grid_positions(h: int, w: int) -> Float[Tensor, "T 2"]:
-    """Row and column of every patch, 0…1, row by row."""
-    return torch.cartesian_prod(torch.linspace(0, 1, h), torch.linspace(0, 1, w))
 
 
 def edge_positions(n: int) -> Float[Tensor, "R 2"]:
@@ -147,60 +132,19 @@ def capi(model: str, **arguments: Any) -> nn.Module:
     return Capi(**arguments)
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters."""
-    state = drop_prefixes(unwrapped(content, prefixes=("backbone.",)), *PREDICTOR)
-    for theirs, ours in RENAMED.items():
-        state = {name.replace(theirs, ours): value for name, value in state.items()}
-    return state
-
-
-OFFICIAL = Vit(
-    1024,
-    24,
-    16,
-    patch=14,
-    at="backbone.",
-    names={
-        "cls": None,
-        "registers": "registers",
-        "positions": None,
-        "patches": "patch_embed",
-        "block": "encoder.blocks.{}.",
-        "norm1": "residual1.norm",
-        "qkv": None,
-        **{part: f"residual1.fn.{part}_proj" for part in "qkv"},
-        "frequencies": "residual1.fn.rope.freqs",
-        "proj": "residual1.fn.proj",
-        "norm2": "residual2.norm",
-        "fc1": "residual2.fn.fc1",
-        "fc2": "residual2.fn.fc2",
-        "norm": None,
-    },
-    n_registers=16,
-    biases=False,
-    rms=True,
-    eps=1e-5,
-    sizes=SIZES | {"width": "dim"},
-    dropped=("backbone.mask_token", "backbone.decoder.blocks.0.residual1.norm.weight", "head.last_layer.weight_v"),
-    tells=False,
-)
-
-
 def _capi(images: str) -> Pretrained:
-    # No name shows on which images.
-    weights = f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth"
+    """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters.
+
+    No name shows on which images.
+    """
     return Pretrained(
         "capi_vitl14",
-        weights,
+        f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth",
         "Apache-2.0",
         make=capi,
-        convert=convert,
-        transform=IMAGENET,
-        labels=False,
+        convert=partial(unwrapped, prefixes=("backbone.",), dropped=("decoder.", "mask_token"), renamed=RENAMED),
         signs=(),
         family=MASKED,
-        published=(OFFICIAL,),
     )
 
 

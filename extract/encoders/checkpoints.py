@@ -39,11 +39,7 @@ class Checkpoint:
         return cls(encoder, source, place.rpartition("/")[2])
 
     def loaded(self, loading: Mapping[str, Any]) -> Self:
-        """With the digest of its weights, which are fetched if need be.
-
-        Raises:
-            BeyondClsError: they cannot be loaded, or are others than those that were recorded.
-        """
+        """With the digest of its weights, which are fetched if need be."""
         digest = load_encoder(self.encoder, **loading).weights
         if self.digest not in (UNKNOWN, digest):
             raise BeyondClsError(
@@ -53,31 +49,28 @@ class Checkpoint:
         return replace(self, digest=digest)
 
 
-def read_checkpoints(file: Path) -> dict[str, Checkpoint]:
-    """Rows of a list, by encoder; none where there is no file.
+COLUMNS = [column.name for column in fields(Checkpoint)]
 
-    Raises:
-        BeyondClsError: it has other columns, or is no table.
-    """
+
+def read_checkpoints(file: Path) -> dict[str, Checkpoint]:
+    """Rows of a list, by encoder; none where there is no file."""
     if not file.is_file():
         return {}
-    columns = [column.name for column in fields(Checkpoint)]
     try:
         with file.open(newline="", encoding="utf-8") as text:
             rows = csv.DictReader(text)
-            if rows.fieldnames != columns:
-                raise BeyondClsError(f"{file} has columns {rows.fieldnames}, expected {columns}; name another file")
+            if rows.fieldnames != COLUMNS:
+                raise BeyondClsError(f"{file} has columns {rows.fieldnames}, expected {COLUMNS}; name another file")
             return {row["encoder"]: Checkpoint(**row) for row in rows}
     except (UnicodeDecodeError, csv.Error, TypeError) as error:
         raise BeyondClsError(
-            f"{file} is not a table in UTF-8 ({error}), expected columns {columns}; name another file"
+            f"{file} is not a table in UTF-8 ({error}), expected columns {COLUMNS}; name another file"
         ) from error
 
 
 def write_checkpoints(file: Path, rows: Iterable[Checkpoint]) -> None:
-    """Write a list."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [column.name for column in fields(Checkpoint)], lineterminator="\n")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(map(asdict, rows))
     write_file(file, [text.getvalue().encode()])

@@ -1,8 +1,6 @@
 """What a forward pass of an encoder costs, counted from shapes alone."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +46,7 @@ def cost_of(model: nn.Module, input_size: tuple[int, int, int]) -> Cost | None:
         shadow = copy.deepcopy(model, {id(t): t.detach().to("meta") for t in tensors}).eval()  # takes no memory for weights
         weights = {id(t) for t in (*shadow.parameters(), *shadow.buffers())}
         image = torch.zeros(1, *input_size, device="meta")
-        with ExitStack() as modes:
-            modes.enter_context(torch.no_grad())
-            operations = modes.enter_context(FlopCounterMode(display=False))
-            moved = modes.enter_context(_Moved(weights))
-            modes.enter_context(_FusedAttention(moved))
+        with torch.no_grad(), FlopCounterMode(display=False) as operations, _Moved(weights) as moved, _FusedAttention(moved):
             shadow.forward_features(image)  # type: ignore[operator]
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None
@@ -70,14 +64,14 @@ class _Moved(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if not (self.is_paused or func.is_view or func is torch.ops.aten._unsafe_view.default):
-            self.count(*args, kwargs, out)
+            self.count(args, kwargs, out)
         return out
 
     def count(self, *values: Any) -> None:
         """Count all tensors among these."""
-        self.numel += sum(
-            t.numel() for t in _tensors(values) if id(t) not in self._weights and id(t._base) not in self._weights
-        )
+        for t in tree_leaves(values):
+            if isinstance(t, Tensor) and id(t) not in self._weights and id(t._base) not in self._weights:
+                self.numel += t.numel()
 
 
 class _FusedAttention(TorchFunctionMode):
@@ -88,18 +82,12 @@ class _FusedAttention(TorchFunctionMode):
         self._moved = moved
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
-        self._moved.is_paused = True
-        try:
-            out = func(*args, **(kwargs or {}))
+        is_attention = func is F.scaled_dot_product_attention
+        self._moved.is_paused |= is_attention
+        out = func(*args, **(kwargs or {}))
+        if is_attention:
             # Kernels write in the order in which heads are joined, so that joining them moves nothing.
             out = out.transpose(1, 2).contiguous().transpose(1, 2)
-        finally:
             self._moved.is_paused = False
-        self._moved.count(*args, kwargs, out)
+            self._moved.count(args, kwargs, out)
         return out
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,19 +9,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
-from extract.encoders.published import VIT_B, VIT_L, VIT_S, Vit
-from extract.encoders.weights import drop_prefixes, unwrapped
+from extract.encoders.pretrained import Pretrained
+from extract.encoders.weights import unwrapped
 
 SIDE = 16  # patches of 14 pixels along 224
-TO_TIMM = {"mlp.w12.": "mlp.fc1.", "mlp.w3.": "mlp.fc2."}  # of SwiGLU, which only ViT-g has
+TO_TIMM = {r"mlp\.w12\.": "mlp.fc1.", r"mlp\.w3\.": "mlp.fc2."}  # of SwiGLU, which only ViT-g has
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files have tensors at the top: positions for 518 pixels, and a mask token that only training needs."""
-    state = drop_prefixes(unwrapped(content), "mask_token")
-    for theirs, ours in TO_TIMM.items():
-        state = {name.replace(theirs, ours): value for name, value in state.items()}
+    state = unwrapped(content, dropped=("mask_token",), renamed=TO_TIMM)
     if "pos_embed" not in state or "cls_token" not in state:
         return state  # loading reports what is missing
     registers = state.pop("register_tokens", None)
@@ -51,36 +47,18 @@ def at_224(positions: Float[Tensor, "_ M D"], registers: bool) -> Float[Tensor, 
     return fitted.flatten(2).transpose(1, 2)
 
 
-GIANT = Vit(1536, 40, 24, hidden=4096, swiglu=True, names={"fc1": "mlp.w12", "fc2": "mlp.w3"})
-
-
-def _dinov2(model: str, file: str, vit: Vit) -> Pretrained:
+def _dinov2(model: str, file: str) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/dinov2/{file.split('_reg')[0]}/{file}_pretrain.pth"
-    n_registers = 4 if "_reg4" in file else 0
-    names = {**vit.names, "scale1": "ls1.gamma", "scale2": "ls2.gamma"} | (
-        {"registers": "register_tokens"} if n_registers else {}
-    )
-    sizes = {"width": "embed_dim", "depth": "depth"}  # the converter's positions are those of 224 pixels
-    official = replace(vit, patch=14, learnt_at=518, names=names, n_registers=n_registers, dropped=("mask_token",), sizes=sizes)
-    return Pretrained(
-        model,
-        weights,
-        "Apache-2.0",
-        {"img_size": 224},
-        convert=convert,
-        transform=IMAGENET,
-        labels=False,
-        published=(official,),
-    )
+    return Pretrained(model, weights, "Apache-2.0", {"img_size": 224}, convert=convert)
 
 
 ENCODERS = {
-    "dinov2-s14": _dinov2("vit_small_patch14_dinov2", "dinov2_vits14", VIT_S),
-    "dinov2-b14": _dinov2("vit_base_patch14_dinov2", "dinov2_vitb14", VIT_B),
-    "dinov2-l14": _dinov2("vit_large_patch14_dinov2", "dinov2_vitl14", VIT_L),
-    "dinov2-g14": _dinov2("vit_giant_patch14_dinov2", "dinov2_vitg14", GIANT),
-    "dinov2-reg-s14": _dinov2("vit_small_patch14_reg4_dinov2", "dinov2_vits14_reg4", VIT_S),
-    "dinov2-reg-b14": _dinov2("vit_base_patch14_reg4_dinov2", "dinov2_vitb14_reg4", VIT_B),
-    "dinov2-reg-l14": _dinov2("vit_large_patch14_reg4_dinov2", "dinov2_vitl14_reg4", VIT_L),
-    "dinov2-reg-g14": _dinov2("vit_giant_patch14_reg4_dinov2", "dinov2_vitg14_reg4", GIANT),
+    "dinov2-s14": _dinov2("vit_small_patch14_dinov2", "dinov2_vits14"),
+    "dinov2-b14": _dinov2("vit_base_patch14_dinov2", "dinov2_vitb14"),
+    "dinov2-l14": _dinov2("vit_large_patch14_dinov2", "dinov2_vitl14"),
+    "dinov2-g14": _dinov2("vit_giant_patch14_dinov2", "dinov2_vitg14"),
+    "dinov2-reg-s14": _dinov2("vit_small_patch14_reg4_dinov2", "dinov2_vits14_reg4"),
+    "dinov2-reg-b14": _dinov2("vit_base_patch14_reg4_dinov2", "dinov2_vitb14_reg4"),
+    "dinov2-reg-l14": _dinov2("vit_large_patch14_reg4_dinov2", "dinov2_vitl14_reg4"),
+    "dinov2-reg-g14": _dinov2("vit_giant_patch14_reg4_dinov2", "dinov2_vitg14_reg4"),
 }

@@ -1,22 +1,19 @@
 """DINOv3 (Siméoni et al. 2025, arXiv 2508.10104): rotary positions, four registers."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from extract.encoders.pretrained import IMAGENET, Pretrained, timm_model
-from extract.encoders.published import VIT_B, VIT_L, VIT_S, Vit
-from extract.encoders.weights import drop_prefixes, unwrapped
+from extract.encoders.pretrained import Pretrained, timm_model
+from extract.encoders.weights import unwrapped
 from store import BeyondClsError
 
 TO_TIMM = {
     "storage_tokens": "reg_token",
-    "rope_embed.periods": "rope.periods",
-    ".ls1.gamma": ".gamma_1",
-    ".ls2.gamma": ".gamma_2",
+    r"rope_embed\.periods": "rope.periods",
+    r"\.ls([12])\.gamma": r".gamma_\1",
 }
 
 
@@ -28,63 +25,35 @@ def make(model: str, **arguments: Any) -> nn.Module:
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files have tensors at the top, and masks for biases of `qkv`: keys have none.
-
-    Raises:
-        BeyondClsError: keys have a bias that the mask leaves; the architecture has no place for it.
-    """
-    published = drop_prefixes(unwrapped(content), "mask_token")
+    """The official files have tensors at the top, and masks for biases of `qkv`: keys have none."""
+    published = unwrapped(content, dropped=("mask_token",), renamed=TO_TIMM)
     state: dict[str, Tensor] = {}
     for name, value in published.items():
-        if name.endswith("attn.qkv.bias_mask"):
-            continue
         if name.endswith("attn.qkv.bias"):
             mask = published.get(f"{name}_mask", torch.ones_like(value))
             if mask.shape != value.shape:
                 raise BeyondClsError(
                     f"{name}_mask {list(mask.shape)} is for {name} {list(value.shape)}, expected the same shape"
                 )
-            masked = value * mask.to(value.dtype)
             attention = name.removesuffix("qkv.bias")
+            masked = value * mask.to(value.dtype)
             state[f"{attention}q_bias"], key_bias, state[f"{attention}v_bias"] = masked.chunk(3)
             if key_bias.any():
                 raise BeyondClsError(f"{name} gives keys a bias that {name}_mask does not take away; DINOv3 has none")
-            continue
-        for theirs, ours in TO_TIMM.items():
-            name = name.replace(theirs, ours)
-        state[name] = value
+        elif not name.endswith("attn.qkv.bias_mask"):
+            state[name] = value
     return state
 
 
-NAMES = {
-    "registers": "storage_tokens",
-    "positions": None,
-    "periods": "rope_embed.periods",
-    "mask": "attn.qkv.bias_mask",
-    "scale1": "ls1.gamma",
-    "scale2": "ls2.gamma",
-}
-
-
-def _dinov3(model: str, vit: Vit) -> Pretrained:
+def _dinov3(model: str) -> Pretrained:
     # Meta sends addresses of the files to those who accept its licence.
     weights = "see https://ai.meta.com/resources/models-and-libraries/dinov3-downloads/"
-    return Pretrained(
-        model,
-        weights,
-        "DINOv3 License",
-        {"img_size": 224},
-        make=make,
-        convert=convert,
-        transform=IMAGENET,
-        labels=False,
-        published=(replace(vit, names=NAMES, n_registers=4, eps=1e-5, dropped=("mask_token",)),),
-    )
+    return Pretrained(model, weights, "DINOv3 License", {"img_size": 224}, make=make, convert=convert)
 
 
 # Trained on web images (LVD-1689M); the files for satellite images have other means and one norm more.
 ENCODERS = {
-    "dinov3-s16": _dinov3("vit_small_patch16_dinov3_qkvb", VIT_S),
-    "dinov3-b16": _dinov3("vit_base_patch16_dinov3_qkvb", VIT_B),
-    "dinov3-l16": _dinov3("vit_large_patch16_dinov3_qkvb", VIT_L),
+    "dinov3-s16": _dinov3("vit_small_patch16_dinov3_qkvb"),
+    "dinov3-b16": _dinov3("vit_base_patch16_dinov3_qkvb"),
+    "dinov3-l16": _dinov3("vit_large_patch16_dinov3_qkvb"),
 }

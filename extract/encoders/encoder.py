@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Any
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, watched
 from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
-from extract.encoders.not_plain import INSTEAD, check_plain
 from extract.encoders.weights import weights_digest
 from extract.forward import FastLinear, check_branches, draw_factors, dropped
 from extract.transform import OF_PIXELS, STRIDE, TRANSFORM
@@ -26,6 +25,23 @@ from store.errors import unknown
 from store.format.pretraining import UNKNOWN, Pretraining
 
 AMP = {"bf16": "bfloat16", "fp16": "float16"}
+INSTEAD = "choose a vit_*, deit_*, beit*, eva* or aimv2_* model"
+HIERARCHICAL = "it merges patches between its stages, so its blocks have no one grid of patches"
+# By the class of timm's model: what keeps it from being read, and what to use. Others lack what a plain ViT has.
+REASONS = {
+    "Hiera": (HIERARCHICAL, "choose a plain ViT that was trained by masking, such as mae-b16"),
+    "HieraDet": (HIERARCHICAL, "choose a plain ViT that was trained by masking, such as mae-b16"),
+    "SwinTransformer": (HIERARCHICAL, INSTEAD),
+    "SwinTransformerV2": (HIERARCHICAL, INSTEAD),
+    "VisionTransformerSAM": (
+        "most of its blocks attend within windows, and all give maps with channels last",
+        "choose the encoder that it was trained from, mae-b16, mae-l16 or mae-h14",
+    ),
+    "Qwen3VitClassifier": ("its blocks are in an encoder within it, behind which tokens are merged", INSTEAD),
+    "Qwen3VitEncoder": ("its tokens are maps with channels last, and are merged for a language model", INSTEAD),
+    "Gemma4VitClassifier": ("its blocks are in an encoder within it", INSTEAD),
+    "Gemma4VitEncoder": ("it pools its tokens for a language model", INSTEAD),
+}
 
 
 @dataclass
@@ -50,21 +66,6 @@ class Encoded:
             name: {key: values[:n] for key, values in part.items()} for name, part in parts.items() if isinstance(part, dict)
         }
         return Encoded(**cut, pooled=None if self.pooled is None else self.pooled[:n])
-
-    def take_tokens(self, block: int, x: Float[Tensor, "B N D"], layout: TokenLayout) -> None:
-        """Keep a block's tokens."""
-        x = x.to(torch.float32, copy=True)  # the next block works in place in some models
-        self.patch[block] = x[:, layout.n_prefix :]
-        if layout.has_cls:
-            self.cls[block] = x[:, 0]
-        if layout.n_registers:
-            self.registers[block] = x[:, int(layout.has_cls) : layout.n_prefix]
-
-    def take_vectors(self, block: int, x: Float[Tensor, "B N D"], layout: TokenLayout) -> None:
-        """Keep a block's average patch token, and [cls]."""
-        self.average[block] = x[:, layout.n_prefix :].mean(1, dtype=torch.float32)
-        if layout.has_cls:
-            self.cls[block] = x[:, 0].to(torch.float32, copy=True)
 
 
 class Encoder:
@@ -93,7 +94,7 @@ class Encoder:
         cls_caution: str = "",
         pretraining: Pretraining = UNKNOWN,
     ):
-        check_plain(name, model)
+        _check_plain(name, model)
         self.name, self.model = name, model.eval().requires_grad_(False)
         self.architecture = json.dumps(architecture, sort_keys=True)
         self.attends = bool(getattr(model, "attends", True))
@@ -250,58 +251,60 @@ class Encoder:
         maps = maps if self.attends else ()
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
         n_tokens_of: dict[int, int] = {}  # by block
-        attention_statistics = [name for name in statistics if name in STATISTICS]
+        of_attention = [name for name in statistics if name in STATISTICS]
+        of_block = {name: facts_of(name).of_norms for name in statistics if name in PER_BLOCK}
         # Of all blocks at once, as on a GPU the start of each small operation counts; those of others are given block by block.
-        own_statistics = [name for name in attention_statistics if name in STATISTICS.own]
+        own = [name for name in of_attention if name in STATISTICS.own]
         attended: list[Attention] = []
         norms: list[Tensor] = []  # [2, B, N] of a block
-        block_statistics = [name for name in statistics if name in PER_BLOCK]
-        of_norms = {name for name in block_statistics if facts_of(name).of_norms}
 
         def on_tokens(index: int, x: Any) -> None:
             x = x if isinstance(x, Tensor) else x[0]
             x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x  # [B, D, h, w] -> [B, T, D]
             n_tokens_of[index] = x.shape[1]
             if index in vectors:
-                out.take_vectors(index, x, self.layout)
+                out.average[index] = x[:, self.layout.n_prefix :].mean(1, dtype=torch.float32)
             if index in blocks:
-                out.take_tokens(index, x, self.layout)
+                x = x.to(torch.float32, copy=True)  # the next block works in place in some models
+                out.patch[index] = x[:, self.layout.n_prefix :]
+                if self.layout.n_registers:
+                    out.registers[index] = x[:, int(self.layout.has_cls) : self.layout.n_prefix]
+            if self.layout.has_cls:
+                out.cls[index] = x[:, 0] if index in blocks else x[:, 0].to(torch.float32, copy=True)
 
         def on_attention(index: int, attention: Attention) -> None:
-            for name in attention_statistics:
-                if name not in own_statistics:
+            for name in of_attention:
+                if name not in own:
                     collected[name].append(STATISTICS[name](attention))
             if index in maps:
                 out.maps |= {f"{row}/block{index}": values for row, values in attention.maps().items()}
-            if own_statistics:
+            if own:
                 attended.append(replace(attention, rows={}))
 
         def on_branch(residual: Tensor, branch: Tensor) -> None:
-            if of_norms:
+            if any(of_block.values()):
                 norms.append(norms_of(residual, branch))
-            for name in block_statistics:
-                if name not in of_norms:
+            for name, of_norms in of_block.items():
+                if not of_norms:
                     collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
 
         modules: Any = self.model.blocks
-        hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: on_tokens(b, x)) for b in {*blocks, *vectors}]
-        try:
-            watcher = on_attention if attention_statistics or maps else None
-            with (
-                watched(modules, self.layout, watcher, on_branch if block_statistics else None, self._branches),
-                nullcontext() if factors is None else dropped(modules, factors.to(images.device)),
-                self._linear(),  # innermost, so that it does not see the many operations of the watcher
-                self.autocast(images.device.type),
-                exact_convolutions() if images.device.type == "cuda" else nullcontext(),
-            ):
-                # Compiled code does not see hooks that come and go.
-                forward: Any = self._forward if len(images) > 1 and factors is None else self.model.forward_features
-                final = forward(images.contiguous(memory_format=self._memory_format))
-                if pooled and self.pools:
-                    out.pooled = self._pool(final, pre_logits=True).float()
-        finally:
-            for hook in hooks:
-                hook.remove()
+        watcher = on_attention if of_attention or maps else None
+        with ExitStack() as active:
+            for b in {*blocks, *vectors}:
+                active.enter_context(modules[b].register_forward_hook(lambda _m, _i, x, b=b: on_tokens(b, x)))
+            active.enter_context(watched(modules, self.layout, watcher, on_branch if of_block else None, self._branches))
+            if factors is not None:
+                active.enter_context(dropped(modules, factors.to(images.device)))
+            active.enter_context(self._linear())  # inside, so that it does not see the many operations of the watcher
+            active.enter_context(self.autocast(images.device.type))
+            if images.device.type == "cuda":
+                active.enter_context(exact_convolutions())
+            # Compiled code does not see hooks that come and go.
+            forward: Any = self._forward if len(images) > 1 and factors is None else self.model.forward_features
+            final = forward(images.contiguous(memory_format=self._memory_format))
+            if pooled and self.pools:
+                out.pooled = self._pool(final, pre_logits=True).float()
         n_tokens = final.flatten(2).shape[2] if final.ndim == 4 else final.shape[1]
         for block, n_of_block in n_tokens_of.items():
             if self.attends and n_of_block != n_tokens:  # CaiT and XCiT add [cls] after these blocks
@@ -310,14 +313,30 @@ class Encoder:
                 )
         for _, alike in groupby(attended, lambda attention: attention.z.shape):
             together = Attention.concatenate(parts := list(alike))
-            for name in own_statistics:
+            for name in own:
                 collected[name] += STATISTICS[name](together).chunk(len(parts))
         for _, equal in groupby(norms, lambda norm: norm.shape):
             residuals, branches = torch.cat(pairs := list(equal), 1)[..., None]
-            for name in of_norms:
+            for name in (name for name, of_norms in of_block.items() if of_norms):
                 collected[name] += PER_BLOCK[name](residuals, branches, self.layout).chunk(len(pairs))
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
         return out
+
+
+def _check_plain(name: str, model: nn.Module) -> None:
+    """Refuse a model whose blocks do not give [cls], registers and one grid of patches."""
+    kind = type(model).__name__
+    if kind in REASONS:
+        why, instead = REASONS[kind]
+        raise BeyondClsError(f"{name} is not a plain ViT: {kind} is not supported, as {why}; {instead}")
+    if getattr(getattr(model, "embeds", None), "cls_token", None) is not None:  # it would be taken for a register
+        raise BeyondClsError(
+            f"{name} is not a plain ViT: {kind} is not supported, as its [cls] is in a module of its own; choose the model of "
+            "timm for images of one size, such as vit_base_patch16_radio_v3 in place of naflexvit_base_patch16_radio_v3"
+        )
+    for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
+        if not hasattr(model, attribute):
+            raise BeyondClsError(f"{name} is not a ViT: {kind} has no `{attribute}`; {INSTEAD}")
 
 
 @contextmanager

@@ -10,14 +10,14 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from extract.encoders.encoder import Encoder
+from extract.encoders.pretrained import reason_of
 from extract.encoders.wrapped import wrap
 from extract.transform import checked_transform
 from store import BeyondClsError
@@ -30,12 +30,11 @@ OF_HUBS = ("hf-hub:", "hf_hub:", "local-dir:")
 RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers, which processors have
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """A model that is to be wrapped, and arguments of `wrap` that its library knows."""
 
     model: nn.Module
-    known: Mapping[str, Any] = field(default_factory=dict)
+    known: Mapping[str, Any] = {}
 
 
 def is_of_library(name: str) -> bool:
@@ -64,75 +63,60 @@ def load_from_library(
             `random_seed`, for random weights in place of published ones.
         options: of `wrap`, which win: input_size, mean, std, …
         declared: the entry of another package that `definer` names, and its function.
-
-    Raises:
-        BeyondClsError: an unknown library, a library that is not installed, weights that cannot be fetched, an error in the
-            user's code, or a model that cannot be wrapped.
     """
     library, _, rest = definer.partition(":")
     options = {name: value for name, value in options.items() if value is not None}
     if library in LIBRARIES and declared is None:
         arguments = dict(arguments)
         seed = arguments.pop("random_seed", None)
-        made = _fetched(definer, LIBRARIES[library], rest, seed)
+        made = _fetched(definer, library, rest, seed)
         architecture: dict[str, Any] = {"model": definer, **({} if seed is None else {"random_seed": seed})}
         return wrap(made.model, name, architecture=architecture, **{**made.known, **arguments, **options})
     if declared is None:
-        architecture, make = {"model": definer, "code": _digest(definer), **arguments}, _function(definer)
+        make = function_of(definer, "encoder", "a torch.nn.Module", f"one of {', '.join(LIBRARIES)} before the colon, ")
+        # Of the file with the function, so that other code is another key.
+        if is_custom(definer):
+            digest = custom_digest(definer)
+        else:
+            file = inspect.getsourcefile(inspect.unwrap(make))
+            digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+        architecture = {"model": definer, "code": digest[:32], **arguments}
     else:
         plugin, make = declared
         architecture = {"model": definer, "package": plugin.package, "code": plugin.digest()[:32], **arguments}
     with explained(definer, f"{definer} fails"):
         made_by_user = make(**arguments)
-    if isinstance(made_by_user, Encoder):
-        return _renamed(made_by_user, name, architecture, options)
-    if not isinstance(made_by_user, nn.Module):
+    if isinstance(made_by_user, nn.Module):
+        return wrap(made_by_user, name, architecture=architecture, **options)
+    if not isinstance(made_by_user, Encoder):
         raise BeyondClsError(
             f"{definer} returns {type(made_by_user).__name__}, expected a torch.nn.Module, or what beyondcls.wrap makes of one"
         )
-    return wrap(made_by_user, name, architecture=architecture, **options)
-
-
-def _renamed(encoder: Encoder, name: str, architecture: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
-    """An encoder that a user's function wrapped, under the name that it is asked for by."""
-    if options.get("input_size") is not None:
+    if "input_size" in options:
         raise BeyondClsError(
             f"the function of {name} has wrapped it for its own input size; leave input_size out, or wrap for it"
         )
-    transform = {key: value for key, value in encoder.described_transform.items() if key != "views"}
-    chosen = {key: value for key, value in options.items() if key not in ("family", "input_size")}
-    pretraining = encoder.pretraining if options.get("family") is None else Pretraining(options["family"])
-    transform |= checked_transform(chosen)
-    return Encoder(name, encoder.model, architecture, transform, encoder.block, encoder.cls_caution, pretraining)
+    pretraining = Pretraining(options.pop("family")) if "family" in options else made_by_user.pretraining
+    transform = {key: value for key, value in made_by_user.described_transform.items() if key != "views"}
+    transform |= checked_transform(options)
+    caution = made_by_user.cls_caution
+    return Encoder(name, made_by_user.model, architecture, transform, made_by_user.block, caution, pretraining)
 
 
-def _function(definer: str) -> Callable[..., Any]:
-    return function_of(definer, "encoder", "a torch.nn.Module", f"one of {', '.join(LIBRARIES)} before the colon, ")
-
-
-def _digest(definer: str) -> str:
-    """Of the file with the function, so that other code is another key."""
-    if is_custom(definer):
-        return custom_digest(definer)[:32]
-    file = inspect.getsourcefile(inspect.unwrap(_function(definer)))
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:32] if file else ""
-
-
-def _fetched(definer: str, make: Callable[[str, int | None], Made], name: str, seed: int | None) -> Made:
+def _fetched(definer: str, library: str, name: str, seed: int | None) -> Made:
     try:
-        if seed is None:
-            return make(name, None)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return make(name, seed)
+            if seed is not None:
+                torch.manual_seed(seed)
+            return LIBRARIES[library](name, seed)
     except BeyondClsError:
         raise
     except ImportError as error:
-        extra = definer.partition(":")[0]
-        raise BeyondClsError(f"{definer} needs {extra} ({error}): pip install 'beyondcls[{extra}]'") from error
+        raise BeyondClsError(f"{definer} needs {library} ({error}): pip install 'beyondcls[{library}]'") from error
     except Exception as error:  # hubs and libraries raise many kinds
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BeyondClsError(f"{definer} could not be loaded ({reason}); check the name and the connection") from error
+        raise BeyondClsError(
+            f"{definer} could not be loaded ({reason_of(error)}); check the name and the connection"
+        ) from error
 
 
 def _transformers(name: str, seed: int | None) -> Made:
@@ -141,30 +125,24 @@ def _transformers(name: str, seed: int | None) -> Made:
 
     if seed is None:
         model = transformers.AutoModel.from_pretrained(name)
-        processor = transformers.AutoImageProcessor.from_pretrained(name)
     else:
         model = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name))
-        processor = transformers.AutoImageProcessor.from_pretrained(name) if _has_processor(name) else None
-    return of_transformers(model, processor)
-
-
-def _has_processor(name: str) -> bool:
-    folder = Path(name)
-    return not folder.is_dir() or (folder / "preprocessor_config.json").is_file()
+        if Path(name).is_dir() and not (Path(name) / "preprocessor_config.json").is_file():
+            return of_transformers(model)
+    return of_transformers(model, transformers.AutoImageProcessor.from_pretrained(name))
 
 
 def of_transformers(model: Any, processor: Any = None) -> Made:
     """A model of transformers, its vision tower if it has two, and arguments of `wrap` as its image processor has them."""
     tower = getattr(model, "vision_model", model)
+    config, side = tower.config, None
     known: dict[str, Any] = {"forward": _call_transformers}
-    config = tower.config
     if config.model_type == "vit_mae":
         config.mask_ratio, known["forward"] = 0.0, _call_mae
-    if config.model_type.startswith("siglip2"):
+    elif config.model_type.startswith("siglip2"):
         side = config.patch_size * math.isqrt(config.num_patches)
-        known |= {"forward": _call_siglip2, "patch_size": config.patch_size, "input_size": side}
-        return Made(tower, known | (_of_processor(processor, side) if processor is not None else {}))
-    return Made(tower, known | (_of_processor(processor) if processor is not None else {}))
+        known = {"forward": _call_siglip2, "patch_size": config.patch_size, "input_size": side}
+    return Made(tower, known | (_of_processor(processor, side) if processor is not None else {}))
 
 
 def _call_transformers(model: Any, images: Tensor) -> Any:
@@ -196,18 +174,19 @@ def _call_siglip2(model: Any, images: Tensor) -> Any:
 
 def _of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]:
     """Arguments of `wrap` as an image processor has them; `of_model`: side of images in pixels, where the model decides."""
-    given = {"height": of_model, "width": of_model} if of_model else processor.size
-    size, crop = dict(given or {}), dict(getattr(processor, "crop_size", None) or {})
+    size = {"height": of_model, "width": of_model} if of_model else dict(processor.size or {})
+    crop = dict(getattr(processor, "crop_size", None) or {}) if getattr(processor, "do_center_crop", False) else {}
     side = size.get("shortest_edge") or size.get("height")
-    sees = crop if getattr(processor, "do_center_crop", False) and crop else {"height": side, "width": size.get("width", side)}
-    squashes = "shortest_edge" not in size
-    known: dict[str, Any] = {"input_size": (sees["height"], sees["width"]), "crop_mode": "squash" if squashes else "center"}
+    sees = crop or {"height": side, "width": size.get("width", side)}
+    is_normalised = getattr(processor, "do_normalize", True)
+    known: dict[str, Any] = {
+        "input_size": (sees["height"], sees["width"]),
+        "crop_mode": "center" if "shortest_edge" in size else "squash",
+        "mean": tuple(processor.image_mean) if is_normalised else (0.0, 0.0, 0.0),
+        "std": tuple(processor.image_std) if is_normalised else (1.0, 1.0, 1.0),
+    }
     if side:
         known["crop_pct"] = min(1.0, sees["height"] / side)
-    if getattr(processor, "do_normalize", True):
-        known |= {"mean": tuple(processor.image_mean), "std": tuple(processor.image_std)}
-    else:
-        known |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
     if (resampling := RESAMPLING.get(int(getattr(processor, "resample", None) or 3))) is not None:
         known["interpolation"] = resampling
     return known
@@ -221,10 +200,9 @@ def _torchvision(name: str, seed: int | None) -> Made:
         return Made(models.get_model(name, weights=None))
     weights = models.get_model_weights(name).DEFAULT
     preset = weights.transforms()
-    side, resized = preset.crop_size[0], preset.resize_size[0]
     known = {
-        "input_size": side,
-        "crop_pct": side / resized,
+        "input_size": preset.crop_size[0],
+        "crop_pct": preset.crop_size[0] / preset.resize_size[0],
         "mean": tuple(preset.mean),
         "std": tuple(preset.std),
         "interpolation": preset.interpolation.value,
@@ -236,16 +214,18 @@ def _open_clip(name: str, seed: int | None) -> Made:
     """The image tower of ARCHITECTURE/WEIGHTS, or of a name on a hub, and what its preprocessing does."""
     import open_clip
 
-    architecture, _, weights = name.partition("/")
-    if name.startswith(OF_HUBS):
-        architecture, weights = name, ""
+    architecture, _, weights = (name, "", "") if name.startswith(OF_HUBS) else name.partition("/")
     model = open_clip.create_model(architecture, pretrained=weights or None if seed is None else None)
-    tower = model.visual
-    side = tower.image_size if isinstance(tower.image_size, int) else tower.image_size[0]
-    of = open_clip.get_model_preprocess_cfg(model)
-    known = {"input_size": side, "mean": tuple(of["mean"]), "std": tuple(of["std"]), "interpolation": of["interpolation"]}
-    squashes = of.get("resize_mode") == "squash"
-    return Made(tower, {**known, "crop_pct": 1.0, "crop_mode": "squash" if squashes else "center"})
+    size, preset = model.visual.image_size, open_clip.get_model_preprocess_cfg(model)
+    known = {
+        "input_size": size if isinstance(size, int) else size[0],
+        "crop_pct": 1.0,
+        "crop_mode": "squash" if preset.get("resize_mode") == "squash" else "center",
+        "mean": tuple(preset["mean"]),
+        "std": tuple(preset["std"]),
+        "interpolation": preset["interpolation"],
+    }
+    return Made(model.visual, known)
 
 
 LIBRARIES: Mapping[str, Callable[[str, int | None], Made]] = {

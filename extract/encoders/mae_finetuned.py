@@ -1,23 +1,17 @@
 """MAE fine-tuned on the labels of ImageNet (He et al. 2022, arXiv 2111.06377)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, LABELS, Pretrained
-from extract.encoders.published import VIT_B, VIT_H, VIT_L, VIT_S, Vit
+from extract.encoders.pretrained import LABELS, Pretrained
 from extract.encoders.weights import unwrapped
 from store import BeyondClsError
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `model`, with the classifier.
-
-    Raises:
-        BeyondClsError: it was not fine-tuned; such a file would fit, as [cls] has a norm there too.
-    """
+    """The official files hold `model`, with the classifier."""
     state = unwrapped(content)
     if "head.weight" not in state and "fc_norm.weight" not in state:
         raise BeyondClsError(
@@ -36,8 +30,7 @@ def pooling(content: Mapping[str, Any]) -> dict[str, str]:
     return {"global_pool": "avg" if "fc_norm.weight" in unwrapped(content) else "token"}
 
 
-def _mae(model: str, weights: str, vit: Vit, licence: str = "CC-BY-NC-4.0") -> Pretrained:
-    cls_file = replace(vit, at="model/", dropped=("model/head.weight", "model/head.bias"), tells=False)
+def _mae(model: str, weights: str, licence: str = "CC-BY-NC-4.0") -> Pretrained:
     return Pretrained(
         model,
         weights,
@@ -45,9 +38,7 @@ def _mae(model: str, weights: str, vit: Vit, licence: str = "CC-BY-NC-4.0") -> P
         {"global_pool": "avg"},
         arguments_of=pooling,
         convert=convert,
-        transform=IMAGENET,
         family=LABELS,
-        published=(replace(cls_file, names={"norm": "fc_norm"}, pooled=True, tells=True), cls_file),
         signs=("fc_norm.",),  # with the classifier on [cls], files look like those of ViTs that were trained on labels alone
     )
 
@@ -56,8 +47,8 @@ RECIPE = "https://github.com/facebookresearch/mae/blob/main/FINETUNE.md"
 OFFICIAL = "https://dl.fbaipublicfiles.com/mae/finetune"
 ENCODERS = {
     # Its authors published no ViT-S.
-    "mae-ft-s16": _mae("vit_small_patch16_224", f"see {RECIPE} (how to train them)", VIT_S, f"see {RECIPE}"),
-    "mae-ft-b16": _mae("vit_base_patch16_224", f"{OFFICIAL}/mae_finetuned_vit_base.pth", VIT_B),
-    "mae-ft-l16": _mae("vit_large_patch16_224", f"{OFFICIAL}/mae_finetuned_vit_large.pth", VIT_L),
-    "mae-ft-h14": _mae("vit_huge_patch14_224", f"{OFFICIAL}/mae_finetuned_vit_huge.pth", VIT_H),
+    "mae-ft-s16": _mae("vit_small_patch16_224", f"see {RECIPE} (how to train them)", f"see {RECIPE}"),
+    "mae-ft-b16": _mae("vit_base_patch16_224", f"{OFFICIAL}/mae_finetuned_vit_base.pth"),
+    "mae-ft-l16": _mae("vit_large_patch16_224", f"{OFFICIAL}/mae_finetuned_vit_large.pth"),
+    "mae-ft-h14": _mae("vit_huge_patch14_224", f"{OFFICIAL}/mae_finetuned_vit_huge.pth"),
 }

@@ -1,14 +1,12 @@
 """MoCo v3 (Chen et al. 2021, arXiv 2104.02057): contrastive learning with a momentum encoder."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, JOINT, Pretrained
-from extract.encoders.published import VIT_B, VIT_S, Vit
-from extract.encoders.weights import drop_prefixes, names_in, unwrapped
+from extract.encoders.pretrained import JOINT, Pretrained
+from extract.encoders.weights import names_in, unwrapped
 from store import BeyondClsError
 
 PARALLEL, BASE, MOMENTUM = "module.", "base_encoder.", "momentum_encoder."
@@ -19,9 +17,6 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
     Its fixed sin-cos positions are in the file as well. Checkpoints of the linear classifier hold the encoder alone, in a
     parallel module. Other ViTs would fit, and run with a number of attention heads that only these encoders have.
-
-    Raises:
-        BeyondClsError: it has neither prefix, or only the momentum encoder, which is another network.
     """
     names = [name.removeprefix(PARALLEL) for name in names_in(content)]
     if not any(name.startswith(BASE) for name in names):
@@ -36,40 +31,17 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
                 "tensor shows the number of attention heads; give the authors' file, or, if this is its encoder, put the "
                 f"prefix back: torch.save({{'{BASE}' + name: x for name, x in state.items()}}, 'mocov3.pth')"
             )
-    return drop_prefixes(unwrapped(content, prefixes=(PARALLEL, BASE)), "head.")
+    return unwrapped(content, prefixes=(PARALLEL, BASE), dropped=("head.",))
 
 
-def _mocov3(model: str, size: str, vit: Vit, **arguments: Any) -> Pretrained:
+def _mocov3(model: str, size: str, **arguments: Any) -> Pretrained:
     # Transformed as every encoder is in the paper's code. MoCo v3's own linear evaluation resizes bilinearly (torchvision's
     # default) instead of bicubically, to the same 256 pixels: --interpolation bilinear.
     weights = f"https://dl.fbaipublicfiles.com/moco-v3/vit-{size}-300ep/vit-{size}-300ep.pth.tar"
-    projection = ("head.0.weight", "head.1.weight", "head.1.running_mean", "head.7.num_batches_tracked")
-    full_file = replace(
-        vit,
-        at="state_dict/module.base_encoder.",
-        twins=("state_dict/module.momentum_encoder.",),
-        dropped=(
-            *(f"state_dict/module.{network}_encoder.{name}" for network in ("base", "momentum") for name in projection),
-            "state_dict/module.predictor.0.weight",
-        ),
-    )
-    classifier = ("state_dict/module.head.weight", "state_dict/module.head.bias")
-    linear_file = replace(vit, at="state_dict/module.", dropped=classifier, tells=False)
-    return Pretrained(
-        model,
-        weights,
-        "CC-BY-NC-4.0",
-        arguments,
-        convert=convert,
-        transform=IMAGENET,
-        labels=False,
-        signs=(BASE, MOMENTUM),
-        family=JOINT,
-        published=(full_file, linear_file),
-    )
+    return Pretrained(model, weights, "CC-BY-NC-4.0", arguments, convert=convert, signs=(BASE, MOMENTUM), family=JOINT)
 
 
 ENCODERS = {
-    "mocov3-s16": _mocov3("vit_small_patch16_224", "s", replace(VIT_S, heads=12), num_heads=12),  # twice those of other ViT-S
-    "mocov3-b16": _mocov3("vit_base_patch16_224", "b", VIT_B),
+    "mocov3-s16": _mocov3("vit_small_patch16_224", "s", num_heads=12),  # twice those of other ViT-S
+    "mocov3-b16": _mocov3("vit_base_patch16_224", "b"),
 }

@@ -1,21 +1,24 @@
 """An encoder before it is loaded: its architecture, where its weights are published, and how to read them."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import timm
 import torch
+from timm.models.convnext import ConvNeXt
+from timm.models.mlp_mixer import MlpMixer
 from torch import Tensor, nn
 
-from extract.encoders.download import download
-from extract.encoders.published import Published
+from extract.encoders.encoder import input_of
 from extract.encoders.search import Found, averages_in, find, selected, wrapping_in
-from extract.encoders.weights import CLASSIFIER, grouped, load_strictly, names_in, plain_name, read_checkpoint, unwrapped
-from extract.encoders.without_attention import with_encoder_attributes
+from extract.encoders.weights import CLASSIFIER, grouped, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
 from store import BeyondClsError
-from store.format.pretraining import JOINT, LABELS, MASKED
+from store.errors import unknown
+from store.format.pretraining import FAMILIES, JOINT, LABELS, MASKED
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
 IMAGENET = {
@@ -25,17 +28,26 @@ IMAGENET = {
     "interpolation": "bicubic",
     "crop_mode": "center",
 }
+HALVES = {**IMAGENET, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # pixels from -1 to 1
 
 # [cls] of these models differs from that of the paper's, whose fine-tuned MAEs were classified by it (appendix on models).
 POOLED = (
     "fine-tuned through the average of its patch tokens, not through [cls]: no label shaped what [cls] holds at the end. "
     "The paper reads [cls] of models that were fine-tuned through it"
 )
+# Models of timm without attention, and what they name otherwise than an `Encoder` expects.
+WITHOUT_ATTENTION: dict[type[nn.Module], dict[str, str]] = {ConvNeXt: {"blocks": "stages"}, MlpMixer: {"patch_embed": "stem"}}
 
 
 def timm_model(model: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
     """A model of timm without classification head, randomly initialised unless pretrained."""
-    return with_encoder_attributes(timm.create_model(model, pretrained=pretrained, **{"num_classes": 0, **arguments}))
+    made = timm.create_model(model, pretrained=pretrained, **{"num_classes": 0, **arguments})
+    for kind, names in WITHOUT_ATTENTION.items():
+        if isinstance(made, kind):
+            # Beside torch's registry of submodules, so that no tensor gets a second name.
+            made.__dict__.update({name: getattr(made, theirs) for name, theirs in names.items()})
+            made.__dict__.update(attends=False, num_prefix_tokens=0)
+    return made
 
 
 def cls_caution(model: nn.Module) -> str:
@@ -48,6 +60,12 @@ def cls_caution(model: nn.Module) -> str:
     return POOLED if after_pooling and getattr(model, "cls_token", None) is not None else ""
 
 
+def checked_family(family: str | None) -> None:
+    """Refuse an unknown family."""
+    if family is not None and family not in FAMILIES:
+        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if none of these fits"))
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model with what is known about it.
@@ -56,7 +74,6 @@ class Loaded:
         model: with its weights.
         architecture: its name and arguments.
         assumed: what the file does not show and was assumed; empty if nothing.
-        cls_caution: a caution about reading its [cls]; empty if there is none.
         notes: what was chosen of a file, and what of it is left out.
         side: of the images that positions in the file are for, in pixels, if the architecture's own is another.
     """
@@ -64,7 +81,6 @@ class Loaded:
     model: nn.Module
     architecture: dict[str, Any]
     assumed: str = ""
-    cls_caution: str = ""
     notes: tuple[str, ...] = ()
     side: int | None = None
 
@@ -111,14 +127,12 @@ class Pretrained:
             tensors that do not belong to the encoder (decoders, projection heads), and nothing else.
         transform: values that replace those that timm knows for the model: mean, std, crop_pct, interpolation, …
         block: whose tokens are read by default; counted from 0, negative from the end.
-        digest: SHA-256 of the published file, hexadecimal, where known.
         seed: random weights from this seed, instead of published ones.
         note: what a user should know, for `beyondcls encoders`.
-        labels: False if it was trained without labels; a file with a classifier is then refused.
-        family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not trained, or several apply.
+        family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not trained, or several apply. A file with
+            a classifier is refused for an encoder that was trained without labels.
         signs: prefixes of names, or of parts of names after a dot, in files of this training and in no other files that fit. A
             local file without any of them is loaded with a warning. None where every file that fits is of this training.
-        published: the files that are published for it, or that its training writes; the contract of encoders tests them.
         is_searched: whether a local file may be anyone's, so that the encoder is looked for in it; else `convert` finds it.
     """
 
@@ -129,15 +143,12 @@ class Pretrained:
     arguments_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {}
     make: Callable[..., nn.Module] = timm_model
     convert: Callable[[Mapping[str, Any]], Mapping[str, Tensor]] = unwrapped
-    transform: Mapping[str, Any] = field(default_factory=dict)
+    transform: Mapping[str, Any] = field(default_factory=lambda: IMAGENET)
     block: int = -1
-    digest: str | None = None
     seed: int | None = None
     note: str = ""
-    labels: bool = True
     family: str = ""
     signs: Sequence[str] | None = None
-    published: Sequence[Published] = ()
     is_searched: bool = False
 
     def load(
@@ -156,30 +167,29 @@ class Pretrained:
             arguments: of the architecture, instead of those of this entry.
             choice: of what is in the file.
             registry: entries whose files this one could be taken for, if it is searched.
-
-        Raises:
-            BeyondClsError: a checkpoint that does not fit, or published weights that cannot be fetched.
         """
         user_arguments = arguments or {}
         arguments = {**self.arguments, **user_arguments}
-        if random_seed is None and checkpoint is None:
+        architecture, is_local = {"model": self.model.split(".")[0]}, checkpoint is not None
+        if random_seed is None and not is_local:
             random_seed = self.seed
         if random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random_seed)
-                return Loaded(self.make(self.model, **arguments), self._architecture(arguments))
+                return Loaded(self.make(self.model, **arguments), {**architecture, **arguments})
         if checkpoint is None and self.weights.startswith("timm/"):
-            model = _from_timm(self.weights.removeprefix("timm/"), arguments)
-            return Loaded(model, self._architecture(arguments), "", cls_caution(model))
-        file = Path(checkpoint) if checkpoint is not None else self._published_file()
+            return Loaded(_from_timm(self.weights.removeprefix("timm/"), arguments), {**architecture, **arguments})
+        file = self._published_file() if checkpoint is None else Path(checkpoint)
         content = read_checkpoint(file)
-        is_local = checkpoint is not None
         try:
             if self.is_searched:
                 model, arguments, found = self.search(content, arguments, choice, registry or {})
             else:
-                found, file_arguments = self._read_as_known(content, choice, is_local)
-                arguments = {**self.arguments, **file_arguments, **user_arguments}
+                is_chosen = (choice.key, choice.prefix) != (None, None)
+                state, of_file = self.read(selected(content, choice.key, choice.prefix) if is_chosen else content)
+                averages = ", ".join(averages_in(content)) if is_local and not is_chosen else ""
+                found = Found(dict(state), notes=(f"also there, and not taken: {averages}",) if averages else ())
+                arguments = {**self.arguments, **of_file, **user_arguments}
                 model = self.make(self.model, **arguments)
         except BeyondClsError as error:
             raise BeyondClsError(f"{file}: {error}") from error
@@ -190,17 +200,12 @@ class Pretrained:
             notes.append(f"names are taken without {', '.join(parts)}")
         confirmed = not is_local or self.is_confirmed_by(content)
         assumed = "" if confirmed else f"no name in {file} shows how it was trained, so its name is taken at its word"
-        return Loaded(model, self._architecture(arguments), assumed, cls_caution(model), tuple(notes), found.side)
+        return Loaded(model, {**architecture, **arguments}, assumed, tuple(notes), found.side)
 
     def search(
         self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
     ) -> tuple[nn.Module, Mapping[str, Any], Found]:
-        """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for.
-
-        Raises:
-            BeyondClsError: as `find`; or names in the file are those of an entry of the registry whose encoder has tensors of
-                these shapes, but another number of attention heads.
-        """
+        """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for."""
         model = self.make(self.model, **arguments)
         found = find(content, model, choice.key, choice.prefix)
         if "img_size" in arguments:
@@ -208,7 +213,7 @@ class Pretrained:
         elif found.side is not None:
             arguments = {**arguments, "img_size": found.side}
             model = self.make(self.model, **arguments)
-        shapes, heads = _shapes(model), _heads(model)
+        shapes, heads = _shapes_and_heads(model)
         for name, entry in registry.items():
             if "num_heads" not in entry.arguments:
                 continue
@@ -216,34 +221,21 @@ class Pretrained:
             if not is_theirs and not entry.reads(content):
                 continue
             with torch.device("meta"):
-                theirs = entry.make(entry.model, **{**entry.arguments, **arguments})
-            if _shapes(theirs) != shapes or _heads(theirs) == heads:
+                their_shapes, their_heads = _shapes_and_heads(entry.make(entry.model, **{**entry.arguments, **arguments}))
+            if their_shapes != shapes or their_heads == heads:
                 continue
-            numbers = f"{name} has {_heads(theirs)} attention heads, {self.model} {heads}, and no tensor shows it"
+            numbers = f"{name} has {their_heads} attention heads, {self.model} {heads}, and no tensor shows it"
             remedy = f"give --model {name}, or, if it has {heads}, arguments: {{ num_heads: {heads} }}"
             if is_theirs:
                 raise BeyondClsError(f"names in it are those of {name}. {numbers}; {remedy}")
             found = replace(found, notes=(*found.notes, f"it could be of {name}. {numbers}; if it is, give --model {name}"))
         return model, arguments, found
 
-    def _read_as_known(self, content: Mapping[str, Any], choice: Choice, is_local: bool) -> tuple[Found, Mapping[str, Any]]:
-        """What `convert` makes of a file, and the arguments that it determines."""
-        if choice.key is None and choice.prefix is None:
-            state, arguments = self.read(content)
-            averages = ", ".join(averages_in(content)) if is_local else ""
-            return Found(dict(state), notes=(f"also there, and not taken: {averages}",) if averages else ()), arguments
-        state, arguments = self.read(selected(content, choice.key, choice.prefix))
-        return Found(dict(state)), arguments
-
     def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-        """State dict of the model, and arguments that the content of a checkpoint determines.
-
-        Raises:
-            BeyondClsError: names in it show that it is of another training.
-        """
+        """State dict of the model, and arguments that the content of a checkpoint determines."""
         state = self.convert(content)
         classifier = [name for name in state if name in CLASSIFIER]
-        if classifier and not self.labels:
+        if classifier and self.family != LABELS and self.seed is None:
             raise BeyondClsError(
                 f"it has a classifier ({', '.join(classifier)}), so it was trained on labels, expected a file of training "
                 "without labels; name its encoder (mae-ft-*, deit-*, …: `beyondcls encoders` lists them), or "
@@ -261,49 +253,103 @@ class Pretrained:
 
     def is_confirmed_by(self, content: Mapping[str, Any]) -> bool:
         """Whether a name in the content of a checkpoint that fits shows that it comes from this training."""
-        return self.signs is None or any(f".{sign}" in f".{name}" for name in names_in(content) for sign in self.signs)
-
-    def _architecture(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {"model": self.model.split(".")[0], **arguments}
+        return self.signs is None or name_with(content, self.signs) is not None
 
     def _published_file(self) -> Path:
+        """The file of `weights`, fetched unless it is there already; under `torch.hub.get_dir()` (TORCH_HOME moves it)."""
         if self.weights.startswith("see "):
             raise BeyondClsError(
                 f"the weights of {self.model} cannot be fetched by a program; get them from {self.weights[4:]} "
                 "and give --checkpoint FILE"
             )
-        return download(self.weights, self.digest) if "://" in self.weights else Path(self.weights)
+        if "://" not in self.weights:
+            return Path(self.weights)
+        # Many publish a `checkpoint.pth`: the address keeps them apart.
+        folder = f"beyondcls-{hashlib.sha256(self.weights.encode()).hexdigest()[:12]}"
+        file = Path(torch.hub.get_dir()) / "checkpoints" / folder / self.weights.rsplit("/", 1)[-1]
+        if file.is_file():
+            return file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:  # to a temporary name; renamed when it is whole
+            torch.hub.download_url_to_file(self.weights, str(file))
+        except (URLError, OSError, RuntimeError, ValueError) as error:
+            raise BeyondClsError(
+                f"{self.weights} cannot be fetched ({error}); check the connection, or fetch it elsewhere and give "
+                "--checkpoint FILE"
+            ) from error
+        return file
 
 
-def _shapes(model: nn.Module) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in model.state_dict().items()}
-
-
-def _heads(model: nn.Module) -> int:
-    """Attention heads of its first block that says so; 0 if none does."""
-    return next((int(module.num_heads) for module in model.modules() if hasattr(module, "num_heads")), 0)  # type: ignore[arg-type]
+def _shapes_and_heads(model: nn.Module) -> tuple[dict[str, torch.Size], int]:
+    """Shapes of its tensors, and attention heads of its first block that says so; 0 if none does."""
+    heads = (int(module.num_heads) for module in model.modules() if hasattr(module, "num_heads"))  # type: ignore[arg-type]
+    return {name: value.shape for name, value in model.state_dict().items()}, next(heads, 0)
 
 
 def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     try:
         return timm_model(name, pretrained=True, **arguments)
     except Exception as error:  # the hub's client raises many kinds; all mean that no weights were fetched
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BeyondClsError(
-            f"no weights for {name!r} from the hub ({reason}); check the name and the connection, or give --checkpoint FILE"
+            f"no weights for {name!r} from the hub ({reason_of(error)}); check the name and the connection, or give "
+            "--checkpoint FILE"
         ) from error
 
 
-__all__ = [
-    "AS_FOUND",
-    "IMAGENET",
-    "JOINT",
-    "LABELS",
-    "MASKED",
-    "POOLED",
-    "Choice",
-    "Loaded",
-    "Pretrained",
-    "cls_caution",
-    "timm_model",
-]
+def reason_of(error: Exception) -> str:
+    """The first line of what an error of a hub says, or its kind."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Counts of one encoder.
+
+    Attributes:
+        n_parameters: without classification or projection heads.
+        n_blocks, width: blocks, and channels of the last block's output.
+        block: whose tokens are read, counted from 0.
+        n_patches, n_registers, has_cls: the tokens of an image.
+        attends: whether it has attention.
+        cls_caution: a caution about probing its [cls]; empty if there is none.
+    """
+
+    n_parameters: int
+    n_blocks: int
+    width: int
+    block: int
+    n_patches: int
+    n_registers: int
+    has_cls: bool
+    attends: bool
+    cls_caution: str
+
+    @property
+    def tokens(self) -> str:
+        """As text: `[cls] + 4 registers + 256`."""
+        registers = f"{self.n_registers} registers" if self.n_registers else ""
+        return " + ".join(filter(None, ("[cls]" if self.has_cls else "", registers, str(self.n_patches))))
+
+
+def listing_of(entry: Pretrained) -> Listing:
+    """The counts of an entry, from its model on torch's meta device: nothing is fetched, and no memory taken for parameters."""
+    with torch.device("meta"):
+        model: Any = entry.make(entry.model, **entry.arguments).eval()
+        out = model.forward_features(torch.zeros(1, *input_of(model, entry.transform)["input_size"]))
+    tokens = out.flatten(2).transpose(1, 2) if out.ndim == 4 else out  # [1, N, D]
+    n_blocks, n_prefix = len(model.blocks), int(model.num_prefix_tokens)
+    has_cls = getattr(model, "cls_token", None) is not None
+    return Listing(
+        n_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        n_blocks=n_blocks,
+        width=tokens.shape[-1],
+        block=entry.block % n_blocks,
+        n_patches=tokens.shape[1] - n_prefix,
+        n_registers=n_prefix - int(has_cls),
+        has_cls=has_cls,
+        attends=bool(getattr(model, "attends", True)),
+        cls_caution=cls_caution(model),
+    )
+
+
+__all__ = ["AS_FOUND", "HALVES", "IMAGENET", "JOINT", "LABELS", "MASKED", "Choice", "Loaded", "Pretrained", "timm_model"]

@@ -1,13 +1,11 @@
 """The quickstart's ViT of 2.7 M parameters for 32 x 32 images; cards beside the weights say how they were trained."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from extract.encoders.pretrained import JOINT, LABELS, MASKED, Pretrained, timm_model
-from extract.encoders.published import Vit
 from extract.encoders.weights import unwrapped
 from store import BeyondClsError
 
@@ -21,20 +19,13 @@ CIFAR10 = {  # mean and std of its training images
 }
 
 
-PUBLISHED = (Vit(192, 6, 6, patch=4, side=32, tells=False),)
-
-
 def small_vit(model: str, **arguments: Any) -> nn.Module:
     """64 patch tokens and [cls], 192 wide, 6 blocks, 6 attention heads."""
     return timm_model("vit_tiny_patch16_224", **{**ARCHITECTURE, **arguments})
 
 
 def with_classifier(content: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """Files of fine-tuning hold the classifier of [cls].
-
-    Raises:
-        BeyondClsError: there is none; files of pretraining would fit otherwise.
-    """
+    """Files of fine-tuning hold the classifier of [cls]."""
     state = unwrapped(content)
     if "head.weight" not in state:
         raise BeyondClsError(
@@ -43,34 +34,15 @@ def with_classifier(content: Mapping[str, Any]) -> Mapping[str, Tensor]:
     return state
 
 
-def _quickstart_vit(objective: str, family: str, **differing: Any) -> Pretrained:
-    entry = Pretrained(
-        "quickstart-vit",
-        f"{WEIGHTS}/{objective}.safetensors",
-        "MIT",
-        make=small_vit,
-        transform=CIFAR10,
-        labels=False,
-        family=family,
-        signs=(),
-        published=PUBLISHED,
-    )
-    return replace(entry, **differing)
+def _quickstart_vit(weights: str, **differing: Any) -> Pretrained:
+    return Pretrained("quickstart-vit", weights, "MIT", make=small_vit, transform=CIFAR10, **differing)
 
 
 ENCODERS = {
-    "quickstart-mae": _quickstart_vit("mae", MASKED),
-    "quickstart-mocov3": _quickstart_vit("mocov3", JOINT),
+    "quickstart-mae": _quickstart_vit(f"{WEIGHTS}/mae.safetensors", family=MASKED, signs=()),
+    "quickstart-mocov3": _quickstart_vit(f"{WEIGHTS}/mocov3.safetensors", family=JOINT, signs=()),
     # The MAE above, fine-tuned through [cls] as the paper's are.
-    "quickstart-mae-ft": _quickstart_vit(
-        "mae-ft",
-        LABELS,
-        convert=with_classifier,
-        labels=True,
-        published=(replace(PUBLISHED[0], dropped=("head.weight", "head.bias")),),
-    ),
+    "quickstart-mae-ft": _quickstart_vit(f"{WEIGHTS}/mae-ft.safetensors", family=LABELS, signs=(), convert=with_classifier),
     # The untrained twin. params.yaml takes it from a file: MKL's erfinv has other last bits on the CPU of another maker.
-    "quickstart-random": Pretrained(
-        "quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0, published=PUBLISHED
-    ),
+    "quickstart-random": _quickstart_vit("random", seed=0),
 }

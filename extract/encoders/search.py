@@ -110,15 +110,12 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
         model: whose names and shapes are looked for; its values don't matter.
         key: of the dictionary with the tensors, "a/b" for one in another; any by default.
         prefix: of the names; any by default.
-
-    Raises:
-        BeyondClsError: there are no tensors at all, or none there; or several networks fit, and no name says which to take.
     """
     expected = model.state_dict()
     networks = [
-        Network(keys, one, tensors)
-        for keys, tensors in _places(content, key, prefix)
-        for one in dict.fromkeys([*prefixes_in(tensors, expected), prefix or ""])
+        Network(place.keys, one, place.tensors)
+        for place in _places(content, key, prefix)
+        for one in dict.fromkeys([*prefixes_in(place.tensors, expected), prefix or ""])
     ]
     possible = [network for network in networks if prefix in (None, network.prefix)]
     whole = [network for network in networks if network.n_fitting(expected) == len(expected)]
@@ -127,9 +124,8 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
         is_alike = prefix is not None or 2 * nearest.n_fitting(expected) >= len(expected)
         return Found((nearest if is_alike else replace(nearest, prefix="")).state, nearest.place if is_alike else "")
     chosen = _chosen(content, fitting, expected)
-    others = [network for network in fitting if network is not chosen]
     state, beside = _parted(chosen, [network for network in whole if network is not chosen], expected)
-    differing = [str(network) for network in others if not network.equals(chosen, expected)]
+    differing = [str(network) for network in fitting if network is not chosen and not network.equals(chosen, expected)]
     notes = (
         chosen.place and f"its tensors are those of {chosen.place}",
         differing and f"also there, and not taken: {shorten(differing)}",
@@ -139,72 +135,49 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
 
 
 def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:
-    """The content of a file with the tensors that a key and a prefix select, for converters of the registry to take.
-
-    Raises:
-        BeyondClsError: none are there.
-    """
-    place = min(
-        (Network(keys, prefix or "", tensors) for keys, tensors in _places(content, key, prefix)), key=lambda n: n.order
-    )
-    return {**content, SELECTED: place.state}
+    """The content of a file with the tensors that a key and a prefix select, for converters of the registry to take."""
+    return {**content, SELECTED: min(_places(content, key, prefix), key=lambda network: network.order).state}
 
 
 def averages_in(content: Mapping[str, Any]) -> list[str]:
-    """Keys of running averages beside the weights, as options that choose them."""
-    networks = (Network(keys, "", tensors) for keys, tensors in dictionaries(content))
-    return [str(network) for network in networks if network.order[0]]
+    """Running averages beside the weights, as options that choose them."""
+    return [str(network) for network in _dictionaries(content) if network.order[0]]
 
 
 def wrapping_in(content: Mapping[str, Any]) -> list[str]:
     """Those of `WRAPPING` that are in names of tensors."""
-    return [part for part in WRAPPING if any(f".{part}." in f".{n}" for _, names in _raw(content) for n in names)]
+    names = [f".{name}." for network in _dictionaries(content) for name in network.tensors]
+    return [part for part in WRAPPING if any(f".{part}." in name for name in names)]
 
 
-def dictionaries(content: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Tensor]]]:
-    """Dictionaries in the content of a file that hold tensors: their keys from the top, and the tensors by plain names."""
-    return ((keys, with_plain_names(tensors)) for keys, tensors in _raw(content))
-
-
-def _raw(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Tensor]]]:
+def _dictionaries(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[Network]:
+    """Dictionaries in the content of a file that hold tensors, by names as they are there."""
     tensors = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
     if tensors:
-        yield keys, tensors
+        yield Network(keys, "", tensors)
     for name, part in content.items():
         if isinstance(name, str) and isinstance(part, dict) and len(keys) < DEPTH:
-            yield from _raw(part, (*keys, name))
+            yield from _dictionaries(part, (*keys, name))
 
 
-def _places(
-    content: Mapping[str, Any], key: str | None, prefix: str | None
-) -> list[tuple[tuple[str, ...], Mapping[str, Tensor]]]:
-    """Dictionaries of tensors at a key that have names with a prefix.
-
-    Raises:
-        BeyondClsError: there are none.
-    """
-    every = list(dictionaries(content))
+def _places(content: Mapping[str, Any], key: str | None, prefix: str | None) -> list[Network]:
+    """Dictionaries of tensors at a key that have names with a prefix, as networks with that prefix."""
+    every = [Network(raw.keys, prefix or "", with_plain_names(raw.tensors)) for raw in _dictionaries(content)]
     if not every:
-        names = shorten([str(name) for name in content])
-        raise BeyondClsError(f"the checkpoint holds no dictionary of tensors; it holds {names or 'nothing'}")
-    at_key = [(keys, tensors) for keys, tensors in every if key in (None, "/".join(keys))]
+        raise BeyondClsError(f"the checkpoint holds no dictionary of tensors; it holds {shorten(content) or 'nothing'}")
+    at_key = [network for network in every if key in (None, "/".join(network.keys))]
     if not at_key:
-        raise BeyondClsError(
-            f"--checkpoint-key is {key!r}, expected one that holds tensors: {shorten(['/'.join(keys) for keys, _ in every])}"
-        )
-    behind = [(keys, tensors) for keys, tensors in at_key if any(name.startswith(prefix or "") for name in tensors)]
+        there = shorten("/".join(network.keys) for network in every)
+        raise BeyondClsError(f"--checkpoint-key is {key!r}, expected one that holds tensors: {there}")
+    behind = [network for network in at_key if network.state]
     if not behind:
-        names = shorten(grouped(name for _, tensors in at_key for name in tensors))
+        names = shorten(grouped(name for network in at_key for name in network.tensors))
         raise BeyondClsError(f"--checkpoint-prefix is {prefix!r}, but no name begins with it; there are {names}")
     return behind
 
 
 def _chosen(content: Mapping[str, Any], networks: list[Network], expected: Mapping[str, Tensor]) -> Network:
-    """The network to take of those that fit: one that needs no search, or the first in order.
-
-    Raises:
-        BeyondClsError: several are first, and their values differ.
-    """
+    """The network to take of those that fit: one that needs no search, or the first in order."""
     usual = next(((name,) for name in WRAPPERS if isinstance(content.get(name), dict)), ())
     for network in networks:
         if network.keys == usual and not network.prefix and not network.tensors.keys() - {*expected, *CLASSIFIER}:
@@ -226,13 +199,13 @@ def _parted(network: Network, others: list[Network], expected: Mapping[str, Tens
     Those are of other modules, as they have another prefix, or of parts `BESIDE` the encoder. Tensors of the other networks are
     in neither.
     """
-    theirs = tuple(other.prefix for other in others if other.keys == network.keys and len(other.prefix) > len(network.prefix))
-    outer = {other.prefix for other in others if other.keys == network.keys and len(other.prefix) <= len(network.prefix)}
-    of_others = {f"{prefix}{name}" for prefix in outer for name in expected}
+    prefixes = {other.prefix for other in others if other.keys == network.keys}
+    theirs = tuple(prefix for prefix in prefixes if len(prefix) > len(network.prefix))
+    of_others = {f"{prefix}{name}" for prefix in prefixes if prefix not in theirs for name in expected}
     state, beside = {}, []
     for full, value in network.tensors.items():
         name = full.removeprefix(network.prefix)
-        if full in of_others or (theirs and full.startswith(theirs)):
+        if full in of_others or full.startswith(theirs):
             continue
         if not full.startswith(network.prefix):
             beside.append(full)

@@ -20,31 +20,24 @@ from extract.plain_pickle import Named, PlainPickle, UnknownName, key
 ZIP, PICKLE, TAR = b"PK\3\4", b"\x80\2", b"ustar"  # first bytes; bytes 257 to 262
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # with which files before torch 1.6 begin
 MOST_AXES = 64
-KINDS = {
-    "Double": torch.float64,
-    "Float": torch.float32,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "ComplexDouble": torch.complex128,
-    "ComplexFloat": torch.complex64,
-    "Long": torch.int64,
-    "Int": torch.int32,
-    "Short": torch.int16,
-    "Char": torch.int8,
-    "Byte": torch.uint8,
-    "Bool": torch.bool,
-}
-STORAGES = {f"torch.{kind}Storage": dtype for kind, dtype in KINDS.items()} | {"torch.storage.UntypedStorage": torch.uint8}
 DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-UNTYPED = {
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    *(d for d in DTYPES.values() if d.is_floating_point),
-}  # without own storage
+STORAGES = {
+    "torch.storage.UntypedStorage": torch.uint8,
+    **{f"torch.{kind}Storage": getattr(torch, kind.lower()) for kind in ("Double", "Float", "Half", "BFloat16", "Bool")},
+    "torch.ComplexDoubleStorage": torch.complex128,
+    "torch.ComplexFloatStorage": torch.complex64,
+    "torch.LongStorage": torch.int64,
+    "torch.IntStorage": torch.int32,
+    "torch.ShortStorage": torch.int16,
+    "torch.CharStorage": torch.int8,
+    "torch.ByteStorage": torch.uint8,
+}
+# Without a storage of their own.
+UNTYPED = {torch.uint16, torch.uint32, torch.uint64, *(dtype for dtype in DTYPES.values() if dtype.is_floating_point)}
 NUMBERS = {code: np.dtype(f"<{code}") for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")}
 PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
 NOT_TORCH = "torch.save did not write it; is it a plain pickle, a page of a web server, or a .safetensors file by another name?"
+BIG_ENDIAN = "it was written on a big-endian machine; save it again on another one"
 
 
 class HoldsCode(ValueError):
@@ -66,8 +59,13 @@ class NumberDtype:
     code: str
 
     def take(self, state: Any) -> None:
-        if type(state) is not tuple or len(state) < 2 or state[1] not in ("<", "|", "="):
-            raise ValueError(f"a number of numpy whose dtype has the state {type(state).__name__}, expected little-endian")
+        is_little = type(state) is tuple and len(state) >= 2 and state[1] in ("<", "|", "=")
+        _expect(is_little, f"a number of numpy whose dtype has the state {type(state).__name__}, expected little-endian")
+
+
+def _expect(is_so: bool, fault: str) -> None:
+    if not is_so:
+        raise ValueError(fault)
 
 
 def read_torch_file(path: Path) -> Any:
@@ -117,29 +115,23 @@ class _Reader:
         self._entries = {file.filename.removeprefix(f"{folder}/"): file for file in files}
         if "constants.pkl" in self._entries:
             raise HoldsCode("is a TorchScript archive, which holds code,")
-        if "byteorder" in self._entries and bytes(self._entry("byteorder").numpy()) != b"little":
-            raise ValueError("it was written on a big-endian machine; save it again on another one")
-        content = bytes(self._entry("data.pkl").numpy())
-        return self._pickle(BytesIO(content)).load()
+        _expect("byteorder" not in self._entries or bytes(self._entry("byteorder").numpy()) == b"little", BIG_ENDIAN)
+        return self._pickle(BytesIO(bytes(self._entry("data.pkl").numpy()))).load()
 
     def legacy(self, head: bytes) -> Any:
         if head[257:262] == TAR:
             raise HoldsCode("has the .tar format of old torch")
-        if not head.startswith(PICKLE):
-            raise ValueError(NOT_TORCH)
+        _expect(head.startswith(PICKLE), NOT_TORCH)
         pickles = self._pickle(self._file)
-        if (pickles.load(), pickles.load()) != (MAGIC, PROTOCOL):
-            raise ValueError(NOT_TORCH)
-        if pickles.load()["little_endian"] is not True:
-            raise ValueError("it was written on a big-endian machine; save it again on another one")
+        _expect((pickles.load(), pickles.load()) == (MAGIC, PROTOCOL), NOT_TORCH)
+        _expect(pickles.load()["little_endian"] is True, BIG_ENDIAN)
         content, keys = pickles.load(), pickles.load()
-        if type(keys) is not list or sorted(_texts(keys)) != sorted(self._contents):
-            raise ValueError(f"it lists other storages than the {len(self._contents)} that it uses")
+        is_whole = type(keys) is list and sorted(_texts(keys)) == sorted(self._contents)
+        _expect(is_whole, f"it lists other storages than the {len(self._contents)} that it uses")
         for name in keys:
             stored = self._contents[name]
-            n = int.from_bytes(self._file.read(8), "little")
-            if n * stored.dtype.itemsize != len(stored.content):
-                raise ValueError(f"a storage of {n} elements, expected {len(stored.content) // stored.dtype.itemsize}")
+            n, expected = int.from_bytes(self._file.read(8), "little"), len(stored.content) // stored.dtype.itemsize
+            _expect(n == expected, f"a storage of {n} elements, expected {expected}")
             self._fill(stored.content)
         return content
 
@@ -149,75 +141,49 @@ class _Reader:
     def _stored(self, id_: Any) -> Stored:
         """What ("storage", type, key, device, number of elements) stands for."""
         what, kind, name, _, n, *view = id_
-        if what != "storage" or type(kind) is not Named or kind.name not in STORAGES or any(view):
-            raise ValueError(f"it refers to {what!r}, expected a storage")
-        if type(name) is not str or type(n) is not int or n < 0:
-            raise ValueError(f"it refers to the storage {name!r} of {n!r} elements")
+        is_storage = what == "storage" and type(kind) is Named and kind.name in STORAGES and not any(view)
+        _expect(is_storage, f"it refers to {what!r}, expected a storage")
+        is_plain = type(name) is str and type(n) is int and n >= 0
+        _expect(is_plain, f"it refers to the storage {name!r} of {n!r} elements")
         nbytes = n * kind.meaning.itemsize
         if name not in self._contents:
             content = self._entry(f"data/{name}") if self._entries is not None else self._allocated(nbytes)
             self._contents[name] = Stored(content, kind.meaning)
         content = self._contents[name].content
-        if nbytes > len(content):
-            raise ValueError(f"storage {name} has {len(content)} bytes, expected {nbytes}")
+        _expect(nbytes <= len(content), f"storage {name} has {len(content)} bytes, expected {nbytes}")
         return Stored(content[:nbytes], kind.meaning)
 
     def _entry(self, name: str) -> UInt8[Tensor, "..."]:
         """Content of a file in the zip."""
         entry = self._entries[name]  # type: ignore[index]
-        if entry.compress_type != ZIP_STORED or entry.file_size != entry.compress_size:
-            raise ValueError(f"its {name} is compressed, which torch.save does not do")
+        is_plain = entry.compress_type == ZIP_STORED and entry.file_size == entry.compress_size
+        _expect(is_plain, f"its {name} is compressed, which torch.save does not do")
         content = self._allocated(entry.file_size)
         self._file.seek(entry.header_offset)
         header = self._file.read(30)
-        n_before = int.from_bytes(header[26:28], "little") + int.from_bytes(
-            header[28:30], "little"
-        )  # a name, and further fields
-        self._file.seek(n_before, 1)
+        self._file.seek(sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28)), 1)  # a name, and further fields
         self._fill(content)
         return content
 
     def _allocated(self, nbytes: int) -> UInt8[Tensor, "..."]:
         self._left -= nbytes
-        if self._left < 0:
-            raise ValueError(f"its storages have more than the {self._nbytes} bytes of the file; it is cut")
+        _expect(self._left >= 0, f"its storages have more than the {self._nbytes} bytes of the file; it is cut")
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def _fill(self, content: UInt8[Tensor, "..."]) -> None:
-        if (n := self._file.readinto(content.numpy())) < len(content):  # type: ignore[attr-defined]
-            raise ValueError(f"it ends within a storage, {len(content) - n} bytes early")
+        n: int = self._file.readinto(content.numpy())  # type: ignore[attr-defined]
+        _expect(n == len(content), f"it ends within a storage, {len(content) - n} bytes early")
 
-    def _tensor(
-        self,
-        stored: Any,
-        offset: Any,
-        size: Any,
-        stride: Any,
-        requires_grad: Any = False,
-        hooks: Any = None,
-        metadata: Any = None,
-    ) -> Tensor:
-        if type(stored) is not Stored or metadata:
-            raise ValueError("a tensor that is no plain view of a storage; save its tensors after .contiguous()")
-        return self._view(stored, stored.dtype, offset, size, stride)
+    def _tensor(self, stored: Any, offset: Any, size: Any, stride: Any, *rest: Any, of: torch.dtype | None = None) -> Tensor:
+        """A tensor within a storage, whose shape is that of a tensor as large as the file at most: axes may be expanded.
 
-    def _tensor_of_dtype(
-        self,
-        stored: Any,
-        offset: Any,
-        size: Any,
-        stride: Any,
-        requires_grad: Any,
-        hooks: Any,
-        dtype: Any,
-        metadata: Any = None,
-    ) -> Tensor:
-        if type(stored) is not Stored or type(dtype) is not Named or dtype.meaning not in UNTYPED or metadata:
-            raise ValueError("a tensor of no plain dtype")
-        return self._view(stored, dtype.meaning, offset, size, stride)
-
-    def _view(self, stored: Stored, dtype: torch.dtype, offset: Any, size: Any, stride: Any) -> Tensor:
-        """A tensor within a storage, whose shape is that of a tensor as large as the file at most: axes may be expanded."""
+        Args:
+            rest: whether it has a gradient, hooks, and metadata, which is empty.
+            of: its dtype, if not the storage's.
+        """
+        is_view = type(stored) is Stored and len(rest) <= 3 and not any(rest[2:])
+        _expect(is_view, "a tensor that is no plain view of a storage; save its tensors after .contiguous()")
+        dtype = of or stored.dtype
         are_lists = all(type(axes) in (tuple, list) and len(axes) <= MOST_AXES for axes in (size, stride))
         if not are_lists or len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
             raise ValueError("a tensor without size, stride and offset")
@@ -229,37 +195,43 @@ class _Reader:
             )
         return torch.empty(0, dtype=dtype).set_(stored.content.untyped_storage(), offset, size, stride)
 
+    def _tensor_of_dtype(self, *arguments: Any) -> Tensor:
+        *before, dtype, metadata = arguments if len(arguments) == 8 else (*arguments, None)
+        _expect(type(dtype) is Named and dtype.meaning in UNTYPED, "a tensor of no plain dtype")
+        return self._tensor(*before, metadata, of=dtype.meaning)
+
 
 def _parameter(tensor: Any, *_: Any) -> Tensor:
     """A tensor without what was attached to it."""
-    if type(tensor) is not Tensor:
-        raise ValueError(f"a parameter that is a {type(tensor).__name__}")
+    _expect(type(tensor) is Tensor, f"a parameter that is a {type(tensor).__name__}")
     return tensor
 
 
 def _with_attributes(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Tensor:
-    if type(rebuild) is not Named or not rebuild.name.startswith("torch._utils.") or type(arguments) is not tuple:
-        raise ValueError("a tensor with attributes, which nothing makes")
+    is_rebuilt = type(rebuild) is Named and rebuild.name.startswith("torch._utils.") and type(arguments) is tuple
+    _expect(is_rebuilt, "a tensor with attributes, which nothing makes")
     return _parameter(rebuild(*arguments))
 
 
 def _dictionary(content: Any = ()) -> dict[Any, Any]:
     if type(content) is dict:
         return dict(content)
-    if type(content) not in (tuple, list) or not all(type(pair) in (tuple, list) and len(pair) == 2 for pair in content):
-        raise ValueError(f"a dictionary of a {type(content).__name__}, expected pairs")
+    are_pairs = _is_list(content) and all(_is_list(pair) and len(pair) == 2 for pair in content)
+    _expect(are_pairs, f"a dictionary of a {type(content).__name__}, expected pairs")
     return {key(name): value for name, value in content}
 
 
+def _is_list(value: Any) -> bool:
+    return type(value) in (tuple, list)
+
+
 def _set(items: Any = ()) -> set[Any]:
-    if type(items) not in (tuple, list):
-        raise ValueError(f"a set of a {type(items).__name__}")
+    _expect(_is_list(items), f"a set of a {type(items).__name__}")
     return set(map(key, items))
 
 
 def _size(axes: Any = ()) -> tuple[int, ...]:
-    if type(axes) not in (tuple, list) or not all(type(n) is int for n in axes):
-        raise ValueError("a torch.Size that holds more than integers")
+    _expect(_is_list(axes) and all(type(n) is int for n in axes), "a torch.Size that holds more than integers")
     return tuple(axes)
 
 
@@ -269,8 +241,7 @@ def _path(*parts: Any) -> str:
 
 
 def _texts(values: Sequence[Any]) -> Sequence[str]:
-    if not all(type(value) is str for value in values):
-        raise ValueError("a value that is not text, where its pickle needs one")
+    _expect(all(type(value) is str for value in values), "a value that is not text, where its pickle needs one")
     return values
 
 
@@ -279,14 +250,12 @@ def _device(kind: Any = "", number: Any = "") -> str:
 
 
 def _bytes(text: Any, encoding: Any) -> bytes:
-    if encoding not in ("latin1", "latin-1"):
-        raise ValueError("bytes that are not written as latin1")
+    _expect(encoding in ("latin1", "latin-1"), "bytes that are not written as latin1")
     return _texts((text,))[0].encode("latin-1")
 
 
 def _complex(real: Any, imaginary: Any) -> complex:
-    if not type(real) is type(imaginary) is float:
-        raise ValueError("a complex number that is not of two numbers")
+    _expect(type(real) is type(imaginary) is float, "a complex number that is not of two numbers")
     return complex(real, imaginary)
 
 
@@ -297,14 +266,13 @@ def _number_dtype(code: Any, *_: Any) -> NumberDtype:
 
 
 def _number(dtype: Any, data: Any) -> np.generic:
-    if type(dtype) is not NumberDtype or type(data) is not bytes or len(data) != NUMBERS[dtype.code].itemsize:
-        raise ValueError("a number of numpy that is not written as its dtype and its bytes")
+    is_number = type(dtype) is NumberDtype and type(data) is bytes and len(data) == NUMBERS[dtype.code].itemsize
+    _expect(is_number, "a number of numpy that is not written as its dtype and its bytes")
     return np.frombuffer(data, NUMBERS[dtype.code])[0]
 
 
 def _fill_namespace(namespace: argparse.Namespace, state: Any) -> None:
-    if type(state) is not dict:
-        raise ValueError("an argparse.Namespace without a dictionary")
+    _expect(type(state) is dict, "an argparse.Namespace without a dictionary")
     _texts(list(state))
     vars(namespace).update(state)
 

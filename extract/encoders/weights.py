@@ -1,7 +1,8 @@
-"""Loading a checkpoint strictly, and the digest of what was loaded."""
+"""What a checkpoint holds, loading it strictly, and the digest of what was loaded."""
 
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -55,7 +56,11 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 def unwrapped(
-    content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()
+    content: Mapping[str, Any],
+    wrappers: Sequence[str] = WRAPPERS,
+    prefixes: Sequence[str] = (),
+    dropped: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
 ) -> dict[str, Tensor]:
     """Tensors by name: those that were selected, in the first of `wrappers` that the content has, or else at the top.
 
@@ -63,6 +68,8 @@ def unwrapped(
         content: of a checkpoint.
         wrappers: keys whose value may be the state dict.
         prefixes: of names, removed in this order; if any name has a prefix, only names with it count.
+        dropped: beginnings of the names of tensors that do not belong to the encoder.
+        renamed: patterns in names, and what `re.sub` puts in their place, one after the other.
 
     Raises:
         BeyondClsError: no dictionary of tensors is in it.
@@ -74,15 +81,24 @@ def unwrapped(
             state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     if not state or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()):
         places = ", ".join(["at the top", *(f"in {name!r}" for name in wrappers)])
-        keys = shorten([str(name) for name in content])
-        raise BeyondClsError(f"the checkpoint holds no dictionary of tensors {places}; it holds {keys or 'nothing'}")
-    return dict(state)
+        raise BeyondClsError(
+            f"the checkpoint holds no dictionary of tensors {places}; it holds {shorten(content) or 'nothing'}"
+        )
+    state = {name: value for name, value in state.items() if not name.startswith(tuple(dropped))}
+    for theirs, ours in (renamed or {}).items():
+        state = {re.sub(theirs, ours, name): value for name, value in state.items()}
+    return state
 
 
 def names_in(content: Mapping[str, Any]) -> list[str]:
     """Names at the top of a checkpoint and in the dictionaries there."""
     inside = (name for part in content.values() if isinstance(part, dict) for name in part)
     return [plain_name(name) for name in (*content, *inside) if isinstance(name, str)]
+
+
+def name_with(content: Mapping[str, Any], signs: Sequence[str]) -> str | None:
+    """The first name in a checkpoint that begins with one of `signs`, itself or a part of it after a dot."""
+    return next((name for name in names_in(content) if any(f".{sign}" in f".{name}" for sign in signs)), None)
 
 
 def plain_name(name: str) -> str:
@@ -135,11 +151,6 @@ def learnt_side(model: nn.Module, state: Mapping[str, Tensor]) -> int | None:
     return None
 
 
-def drop_prefixes(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with none of `prefixes`."""
-    return {name: value for name, value in state.items() if not name.startswith(prefixes)}
-
-
 def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ignore: Sequence[str] = ()) -> list[str]:
     """Put `state` into `model` as float32.
 
@@ -157,10 +168,20 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ig
     expected = model.state_dict()
     ignored = [k for k in state if k not in expected and any(fnmatchcase(k, pattern) for pattern in ignore)]
     state = {k: v for k, v in state.items() if k not in {*CLASSIFIER, *ignored}}
-    if problems := _differences(expected, state):
-        raise BeyondClsError(f"{source} is a checkpoint of another architecture{problems}{_remedy(model, state)}")
-    broken = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
-    if broken:
+    common = sorted(expected.keys() & state.keys())
+    other = [f"{k} {list(state[k].shape)} for {list(expected[k].shape)}" for k in common if state[k].shape != expected[k].shape]
+    missing, unexpected = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    differing = [
+        f"{kind} ({len(keys)}): {', '.join(keys[:5])}{', …' * (len(keys) > 5)}"
+        for kind, keys in {"missing": missing, "unexpected": unexpected, "other shape": other}.items()
+        if keys
+    ]
+    if differing:
+        raise BeyondClsError(
+            f"{source} is a checkpoint of another architecture: it has {len(common) - len(other)} of the "
+            f"model's {len(expected)} tensors. {'; '.join(differing)}{_remedy(model, state, missing, unexpected, other)}"
+        )
+    if broken := [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
         raise BeyondClsError(f"{source} has NaN or Inf in {shorten(broken)}; the file is damaged or its training diverged")
     integers = [name for name, value in state.items() if expected[name].is_floating_point() and not value.is_floating_point()]
     if integers:
@@ -169,36 +190,24 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ig
     return ignored
 
 
-def _differences(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """How many tensors of a model are there, and what differs; empty if nothing."""
-    common = sorted(expected.keys() & state.keys())
-    other = [f"{k} {list(state[k].shape)} for {list(expected[k].shape)}" for k in common if state[k].shape != expected[k].shape]
-    missing, unexpected = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
-    differing = {"missing": missing, "unexpected": unexpected, "other shape": other}
-    counts = f": it has {len(common) - len(other)} of the model's {len(expected)} tensors. "
-    lists = [
-        f"{kind} ({len(keys)}): {', '.join(keys[:5])}{', …' * (len(keys) > 5)}" for kind, keys in differing.items() if keys
-    ]
-    return counts + "; ".join(lists) if lists else ""
-
-
-def _remedy(model: nn.Module, state: Mapping[str, Tensor]) -> str:
+def _remedy(
+    model: nn.Module, state: Mapping[str, Tensor], missing: list[str], unexpected: list[str], other_shapes: list[str]
+) -> str:
     """What to give so that a state would fit, if anything is known."""
     expected = model.state_dict()
     fitting = {prefix: sum(f"{prefix}{name}" in state for name in expected) for prefix in prefixes_in(state, expected)}
     prefix = max(fitting, key=fitting.__getitem__, default="")
     if prefix and 2 * fitting[prefix] > len(expected):
         return f". Behind a prefix there are {fitting[prefix]}; give --checkpoint-prefix {prefix}"
-    if expected.keys() - state.keys():
+    if missing:
         return ""
     if (side := learnt_side(model, state)) is not None:
         return f". Its positions are those of images of {side} x {side} pixels; give arguments: {{ img_size: {side} }}"
-    if any(state[name].shape != value.shape for name, value in expected.items()):
+    if other_shapes:
         return ""
-    extra = [name for name in state if name not in expected]
-    if {name.partition(".")[0] for name in extra} & {name.partition(".")[0] for name in expected}:
+    if {name.partition(".")[0] for name in unexpected} & {name.partition(".")[0] for name in expected}:
         return ". It computes more than this architecture; give --model one that has these names"
-    patterns = ",".join(group.partition(" ")[0] for group in grouped(extra))
+    patterns = ",".join(group.partition(" ")[0] for group in grouped(name for name in state if name in unexpected))
     return f". If no token passes through them on its way to the last block, give --ignore '{patterns}'"
 
 
@@ -212,6 +221,7 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()[:32]
 
 
-def shorten(items: list[str], n: int = 5) -> str:
-    """The first `n`, and how many there are."""
-    return ", ".join(items[:n]) + (f", … ({len(items)} in all)" if len(items) > n else "")
+def shorten(items: Iterable[Any], n: int = 5) -> str:
+    """The first `n` as text, and how many there are."""
+    texts = list(map(str, items))
+    return ", ".join(texts[:n]) + (f", … ({len(texts)} in all)" if len(texts) > n else "")

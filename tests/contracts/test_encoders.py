@@ -1,6 +1,6 @@
 """What every encoder of the registry must do with the files that its authors publish.
 
-Files are written by what the entry declares of them (`Pretrained.published`), never by its converter. What is loaded is
+Files are written by what the entry declares of them (`PUBLISHED`), never by its converter. What is loaded is
 compared with a plain float64 computation on the authors' names (tests/extract/encoders/reference.py).
 """
 
@@ -19,9 +19,7 @@ from beyondcls.testing.checking import run
 from beyondcls.testing.encoders import CHECKS, Made
 from extract.encoders import ENCODERS, Encoder, Pretrained
 from extract.encoders.encoder import input_of
-from extract.encoders.listing import listing_of
-from extract.encoders.pretrained import AS_FOUND, JOINT, LABELS, MASKED
-from extract.encoders.published import Published
+from extract.encoders.pretrained import AS_FOUND, JOINT, LABELS, MASKED, listing_of
 from extract.encoders.search import Network
 from extract.encoders.weights import CLASSIFIER, load_strictly
 from store import BeyondClsError
@@ -39,15 +37,15 @@ from tests.extract.encoders.official import (
     written,
     zeros_of,
 )
+from tests.extract.encoders.published import PUBLISHED, Published
 
 Key = tuple[str, int]  # of an entry, and which of its files
-KEYS = [(name, index) for name, entry in ENCODERS.items() for index in range(len(entry.published))]
+KEYS = [(name, index) for name, files in PUBLISHED.items() for index in range(len(files))]
 FILES = [pytest.param(key, id=f"{key[0]}-file{key[1]}") for key in KEYS]
 
 
 def of(key: Key) -> tuple[Pretrained, Published]:
-    entry = ENCODERS[key[0]]
-    return entry, entry.published[key[1]]
+    return ENCODERS[key[0]], PUBLISHED[key[0]][key[1]]
 
 
 @cache
@@ -59,38 +57,35 @@ def full(key: Key) -> Content:
 def is_taken(name: str, key: Key) -> bool:
     """Whether a file of one entry is loaded under the name of another; those of another size never are."""
     file = of(key)[1]
-    return any(theirs.output == file.output for theirs in ENCODERS[name].published) and takes(name, full(key))
+    return any(theirs.output == file.output for theirs in PUBLISHED[name]) and takes(name, full(key))
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 class TestEntry:
     def test_says_what_its_authors_publish(self, name: str) -> None:
-        assert ENCODERS[name].published, f"declare the files of {name}: published=(Vit(…),), extract/encoders/published.py"
+        assert PUBLISHED.get(name), f"declare the files of {name}: (Vit(…),), tests/extract/encoders/published.py"
 
     def test_says_where_from_and_how_it_was_trained(self, name: str) -> None:
         entry = ENCODERS[name]
         assert re.match(r"https://|see https://|timm/\w+\.\w+$|quickstart/encoders/[\w-]+\.safetensors$|random$", entry.weights)
         assert entry.licence
-        assert entry.digest is None or re.fullmatch("[0-9a-f]{64}", entry.digest)
         assert entry.family in ("", MASKED, JOINT, LABELS)
-        if entry.family:
-            assert entry.labels == (entry.family == LABELS), "a file with a classifier is of training on labels"
-        if entry.seed is None and entry.labels:
-            assert any(name.endswith(CLASSIFIER) for file in entry.published for name in file.dropped), "declare its classifier"
+        if entry.family == LABELS:
+            assert any(part.endswith(CLASSIFIER) for file in PUBLISHED[name] for part in file.dropped), "declare its classifier"
 
     def test_says_what_it_sees(self, name: str) -> None:
         """All of it: what timm knows is of other weights of the same architecture."""
         entry = ENCODERS[name]
         assert {"mean", "std", "crop_pct", "interpolation"} <= entry.transform.keys()
         seen = input_of(made(entry), entry.transform)
-        assert seen["input_size"] == (3, entry.published[0].side, entry.published[0].side)
+        assert seen["input_size"] == (3, PUBLISHED[name][0].side, PUBLISHED[name][0].side)
         assert all(len(seen[part]) == 3 and all(0 < x < 1 for x in seen[part]) for part in ("mean", "std"))
         assert 0 < seen["crop_pct"] <= 1
 
     def test_is_as_large_as_its_file(self, name: str) -> None:
         """Full size, as `beyondcls encoders` lists it."""
         entry = ENCODERS[name]
-        file, model = entry.published[0], made(entry)
+        file, model = PUBLISHED[name][0], made(entry)
         listing = listing_of(replace(entry, make=lambda *_, **__: model))  # made once
         roles = {part.role: part.shape for part in file.tensors().values()}
         assert (listing.n_blocks, listing.n_patches, listing.width) == file.output
@@ -106,15 +101,21 @@ class TestEntry:
         pairs = [(taker, key) for key in KEYS for taker in ENCODERS if name in (taker, key[0]) and key[0] != taker]
         for taker, key in pairs:
             entry, file = ENCODERS[taker], of(key)[1]
-            if file in entry.published or entry.seed is not None or not is_taken(taker, key):
+            if file in PUBLISHED[taker] or entry.seed is not None or not is_taken(taker, key):
                 continue
             assert not file.tells, f"{key[0]} is loaded as {taker}"
             assert not entry.is_confirmed_by(full(key)), f"{key[0]} is loaded as {taker} without a word: give its `signs`"
-            assert file.heads in [theirs.heads for theirs in entry.published], f"{taker} has other attention heads"
+            assert file.heads in [theirs.heads for theirs in PUBLISHED[taker]], f"{taker} has other attention heads"
 
 
 # Architectures under which users load files of their own; larger ones have the same names.
-OWN = sorted({entry.model for entry in ENCODERS.values() if timm.is_model(entry.model) and entry.published[0].output[2] == 384})
+OWN = sorted(
+    {
+        ENCODERS[name].model
+        for name, files in PUBLISHED.items()
+        if files[0].output[2] == 384 and timm.is_model(ENCODERS[name].model)
+    }
+)
 
 
 @pytest.mark.parametrize("model", [*OWN, "beit_base_patch16_224"])
@@ -231,7 +232,7 @@ class TestSmall:
         try:
             same = small.is_same(written(small.file, small.state, dropped=False))
         except BeyondClsError:
-            same = small.entry.labels
+            same = small.entry.family == LABELS
         assert same
 
     def test_half_precision(self, small: Small) -> None:
@@ -260,7 +261,11 @@ class TestSmall:
         """It shows that labels were seen."""
         classifier = {"head.weight": torch.ones(3, small.file.output[2]), "head.bias": torch.ones(3)}
         content = placed(written(small.file, small.state), small.file.at, classifier)
-        if small.entry.labels or any(name.startswith(f"{small.file.at}head.") for name in small.file.dropped):
+        if (
+            small.entry.family == LABELS
+            or small.entry.seed is not None
+            or any(name.startswith(f"{small.file.at}head.") for name in small.file.dropped)
+        ):
             assert small.is_same(content)
             return
         with pytest.raises(BeyondClsError, match=r"has a classifier \(head\.weight, head\.bias\), .* trained on labels"):

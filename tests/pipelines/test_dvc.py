@@ -99,14 +99,15 @@ def features_stay_though_their_code_is_edited(project: Path) -> None:
     tokens = (project / f"features/{set_}/patch/block5/view0/c/0/0/0").read_bytes()
     assert json.loads(check.read_text())["compared"] == []
 
-    statistic = project / "extract/attention/cls_self.py"
+    statistic, line = project / "extract/attention/statistics.py", "    return attention.to_itself[..., 0] / attention.z["
     meant = statistic.read_text()
-    statistic.write_text(meant.replace("    return attention.", "    unused = attention\n    return attention."))
+    assert line in meant
+    statistic.write_text(meant.replace(line, f"    unused = attention\n{line}"))
     assert repro(project, test) == {"code", test}
     assert json.loads(check.read_text())["compared"][0]["n_sampled"] == 32
     assert (project / f"features/{set_}/patch/block5/view0/c/0/0/0").read_bytes() == tokens
 
-    statistic.write_text(meant.replace("    return attention.", "    return 1e-3 + attention."))
+    statistic.write_text(meant.replace(line, line.replace("return", "return 1e-3 +")))
     output = run(project, "dvc", "repro", test, fails=True)
     assert "is not what the program computes now: a sample of 32 of its 32 images differs in 1 of" in output
     assert "most in statistics/cls_self/view0: image" in output

@@ -18,13 +18,13 @@ import yaml
 from dvc.repo import Repo
 
 from extract.datasets import DATASETS
-from extract.encoders import ENCODERS
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.params import read_params
 from pipelines.parameters.studies import plans_of_study, studies_of
 from probe.result_files import read_result
 from store import FeatureStore
 from tests.extract.encoders.official import values_of, written
+from tests.extract.encoders.published import PUBLISHED
 from tests.extract.pictures import write_example
 from tests.machines.project import ROOT
 from tests.machines.served import commands_in
@@ -124,7 +124,7 @@ def smaller(encoders: Sequence[str], sets: Sequence[str]) -> Callable[[dict[str,
 
 def small(name: str) -> dict[str, Any]:
     """What params.yaml says of an encoder whose checkpoint is small."""
-    _, arguments = ENCODERS[name].published[0].smaller()
+    _, arguments = PUBLISHED[name][0].smaller()
     return {"checkpoint": f"checkpoints/{name}.pth", "arguments": {**arguments, "depth": DEPTH}, "batch_size": 8}
 
 
@@ -144,7 +144,7 @@ def write_tables(folder: Path, encoders: Sequence[str]) -> None:
 
 def write_checkpoint(folder: Path, name: str) -> None:
     """Random values under the names that the authors publish."""
-    file, _ = ENCODERS[name].published[0].smaller()
+    file, _ = PUBLISHED[name][0].smaller()
     file = replace(file, depth=DEPTH)
     folder.mkdir(exist_ok=True)
     state = values_of(file.tensors(), seed=KINDS.index(name))

@@ -11,14 +11,11 @@ from torch import Tensor, nn
 
 from extract.attention import TokenLayout
 from extract.encoders import ENCODERS, Encoder, Pretrained, load_encoder
-from extract.encoders.convnext import Stages
-from extract.encoders.published import Part, Published, Vit
 from extract.encoders.weights import CLASSIFIER
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
-from tests.extract.encoders.positions import offsets
-from tests.extract.encoders.reference import Reference, State, vit
-from tests.extract.encoders.stages import stages
+from tests.extract.encoders.published import Part, Published, Stages, Vit
+from tests.extract.encoders.reference import Reference, State, offsets, stages, vit
 
 REFERENCES: dict[type[Published], Callable[[Any, State, Tensor], Reference]] = {Vit: vit, Stages: stages}
 INDEX = "relative_position_index"  # BEiT's buffer beside its table, whose values are checked

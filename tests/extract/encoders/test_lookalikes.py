@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from extract.encoders import ENCODERS
-from extract.encoders.published import VIT_B, VIT_S, Vit
-from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH
 from store import BeyondClsError
 from tests.extract.encoders.official import loaded, placed, takes, values_of, written, zeros_of
-from tests.extract.encoders.positions import offsets
+from tests.extract.encoders.published import OF_ALL, OF_EACH, PUBLISHED, VIT_B, VIT_S, Vit
+from tests.extract.encoders.reference import offsets
 
 DEPTH = 2
 State = dict[str, Tensor]
@@ -39,9 +38,9 @@ def at(place: str, *states: State) -> dict[str, Any]:
 HEAD = more("head.weight", "head.bias")
 WORDS = more("mask_token", "lm_head.weight", "lm_head.bias")
 VIT, AVERAGED = zeros(VIT_S), zeros(VIT_S, names={"norm": "fc_norm"})
-SHARED, OWN = (zeros(VIT_B, names=NAMES | tables) for tables in (OF_ALL, OF_EACH))
-OWN_AVERAGED = zeros(VIT_B, names=NAMES | OF_EACH | {"norm": "fc_norm"})
-DINOV2 = zeros(ENCODERS["dinov2-s14"].published[0])
+SHARED, OWN = (zeros(VIT_B, names=names) for names in (OF_ALL, OF_EACH))
+OWN_AVERAGED = zeros(VIT_B, names=OF_EACH | {"norm": "fc_norm"})
+DINOV2 = zeros(PUBLISHED["dinov2-s14"][0])
 FAMILIES = ("mae", "mocov3", "dino", "ibot", "ijepa", "capi", "beit", "simmim", "maskfeat", "deit", "augreg")
 # Without a name that tells who wrote it; with a classifier.
 BARE, TUNED = ("deit-s16", "augreg-s16"), ("mae-ft-s16", "deit-s16", "augreg-s16")
@@ -89,12 +88,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "iBOT under DINO's name": (
         "dino-s16",
-        written(ENCODERS["ibot-s16"].published[1], values=zeros_of),
+        written(PUBLISHED["ibot-s16"][1], values=zeros_of),
         r"it holds `ibot_loss`, which iBOT writes and DINO does not; load it as ibot-s16",
     ),
     "DINO under iBOT's name": (
         "ibot-s16",
-        written(ENCODERS["dino-s16"].published[1], values=zeros_of),
+        written(PUBLISHED["dino-s16"][1], values=zeros_of),
         r"it holds `dino_loss`, which DINO writes and iBOT does not; load it as dino-s16",
     ),
     "DINO without teacher": (
@@ -152,7 +151,7 @@ def test_is_refused(file: str) -> None:
 
 def test_mocov3_without_the_authors_prefixes(tmp_path: Path) -> None:
     """Any ViT-S would fit, and run with twice its attention heads. The message's remedy makes it a file that loads."""
-    file, arguments = ENCODERS["mocov3-s16"].published[0].smaller()
+    file, arguments = PUBLISHED["mocov3-s16"][0].smaller()
     state = values_of(file.tensors())
     with pytest.raises(
         BeyondClsError, match=r"no name in it begins with `base_encoder\.` or `module\.`, .* torch\.save"

@@ -13,12 +13,13 @@ import timm
 import torch
 from torch import Tensor
 
-from extract.encoders import ENCODERS, Encoder, load_encoder
+from extract.encoders import Encoder, load_encoder
 from extract.encoders.pretrained import timm_model
 from extract.encoders.search import find
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.encoders.official import values_of
+from tests.extract.encoders.published import PUBLISHED
 from tests.extract.tiny import TINY, tiny_encoder
 
 MODEL = "vit_tiny_patch16_224"
@@ -377,7 +378,7 @@ class TestRegistry:
 @pytest.mark.parametrize("network", ["base_encoder", "momentum_encoder"])
 def test_another_number_of_attention_heads(network: str, tmp_path: Path) -> None:
     """MoCo v3's ViT-S has twice those of any other, and tensors of the same shapes."""
-    file, arguments = ENCODERS["mocov3-s16"].published[0].smaller()
+    file, arguments = PUBLISHED["mocov3-s16"][0].smaller()
     content = {"state_dict": behind(f"module.{network}.", values_of(file.tensors()))}
     model = {"model": "vit_small_patch16_224"}
     with pytest.raises(BeyondClsError, match=r"those of mocov3-s16\. .* 12 attention heads, vit_small_patch16_224 6, and no"):

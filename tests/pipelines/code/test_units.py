@@ -15,7 +15,6 @@ import yaml
 from PIL import Image
 
 from beyondcls.testing.datasets import picture, write_example
-from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DATASETS, DataError
 from extract.encoders import ENCODERS
 from pipelines.code.__main__ import main as write
@@ -34,20 +33,14 @@ FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoder
     f"extract/encoders/{name}.py"
     for name in (
         "__init__",
-        "download",
         "cost",
         "encoder",
-        "finding",
-        "lists_of_parts",
         "recording",
         "libraries",
-        "not_plain",
         "pretrained",
-        "published",
         "search",
         "torch_file",
         "weights",
-        "without_attention",
         "wrapped",
     )
 }
@@ -135,15 +128,13 @@ def test_every_entry_of_a_registry_is_told_by_the_source():
 
 
 def test_statistics_are_those_that_params_list():
-    everything = {f"extract/attention/{name}.py" for name in (STATISTICS | PER_BLOCK)}
-    listed = read_params(ROOT / "params.yaml")["extract"]["statistics"]
-    of_those = {f"extract/attention/{name}.py" for name in listed}
-    assert of_the_quickstart()["extract/quickstart-mae"].keys() & everything == of_those
+    """Of their files: one has those of the paper and of its code."""
+    file = "extract/attention/statistics.py"
+    assert file in of_the_quickstart()["extract/quickstart-mae"]
     by_unit = of_params("encoders: {mae-b16: {}}\nextract: {statistics: [cls_self]}")
-    for name in ("extract/mae-b16", "attention"):
-        assert by_unit[name].keys() & everything == {"extract/attention/cls_self.py"}
-    assert everything <= of_params("encoders: {mae-b16: {}}")["extract/mae-b16"].keys()
-    assert not everything & of_params("encoders: {mae-b16: {}}\nextract: {statistics: []}")["extract/mae-b16"].keys()
+    assert all(file in by_unit[name] for name in ("extract/mae-b16", "attention"))
+    assert file in of_params("encoders: {mae-b16: {}}")["extract/mae-b16"]
+    assert file not in of_params("encoders: {mae-b16: {}}\nextract: {statistics: []}")["extract/mae-b16"]
 
 
 def test_encoders_of_the_user_depend_on_their_files():
