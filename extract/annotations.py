@@ -26,19 +26,21 @@ def is_annotation(name: str) -> bool:
     return name in ANNOTATIONS or is_patch_label(name)
 
 
-def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
-    """Arrays for the labels of `images`, and for their boxes if they have any."""
+def annotation_layouts(images: ImageSet, shard_rows: int, id_width: int) -> list[ArrayLayout]:
+    """Arrays for ids (of so many bytes), digests and labels of `images`, and for their boxes if they have any."""
     n, n_boxes = len(images), images.n_boxes
+    table: list[tuple[str, tuple[int, ...], str, tuple[str, ...]]] = [
+        ("images/id", (n, id_width), "uint8", ("image", "byte")),
+        (DIGEST, (n, 16), "uint8", ("image", "byte")),
+    ]
     if images.multilabel:
-        layouts = [ArrayLayout("images/labels", (n, len(images.classes or ())), "uint8", ("image", "class"), shard_rows)]
+        table.append(("images/labels", (n, len(images.classes or ())), "uint8", ("image", "class")))
     else:
-        layouts = [ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows)]
+        table.append(("images/label", (n,), "int64", ("image",)))
     if n_boxes:
-        layouts += [
-            ArrayLayout("images/boxes", (n, n_boxes, 4), "float32", ("image", "box", "corner"), shard_rows),
-            ArrayLayout("images/box_label", (n, n_boxes), "int64", ("image", "box"), shard_rows),
-        ]
-    return layouts
+        table.append(("images/boxes", (n, n_boxes, 4), "float32", ("image", "box", "corner")))
+        table.append(("images/box_label", (n, n_boxes), "int64", ("image", "box")))
+    return [ArrayLayout(*entry, shard_rows) for entry in table]
 
 
 def annotations_of(
@@ -79,9 +81,10 @@ def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
     if "images" not in store.kinds:
         return []
     stored = {name: store.arrays[name] for name in ANNOTATIONS if name in store.arrays}
-    shapes = {(name, array.shape) for name, array in stored.items() if name not in ("images/id", DIGEST)}
-    if differing := shapes ^ {(layout.name, layout.shape) for layout in annotation_layouts(images, store.shard_rows)}:
-        return sorted({name for name, _ in differing})
+    shapes = {(name, array.shape) for name, array in stored.items()}
+    shapes ^= {(layout.name, layout.shape) for layout in annotation_layouts(images, store.shard_rows, 0)}
+    if differing := {name for name, _ in shapes} - {"images/id", DIGEST}:
+        return sorted(differing)
     if images.samples.ids.nbytes.max() > stored["images/id"].shape[1]:
         return ["images/id"]
     current = _beside_pixels(images, range(len(images)), [array.layout for array in stored.values()])

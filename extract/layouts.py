@@ -63,8 +63,8 @@ def stored_parts(
 ) -> Iterator[tuple[tuple[str, str | None], Tensor]]:
     """Arrays as they are stored, by name and suffix, made on the device of the features: it rounds, and fewer bytes are copied.
 
-    One of suffix None precedes those of a feature: whether its values fit, for `check`. To ask here would be to wait for the
-    device.
+    A bool [1] of suffix None precedes those of a feature: whether its values are finite and in the range of the codec, for
+    `check`. To ask here would be to wait for the device.
 
     Args:
         features: by the name of their array.
@@ -73,18 +73,12 @@ def stored_parts(
     for name, values in features.items():
         if name in names or name + SCALE in names:
             codec = codec_of(name, dtype)
-            yield (name, None), _fits(values, codec)
+            if values.numel():
+                low, high = values.aminmax()
+                yield (name, None), ((low >= -codec.largest) & (high <= codec.largest))[None]  # NaN compares as False
             for end, part in codec.encode(values.float()).items():
                 if name + end in names:
                     yield (name, end), part.contiguous()
-
-
-def _fits(values: Tensor, codec: Codec) -> Tensor:
-    """Whether all values are finite and in the range of a codec: a bool [1] on their device. NaN compares as False."""
-    if not values.numel():
-        return torch.ones(1, dtype=torch.bool, device=values.device)
-    low, high = values.aminmax()
-    return ((low >= -codec.largest) & (high <= codec.largest))[None]
 
 
 def check(fits: Tensor, values: Tensor, name: str, dtype: str, encoder: str) -> None:
