@@ -22,7 +22,7 @@ from extract.encoders import Encoded
 from extract.layouts import arrays_by_name, as_array, check, stored_parts
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
-from extract.views import Crop
+from extract.transform import Crop
 from store import ArrayLayout, BeyondClsError
 from store.format.layout import ArrayName
 from store.loading.placement import is_out_of_memory

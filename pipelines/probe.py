@@ -15,8 +15,7 @@ from pipelines.parameters.options import flag_of, select_options, takes_options
 from pipelines.parameters.training import LOGGING, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 
 if TYPE_CHECKING:
-    from pipelines.engines.engine import Engine
-    from pipelines.engines.run import Run
+    from pipelines.engines.engine import Engine, Run
     from pipelines.probing.loop import EncoderLoop
     from store import FeatureStore
 

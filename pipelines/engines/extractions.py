@@ -6,12 +6,10 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.engines.engine import Agenda, Engine, Watch, following
-from pipelines.engines.run import Run
+from pipelines.engines.engine import Agenda, Engine, Run, Watch, following
 from pipelines.engines.slurm import Slurm, logs_of
 from pipelines.parameters.engine import without_engine
 from pipelines.sharing.publish import SCRATCH
@@ -55,19 +53,19 @@ def submitted(
         hand_over(engine.script(arguments, out), script, f"logs will be in {logs_of(out)}", say)
         return True
     folder = out.parent if root is None else out.parent / SCRATCH if is_remote(root) else Path(root)
-    engine.run(arguments, out, partial(staged, folder, out.name), say)
+    named = re.compile(re.escape(out.name) + "(-[0-9a-f]{32})+")
+
+    def staged() -> Path | None:
+        """Where the set is staged, under whichever key; the last one that was begun."""
+        begun = [f for f in (folder / STAGING).glob("*") if named.fullmatch(f.name) and (f / HEADER).is_file()]
+        return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None
+
+    engine.run(arguments, out, staged, say)
     if not (out / "zarr.json").exists():
         raise BeyondClsError(f"the job has ended, but there is no set at {out}; see its logs, and give the command again")
     spec = FeatureStore.describe(out).spec
     say(f"{out}: {spec.n_images:,} images, key {spec.key}")
     return True
-
-
-def staged(folder: Path, name: str) -> Path | None:
-    """Where the set of a name is staged that will be in a folder, under whichever key; the last one that was begun."""
-    named = re.compile(re.escape(name) + "(-[0-9a-f]{32})+")
-    begun = [place for place in (folder / STAGING).glob("*") if named.fullmatch(place.name) and (place / HEADER).is_file()]
-    return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None
 
 
 def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
@@ -91,13 +89,13 @@ def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], N
     """
     if script is None:
         say(text.rstrip())
-    else:
-        if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
-            raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
-        script.touch(0o600)
-        script.chmod(0o600)  # addresses in it may be signed
-        script.write_text(text)
-        say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")
+        return
+    if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
+        raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
+    script.touch(0o600)
+    script.chmod(0o600)  # addresses in it may be signed
+    script.write_text(text)
+    say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")
 
 
 def joined_out(staging: Path) -> Path:

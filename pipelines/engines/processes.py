@@ -13,15 +13,13 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from typing import ClassVar
 
-from pipelines.engines.engine import Agenda, Engine
-from pipelines.engines.run import Run, run_command
+from pipelines.engines.engine import Agenda, Engine, Run, run_command
 from store import BeyondClsError
 
 CORES = 4  # of a worker on a CPU, by default
 CONTEXT = multiprocessing.get_context("forkserver")
 SECONDS = 10  # that a process has to end
 LOOK_S = 1.0  # after which is looked whether it is time to stop
-KILLED = -signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def run_in_forks(agenda: Agenda, places: Sequence[Place]) -> None:
                         process.start()
                         running[number] = process, run
                     except OSError:  # it was killed before it had its arguments
-                        agenda.ended(run, KILLED)
+                        agenda.ended(run, -signal.SIGKILL)
             wait([process.sentinel for process, _ in running.values()], LOOK_S)
             for number, (process, run) in list(running.items()):
                 if process.exitcode is not None:
@@ -122,28 +120,21 @@ def run_in_forks(agenda: Agenda, places: Sequence[Place]) -> None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process.pid or 0, signal.SIGUSR1)
     finally:
-        end_all([process for process, _ in running.values()])
-
-
-def end_all(processes: Sequence[ForkServerProcess]) -> None:
-    """End processes; those that do not end by themselves are killed."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.join(SECONDS)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.join(SECONDS)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
 
 
 def _be(run: Run, folder: str, place: Place) -> None:
+    def end_with_parent() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all, and the process that started this one decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     sys.exit(run_command(run, folder, place.environment, place.n_threads))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

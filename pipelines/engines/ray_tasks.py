@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipelines.engines.engine import Agenda, Engine
-from pipelines.engines.run import Run, run_command
+from pipelines.engines.engine import Agenda, Engine, Run, run_command
 from store import BeyondClsError
 
 MOST = 64  # tasks of an extraction that wait for nodes; one that finds nothing left to do ends at once

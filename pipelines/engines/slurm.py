@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pipelines.engines.engine import Agenda, Engine, following
-from pipelines.engines.run import BEGUN, ENDED, WIDTH, Run, last_lines, problem_in, status_in
+from pipelines.engines.engine import (
+    BEGUN,
+    COMMAND_LINE,
+    ENDED,
+    WIDTH,
+    Agenda,
+    Engine,
+    Run,
+    following,
+    last_lines,
+    problem_in,
+    status_in,
+)
 from pipelines.process.stopping import TO_BE_CONTINUED
 from store import BeyondClsError
 from store.format.unfinished import progress_at
@@ -52,8 +63,6 @@ done
 exit $worst
 """
 OF_UNITS = """\
-# Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
-# SIGUSR1, finishes its shard, and is queued again."""
 # Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
 # SIGUSR1, finishes its shard, and is queued again."""
 OF_RUNS = """\
@@ -145,39 +154,24 @@ class Slurm(Engine):
         check_sbatch()
         logs, n = logs_of(out), self.n_tasks(1)
         logs.mkdir(parents=True, exist_ok=True)
-        with submitted(self.script(arguments, out), "correct --sbatch, or --tasks") as job:
+        with submitted(self.script(arguments, out), "correct --sbatch, or --tasks") as (job, waiting):
             tasks = f"{n} tasks" if n > 1 else "1 task (--tasks gives more)"
-            say(f"{out}: job {job.number}, {tasks}; logs in {logs}/{job.number}_*.log")
-            while not job.has_ended:
+            say(f"{out}: job {job}, {tasks}; logs in {logs}/{job}_*.log")
+            while waiting.poll() is None:
                 folder = staged()
                 if folder is not None and (begun := progress_at(LocalFolder(folder))) is not None:
                     with progress_bar(out.name, begun.n_images, "images") as progress:
                         with following(staged, progress) as reported:
-                            job.waiting.wait()
-                        if job.waiting.returncode == 0:  # the set is published
+                            waiting.wait()
+                        if waiting.returncode == 0:  # the set is published
                             progress(begun.n_images - reported())
                 else:
                     time.sleep(SECONDS)
-        if job.waiting.returncode:
-            raise BeyondClsError(failure(job.number, logs))
+        if waiting.returncode:
+            raise BeyondClsError(failure(job, logs))
 
     def run_all(self, agenda: Agenda) -> None:
         RunArray(self, agenda.runs).run(agenda)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job, and the process of sbatch that ends with it."""
-
-    number: str
-    waiting: "subprocess.Popen[str]"
-
-    @property
-    def has_ended(self) -> bool:
-        return self.waiting.poll() is not None
-
-    def cancel(self, *options: str) -> None:
-        subprocess.run(["scancel", *options, self.number], check=False)
 
 
 class RunArray:
@@ -192,7 +186,8 @@ class RunArray:
     def __init__(self, engine: Slurm, runs: Sequence[Run]):
         self.runs = list(runs)
         self.logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
-        self.n_tasks = min(len(runs), max_array_size())
+        most = configuration().get("MaxArraySize", "")
+        self.n_tasks = min(len(runs), max(1, int(most) - 1) if most.isdecimal() else MAX_ARRAY_SIZE)
         cases = [
             f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
             for number, run in enumerate(runs)
@@ -216,48 +211,41 @@ class RunArray:
         """
         check_sbatch()
         self.make_folders()
-        waiting = dict(enumerate(iter(agenda.take, None)))
-        with submitted(self.script, "correct --sbatch") as job:
-            tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
-            tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
-            agenda.say(f"job {job.number}, {tasks}; what Slurm says of them is in {self.logs}")
-            self._watch(job, agenda, waiting)
-        for number, run in waiting.items():
-            self._conclude(job, agenda, number, run)
-
-    def _watch(self, job: Job, agenda: Agenda, waiting: dict[int, Run]) -> None:
-        """Notice runs that end, until the job has ended."""
+        left = dict(enumerate(iter(agenda.take, None)))
         sizes: dict[int, int] = {}
         is_told = has_ended = False
-        while not has_ended:
-            has_ended = job.has_ended  # and one more look
-            for number, run in list(waiting.items()):
-                size = run.log.stat().st_size if run.log.exists() else 0
-                if size == sizes.get(number, 0):
-                    continue
-                sizes[number] = size
-                status = status_in(last_lines(run.log))
-                if status is not None and status != TO_BE_CONTINUED and status <= 128:  # else it is queued again
-                    agenda.ended(waiting.pop(number), status)
-            if agenda.stops() and not is_told:
-                job.cancel("--state=PENDING")
-                is_told = True
-            if not has_ended:
-                time.sleep(SECONDS)
-
-    def _conclude(self, job: Job, agenda: Agenda, number: int, run: Run) -> None:
-        """What is known of a run that had not ended when the job had."""
-        lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{job.number}_{number % self.n_tasks}.log")
-        if job.waiting.returncode == 0:  # its log is seen later here
-            agenda.ended(run, 0)
-        elif agenda.stops() and not lines:
-            agenda.left(run)
-        elif (status := status_in(lines)) is not None:
-            agenda.failed(run, f"it ended with status {status} too often: {problem_in(of_slurm or lines)}")
-        elif lines:
-            agenda.failed(run, f"Slurm has ended it: {problem_in(of_slurm or lines)}")
-        else:
-            agenda.failed(run, f"it did not begin; see `scontrol show job {job.number}_{number % self.n_tasks}`")
+        with submitted(self.script, "correct --sbatch") as (job, waiting):
+            tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
+            tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
+            agenda.say(f"job {job}, {tasks}; what Slurm says of them is in {self.logs}")
+            while not has_ended:
+                has_ended = waiting.poll() is not None  # and one more look
+                for number, run in list(left.items()):
+                    size = run.log.stat().st_size if run.log.exists() else 0
+                    if size == sizes.get(number, 0):
+                        continue
+                    sizes[number] = size
+                    status = status_in(last_lines(run.log))
+                    if status is not None and status != TO_BE_CONTINUED and status <= 128:  # else it is queued again
+                        agenda.ended(left.pop(number), status)
+                if agenda.stops() and not is_told:
+                    subprocess.run(["scancel", "--state=PENDING", job], check=False)
+                    is_told = True
+                if not has_ended:
+                    time.sleep(SECONDS)
+        for number, run in left.items():  # had not ended when the job had
+            task = f"{job}_{number % self.n_tasks}"
+            lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{task}.log")
+            if waiting.returncode == 0:  # its log is seen later here
+                agenda.ended(run, 0)
+            elif agenda.stops() and not lines:
+                agenda.left(run)
+            elif (status := status_in(lines)) is not None:
+                agenda.failed(run, f"it ended with status {status} too often: {problem_in(of_slurm or lines)}")
+            elif lines:
+                agenda.failed(run, f"Slurm has ended it: {problem_in(of_slurm or lines)}")
+            else:
+                agenda.failed(run, f"it did not begin; see `scontrol show job {task}`")
 
 
 def check_sbatch() -> None:
@@ -283,21 +271,13 @@ def configuration() -> dict[str, str]:
     return {}
 
 
-def max_array_size() -> int:
-    """How many tasks an array may have; Slurm's own default where it does not say."""
-    stated = configuration().get("MaxArraySize", "")
-    return max(1, int(stated) - 1) if stated.isdecimal() else MAX_ARRAY_SIZE
-
-
 @contextmanager
-def submitted(script: str, remedy: str) -> Iterator[Job]:
-    """Submit a script; the job is cancelled if waiting for it ends with an error.
-
-    Args:
-        remedy: what to do where sbatch refuses it.
+def submitted(script: str, remedy: str) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
+    """Submit a script; yields the number of the job, and the process of sbatch that ends with it. The job is cancelled if
+    waiting for it ends with an error.
 
     Raises:
-        BeyondClsError: sbatch refuses the job.
+        BeyondClsError: sbatch refuses the job; `remedy` follows.
     """
     with subprocess.Popen(
         ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -311,17 +291,16 @@ def submitted(script: str, remedy: str) -> Iterator[Job]:
         number = process.stdout.readline().strip().partition(";")[0]
         if not number:
             raise BeyondClsError(f"sbatch refuses the job: {process.stderr.read().strip()}; {remedy}")
-        job = Job(number, process)
         try:
-            yield job
+            yield number, process
         except BaseException:
-            job.cancel()
+            subprocess.run(["scancel", number], check=False)
             process.kill()
             raise
 
 
 def _beyondcls(arguments: Sequence[str]) -> str:
-    return shlex.join([sys.executable, "-P", "-m", "pipelines.cli", *arguments])
+    return shlex.join([sys.executable, "-P", "-m", COMMAND_LINE, *arguments])
 
 
 def logs_of(out: Path) -> Path:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import typer
 
-from pipelines.engines.engine import Agenda, Engine, Watch
+from pipelines.engines.engine import Agenda, Engine, Run, Watch
 from pipelines.engines.extractions import hand_over
-from pipelines.engines.run import Run
 from pipelines.engines.slurm import RunArray, Slurm
 from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.heads import folders_of
