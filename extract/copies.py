@@ -97,14 +97,10 @@ class Buffers:
 
 @dataclass
 class Copies:
-    """Converts features and keeps them, beside a GPU on a separate thread and stream, one batch behind.
+    """Converts features and keeps them, beside a GPU on a separate thread and stream, one batch behind; without one at once.
 
-    Without a GPU there is nothing to wait for, and it runs at once.
-
-    Attributes:
-        streams: of the GPU where features are computed.
-        course: what the thread that computes does.
-        on_memory: called where the device has too little memory to convert features, before it is tried once more.
+    `course`: what the thread that computes does; `on_memory`: called where the device has too little memory to convert
+    features, before it is tried once more.
     """
 
     streams: Streams | None
@@ -124,16 +120,14 @@ class Copies:
         keep: Callable[[Any, Tensor], object],
         began: torch.cuda.Event | None = None,
     ) -> None:
-        """Begin to convert features that were just computed, and to keep the results, once those before are kept.
+        """Begin to convert features that were just computed, and to keep the results, once those before are kept, whose errors
+        it raises.
 
         Args:
             convert: gives what is to be kept, by key, on the device. It holds on to the features, so that their memory is not
                 used for others.
             keep: called with each in main memory, which is used again after the call.
             began: when the device began to compute the features.
-
-        Raises:
-            Exception: what came of the features before.
         """
         if self.streams is None:
             with self.course.doing(COPYING_BACK):
@@ -145,11 +139,7 @@ class Copies:
         self._running = self._thread.submit(self._run_behind, self.streams, began, computed, convert, keep)
 
     def wait(self) -> None:
-        """Wait until all is kept.
-
-        Raises:
-            Exception: what came of the last features.
-        """
+        """Wait until all is kept; what came of the last features is raised."""
         if self._running is not None:
             running, self._running = self._running, None
             with self.course.waiting_for(self._of_thread, COPYING_BACK):

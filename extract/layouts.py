@@ -25,10 +25,8 @@ NARROW = ("float8_e4m3", "int8", "int4")  # codecs
 
 
 def arrays_by_name(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tensor]:
-    """Features of a view by the name of their array in the store.
-
-    Args:
-        numbered: whether names of attention maps say their block; in older sets, which have only the last block's, they don't.
+    """Features of a view by the name of their array in the store. In older sets, which have attention maps of the last block
+    only, names of maps are not `numbered` by block.
     """
     arrays: dict[str, Tensor] = {}
     for kind in ("patch", "cls", "registers", "average"):
@@ -64,11 +62,8 @@ def stored_parts(
     """Arrays as they are stored, by name and suffix, made on the device of the features: it rounds, and fewer bytes are copied.
 
     A bool [1] of suffix None precedes those of a feature: whether its values are finite and in the range of the codec, for
-    `check`. To ask here would be to wait for the device.
-
-    Args:
-        features: by the name of their array.
-        names: arrays to store, suffixes included; one of the two of a codec with scales may be there already.
+    `check`. To ask here would be to wait for the device. `names`: arrays to store, suffixes included; one of the two of a codec
+    with scales may be there already.
     """
     for name, values in features.items():
         if name in names or name + SCALE in names:
@@ -82,11 +77,7 @@ def stored_parts(
 
 
 def check(fits: Tensor, values: Tensor, name: str, dtype: str, encoder: str) -> None:
-    """Refuse values that cannot be stored. Never is a finite value turned into an infinite one.
-
-    Raises:
-        BeyondClsError: a value is not finite, or beyond the range of the codec.
-    """
+    """Refuse values that cannot be stored, NaN and Inf among them. Never is a finite value turned into an infinite one."""
     if fits:
         return
     if not values.isfinite().all():

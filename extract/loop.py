@@ -65,7 +65,6 @@ class Decoded:
     """An image ready for the encoder, or what was wrong with it.
 
     Attributes:
-        crops: what its views show.
         size: height and width of the original, pixels.
         apart: views that did not fit into the memory of their batch, as they are no pixels [3, H, W] of 8 bits.
         orientation: by EXIF, if the image is not upright and was not turned.
@@ -80,11 +79,9 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Batch:
-    """Neighbouring images of a unit, decoded.
+    """Neighbouring images of a unit, decoded, from position `first` on.
 
-    Attributes:
-        first: position of the first image in the unit.
-        pixels: of all images, by view: [B or more, 3, H, W]. An image that could not be read has none in its row.
+    `pixels`: of all images, by view: [B or more, 3, H, W]. An image that could not be read has none in its row.
     """
 
     unit: Unit
@@ -186,11 +183,8 @@ class Passes:
         return decoded
 
     def encode(self, batch: Batch, view: int, chosen: Sequence[int]) -> Iterator[tuple[Sequence[int], Encoded]]:
-        """Features of a view of some images of a batch, by parts: their positions in the unit, and what the encoder makes of
-        them. In the end the pixels of the view are given back.
-
-        Args:
-            chosen: positions in the batch, ascending, of images that could be read.
+        """Features of a view of those images of a batch that could be read (`chosen`, ascending), by parts: their positions in
+        the unit, and what the encoder makes of them. In the end the pixels of the view are given back.
 
         Raises:
             BeyondClsError: memory does not suffice for a single image.
@@ -323,9 +317,6 @@ class Units:
     def _describe(self, batch: Batch, arrays: Arrays) -> Iterator[dict[str, Any]]:
         """Put sizes and crops of images in their rows, give notes on those that cannot be read, and say once what is done with
         those that are not upright by their EXIF.
-
-        Raises:
-            DataError: an image cannot be read, and that is not to be recorded.
         """
         for position, image in enumerate(batch.images, batch.first):
             row = batch.unit.rows[position]

@@ -101,11 +101,8 @@ def rates(
 ) -> Rates:
     """Extract some of the images, in one view, and measure: how much is written does not matter, so few will do.
 
-    Args:
-        n_sampled: images to measure.
-        seconds: fewer of them, two at least, where the encoder needs longer than that; no limit by default.
-
-    Other arguments, and errors, are those of `plan`.
+    Fewer, two at least, where the encoder needs longer than so many `seconds`. Other arguments, and errors, are those of
+    `plan`.
     """
     sample, settings = _sampled(request, n_sampled, batch_size, workers)
     decoded_per_s, encoded_per_s = _apart(sample, settings)
@@ -119,9 +116,6 @@ def rates(
 
 def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
     """Bytes of an image in one view, by the name of the array (`patch/block11/view0`), scales apart, without shard indices.
-
-    Args:
-        dtype: codec of tokens; that of the request by default.
 
     Raises:
         StoreError: tokens of this width cannot be stored in this dtype.

@@ -257,11 +257,7 @@ class Request:
 
 
 def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
-    """Names of attention statistics that some encoder can have.
-
-    Raises:
-        BeyondClsError: an unknown name, or a single name instead of a list.
-    """
+    """Names of attention statistics that some encoder can have; others are refused, and a single name instead of a list."""
     if isinstance(names, str):
         raise BeyondClsError(f"statistics is {names!r}, expected a list, e.g. [{names}]; leave it out for all, [] is none")
     for name in names or ():
@@ -271,11 +267,7 @@ def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequence[str] | None:
-    """The names that this encoder can have, of a list that is meant for several encoders; None stands for all.
-
-    Raises:
-        BeyondClsError: an unknown name.
-    """
+    """The names that this encoder can have, of a list that is meant for several encoders; None stands for all."""
     return None if names is None else [name for name in known_statistics(names) if encoder.can_have(name)]
 
 
@@ -305,13 +297,8 @@ def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
 
 
 def chosen_truths(images: ImageSet, truths: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Names of the truths to keep, in a fixed order.
-
-    Args:
-        truths: names; "all" that the data set has, "none"; by default what is usual for its form.
-
-    Raises:
-        BeyondClsError: an unknown name, or the data set has no such truths.
+    """Names of the truths to keep, in a fixed order: those named, "all" that the data set has, "none", or what is usual for its
+    form.
     """
     if truths is None:
         return tuple(name for name in TRUTHS if name in images.usual_truths)

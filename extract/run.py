@@ -151,12 +151,8 @@ def update(
 
 
 def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> FeatureStore | None:
-    """Write a feature set straight to an object store, at its final address; nothing is taken over from another set.
-
-    Several tasks need nothing in common but that.
-
-    Args:
-        address: by convention ROOT/NAME-KEY.
+    """Write a feature set straight to an object store, at its final address (by convention ROOT/NAME-KEY); nothing is taken
+    over from another set, and several tasks need nothing in common but that.
 
     Raises:
         DataError: damaged or unlabelled data, with `on_error="raise"`.
@@ -244,14 +240,8 @@ class _Run:
         self.attributes = attributes_of(self.request, self.settings)
 
     def agrees(self, store: FeatureStore, rows: np.ndarray | None = None, is_needed: bool = True) -> bool:
-        """Whether a sample of a set agrees; if not, it is to be extracted again.
-
-        Args:
-            rows: as for `check_by_sample`.
-            is_needed: whether the set is in the way if it does not agree.
-
-        Raises:
-            StoreError: it does not, and must not be extracted again without a word of the user.
+        """Whether a sample of a set agrees; if not, it is to be extracted again. That is an error where the set is in the way
+        (`is_needed`), unless the user has said what to do.
         """
         settings = self.settings
         if settings.joins is not None:  # the process that has begun the set has compared what it takes rows over from
@@ -282,8 +272,7 @@ class _Run:
     def keep(self, stored: FeatureStore, remedy: str, why: str) -> FeatureStore:
         """A set that stays as it is, and `why`, with a warning where it differs in what need not be computed.
 
-        Raises:
-            StoreError: it has other labels, say, than its images, as earlier versions may have written it; `remedy` follows.
+        It may have other labels, say, than its images, as earlier versions have written it: then `remedy` follows.
         """
         if stale := stale_annotations(stored, self.request.images):
             raise StoreError(f"{self.stale_message(stored, stale)}. {remedy}")
@@ -335,9 +324,6 @@ class _Run:
         """Write a set that begins with what the first of the candidates has that shares anything with it, or with nothing.
 
         The first of all is the very set, if it was finished before and something was in its way.
-
-        Raises:
-            StoreError: the source that the user gave does not fit; or what a candidate has is not what is computed now.
         """
         request = self.request
         for refused in refused_sets(self.found.path.parent, request.spec.key):
@@ -405,11 +391,8 @@ def _occupied(stored: FeatureStore, spec: FeatureSpec) -> str:
 
 
 def _check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None:
-    """Refuse a set that cannot serve as a source of features.
-
-    Raises:
-        StoreError: `base` has another encoder, transform or dtype, or crops whose branches were dropped at another rate; the
-            message says that it cannot be `used`.
+    """Refuse a set that cannot be `used` as a source of features: of another encoder, transform or dtype, or with crops whose
+    branches were dropped at another rate.
     """
     have_crops = min(base.spec.n_views, spec.n_views) > 1
     ignored = [name for name in EXTENDABLE_FIELDS if name != "drop_path" or not have_crops]

@@ -57,12 +57,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """What comparing a sample gave.
-
-    Attributes:
-        n_sampled, n_images: images that were computed again, of all.
-        tolerance: share of a value's size by which it may differ.
-        worst: of each array, the largest ratio first.
+    """What comparing a sample gave: of each array the `worst` difference, the largest ratio first. `tolerance`: share of a
+    value's size by which it may differ.
     """
 
     n_sampled: int
@@ -168,12 +164,8 @@ def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Di
 def disagreement(
     request: Request, unit_ids: Sequence[str], theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]
 ) -> str | None:
-    """How stored values of a unit differ from those that others have stored, if by more than a sample of a set may.
-
-    Args:
-        unit_ids: of its images.
-        theirs: [n images, ...] arrays that differ, by name.
-        ours: these and others.
+    """How stored values of a unit (arrays that differ, and all of `ours`) differ from those that others have stored, if by more
+    than a sample of a set may.
     """
     differences: list[Difference] = []
     for name in sorted({name.removesuffix(SCALE) for name in theirs}):

@@ -31,10 +31,7 @@ STRIDE = 32  # of convolutional networks, from pixels to the last feature map
 
 def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are not None, as timm takes them, and those of pixels: mean, std, crop_pct, crop_mode, interpolation,
-    scale, orientation. What is as in sets that do not record it is left out.
-
-    Raises:
-        BeyondClsError: an unknown name or a bad value; the message gives the nearest name, or what was expected.
+    scale, orientation. What is as in sets that do not record it is left out; unknown names and bad values are refused.
     """
     checked = {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
     return {name: value for name, value in checked.items() if value != OF_PIXELS.get(name)}
@@ -97,11 +94,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def input_sides(value: Any) -> tuple[int, int]:
-    """Height and width of the input: from the side of a square, `336x448`, or two numbers.
-
-    Raises:
-        BeyondClsError: the value has another form, or a side that is not positive.
-    """
+    """Height and width of the input: from the side of a square, `336x448`, or two numbers."""
     sides: Any = (value, value)
     if isinstance(value, str):
         matched = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", value)
@@ -117,13 +110,8 @@ def input_sides(value: Any) -> tuple[int, int]:
 
 
 def resize_input(name: str, model: nn.Module, sides: tuple[int, int]) -> bool:
-    """Make a model take images of this height and width; positions that it has learnt are interpolated.
-
-    Returns:
-        Whether that changed the model.
-
-    Raises:
-        BeyondClsError: a side is not a whole number of patches, or the model takes images of one size only.
+    """Make a model take images of this height and width, and say whether that changed it; positions that it has learnt are
+    interpolated.
     """
     embedding = getattr(model, "patch_embed", None)
     patch = getattr(embedding, "patch_size", (STRIDE, STRIDE))
@@ -197,10 +185,8 @@ class Crop:
 
 
 class Views:
-    """Cuts images.
-
-    Args:
-        config: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct, crop_mode.
+    """Cuts images. `config`: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct,
+    crop_mode.
     """
 
     def __init__(self, config: Mapping[str, Any]):

@@ -100,14 +100,7 @@ class Task:
     replaces: Found | bool = False
 
     def write(self, attributes: Mapping[str, Any]) -> FeatureStore | None:
-        """Compute what is missing, and open the set; None if it was stopped before that, or has joined another.
-
-        Args:
-            attributes: of the set, as `attributes_of` gives them.
-
-        Raises:
-            BeyondClsError: the process that it joins has begun another set.
-        """
+        """Compute what is missing, and open the set; None if it was stopped before that, or has joined another."""
         settings, request, layouts = self.settings, self.request, self.layouts
         described = [(a.name, unit) for a in layouts if is_annotation(a.name) for unit in range(a.n_shards)]
         skip = [*self.skip, *described]  # what describes images is written anew

@@ -85,3 +85,47 @@ def with_truths(
     attributes = {k: v for k, v in store.attributes.items() if k not in ("key", "spec", "invalid", "arrays", "digest")}
     attributes["truth_classes"] = {name: list(classes) for name, (_, classes) in columns.items()}
     return write_arrays(path, spec, list(layouts.values()), values, attributes, constants, store.attributes["invalid"])
+
+
+def map_from_view(values: np.ndarray, crop: Sequence[float] | np.ndarray, flip: bool, size: tuple[int, int]) -> np.ndarray:
+    """What a view says of each pixel of the original: values [rows, columns], or [C, rows, columns], to [h, w] or [C, h, w].
+
+    Integers and booleans are taken from the pixel of the view in which the centre of the original's pixel is; others are
+    interpolated linearly between the centres of the view's pixels, and constant beyond the outermost.
+
+    Args:
+        size: height and width of the original.
+
+    Returns:
+        As the values, where the view does not show a pixel -1 (integers), false or NaN.
+    """
+    x0, y0, x1, y1 = (float(corner) for corner in crop)
+    mirrored = values[..., ::-1] if flip else values
+    rows, is_row = _positions(size[0], y0, y1, values.shape[-2])
+    columns, is_column = _positions(size[1], x0, x1, values.shape[-1])
+    shown = is_row[:, None] & is_column
+    if values.dtype.kind in "biu":
+        taken = mirrored[..., _cells(rows, values.shape[-2])[:, None], _cells(columns, values.shape[-1])]
+        return np.where(shown, taken, values.dtype.type(0 if values.dtype.kind in "bu" else -1))
+    between = _interpolated(_interpolated(mirrored, rows, -2), columns, -1)
+    return np.where(shown, between, values.dtype.type(np.nan))
+
+
+def _positions(n: int, start: float, stop: float, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the centres of the original's `n` pixels are on a view's axis of `cells` pixels, and whether it shows them."""
+    positions = (np.arange(n) + 0.5 - start) * (cells / (stop - start))
+    return positions, (positions >= 0) & (positions < cells)
+
+
+def _cells(positions: np.ndarray, cells: int) -> np.ndarray:
+    return np.floor(positions).astype(np.int64).clip(0, cells - 1)
+
+
+def _interpolated(values: np.ndarray, positions: np.ndarray, axis: int) -> np.ndarray:
+    """Values at positions along an axis whose cell i has its centre at i + 1/2."""
+    n = values.shape[axis]
+    at = (positions - 0.5).clip(0, n - 1)
+    lower = np.floor(at).astype(np.int64)
+    share = (at - lower).astype(values.dtype).reshape((-1,) + (1,) * (-axis - 1))
+    below, above = values.take(lower, axis), values.take((lower + 1).clip(max=n - 1), axis)
+    return below + (above - below) * share

@@ -14,7 +14,7 @@ from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError, StoreError
 from store.truths import rle
-from store.truths.columns import Instance
+from store.truths.reading import Instance
 
 OUTLINE = 4_000_000  # pixels along a polygon, at most
 BEYOND = 1.0  # how far a polygon may reach beyond its image, in sides of the image; what is beyond is cut off

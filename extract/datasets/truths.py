@@ -6,7 +6,7 @@ from typing import Protocol
 from extract.datasets.pixels import Pixels
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.turning import turned_items
-from store.truths.columns import Instance, Segment, TruthColumns, instance_columns, segment_columns
+from store.truths.reading import Instance, Segment, TruthColumns, instance_columns, segment_columns
 
 MOST_NAMED = 10  # problems in a message
 

@@ -13,7 +13,7 @@ from extract.datasets.formats import readable
 from extract.datasets.pixels import Pixels, orientation_of
 from extract.datasets.sample import Box, Sample
 from store.truths import rle
-from store.truths.columns import Instance, Segment
+from store.truths.reading import Instance, Segment
 
 Items = Sequence[Segment] | Sequence[Instance]
 STRIPS = {"TIFF": (256, 257)}  # tags of width and height as stored, where Pillow turns the image itself

@@ -15,7 +15,7 @@ from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from extract.datasets.xml_objects import XmlObject, read_objects
 from store.truths import rle
-from store.truths.columns import Instance
+from store.truths.reading import Instance
 
 SPLITS = ("train", "val", "trainval")
 FOLDERS = ("", "VOC2012/", "VOCdevkit/VOC2012/", "VOC2007/", "VOCdevkit/VOC2007/")

@@ -57,12 +57,10 @@ class Run:
 
 
 def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads: int | None) -> int:
-    """Turn this process into that of a command, and return its exit status. What it says goes to the log.
+    """Turn this process into that of a command, in a folder and with these variables beside its own, and return its exit
+    status.
 
-    Args:
-        folder: to be in.
-        environment: variables that differ from those of this process.
-        n_threads: of torch on a CPU; None: as the environment says.
+    What it says goes to the log. `n_threads`: of torch on a CPU; None: as the environment says.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the command listens
     os.chdir(folder)
@@ -118,9 +116,7 @@ class Watch:
     """Where an engine tells how far it is.
 
     Attributes:
-        progress: called with the number of images, or of runs, done since the last call; negative for those that are to be
-            done again.
-        warn: called with what a user should know.
+        progress: called with the number of images, or of runs, done since the last call; negative for those to be done again.
         stops: whether to hand out no more units or runs, and to end when those that were are done.
     """
 
@@ -133,12 +129,8 @@ class Watch:
 def following(
     staged: Callable[[], Path | None], progress: Callable[[int], None], reported: int = 0
 ) -> Iterator[Callable[[], int]]:
-    """Report images of a set's units as records of them appear; yields a function that gives how many were reported.
-
-    Args:
-        staged: where the set is staged now, if it is.
-        progress: called with the number of images since the last call.
-        reported: images that were reported before.
+    """Report images of a set's units, as records of them appear where it is staged, if it is; yields a function that gives how
+    many were reported.
     """
     ended = Event()
 
@@ -317,11 +309,7 @@ class Engine(ABC):
         """
 
     def check_device(self) -> None:
-        """Refuse a device that several workers would share.
-
-        Raises:
-            BeyondClsError: `device` is one of several.
-        """
+        """Refuse a device that several workers would share."""
         if self.device not in ("auto", "cpu", "cuda"):
             raise BeyondClsError(
                 f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "

@@ -29,17 +29,9 @@ IMPORTS = ("pipelines.extract", "extract.run", "extract.encoders")  # which task
 def submitted(
     engine: Engine, verb: str, out: Path, root: str | None, script: Path | None, dry_run: bool, say: Callable[[str], None]
 ) -> bool:
-    """Whether the command was run elsewhere, or only a script for that was wanted.
+    """Whether the command was run elsewhere, or only a script for that was wanted, to write or to print (`dry_run`).
 
-    Args:
-        verb: what to do with the set at `out`.
-        root: of all sets, if they have one.
-        script: file for the script.
-        dry_run: print the script.
-        say: prints a line.
-
-    Raises:
-        BeyondClsError: the engine has no script; several tasks are to repair a set; or the run has failed.
+    `verb`: what to do with the set at `out`; `root`: of all sets, if they have one; `say`: prints a line.
     """
     check_script(engine, script, dry_run)
     if not isinstance(engine, Slurm):
@@ -69,24 +61,13 @@ def submitted(
 
 
 def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
-    """Refuse to write a script where there is none.
-
-    Raises:
-        BeyondClsError: the engine has no script.
-    """
+    """Refuse to write a script where there is none."""
     if not isinstance(engine, Slurm) and (script is not None or dry_run):
         raise BeyondClsError(f"{'--dry-run' if dry_run else '--script'} is for the script of a job array; give --on slurm, too")
 
 
 def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], None]) -> None:
-    """Write a script, which only its user can read, or print it if there is no file for it.
-
-    Args:
-        about: where logs will be.
-
-    Raises:
-        BeyondClsError: the file exists, and is no such script.
-    """
+    """Write a script, which only its user can read, or print it if there is no file for it; `about`: where logs will be."""
     if script is None:
         say(text.rstrip())
         return
@@ -104,11 +85,7 @@ def joined_out(staging: Path) -> Path:
 
 
 def has_all(staging: Path) -> bool:
-    """Whether a task that joins has nothing left to do.
-
-    Raises:
-        BeyondClsError: this machine lacks the folder.
-    """
+    """Whether a task that joins has nothing left to do; this machine may lack the folder."""
     if not staging.parent.parent.is_dir():
         raise BeyondClsError(
             f"there is no folder {staging.parent.parent} on {platform.node()}; all machines need the folder of the project, "
@@ -123,10 +100,7 @@ def sharing(
 ) -> "Callable[[FeatureWriter, int], None] | None":
     """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
 
-    Args:
-        out: folder of the set, beside which logs are.
-        arguments: of the command, without those on engines.
-        watch: `progress` is called with numbers of images.
+    `arguments`: of the command, without those on engines. Logs are beside `out`.
     """
     if not engine.n_tasks(1):
         return None

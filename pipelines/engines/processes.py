@@ -50,11 +50,7 @@ class Processes(Engine):
         run_in_forks(agenda, [Place(alone(device), threads_of_each(len(devices))) for device in devices])
 
     def devices(self) -> list[str]:
-        """The device of each worker.
-
-        Raises:
-            BeyondClsError: there are not as many GPUs.
-        """
+        """The device of each worker; an error if there are not as many GPUs."""
         import torch
 
         self.check_device()
@@ -87,11 +83,8 @@ def alone(device: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one run is computed at a time.
-
-    Attributes:
-        environment: variables of its process, such as the GPU that it sees.
-        n_threads: of torch on a CPU; None: as the environment says.
+    """Where one run is computed at a time: variables of its process, such as the GPU that it sees, and threads of torch on a
+    CPU.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -84,13 +84,8 @@ def _take(call: Any, run: Run, agenda: Agenda) -> None:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Be connected to a cluster, unless this process is so already.
-
-    Args:
-        address: None: that in RAY_ADDRESS, or of a cluster that is started on this machine for as long.
-
-    Raises:
-        BeyondClsError: there is no such cluster, or it does not let us in.
+    """Be connected to a cluster, unless this process is so already: at an address, at that in RAY_ADDRESS, or of one that is
+    started on this machine for as long.
     """
     import ray
 
@@ -117,11 +112,8 @@ def connected(address: str | None) -> Iterator[None]:
 def share_of(device: str, tasks: int | None, nodes: Sequence[dict[str, float]]) -> tuple[int, int, int | None]:
     """What a worker gets: cores, as Ray counts them; GPUs, 1 or 0; and on a CPU the threads of torch.
 
-    A GPU for each worker, or if there are none four cores, or fewer if there are to be more `tasks`.
-
-    Args:
-        device: auto, cpu or cuda.
-        nodes: resources of each.
+    A GPU for each worker, or if there are none four cores, or fewer if there are to be more `tasks`. `nodes`: resources of
+    each.
     """
     if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
         return 1, 1, None

@@ -85,15 +85,7 @@ class Slurm(Engine):
         return self.tasks or 1
 
     def script(self, arguments: Sequence[str], out: Path) -> str:
-        """A script for sbatch that runs a command in several tasks.
-
-        Args:
-            arguments: of the command, `beyondcls`.
-            out: folder of the feature set.
-
-        Raises:
-            BeyondClsError: `sbatch` or a line of `setup` has several lines, or a folder a name that Slurm cannot be given.
-        """
+        """A script for sbatch that runs a command in several tasks; what Slurm cannot be given is refused."""
         command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
         array = f"0-{self.n_tasks(1) - 1}"
         return self.filled(out.name, array, logs_of(out), OF_UNITS, '"$SLURM_ARRAY_TASK_ID"', "", command)
@@ -107,9 +99,6 @@ class Slurm(Engine):
             about: comment on top.
             runs: words of the shell, one for each run of a task.
             choice: lines of the shell that prepare `$run`; `command` follows.
-
-        Raises:
-            BeyondClsError: as `script`.
         """
         sbatch, setup = self.sbatch or "", self.setup or ()
         if not sbatch.isprintable():
@@ -139,16 +128,7 @@ class Slurm(Engine):
         )
 
     def run(self, arguments: Sequence[str], out: Path, staged: Callable[[], Path | None], say: Callable[[str], None]) -> None:
-        """Submit the job array, wait until it has ended, and show how far it is.
-
-        Args:
-            arguments, out: as for `script`.
-            staged: where the set is staged now, if it is.
-            say: prints a line.
-
-        Raises:
-            BeyondClsError: no sbatch, a job that it refuses, or a task that failed.
-        """
+        """Submit the job array, wait until it has ended, and show how far the set is, from where it is staged."""
         from pipelines.process.progress import progress_bar
 
         check_sbatch()
@@ -178,9 +158,6 @@ class RunArray:
     """A job array with a task for each run, task t the runs t, t + n_tasks, …: with as many tasks as Slurm takes.
 
     The output of each run goes to its log; what Slurm itself says of tasks is in `logs`.
-
-    Raises:
-        BeyondClsError: as `Slurm.script`.
     """
 
     def __init__(self, engine: Slurm, runs: Sequence[Run]):
@@ -204,11 +181,7 @@ class RunArray:
             folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, agenda: Agenda) -> None:
-        """Submit the job array, and wait until it has ended.
-
-        Raises:
-            BeyondClsError: there is no sbatch, or it refuses the job.
-        """
+        """Submit the job array, and wait until it has ended."""
         check_sbatch()
         self.make_folders()
         left = dict(enumerate(iter(agenda.take, None)))
@@ -249,11 +222,7 @@ class RunArray:
 
 
 def check_sbatch() -> None:
-    """Refuse a machine from which no job can be submitted.
-
-    Raises:
-        BeyondClsError: there is no sbatch.
-    """
+    """Refuse a machine from which no job can be submitted."""
     if shutil.which("sbatch") is None:
         raise BeyondClsError(
             "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
@@ -275,9 +244,6 @@ def configuration() -> dict[str, str]:
 def submitted(script: str, remedy: str) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
     """Submit a script; yields the number of the job, and the process of sbatch that ends with it. The job is cancelled if
     waiting for it ends with an error.
-
-    Raises:
-        BeyondClsError: sbatch refuses the job; `remedy` follows.
     """
     with subprocess.Popen(
         ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -66,11 +66,7 @@ class Receipt:
 
     @classmethod
     def from_store(cls, store: FeatureStore) -> "Receipt":
-        """The receipt of an opened set; no shard is read.
-
-        Raises:
-            StoreError: this copy lacks arrays.
-        """
+        """The receipt of an opened set, of which this copy lacks nothing; no shard is read."""
         _check_whole(store)
         arrays = {name: ArrayReceipt.from_array(store.arrays[name]) for name in sorted(store.arrays)}
         return cls(store.spec.key, str(store.attributes["encoder"]), len(store), digest_of(store), arrays)

@@ -75,11 +75,7 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
 
 
 def checked_kinds(store: FeatureStore, kinds: Sequence[str] | None) -> list[str]:
-    """Kinds in the order of `KINDS`: those named, or all.
-
-    Raises:
-        StoreError: the set has no such kind, or this copy lacks it.
-    """
+    """Kinds in the order of `KINDS`: those named, or all; refused if the set has no such kind, or this copy lacks it."""
     for kind in kinds or ():
         if kind not in KINDS:
             raise StoreError(unknown("kind of arrays", kind, KINDS))
@@ -155,11 +151,7 @@ def _describe(staging: Path, kinds: Sequence[str], source: FeatureStore) -> None
 
 
 def _move_in(staging: Path, folder: Path, kinds: Sequence[str]) -> None:
-    """Move kinds that were fetched into a stub, or into a copy that lacks them.
-
-    Raises:
-        StoreError: files of others are among what is there of them.
-    """
+    """Move kinds that were fetched into a stub, or into a copy that lacks them; files of others stay, and are an error."""
     for kind in kinds:
         if (folder / kind).exists():  # a stub's, or damaged
             check_own(folder, kind)
@@ -234,11 +226,7 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
 
 
 def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
-    """The bytes of a shard file in order, each compared with its digest. A piece is valid until the next is asked for.
-
-    Raises:
-        StoreError: damaged rows.
-    """
+    """The bytes of a shard file in order, each compared with its digest. A piece is valid until the next is asked for."""
     layout = array.layout
     tail = array.tail(shard, array.place.open(layout.file(shard)))
     start, stop = layout.rows(shard)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from probe.segmentation.pixel_loss import pixel_loss
 from probe.segmentation.upsampling import Upsampling
-from store.truths.view import map_from_view
+from tests.truths import map_from_view
 
 GRID = (3, 4)
 
