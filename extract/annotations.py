@@ -29,18 +29,18 @@ def is_annotation(name: str) -> bool:
 def annotation_layouts(images: ImageSet, shard_rows: int, id_width: int) -> list[ArrayLayout]:
     """Arrays for ids (of so many bytes), digests and labels of `images`, and for their boxes if they have any."""
     n, n_boxes = len(images), images.n_boxes
-    table: list[tuple[str, tuple[int, ...], str, tuple[str, ...]]] = [
-        ("images/id", (n, id_width), "uint8", ("image", "byte")),
-        (DIGEST, (n, 16), "uint8", ("image", "byte")),
+    layouts = [
+        ArrayLayout("images/id", (n, id_width), "uint8", ("image", "byte"), shard_rows),
+        ArrayLayout(DIGEST, (n, 16), "uint8", ("image", "byte"), shard_rows),
     ]
     if images.multilabel:
-        table.append(("images/labels", (n, len(images.classes or ())), "uint8", ("image", "class")))
+        layouts.append(ArrayLayout("images/labels", (n, len(images.classes or ())), "uint8", ("image", "class"), shard_rows))
     else:
-        table.append(("images/label", (n,), "int64", ("image",)))
+        layouts.append(ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows))
     if n_boxes:
-        table.append(("images/boxes", (n, n_boxes, 4), "float32", ("image", "box", "corner")))
-        table.append(("images/box_label", (n, n_boxes), "int64", ("image", "box")))
-    return [ArrayLayout(*entry, shard_rows) for entry in table]
+        layouts.append(ArrayLayout("images/boxes", (n, n_boxes, 4), "float32", ("image", "box", "corner"), shard_rows))
+        layouts.append(ArrayLayout("images/box_label", (n, n_boxes), "int64", ("image", "box"), shard_rows))
+    return layouts
 
 
 def annotations_of(
@@ -51,7 +51,6 @@ def annotations_of(
 
 
 def _beside_pixels(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
-    """Those that need no label map."""
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
         sample = images.samples[row]
@@ -92,7 +91,6 @@ def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
 
 
 def is_patch_label(name: str) -> bool:
-    """Whether an array holds labels of patches."""
     parts = ArrayName.parse(name)
     return parts.kind == "images" and parts.what == "patch_label"
 

@@ -40,7 +40,6 @@ class Streams:
         return _event(torch.cuda.current_stream(self._device), timed=True)
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """Between two marks that the device has passed."""
         return begin.elapsed_time(end) / 1000
 
     @contextmanager
@@ -51,11 +50,9 @@ class Streams:
             yield
 
     def copy_out(self, values: Tensor, buffer: Tensor) -> None:
-        """Begin to copy to main memory, in the context of `behind`."""
         buffer.copy_(values, non_blocking=True)
 
     def copied_out(self) -> torch.cuda.Event:
-        """The end of the copies that were begun in the context of `behind`."""
         return _event(self._out)
 
 

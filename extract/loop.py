@@ -51,7 +51,6 @@ class Unit:
 
     @cached_property
     def views(self) -> list[int]:
-        """Views of which it has arrays."""
         return sorted({view for name in self.names if (view := ArrayName.parse(name).view) is not None})
 
     @cached_property
@@ -91,7 +90,6 @@ class Batch:
 
     @property
     def is_last(self) -> bool:
-        """Whether the unit ends with it."""
         return self.first + len(self.images) == len(self.unit.rows)
 
     def views(self, view: int, chosen: Sequence[int]) -> Tensor:

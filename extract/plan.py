@@ -161,7 +161,6 @@ def plan(
 
 
 def existing_folder(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there already."""
     return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
 
 

@@ -213,7 +213,6 @@ class Request:
         return layouts + self.truth_layouts(shard_rows)
 
     def truth_layouts(self, shard_rows: int) -> list[ArrayLayout]:
-        """Layouts of the truths that have an image axis."""
         if "segmentation" not in self.truths:
             return []
         shape = (len(self.images), math.prod(self.encoder.grid))
@@ -235,7 +234,6 @@ class Request:
         return replace(self, map_blocks=(self.encoder.n_blocks - 1,), numbered=False)
 
     def added_to(self, base: FeatureStore) -> Self:
-        """This request together with all that a set has already."""
         spec, of_base = base.spec, base.spec.map_blocks("centre", self.encoder.n_blocks - 1)
         blocks = tuple(sorted({*self.blocks, *spec.blocks}))
         return replace(
@@ -285,7 +283,6 @@ def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[s
 
 
 def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
-    """Counted from 0, ascending, without repeats."""
     for block in blocks:
         if not -n_blocks <= block < n_blocks:
             raise BeyondClsError(

@@ -306,7 +306,6 @@ class _Run:
         rows: np.ndarray | None = None,
         skip: Sequence[tuple[str, int]] = (),
     ) -> FeatureStore | None:
-        """Compute what is missing; arguments are those of a `Task`."""
         attributes = self.attributes
         if base is not None and base.spec.key == self.request.spec.key:
             # The same set, repaired or completed: an older one keeps its attributes, so that its receipt still fits.

@@ -81,7 +81,6 @@ class SampleCheck:
         return f"{sample} differs in {n} of {len(self.worst)} arrays, most in {self.worst[0]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         plain = lambda x: x if not isinstance(x, float) else float(f"{x:.6g}") if np.isfinite(x) else str(x)  # noqa: E731
         worst = [{name: plain(value) for name, value in asdict(difference).items()} for difference in self.worst]
         return {"n_sampled": self.n_sampled, "n_images": self.n_images, "tolerance": self.tolerance, "arrays": worst}
@@ -195,8 +194,6 @@ def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -
 def _difference(
     name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
 ) -> Difference:
-    """The largest difference of some images between two forms of one array."""
-
     def worst(shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray) -> Difference:
         """The largest of `apart` [n images, values] in units of `allowed`, with `both` values there; `shape` of a row."""
         # 0 where values are equal, also where no difference is allowed.

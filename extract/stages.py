@@ -29,7 +29,6 @@ class Spent:
 
     @property
     def binding(self) -> str:
-        """The stage that took longest."""
         return max(STAGES, key=lambda stage: self.seconds[stage])
 
     @property
@@ -81,13 +80,11 @@ class Course:
                     self._seconds[ELSE] -= seconds
 
     def computed(self, seconds: float) -> None:
-        """Count time that a GPU computed."""
         with self._lock:
             self._device_s = (self._device_s or 0.0) + seconds
 
     @property
     def spent(self) -> Spent:
-        """Up to now."""
         with self._lock:
             self._count()
             return Spent(dict(self._seconds), self._device_s)

@@ -38,14 +38,12 @@ def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(value: Any, n: int) -> tuple[float, ...] | None:
-    """A sequence of so many finite numbers."""
     values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
     return tuple(map(float, values)) if numbers and len(values) == n else None
 
 
 def _colours(name: str, value: Any) -> tuple[float, ...]:
-    """One number for each of red, green and blue, on the scale on which pixels are 0…1."""
     if (values := _numbers(value, 3)) is None:
         raise BeyondClsError(f"{name} is {value!r}, expected three numbers, of red, green and blue, e.g. 0.485,0.456,0.406")
     if name == "std" and min(values) <= 0:
@@ -133,7 +131,6 @@ def resize_input(name: str, model: nn.Module, sides: tuple[int, int]) -> bool:
 
 
 def sides_text(sides: Sequence[int]) -> str:
-    """`224`, or `336x448`: height and width."""
     return str(sides[0]) if sides[0] == sides[1] else f"{sides[0]}x{sides[1]}"
 
 
@@ -167,7 +164,6 @@ def values_text(transform: Mapping[str, Any], names: Sequence[str], instead_of: 
 
 
 def _text(value: Any) -> str:
-    """`0.5,0.5,0.5`."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else "none" if value is None else str(value)
 
 
@@ -209,11 +205,9 @@ class Views:
         return F.pil_to_tensor(part), crop
 
     def evaluation(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
-        """The pixels of view 0."""
         return self._evaluation(image)
 
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
-        """What a view shows of an image of this width and height."""
         if view:
             return random_crop(image_id, view, size)
         (width, height), (high, wide) = size, self._size

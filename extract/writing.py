@@ -74,7 +74,6 @@ class Settings:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first task, which alone compares finished sets."""
         return self.task_id == 0
 
 
@@ -126,7 +125,6 @@ class Task:
         return FeatureStore.open(self.out)
 
     def _compute(self) -> None:
-        """Compute and write units here, until all are written."""
         settings, todo = self.settings, self._writer.missing_units()
         while True:
             self._report_written()
@@ -185,7 +183,6 @@ class Task:
                 self._write_behind(number, {}, [])
 
     def _to_compute(self, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
-        """Arrays of a unit that need the images, and their rows."""
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, self._writer.rows_to_compute(unit, names)
 

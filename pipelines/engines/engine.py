@@ -99,7 +99,6 @@ def last_lines(log: Path) -> list[str]:
 
 
 def status_in(lines: Sequence[str]) -> int | None:
-    """The exit status that a script has written; None before that."""
     ended = [line.removeprefix(ENDED) for line in lines if line.startswith(ENDED)]
     return int(ended[-1]) if ended and ended[-1].isdecimal() else None
 
@@ -189,11 +188,9 @@ class Agenda:
         return not self._handed and (not self._todo or self.stops())
 
     def stops(self) -> bool:
-        """Whether it is time to stop: runs that can go on later may end."""
         return self.watch.stops()
 
     def take(self) -> Run | None:
-        """The next run; None if there is none at present, or it is time to stop."""
         if not self._todo or self.stops():
             return None
         self._handed += 1
@@ -224,7 +221,6 @@ class Agenda:
             self.failed(run, problem_in(lines))
 
     def failed(self, run: Run, problem: str) -> None:
-        """A run has failed, and is not done again."""
         self._handed -= 1
         lines = problem.splitlines()
         shown = "\n".join([*lines[:MESSAGE], *["…"] * (len(lines) > MESSAGE)])
@@ -248,7 +244,6 @@ class Agenda:
 
 
 def _how(status: int) -> str:
-    """How a run ended with the status of a signal."""
     number = -status if status < 0 else status - 128
     names = {one.value: one.name for one in signal.Signals}
     how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
@@ -309,7 +304,6 @@ class Engine(ABC):
         """
 
     def check_device(self) -> None:
-        """Refuse a device that several workers would share."""
         if self.device not in ("auto", "cpu", "cuda"):
             raise BeyondClsError(
                 f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "

@@ -61,7 +61,6 @@ def submitted(
 
 
 def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
-    """Refuse to write a script where there is none."""
     if not isinstance(engine, Slurm) and (script is not None or dry_run):
         raise BeyondClsError(f"{'--dry-run' if dry_run else '--script'} is for the script of a job array; give --on slurm, too")
 

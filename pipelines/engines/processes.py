@@ -64,7 +64,6 @@ class Processes(Engine):
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -69,7 +69,6 @@ class RayTasks(Engine):
 
 
 def _take(call: Any, run: Run, agenda: Agenda) -> None:
-    """Take the exit status of a run, or notice that its process or its node has died."""
     import ray
 
     try:

@@ -176,12 +176,10 @@ class RunArray:
         self.script = engine.filled("probe", array, self.logs, OF_RUNS, numbers, choice, f'{_beyondcls(())} "$@"')
 
     def make_folders(self) -> None:
-        """Make the folders of logs, as Slurm makes none."""
         for folder in {self.logs, *(run.log.parent for run in self.runs)}:
             folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, agenda: Agenda) -> None:
-        """Submit the job array, and wait until it has ended."""
         check_sbatch()
         self.make_folders()
         left = dict(enumerate(iter(agenda.take, None)))
@@ -222,7 +220,6 @@ class RunArray:
 
 
 def check_sbatch() -> None:
-    """Refuse a machine from which no job can be submitted."""
     if shutil.which("sbatch") is None:
         raise BeyondClsError(
             "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
@@ -270,12 +267,10 @@ def _beyondcls(arguments: Sequence[str]) -> str:
 
 
 def logs_of(out: Path) -> Path:
-    """The folder of the logs of a set's jobs."""
     return (out.parent / LOGS / out.name).absolute()
 
 
 def failure(job: str, logs: Path) -> str:
-    """What to say of a job that failed, from the logs of its tasks."""
     problems = []
     for log in sorted(logs.glob(f"{job}_*.log")):
         lines = last_lines(log)

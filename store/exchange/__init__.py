@@ -18,7 +18,6 @@ __all__ = ["EXCHANGES", "Exchange", "Exported", "form_of", "get_exchange", "impo
 
 
 def get_exchange(name: str) -> Exchange:
-    """The form of this name."""
     if name not in EXCHANGES:
         raise StoreError(unknown("form of exchange", name, EXCHANGES))
     return EXCHANGES[name]

@@ -207,7 +207,6 @@ def header_of(form: str, store: FeatureStore) -> dict[str, Any]:
 
 
 def entry_of(array: ArrayReader) -> dict[str, Any]:
-    """What an array's zarr.json says about it."""
     layout = array.layout
     return {
         "shape": list(layout.shape),
@@ -221,7 +220,6 @@ def entry_of(array: ArrayReader) -> dict[str, Any]:
 
 
 def description_of(form: str, store: FeatureStore, names: Sequence[str]) -> dict[str, Any]:
-    """The whole description of an export, as JSON values."""
     return header_of(form, store) | {"arrays": {name: entry_of(store.arrays[name]) for name in names}}
 
 
@@ -310,7 +308,6 @@ def _texts(values: Any) -> bool:
 
 
 def _notes(notes: Any, n_images: Any) -> bool:
-    """Whether these are notes on invalid rows, in their order."""
     rows = [note["row"] for note in notes]
     fields = all(set(note) == {"row", "id", "problem"} and _texts([note["id"], note["problem"]]) for note in notes)
     ascending = all(row < following for row, following in zip([-1, *rows], [*rows, n_images], strict=True))
@@ -353,12 +350,10 @@ class _DescriptionOnly(Place):
 
 
 def write_description(folder: Path, description: Mapping[str, Any]) -> None:
-    """Write a folder's description.json."""
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
 
 
 def read_description(folder: Path) -> Any:
-    """The description in a folder."""
     file = folder / DESCRIPTION
     try:
         return load_json(str(file), file.read_bytes())

@@ -57,7 +57,6 @@ class _ExportedNpy(Exported):
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """The bytes before the values in a .npy file."""
     buffer = BytesIO()
     header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(buffer, header)
@@ -80,7 +79,6 @@ def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def write_npy(path: Path, array: ArrayReader, progress: Progress) -> None:
-    """Write stored values of an array, shard by shard."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(npy_header(array.layout.shape, array.layout.dtype))
@@ -111,7 +109,6 @@ class NpyFile:
             raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """The rows start…stop - 1."""
         values = np.empty((stop - start, *self.layout.shape[1:]), self.layout.dtype)
         try:
             with self.path.open("rb") as file:

@@ -176,7 +176,6 @@ class _ExportedTars(Exported):
                 yield int(matched[1]), name, self._value(tar, member, name)
 
     def _value(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> np.ndarray:
-        """One row of an array, [...]."""
         layout, header = self._layouts[name], self._headers[name]
         if member.size > layout.row_nbytes + HEADER_NBYTES:
             raise ValueError(f"{member.name} has {member.size} bytes for {layout.row_nbytes} of values")

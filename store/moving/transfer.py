@@ -104,7 +104,6 @@ def _present_kinds(folder: Path, source: FeatureStore) -> set[str]:
 
 
 def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> None:
-    """Write arrays below a folder, except shards that it has already."""
     todo, place = [], place_at(staging)
     for array in arrays:
         for shard in range(array.layout.n_shards):

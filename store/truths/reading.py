@@ -97,7 +97,6 @@ def instance_columns(images: Iterable[Sequence[Instance]]) -> TruthColumns:
 
 
 def _joined(images: Iterable[Sequence[Item]]) -> tuple[np.ndarray, list[Item]]:
-    """Where the items of each image begin, and their number; and all items."""
     items: list[Item] = []
     first = [0]
     for one in images:
@@ -107,7 +106,6 @@ def _joined(images: Iterable[Sequence[Item]]) -> tuple[np.ndarray, list[Item]]:
 
 
 def _masks(items: Sequence[Segment] | Sequence[Instance]) -> dict[str, np.ndarray]:
-    """Their labels and run lengths."""
     counts = [one.counts or b"" for one in items]
     return {
         "label": np.array([one.label for one in items], np.int32),
@@ -154,7 +152,6 @@ class Columns:
             raise self._misfit(f"labels {self._label.min()} to {self._label.max()} for {len(self.classes)} classes")
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self._sizes)
 
     def size(self, row: int) -> tuple[int, int]:
@@ -251,7 +248,6 @@ class InstancesOfImage:
     size: tuple[int, int]
 
     def __len__(self) -> int:
-        """Number of objects."""
         return len(self.labels)
 
     def masks(self) -> Bool[np.ndarray, "n h w"]:

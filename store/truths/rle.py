@@ -26,7 +26,7 @@ def encode(masks: Bool[np.ndarray, "n h w"]) -> list[bytes]:
 
 
 def encode_labels(label_map: Int16[np.ndarray, "h w"]) -> list[tuple[int, bytes]]:
-    """The labels from 0 on that a map shows, ascending, and the run lengths of each one's mask: `encode` of all, in one pass."""
+    """The labels from 0 on that a map shows, ascending, and the run lengths of the mask of each: `encode`, in one pass."""
     library = _library()
     flat = label_map.T.ravel()
     starts = np.flatnonzero(np.diff(flat, prepend=flat[:1] - 1))
@@ -81,7 +81,6 @@ def runs(counts: bytes, size: tuple[int, int]) -> Int64[np.ndarray, "r"]:
 
 
 def decode(counts: bytes, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
-    """The mask of this height and width."""
     lengths = runs(counts, size)
     values = np.zeros(len(lengths), bool)
     values[1::2] = True
@@ -97,5 +96,4 @@ def draw(counts: bytes, value: int, out: np.ndarray) -> None:
 
 
 def area(counts: bytes, size: tuple[int, int]) -> int:
-    """Pixels that are 1."""
     return int(runs(counts, size)[1::2].sum())
