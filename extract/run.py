@@ -32,20 +32,10 @@ from store.writing.repair import salvage
 
 DEFAULTS = Settings()
 COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought up to date
-# What to do about a set that differs from what is computed now: a local one, one of several tasks, at a shared root, a source.
-LOCAL_REMEDY = (
-    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; "
-    "else undo the change"
-)
-TASKS_REMEDY = (
-    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and all of them "
-    "extract it"
-)
 SHARED_REMEDY = (
     "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
     "may use it. Else undo the change"
 )
-SOURCE_REMEDY = "Leave out --from, and all is extracted; or undo the change"
 
 
 def extract(encoder: Encoder, images: Any, out: str | Path, *, bars: Bars | None = None, **options: Any) -> FeatureStore | None:
@@ -110,7 +100,15 @@ def create(
     if (stored := _existing(out)) is None:
         run.found = replace(run.found, replaces=False)
     elif stored.spec.key not in request.keys:
-        raise StoreError(_occupied(stored, request.spec))
+        spec = request.spec
+        add = ", or add to it with --extend" if set(stored.spec.differences(spec)) <= set(EXTENDABLE_FIELDS) else ""
+        options = _transform_options(stored.spec, spec)
+        same = f", or the options it was made with{options}" if options else ""
+        raise StoreError(
+            f"{stored.where} holds a feature set with key {stored.spec.key}, this one has {spec.key} "
+            f"({stored.spec.explained(spec)} differ); give another --out, or remove it first{add}{same}, or let this one take "
+            "its place with --update"
+        )
     elif run.confirms(stored):
         return run.keep(stored, "--update writes them anew, and keeps all features", "; --update writes this down")
     return run.write_anew([source, older])
@@ -254,8 +252,20 @@ class _Run:
         elif is_needed and settings.recompute and not self.shared and settings.n_tasks == 1:
             settings.warn(f"{store.where}: {check.described}; it is extracted again")
         elif is_needed:
-            local = TASKS_REMEDY if settings.recompute else LOCAL_REMEDY
-            remedy = SOURCE_REMEDY if store is self.source else SHARED_REMEDY if self.shared else local
+            if store is self.source:
+                remedy = "Leave out --from, and all is extracted; or undo the change"
+            elif self.shared:
+                remedy = SHARED_REMEDY
+            elif settings.recompute:
+                remedy = (
+                    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and "
+                    "all of them extract it"
+                )
+            else:
+                remedy = (
+                    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the "
+                    "parameter file; else undo the change"
+                )
             raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
         return check.agrees
 
@@ -376,17 +386,6 @@ class _Run:
 
 def _existing(out: Path) -> FeatureStore | None:
     return FeatureStore.open(out) if (out / "zarr.json").exists() else None
-
-
-def _occupied(stored: FeatureStore, spec: FeatureSpec) -> str:
-    add = ", or add to it with --extend" if set(stored.spec.differences(spec)) <= set(EXTENDABLE_FIELDS) else ""
-    options = _transform_options(stored.spec, spec)
-    same = f", or the options it was made with{options}" if options else ""
-    return (
-        f"{stored.where} holds a feature set with key {stored.spec.key}, this one has {spec.key} "
-        f"({stored.spec.explained(spec)} differ); give another --out, or remove it first{add}{same}, or let this one take its "
-        "place with --update"
-    )
 
 
 def _check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None:

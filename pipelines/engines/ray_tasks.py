@@ -43,42 +43,34 @@ class RayTasks(Engine):
         """The process of a task is the run itself: where Ray kills it, nothing of it goes on, and it has no successor there."""
         self.check_device()
         with connected(self.address):
-            self._run(agenda)
+            import ray
 
-    def _run(self, agenda: Agenda) -> None:
-        import ray
-
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cores, gpus, n_threads = share_of(self.device, self.tasks, nodes)
-        task = ray.remote(max_calls=1, max_retries=0, num_cpus=cores, num_gpus=gpus)(run_command)
-        calls: dict[Any, Run] = {}
-        try:
-            while not agenda.is_done:
-                # Without `tasks` all wait for room, which lets a cluster grow.
-                while (self.tasks is None or len(calls) < self.tasks) and (run := agenda.take()) is not None:
-                    calls[task.remote(run, os.getcwd(), {}, n_threads)] = run
-                for call in ray.wait(list(calls), timeout=SECONDS)[0] if calls else ():
-                    _take(call, calls.pop(call), agenda)
-                for call, run in list(calls.items()) if agenda.stops() else ():
-                    if agenda.again or not run.log.exists():  # no signal reaches it
-                        ray.cancel(call, force=True)
-                        agenda.left(calls.pop(call))
-        finally:
-            for call in calls:
-                ray.cancel(call, force=True)
-
-
-def _take(call: Any, run: Run, agenda: Agenda) -> None:
-    import ray
-
-    try:
-        agenda.ended(run, ray.get(call))
-    except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
-        agenda.lost(run)
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
-        agenda.ended(run, -signal.SIGKILL)
-    except ray.exceptions.RayError as error:  # e.g. nodes without this program
-        agenda.failed(run, f"Ray could not run it: {str(error).strip()}")
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            cores, gpus, n_threads = share_of(self.device, self.tasks, nodes)
+            task = ray.remote(max_calls=1, max_retries=0, num_cpus=cores, num_gpus=gpus)(run_command)
+            calls: dict[Any, Run] = {}
+            try:
+                while not agenda.is_done:
+                    # Without `tasks` all wait for room, which lets a cluster grow.
+                    while (self.tasks is None or len(calls) < self.tasks) and (run := agenda.take()) is not None:
+                        calls[task.remote(run, os.getcwd(), {}, n_threads)] = run
+                    for call in ray.wait(list(calls), timeout=SECONDS)[0] if calls else ():
+                        run = calls.pop(call)
+                        try:
+                            agenda.ended(run, ray.get(call))
+                        except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
+                            agenda.lost(run)
+                        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
+                            agenda.ended(run, -signal.SIGKILL)
+                        except ray.exceptions.RayError as error:  # e.g. nodes without this program
+                            agenda.failed(run, f"Ray could not run it: {str(error).strip()}")
+                    for call, run in list(calls.items()) if agenda.stops() else ():
+                        if agenda.again or not run.log.exists():  # no signal reaches it
+                            ray.cancel(call, force=True)
+                            agenda.left(calls.pop(call))
+            finally:
+                for call in calls:
+                    ray.cancel(call, force=True)
 
 
 @contextmanager
