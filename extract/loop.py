@@ -15,11 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.annotations import is_annotation
 from extract.copies import Buffers, Copies, Streams, streams_of
 from extract.datasets import DataError
 from extract.encoders import Encoded
-from extract.layouts import arrays_by_name, as_array, check, stored_parts
+from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
 from extract.transform import Crop

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from extract.annotations import is_patch_label
 from extract.datasets import DataError
+from extract.layouts import is_patch_label
 from extract.loop import decoders
 from extract.requests import Request
 from extract.run import create

@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from extract.annotations import annotation_layouts
 from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.forward import check_branches, checked_rate
-from extract.layouts import DIMENSIONS, arrays_by_name, codec_of
+from extract.layouts import DIMENSIONS, annotation_layouts, arrays_by_name, codec_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.errors import unknown

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from extract.annotations import is_annotation, is_patch_label, stale_annotations
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder, known_pretraining
+from extract.layouts import is_annotation, is_patch_label, stale_annotations
 from extract.requests import Request
 from extract.sample import check_by_sample
 from extract.transform import as_options, differing_values

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from extract.annotations import is_annotation, is_patch_label, patch_labels_of
-from extract.layouts import codec_of
+from extract.layouts import codec_of, is_annotation, is_patch_label, patch_labels_of
 from extract.loop import Passes, Unit, Units, decoders
 from extract.requests import Request
 from store import FeatureStore

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from extract.annotations import annotations_of, is_annotation
 from extract.datasets import DataError
 from extract.encoders import Encoder
 from extract.encoders.cost import cost_of
+from extract.layouts import annotations_of, is_annotation
 from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders
 from extract.requests import Request
 from extract.sample import SampleCheck, disagreement

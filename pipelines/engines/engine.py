@@ -3,6 +3,7 @@ which is next; what their logs say of their end; and where an engine tells how f
 """
 
 import os
+import platform
 import signal
 import sys
 import traceback
@@ -14,13 +15,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.process.command_log import recorded_command
 from pipelines.process.stopping import TO_BE_CONTINUED, UNFORESEEN
 from store import BeyondClsError
 from store.format.unfinished import progress_at
 from store.places import LocalFolder
+
+if TYPE_CHECKING:
+    from store import FeatureWriter
 
 LOGS = ".runs"  # beside what runs write
 # By name: the command line imports engines, not the other way round, and no stage of DVC depends on how it is started.
@@ -32,6 +36,8 @@ EXCERPT = 5  # lines of a log in which there is no message of ours
 MESSAGE = 6  # lines of a message that are shown of several runs
 TRIES = 3
 SECONDS = 1.0  # between two looks at how far a set is
+JOIN = "--join"  # and where the set is staged: a task that computes units of a set which another process finishes
+IMPORTS = ("pipelines.extract", "extract.run", "extract.encoders")  # which tasks of an extraction import
 LOSSES = 20  # of a run, each with the machine that it was on, that are taken for more than bad luck
 
 
@@ -309,3 +315,46 @@ class Engine(ABC):
                 f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "
                 "(CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
             )
+
+
+def joined_out(staging: Path) -> Path:
+    """The folder of a set that is staged here, as `joins` of `Settings` has it."""
+    return staging.parent.parent / staging.name[:-33]
+
+
+def has_all(staging: Path) -> bool:
+    """Whether a task that joins has nothing left to do; this machine may lack the folder."""
+    if not staging.parent.parent.is_dir():
+        raise BeyondClsError(
+            f"there is no folder {staging.parent.parent} on {platform.node()}; all machines need the folder of the project, "
+            "images and feature sets under the same path as here"
+        )
+    progress = progress_at(LocalFolder(staging))
+    return progress is None or progress.done == progress.n_units
+
+
+def sharing(
+    engine: Engine, out: Path, arguments: Sequence[str], watch: Watch, say: Callable[[str], None]
+) -> "Callable[[FeatureWriter, int], None] | None":
+    """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
+
+    `arguments`: of the command, without those on engines. Logs are beside `out`.
+    """
+    if not engine.n_tasks(1):
+        return None
+
+    def compute(writer: "FeatureWriter", n_units: int) -> None:
+        staging = writer.staging.absolute()
+        n = engine.n_tasks(n_units)
+        shared = (*arguments, JOIN, str(staging), "--n-tasks", str(n), "--task-id")
+        runs = [Run.writing(f"{out}.task{task}", (*shared, str(task))) for task in range(n)]
+        # One failure ends all.
+        quiet = Watch(lambda _: None, watch.warn, lambda: watch.stops() or bool(agenda.problems))
+        agenda = Agenda(runs, engine.tries, quiet, say, IMPORTS, again=True)
+        begun = progress_at(LocalFolder(staging))
+        with following(lambda: staging, watch.progress, begun.images_done if begun is not None else 0):
+            engine.run_all(agenda)
+        if agenda.problems and writer.wait_for_others():
+            raise BeyondClsError(next(iter(agenda.problems.values())))
+
+    return compute

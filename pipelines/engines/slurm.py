@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,12 +27,15 @@ from pipelines.engines.engine import (
     problem_in,
     status_in,
 )
+from pipelines.parameters.engine import without_engine
 from pipelines.process.stopping import TO_BE_CONTINUED
 from store import BeyondClsError
-from store.format.unfinished import progress_at
-from store.places import LocalFolder
+from store.format.unfinished import HEADER, progress_at
+from store.places import LocalFolder, is_remote
+from store.writing.publishing import STAGING
 
 SECONDS = 2.0  # between two looks at logs, or at whether a set is begun
+EARLY = datetime.fromtimestamp(0, UTC)
 ANSWER_S = 10  # seconds to wait for Slurm's controller
 LOGS = ".slurm"  # folder of logs, beside feature sets or in the folder that has all of what runs write
 MAX_ARRAY_SIZE = 1000  # tasks: numbers below Slurm's default MaxArraySize of 1001
@@ -127,31 +131,78 @@ class Slurm(Engine):
             restarts=self.tries - 1,
         )
 
-    def run(self, arguments: Sequence[str], out: Path, staged: Callable[[], Path | None], say: Callable[[str], None]) -> None:
-        """Submit the job array, wait until it has ended, and show how far the set is, from where it is staged."""
-        from pipelines.process.progress import progress_bar
-
-        check_sbatch()
-        logs, n = logs_of(out), self.n_tasks(1)
-        logs.mkdir(parents=True, exist_ok=True)
-        with submitted(self.script(arguments, out), "correct --sbatch, or --tasks") as (job, waiting):
-            tasks = f"{n} tasks" if n > 1 else "1 task (--tasks gives more)"
-            say(f"{out}: job {job}, {tasks}; logs in {logs}/{job}_*.log")
-            while waiting.poll() is None:
-                folder = staged()
-                if folder is not None and (begun := progress_at(LocalFolder(folder))) is not None:
-                    with progress_bar(out.name, begun.n_images, "images") as progress:
-                        with following(staged, progress) as reported:
-                            waiting.wait()
-                        if waiting.returncode == 0:  # the set is published
-                            progress(begun.n_images - reported())
-                else:
-                    time.sleep(SECONDS)
-        if waiting.returncode:
-            raise BeyondClsError(failure(job, logs))
-
     def run_all(self, agenda: Agenda) -> None:
         RunArray(self, agenda.runs).run(agenda)
+
+
+def submitted(
+    engine: Engine, verb: str, out: Path, root: str | None, script: Path | None, dry_run: bool, say: Callable[[str], None]
+) -> bool:
+    """Whether an extraction was run elsewhere as a whole, or only a script for that was wanted, to write or print (`dry_run`).
+
+    `verb`: what to do with the set at `out`; `root`: of all sets, if they have one; `say`: prints a line.
+    """
+    from pipelines.process.progress import progress_bar
+    from pipelines.sharing.publish import SCRATCH
+    from store import FeatureStore
+
+    check_script(engine, script, dry_run)
+    if not isinstance(engine, Slurm):
+        return False
+    if verb == "repair":
+        raise BeyondClsError("one process repairs a feature set; give --on here with --repair")
+    text, logs, n = engine.script(without_engine(sys.argv[1:]), out), logs_of(out), engine.n_tasks(1)
+    if script is not None or dry_run:
+        if script is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+        hand_over(text, script, f"logs will be in {logs}", say)
+        return True
+    folder = out.parent if root is None else out.parent / SCRATCH if is_remote(root) else Path(root)
+    named = re.compile(re.escape(out.name) + "(-[0-9a-f]{32})+")
+
+    def staged() -> Path | None:
+        """Where the set is staged, under whichever key; the last one that was begun."""
+        begun = [f for f in (folder / STAGING).glob("*") if named.fullmatch(f.name) and (f / HEADER).is_file()]
+        return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None
+
+    with job_of(text, [logs], "correct --sbatch, or --tasks") as (job, waiting):
+        tasks = f"{n} tasks" if n > 1 else "1 task (--tasks gives more)"
+        say(f"{out}: job {job}, {tasks}; logs in {logs}/{job}_*.log")
+        while waiting.poll() is None:
+            place = staged()
+            if place is not None and (begun := progress_at(LocalFolder(place))) is not None:
+                with progress_bar(out.name, begun.n_images, "images") as progress:
+                    with following(staged, progress) as reported:
+                        waiting.wait()
+                    if waiting.returncode == 0:  # the set is published
+                        progress(begun.n_images - reported())
+            else:
+                time.sleep(SECONDS)
+    if waiting.returncode:
+        raise BeyondClsError(failure(job, logs))
+    if not (out / "zarr.json").exists():
+        raise BeyondClsError(f"the job has ended, but there is no set at {out}; see its logs, and give the command again")
+    spec = FeatureStore.describe(out).spec
+    say(f"{out}: {spec.n_images:,} images, key {spec.key}")
+    return True
+
+
+def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
+    if not isinstance(engine, Slurm) and (script is not None or dry_run):
+        raise BeyondClsError(f"{'--dry-run' if dry_run else '--script'} is for the script of a job array; give --on slurm, too")
+
+
+def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], None]) -> None:
+    """Write a script, which only its user can read, or print it if there is no file for it; `about`: where logs will be."""
+    if script is None:
+        say(text.rstrip())
+        return
+    if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
+        raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
+    script.touch(0o600)
+    script.chmod(0o600)  # addresses in it may be signed
+    script.write_text(text)
+    say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")
 
 
 class RunArray:
@@ -164,6 +215,7 @@ class RunArray:
         self.runs = list(runs)
         self.logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
         most = configuration().get("MaxArraySize", "")
+        self.folders = {self.logs, *(run.log.parent for run in runs)}
         self.n_tasks = min(len(runs), max(1, int(most) - 1) if most.isdecimal() else MAX_ARRAY_SIZE)
         cases = [
             f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
@@ -175,17 +227,11 @@ class RunArray:
         numbers = f'$(seq "$SLURM_ARRAY_TASK_ID" {self.n_tasks} {len(runs) - 1})'
         self.script = engine.filled("probe", array, self.logs, OF_RUNS, numbers, choice, f'{_beyondcls(())} "$@"')
 
-    def make_folders(self) -> None:
-        for folder in {self.logs, *(run.log.parent for run in self.runs)}:
-            folder.mkdir(parents=True, exist_ok=True)
-
     def run(self, agenda: Agenda) -> None:
-        check_sbatch()
-        self.make_folders()
         left = dict(enumerate(iter(agenda.take, None)))
         sizes: dict[int, int] = {}
         is_told = has_ended = False
-        with submitted(self.script, "correct --sbatch") as (job, waiting):
+        with job_of(self.script, self.folders, "correct --sbatch") as (job, waiting):
             tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
             tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
             agenda.say(f"job {job}, {tasks}; what Slurm says of them is in {self.logs}")
@@ -219,14 +265,6 @@ class RunArray:
                 agenda.failed(run, f"it did not begin; see `scontrol show job {task}`")
 
 
-def check_sbatch() -> None:
-    if shutil.which("sbatch") is None:
-        raise BeyondClsError(
-            "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
-            "cluster, or write the script with --script FILE and submit it there, or give --on processes"
-        )
-
-
 def configuration() -> dict[str, str]:
     """Slurm's configuration by name; empty where there is no Slurm, or its controller does not answer."""
     with suppress(OSError, subprocess.TimeoutExpired):
@@ -238,10 +276,17 @@ def configuration() -> dict[str, str]:
 
 
 @contextmanager
-def submitted(script: str, remedy: str) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
+def job_of(script: str, folders: Iterable[Path], remedy: str) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
     """Submit a script; yields the number of the job, and the process of sbatch that ends with it. The job is cancelled if
     waiting for it ends with an error.
     """
+    if shutil.which("sbatch") is None:
+        raise BeyondClsError(
+            "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
+            "cluster, or write the script with --script FILE and submit it there, or give --on processes"
+        )
+    for folder in folders:  # of logs, as Slurm makes none
+        folder.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen(
         ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

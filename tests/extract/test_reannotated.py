@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.annotations import annotations_of, stale_annotations
 from extract.datasets import ImageSet, open_images
+from extract.layouts import annotations_of, stale_annotations
 from extract.requests import Request
 from extract.run import confirm, rows_in
 from extract.sample import SampleCheck

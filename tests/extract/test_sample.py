@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from extract.annotations import is_annotation
 from extract.attention import STATISTICS, Attention
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoded, Encoder
-from extract.layouts import as_array, stored_parts
+from extract.layouts import as_array, is_annotation, stored_parts
 from extract.requests import Request
 from extract.sample import AT_LEAST, PER_SHARD, TOLERANCE, check_by_sample, disagreement
 from extract.transform import Normalisation, Views
