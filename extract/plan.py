@@ -77,7 +77,6 @@ class Rates:
     """Crops a second on this machine, measured on a sample. A crop is one view of an image.
 
     Attributes:
-        n_sampled: images that were measured.
         decoded_per_s: decoding and cropping alone.
         encoded_per_s: through the encoder alone, without statistics.
         computed_per_s: through the whole extraction but for writing: decoding, encoder and statistics together. Neither of the
@@ -127,12 +126,10 @@ def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
 def plan(
     request: Request, folder: Path, *, batch_size: int = 128, workers: int | None = None, n_sampled: int | None = None
 ) -> Plan:
-    """Extract a sample of the images into a temporary folder, and measure.
+    """Extract a sample of the images into a temporary folder, and measure. Weights do not matter; random ones will do.
 
     Args:
-        request: what would be extracted. Weights do not matter; random ones will do.
         folder: where the feature set would be; the sample is written beside it and removed.
-        batch_size, workers: as for `Settings`.
         n_sampled: images to measure, in BATCHES batches; as many whole batches by default.
 
     Raises:

@@ -30,7 +30,6 @@ class Difference:
     Attributes:
         array: its name; or the name of the attribute that differs.
         ratio: of the difference to what is allowed; the two agree up to 1.
-        image: its id.
         at: index of the value in the image's row; empty where it is the mean over the row that differs most.
         stored, computed: the two values; of a mean those of absolute values, and `difference` is the mean absolute difference.
     """

@@ -241,10 +241,8 @@ def random_crop(image_id: str, view: int, size: tuple[int, int]) -> Crop:
 class Normalisation:
     """(pixels / 255 - mean) / std in float32: bit for bit what torchvision's `ToTensor` and `Normalize` give.
 
-    On the encoder's device: a fourth of the bytes travels there, and decoders do less.
-
-    Args:
-        mean, std: of red, green and blue, on the scale on which pixels are 0…1.
+    On the encoder's device: a fourth of the bytes travels there, and decoders do less. `mean`, `std`: of red, green and blue,
+    on the scale on which pixels are 0…1.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]):

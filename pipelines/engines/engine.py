@@ -295,19 +295,11 @@ class Engine(ABC):
 
     @abstractmethod
     def n_tasks(self, n_units: int) -> int:
-        """Of how many tasks an extraction of so many units consists; 0 if this process computes them.
-
-        Raises:
-            BeyondClsError: they cannot be started here.
-        """
+        """Of how many tasks an extraction of so many units consists; 0 if this process computes them."""
 
     @abstractmethod
     def run_all(self, agenda: Agenda) -> None:
-        """Have all runs computed, each in a process of its own that ends with this one at the latest.
-
-        Raises:
-            BeyondClsError: they cannot be started here.
-        """
+        """Have all runs computed, each in a process of its own that ends with this one at the latest."""
 
     def check_device(self) -> None:
         if self.device not in ("auto", "cpu", "cuda"):

@@ -95,14 +95,9 @@ class Slurm(Engine):
         return self.filled(out.name, array, logs_of(out), OF_UNITS, '"$SLURM_ARRAY_TASK_ID"', "", command)
 
     def filled(self, name: str, array: str, logs: Path, about: str, runs: str, choice: str, command: str) -> str:
-        """`SCRIPT` of these parts.
-
-        Args:
-            array: numbers of tasks, as sbatch takes them.
-            logs: folder of what Slurm says of tasks.
-            about: comment on top.
-            runs: words of the shell, one for each run of a task.
-            choice: lines of the shell that prepare `$run`; `command` follows.
+        """`SCRIPT` of these parts: numbers of tasks, as sbatch takes them; the folder of what Slurm says of tasks; a comment on
+        top; words of the shell, one for each run of a task; lines of the shell that prepare `$run`; and the command that
+        follows.
         """
         sbatch, setup = self.sbatch or "", self.setup or ()
         if not sbatch.isprintable():

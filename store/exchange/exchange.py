@@ -92,13 +92,8 @@ class Exchange(ABC):
         """Write arrays to `out`, which does not exist; each is read shard by shard."""
 
     def export(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress = lambda n: None) -> None:
-        """Write stored values of arrays, and the description of the feature set, to `out`: all of it or nothing.
-
-        Args:
-            store: opened; digests are compared while it is read.
-            out: file or folder to make.
-            names: of arrays, as `chosen_arrays` gives them.
-            progress: called with the number of shards done since the last call.
+        """Write stored values of arrays (named as `chosen_arrays` gives them), and the description of the feature set, to a new
+        file or folder: all of it or nothing. Digests are compared while it is read.
 
         Raises:
             StoreError: `out` exists, shards are damaged, or it cannot be written.
@@ -138,12 +133,8 @@ def _remove(path: Path) -> None:
 
 
 def chosen_arrays(store: FeatureStore, selection: Sequence[str] | None) -> list[str]:
-    """Names of the arrays to export, in the order of the store: all of this copy, or those selected and their scales.
-
-    `selection`: names, or folders: `patch` is `patch/block5/view0` and everything else below `patch/`.
-
-    Raises:
-        StoreError: there is no such array in this copy.
+    """Names of the arrays to export, in the order of the store: all of this copy, or those selected and their scales. `patch`
+    selects `patch/block5/view0` and everything else below `patch/`.
     """
     if selection is None:
         return list(store.arrays)
@@ -157,14 +148,8 @@ def chosen_arrays(store: FeatureStore, selection: Sequence[str] | None) -> list[
 
 
 def import_from(exported: Exported, out: Path, progress: Progress = lambda n: None) -> FeatureStore:
-    """Write what was exported to `out` and open it. The files are the same as before the export, byte for byte.
-
-    What an interrupted import has written is kept and used.
-
-    Args:
-        exported: opened by an `Exchange`.
-        out: folder of the feature set.
-        progress: called with the number of shards done since the last call.
+    """Write what was exported to a folder and open it. The files are the same as before the export, byte for byte. What an
+    interrupted import has written is kept and used.
 
     Raises:
         StoreError: `out` is occupied, or values are missing or not those that were exported.
