@@ -13,7 +13,6 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError
-from store.format.array import ArrayReader
 from store.format.layout import ATTRIBUTE, GROUP, SCALE, ArrayLayout, flat_layout, groups_of, json_bytes
 from store.format.reader import FeatureStore
 from store.places.disk import is_abandoned, partial_name, partials_of, place_file, sync_folder
@@ -186,26 +185,21 @@ def import_from(exported: Exported, out: Path, progress: Progress = lambda n: No
     return FeatureStore.open(out)
 
 
-def header_of(form: str, store: FeatureStore) -> dict[str, Any]:
-    """The description without its arrays: version, form, and the attributes of the group as they are in its zarr.json."""
-    return {"exchange": VERSION, "form": form, "group": dict(store.attributes)}
-
-
-def entry_of(array: ArrayReader) -> dict[str, Any]:
-    layout = array.layout
-    return {
-        "shape": list(layout.shape),
-        "dtype": layout.dtype,
-        "codec": layout.codec,
-        "dimension_names": list(layout.dimensions),
-        "shard_rows": layout.shard_rows,
-        "chunk_rows": layout.chunk_rows,
-        "shards": array.shards,
-    }
-
-
 def description_of(form: str, store: FeatureStore, names: Sequence[str]) -> dict[str, Any]:
-    return header_of(form, store) | {"arrays": {name: entry_of(store.arrays[name]) for name in names}}
+    """Version, form, the attributes of the group as they are in its zarr.json, and what that of each array says about it."""
+    arrays = {
+        name: {
+            "shape": list(array.layout.shape),
+            "dtype": array.layout.dtype,
+            "codec": array.layout.codec,
+            "dimension_names": list(array.layout.dimensions),
+            "shard_rows": array.layout.shard_rows,
+            "chunk_rows": array.layout.chunk_rows,
+            "shards": array.shards,
+        }
+        for name, array in ((name, store.arrays[name]) for name in names)
+    }
+    return {"exchange": VERSION, "form": form, "group": dict(store.attributes), "arrays": arrays}
 
 
 def load_json(source: str, text: str | bytes) -> Any:

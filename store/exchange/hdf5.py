@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from store.errors import StoreError
-from store.exchange.exchange import Exchange, Exported, Progress, described_store, entry_of, header_of, load_json
+from store.exchange.exchange import Exchange, Exported, Progress, described_store, description_of, load_json
 from store.format.layout import ATTRIBUTE
 from store.format.reader import FeatureStore
 
@@ -35,12 +35,14 @@ class Hdf5(Exchange):
         import h5py
 
         with h5py.File(out, "w") as file:
-            file.attrs[ATTRIBUTE] = json.dumps(header_of(self.name, store))
+            description = description_of(self.name, store, names)
+            entries = description.pop("arrays")
+            file.attrs[ATTRIBUTE] = json.dumps(description)
             for name in names:
                 array, layout = store.arrays[name], store.arrays[name].layout
                 chunks = (min(layout.chunk_rows, layout.shape[0]), *layout.shape[1:])
                 values = file.create_dataset(name, layout.shape, layout.dtype, chunks=chunks)
-                values.attrs[ATTRIBUTE] = json.dumps(entry_of(array))
+                values.attrs[ATTRIBUTE] = json.dumps(entries[name])
                 for shard in range(layout.n_shards):
                     start, stop = layout.rows(shard)
                     values[start:stop] = array.stored(np.arange(start, stop))

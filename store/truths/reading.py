@@ -137,9 +137,7 @@ class Columns:
         self._where, self.classes, self._array = where, tuple(classes), array
         self._arrays = {n.removeprefix(prefix): values for n, values in arrays.items() if n.startswith(prefix)}
         self._sizes = arrays["images/size"].all()
-        self._first = self._bounds(
-            "first", len(self) + 1
-        )  # [images + 1]: the first item of each image, and the number of items
+        self._first = self._bounds("first", len(self) + 1)  # the first item of each image, and the number of items
         n_items = int(self._first[-1])
         self._label = self._whole("label", n_items, (), "int32")  # [items], their classes
         self.has_masks = "start" in self._arrays
