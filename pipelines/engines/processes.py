@@ -30,7 +30,7 @@ class Here(Engine):
         return 0
 
     def run_all(self, agenda: Agenda) -> None:
-        CONTEXT.set_forkserver_preload(agenda.imports)
+        CONTEXT.set_forkserver_preload(list(agenda.imports))
         run_in_forks(agenda, [Place()])
 
 
@@ -44,7 +44,7 @@ class Processes(Engine):
         return min(len(self.devices()), n_units)
 
     def run_all(self, agenda: Agenda) -> None:
-        CONTEXT.set_forkserver_preload(agenda.imports)
+        CONTEXT.set_forkserver_preload(list(agenda.imports))
         ensure_running()  # it imports while this process does
         devices = self.devices()[: len(agenda.runs)]
         run_in_forks(agenda, [Place(alone(device), threads_of_each(len(devices))) for device in devices])
