@@ -61,6 +61,11 @@ class Run:
         folder = Path(os.path.abspath(out))
         return cls(str(Path(out)), arguments, folder.parent / LOGS / f"{folder.name}.log")
 
+    @property
+    def command(self) -> str:
+        """As logs show it: without secrets of addresses."""
+        return recorded_command(self.arguments)
+
 
 def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads: int | None) -> int:
     """Turn this process into that of a command, in a folder and with these variables beside its own, and return its exit
@@ -77,7 +82,7 @@ def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads
         os.dup2(log.fileno(), number)
     sys.stdout = sys.stderr = log
     sys.argv = ["beyondcls", *run.arguments]
-    print(f"{BEGUN}{recorded_command(run.arguments)}")
+    print(f"{BEGUN}{run.command}")
     try:
         if n_threads is not None:
             import torch
