@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from PIL import Image, features
 
-from extract.views import Views
+from extract.transform import Views
 
 CONFIG = {
     "input_size": (3, 224, 224),

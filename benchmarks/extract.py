@@ -36,7 +36,7 @@ from extract.encoders import Encoder
 from extract.forward import FastLinear
 from extract.run import extract
 from extract.stages import Spent
-from extract.views import Crop
+from extract.transform import Crop
 from pipelines.process.allocator import keep_freed_memory
 from store import kernels, onednn
 

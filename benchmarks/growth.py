@@ -119,8 +119,8 @@ def write_tars(folder: Path, n: int) -> None:
 
 def write(out: Path, images: Any, measure: Measure) -> None:
     """A set of zeros and of what is known of the images, by the steps that a task of several takes; no image is decoded."""
-    from extract.annotations import annotations_of, is_annotation
     from extract.encoders import load_encoder
+    from extract.layouts import annotations_of, is_annotation
     from extract.requests import Request
     from extract.writing import Settings, attributes_of
     from store import FeatureWriter

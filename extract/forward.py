@@ -14,21 +14,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from extract.views import SEED
+from extract.transform import SEED
 from store import BeyondClsError, onednn
 
 BRANCHES = ("drop_path1", "drop_path2")  # behind attention and behind the MLP, and their LayerScale, in blocks of timm
 
 
 def checked_rate(rate: float, n_views: int) -> float:
-    """A rate that can be.
-
-    Args:
-        n_views: of each image.
-
-    Raises:
-        BeyondClsError: it is not a rate, or there is no random crop that it would act on.
-    """
+    """A rate that can be, for so many views of each image: it acts on random crops alone."""
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise BeyondClsError(f"drop_path is {rate!r}, expected a rate from 0 (nothing is dropped) up to but not 1, e.g. 0.1")
     if rate and n_views == 1:
@@ -40,11 +33,7 @@ def checked_rate(rate: float, n_views: int) -> float:
 
 
 def check_branches(name: str, blocks: Sequence[nn.Module]) -> None:
-    """Refuse an encoder whose blocks don't say where a branch ends.
-
-    Raises:
-        BeyondClsError: names the encoder and the class of the block.
-    """
+    """Refuse an encoder whose blocks don't say where a branch ends."""
     for block in blocks:
         if not all(isinstance(getattr(block, branch, None), nn.Module) for branch in BRANCHES):
             raise BeyondClsError(

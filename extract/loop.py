@@ -4,9 +4,9 @@ store. A unit is all arrays of neighbouring images.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -15,14 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.annotations import is_annotation
-from extract.copies import Buffers, Copies, Event, streams_of
+from extract.copies import Buffers, Copies, Streams, streams_of
 from extract.datasets import DataError
 from extract.encoders import Encoded
-from extract.layouts import arrays_by_name, as_array, check, stored_parts
+from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
-from extract.views import Crop
+from extract.transform import Crop
 from store import ArrayLayout, BeyondClsError
 from store.format.layout import ArrayName
 from store.loading.placement import is_out_of_memory
@@ -31,15 +30,11 @@ from store.places.place import aligned_zeros
 DECODERS = 4  # threads at least; where a CPU encodes as well, it has no cores to spare for more
 OnError = Literal["raise", "record"]
 Arrays = dict[str, np.ndarray]
+Notes = list[dict[str, Any]]
 
 
 def decoders(n: int | None, device: torch.device) -> ThreadPoolExecutor:
-    """Threads that decode images.
-
-    Args:
-        n: how many; None: 4 or, beside a GPU, as many as the cores that torch may use here.
-        device: what encodes them.
-    """
+    """Threads that decode images: `n`; or else 4, or beside a GPU that encodes as many as the cores that torch may use here."""
     if n is None:
         n = max(DECODERS, torch.get_num_threads()) if device.type == "cuda" else DECODERS
     return ThreadPoolExecutor(n, "beyondcls-decoder")
@@ -55,17 +50,12 @@ class Unit:
 
     @cached_property
     def views(self) -> list[int]:
-        """Views of which it has arrays."""
-        return _views_of(self.names)
+        return sorted({view for name in self.names if (view := ArrayName.parse(name).view) is not None})
 
     @cached_property
     def encoded_views(self) -> list[int]:
         """Views of which it has features; of others it has only the crop."""
-        return _views_of(name for name in self.names if not name.startswith("images/"))
-
-
-def _views_of(names: Iterable[str]) -> list[int]:
-    return sorted({view for name in names if (view := ArrayName.parse(name).view) is not None})
+        return Unit(self.number, (), [name for name in self.names if not name.startswith("images/")]).views
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,6 @@ class Decoded:
     """An image ready for the encoder, or what was wrong with it.
 
     Attributes:
-        crops: what its views show.
         size: height and width of the original, pixels.
         apart: views that did not fit into the memory of their batch, as they are no pixels [3, H, W] of 8 bits.
         orientation: by EXIF, if the image is not upright and was not turned.
@@ -88,11 +77,9 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Batch:
-    """Neighbouring images of a unit, decoded.
+    """Neighbouring images of a unit, decoded, from position `first` on.
 
-    Attributes:
-        first: position of the first image in the unit.
-        pixels: of all images, by view: [B or more, 3, H, W]. An image that could not be read has none in its row.
+    `pixels`: of all images, by view: [B or more, 3, H, W]. An image that could not be read has none in its row.
     """
 
     unit: Unit
@@ -102,7 +89,6 @@ class Batch:
 
     @property
     def is_last(self) -> bool:
-        """Whether the unit ends with it."""
         return self.first + len(self.images) == len(self.unit.rows)
 
     def views(self, view: int, chosen: Sequence[int]) -> Tensor:
@@ -133,39 +119,41 @@ class Passes:
     threads: ThreadPoolExecutor
     warn: Callable[[str], None] = lambda _: None
     course: Course = field(default_factory=Course)
-    began: Event | None = field(init=False, default=None)
+    began: torch.cuda.Event | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.streams = streams_of(self.request.encoder.device)
+        self.streams: Streams | None = streams_of(self.request.encoder.device)
         self._buffers = Buffers(self.streams)
-        self._copied: Event | None = None  # the end of the last copy to the device
+        self._copied: torch.cuda.Event | None = None  # the end of the last copy to the device
 
     def batches(self, units: Iterable[Unit]) -> Iterator[Batch]:
         """Batches of units, decoded one ahead; `encode` is to be called with each of their encoded views."""
-        ahead: tuple[Batch, list[Future[Decoded]]] | None = None
+        ahead: Callable[[], Batch] | None = None
         for unit in units:
             n = self.size
             for first in range(0, len(unit.rows), n):
                 begun = self._begin(unit, first, unit.rows[first : first + n])
                 if ahead is not None:
-                    yield self._finish(*ahead)
+                    yield ahead()
                 ahead = begun
         if ahead is not None:
-            yield self._finish(*ahead)
+            yield ahead()
 
-    def _begin(self, unit: Unit, first: int, rows: Sequence[int]) -> tuple[Batch, list[Future[Decoded]]]:
+    def _begin(self, unit: Unit, first: int, rows: Sequence[int]) -> Callable[[], Batch]:
+        """Begin to decode a batch; what is returned waits for it."""
         shape = self.request.encoder.config["input_size"]
         with self.course.doing(COPYING_IN):  # waits for a buffer that is still copied from
             pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in unit.encoded_views}
-        decoding = []
-        for i, row in enumerate(rows):
-            targets = {view: of_batch[i] for view, of_batch in pixels.items()}
-            decoding.append(self.threads.submit(self.decode, row, unit.views, targets))
-        return Batch(unit, first, (), pixels), decoding
+        decoding = [
+            self.threads.submit(self.decode, row, unit.views, {view: of_batch[i] for view, of_batch in pixels.items()})
+            for i, row in enumerate(rows)
+        ]
 
-    def _finish(self, batch: Batch, decoding: Sequence[Future[Decoded]]) -> Batch:
-        with self.course.doing(DECODING):
-            return replace(batch, images=[future.result() for future in decoding])
+        def finish() -> Batch:
+            with self.course.doing(DECODING):
+                return Batch(unit, first, [future.result() for future in decoding], pixels)
+
+        return finish
 
     def decode(self, row: int, views: Sequence[int], targets: Mapping[int, Tensor]) -> Decoded:
         """An image and its views; their pixels go to `targets`, and of views without one only the crop is of interest."""
@@ -192,11 +180,8 @@ class Passes:
         return decoded
 
     def encode(self, batch: Batch, view: int, chosen: Sequence[int]) -> Iterator[tuple[Sequence[int], Encoded]]:
-        """Features of a view of some images of a batch, by parts: their positions in the unit, and what the encoder makes of
-        them. In the end the pixels of the view are given back.
-
-        Args:
-            chosen: positions in the batch, ascending, of images that could be read.
+        """Features of a view of those images of a batch that could be read (`chosen`, ascending), by parts: their positions in
+        the unit, and what the encoder makes of them. In the end the pixels of the view are given back.
 
         Raises:
             BeyondClsError: memory does not suffice for a single image.
@@ -214,36 +199,32 @@ class Passes:
 
     def forward(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None = None) -> Encoded | None:
         """Features of some images; None, and a smaller `size`, if memory did not suffice."""
+        n, n_missing = len(images), self.size - len(images)
         try:
             with self.course.doing(COPYING_IN):
                 placed = self._placed(images)
             with self.course.doing(ENCODING):
-                return self._encoded(placed, factors)
+                if not self.request.encoder.is_compiled or n_missing <= 0 or factors is not None:
+                    return self.request.encode(placed, factors)
+                # It is compiled again for each size, so it sees full batches alone.
+                return self.request.encode(torch.cat([placed, placed[-1:].expand(n_missing, -1, -1, -1)])).first(n)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            if len(images) == 1:
+            if n == 1:
                 raise BeyondClsError(
                     f"memory does not suffice for one image through {self.request.encoder.name}; "
                     "stop what else uses it, or give --amp bf16, fewer --blocks, or another --device"
                 ) from error
-        self.halve(len(images))  # outside of `except`, whose traceback holds on to the memory
+        self.halve(n)  # outside of `except`, whose traceback holds on to the memory
         return None
 
     def halve(self, n: int | None = None) -> None:
         """Go on with half of the batch of `n` images for which memory did not suffice, or of the present size."""
-        self.size = max(1, (self.size if n is None else n) // 2)
+        self.size = max(1, (n or self.size) // 2)
         if self.request.encoder.device.type == "cuda":
             torch.cuda.empty_cache()
         self.warn(f"out of memory: going on with batches of {self.size}")
-
-    def _encoded(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None) -> Encoded:
-        """Features of images on the device. A compiled encoder sees full batches alone: for each size it is compiled again."""
-        n_missing = self.size - len(images)
-        if not self.request.encoder.is_compiled or n_missing <= 0 or factors is not None:
-            return self.request.encode(images, factors)
-        filled = torch.cat([images, images[-1:].expand(n_missing, -1, -1, -1)])
-        return self.request.encode(filled).first(len(images))
 
     def _placed(self, images: Tensor) -> Tensor:
         """Images on their way to the device, which computes others meanwhile."""
@@ -254,30 +235,29 @@ class Passes:
         return placed
 
 
+@dataclass
 class Units:
     """Computes units of a feature set.
 
-    Args:
+    Attributes:
         layouts: of all arrays of the set.
         on_error: "raise" at an image that cannot be read; "record": its features are zero, and a note says why.
         progress: called with the number of images done since the last call.
     """
 
-    def __init__(
-        self,
-        passes: Passes,
-        layouts: Sequence[ArrayLayout],
-        on_error: OnError = "raise",
-        progress: Callable[[int], None] = lambda _: None,
-    ):
-        self._passes, self._request, self._layouts = passes, passes.request, layouts
-        self._on_error, self._progress = on_error, progress
-        self._copies = Copies(passes.streams, passes.course, passes.halve)
+    passes: Passes
+    layouts: Sequence[ArrayLayout]
+    on_error: OnError = "raise"
+    progress: Callable[[int], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._request = self.passes.request
+        self._copies = Copies(self.passes.streams, self.passes.course, self.passes.halve)
         self._has_warned = False  # of images that are not upright
         # Of features, used again: one set is written, one filled, and beside a GPU one waits for its last copies.
         self._memory: deque[Arrays] = deque({} for _ in range(3 if self._copies.run_behind else 2))
 
-    def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Arrays, list[dict[str, Any]]]]:
+    def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Arrays, Notes]]:
         """Each unit with its arrays by name, as they are stored, and notes on invalid rows, whose features are zero.
 
         The next is taken from `units` before the last batch of one is computed: its first images are decoded meanwhile. Beside
@@ -285,9 +265,9 @@ class Units:
         have been taken.
         """
         arrays: Arrays = {}
-        notes: list[dict[str, Any]] = []
-        ready: tuple[Unit, Arrays, list[dict[str, Any]]] | None = None  # but for copies
-        for batch in self._passes.batches(units):
+        notes: Notes = []
+        ready: tuple[Unit, Arrays, Notes] | None = None  # but for copies
+        for batch in self.passes.batches(units):
             unit = batch.unit
             if batch.first == 0:
                 arrays, notes = self._arrays_of(unit), []
@@ -300,7 +280,7 @@ class Units:
                     self._copies.wait()
                     yield ready
                 raise
-            self._progress(len(batch.images))
+            self.progress(len(batch.images))
             if ready is not None:
                 if not has_begun:  # which would have waited for the batch before
                     self._copies.wait()
@@ -320,33 +300,31 @@ class Units:
         n = len(unit.rows)
         self._memory.rotate()
         features, arrays = self._memory[0], {}
-        for layout in self._layouts:
-            if layout.name.startswith("images/"):
-                if not is_annotation(layout.name):
-                    arrays[layout.name] = np.zeros((n, *layout.shape[1:]), layout.dtype)
-            elif layout.name in unit.names:
-                if layout.name not in features or len(features[layout.name]) < n:
-                    features[layout.name] = aligned_zeros((n, *layout.shape[1:]), layout.dtype)
-                arrays[layout.name] = features[layout.name][:n]
+        for layout in self.layouts:
+            name, shape = layout.name, (n, *layout.shape[1:])
+            if name.startswith("images/"):
+                if not is_annotation(name):
+                    arrays[name] = np.zeros(shape, layout.dtype)
+            elif name in unit.names:
+                if name not in features or len(features[name]) < n:
+                    features[name] = aligned_zeros(shape, layout.dtype)
+                arrays[name] = features[name][:n]
         return arrays
 
     def _describe(self, batch: Batch, arrays: Arrays) -> Iterator[dict[str, Any]]:
         """Put sizes and crops of images in their rows, give notes on those that cannot be read, and say once what is done with
         those that are not upright by their EXIF.
-
-        Raises:
-            DataError: an image cannot be read, and that is not to be recorded.
         """
         for position, image in enumerate(batch.images, batch.first):
             row = batch.unit.rows[position]
             sample = self._request.images.samples[row]
             if image.problem is not None:
-                if self._on_error == "raise":
+                if self.on_error == "raise":
                     raise DataError(f"{image.problem}\nmend the data, or go on with --on-error record")
                 yield {"row": row, "id": sample.id, "problem": sample.without_path(image.problem)}
             if image.orientation is not None and not self._has_warned:
                 self._has_warned = True
-                self._passes.warn(
+                self.passes.warn(
                     f"{sample} is not upright by its EXIF (orientation {image.orientation}); its pixels, and those of others "
                     "like it, are taken as they are stored; --orientation exif turns them"
                 )
@@ -358,25 +336,23 @@ class Units:
 
     def _encode(self, batch: Batch, arrays: Arrays) -> bool:
         """Put the features of a batch in their rows, zeros in those of invalid images; whether anything was encoded."""
+        encoder, dtype = self._request.encoder, self._request.dtype
         valid = [i for i, image in enumerate(batch.images) if image.problem is None]
         if len(valid) < len(batch.images):
             for name in batch.unit.names:
                 if not name.startswith("images/"):
                     arrays[name][batch.first : batch.first + len(batch.images)] = 0
-        has_begun = False
-        for view in batch.pixels:
-            for rows, encoded in self._passes.encode(batch, view, valid):
-                features = arrays_by_name(encoded, view, self._request.numbered)
-                convert = partial(stored_parts, features, batch.unit.names, self._request.dtype)
-                self._copies.run(convert, partial(self._keep, features, rows, arrays), self._passes.began)
-                has_begun = True
-        return has_begun
 
-    def _keep(
-        self, features: Mapping[str, Tensor], rows: Sequence[int], arrays: Arrays, part: tuple[str, str | None], values: Tensor
-    ) -> None:
-        name, end = part
-        if end is None:
-            check(values, features[name], name, self._request.dtype, self._request.encoder.name)
-        else:
-            arrays[name + end][rows] = as_array(values, name, end, self._request.dtype)
+        def keep(features: Mapping[str, Tensor], rows: Sequence[int], part: tuple[str, str | None], values: Tensor) -> None:
+            name, end = part
+            if end is None:
+                check(values, features[name], name, dtype, encoder.name)
+            else:
+                arrays[name + end][rows] = as_array(values, name, end, dtype)
+
+        for view in batch.pixels:
+            for rows, encoded in self.passes.encode(batch, view, valid):
+                features = arrays_by_name(encoded, view, self._request.numbered)
+                convert = partial(stored_parts, features, batch.unit.names, dtype)
+                self._copies.run(convert, partial(keep, features, rows), self.passes.began)
+        return bool(valid and batch.pixels)

@@ -9,15 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from extract.annotations import is_patch_label
 from extract.datasets import DataError
-from extract.encoders import Encoder
+from extract.layouts import is_patch_label
 from extract.loop import decoders
 from extract.requests import Request
 from extract.run import create
 from extract.writing import Settings
 from store import FeatureStore, Loader
-from store.format.array import ArrayReader
 from store.format.layout import ArrayName, kind_of
 
 BATCHES = 4  # that are measured; the first is not counted, as it warms up
@@ -79,7 +77,6 @@ class Rates:
     """Crops a second on this machine, measured on a sample. A crop is one view of an image.
 
     Attributes:
-        n_sampled: images that were measured.
         decoded_per_s: decoding and cropping alone.
         encoded_per_s: through the encoder alone, without statistics.
         computed_per_s: through the whole extraction but for writing: decoding, encoder and statistics together. Neither of the
@@ -103,15 +100,11 @@ def rates(
 ) -> Rates:
     """Extract some of the images, in one view, and measure: how much is written does not matter, so few will do.
 
-    Args:
-        n_sampled: images to measure.
-        seconds: fewer of them, two at least, where the encoder needs longer than that; no limit by default.
-
-    Other arguments, and errors, are those of `plan`.
+    Fewer, two at least, where the encoder needs longer than so many `seconds`. Other arguments, and errors, are those of
+    `plan`.
     """
     sample, settings = _sampled(request, n_sampled, batch_size, workers)
-    decoded_per_s, inputs = _decode(sample, settings)
-    encoded_per_s = _encode(request.encoder, inputs)
+    decoded_per_s, encoded_per_s = _apart(sample, settings)
     if seconds is not None and seconds * encoded_per_s < len(sample.images):
         sample, settings = _sampled(request, max(2, int(seconds * encoded_per_s)), batch_size, workers)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
@@ -123,9 +116,6 @@ def rates(
 def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
     """Bytes of an image in one view, by the name of the array (`patch/block11/view0`), scales apart, without shard indices.
 
-    Args:
-        dtype: codec of tokens; that of the request by default.
-
     Raises:
         StoreError: tokens of this width cannot be stored in this dtype.
     """
@@ -136,42 +126,38 @@ def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
 def plan(
     request: Request, folder: Path, *, batch_size: int = 128, workers: int | None = None, n_sampled: int | None = None
 ) -> Plan:
-    """Extract a sample of the images into a temporary folder, and measure.
+    """Extract a sample of the images into a temporary folder, and measure. Weights do not matter; random ones will do.
 
     Args:
-        request: what would be extracted. Weights do not matter; random ones will do.
         folder: where the feature set would be; the sample is written beside it and removed.
-        batch_size, workers: as for `Settings`.
         n_sampled: images to measure, in BATCHES batches; as many whole batches by default.
 
     Raises:
         DataError: an image of the sample is damaged, or no image is sound.
         StoreError: tokens of this width cannot be stored in this dtype.
     """
-    encoder, images = request.encoder, request.images
-    sample, settings = _sampled(request, n_sampled or len(images), batch_size, workers)
+    sample, settings = _sampled(request, n_sampled or len(request.images), batch_size, workers)
     layouts, nbytes = request.layouts(), Counter[str]()
     for layout in layouts:
         nbytes[kind_of(layout.name)] += sum(layout.nbytes(shard) for shard in range(layout.n_shards))
-    decoded_per_s, inputs = _decode(sample, settings)
+    decoded_per_s, encoded_per_s = _apart(sample, settings)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
         seconds = _extract(sample, Path(temporary) / "sample", settings)
-        read_per_s = _read(Path(temporary) / "sample", settings.batch_size, encoder.device)
+        read_per_s = _read(Path(temporary) / "sample", settings.batch_size, request.encoder.device)
     return Plan(
-        n_images=len(images),
+        n_images=len(request.images),
         n_views=request.n_views,
         nbytes=dict(nbytes),
         n_shards=sum(layout.n_shards for layout in layouts),
         n_sampled=len(sample.images),
         images_per_s=1 / max(seconds),  # writing overlaps with computing, so the slower of the two counts
         decoded_per_s=decoded_per_s,
-        encoded_per_s=_encode(encoder, inputs),
+        encoded_per_s=encoded_per_s,
         read_per_s=read_per_s,
     )
 
 
 def existing_folder(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there already."""
     return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
 
 
@@ -187,8 +173,8 @@ def _sampled(request: Request, n: int, batch_size: int, workers: int | None) -> 
     return replace(request, images=images.part(chosen)), settings
 
 
-def _decode(request: Request, settings: Settings) -> tuple[float, torch.Tensor]:
-    """Images per second, and a batch to measure the encoder with."""
+def _apart(request: Request, settings: Settings) -> tuple[float, float]:
+    """Images per second that are decoded, and that pass through the encoder, each alone."""
     images, encoder = request.images, request.encoder
 
     def cut(row: int) -> torch.Tensor:
@@ -197,19 +183,15 @@ def _decode(request: Request, settings: Settings) -> tuple[float, torch.Tensor]:
     cut(0)  # opens files, loads codecs
     began = time.perf_counter()
     with decoders(settings.workers, encoder.device) as threads:
-        inputs = list(threads.map(cut, range(len(images))))
-    return len(images) / (time.perf_counter() - began), torch.stack(inputs[: settings.batch_size])
-
-
-def _encode(encoder: Encoder, inputs: torch.Tensor) -> float:
-    """Images per second through the encoder alone: the best of a few passes."""
-    inputs = encoder.normalised(inputs)
-    seconds: list[float] = []
-    while len(seconds) < BATCHES and sum(seconds) < ENCODING_SECONDS:
+        pixels = list(threads.map(cut, range(len(images))))
+    decoding_s = time.perf_counter() - began
+    batch = encoder.normalised(torch.stack(pixels[: settings.batch_size]))
+    passes: list[float] = []
+    while len(passes) < BATCHES and sum(passes) < ENCODING_SECONDS:
         began = time.perf_counter()
-        encoder(inputs, [encoder.block]).patch[encoder.block].ravel()[0].item()  # waits for a GPU
-        seconds.append(time.perf_counter() - began)
-    return len(inputs) / min(seconds)
+        encoder(batch, [encoder.block]).patch[encoder.block].ravel()[0].item()  # waits for a GPU
+        passes.append(time.perf_counter() - began)
+    return len(images) / decoding_s, len(batch) / min(passes)
 
 
 def _extract(request: Request, out: Path, settings: Settings) -> tuple[float, float]:
@@ -222,20 +204,15 @@ def _extract(request: Request, out: Path, settings: Settings) -> tuple[float, fl
     batches = [(time_s, n) for time_s, n in reports if n]
     (first, _), (last, _) = batches[0], batches[-1]
     n_timed = sum(n for _, n in batches[1:])
-    began = reports[0][0]
-    computing = (last - first) / n_timed if n_timed else (last - began) / n
+    computing = (last - first) / n_timed if n_timed else (last - reports[0][0]) / n
     return computing, (written - last) / n
 
 
 def _read(path: Path, batch_size: int, device: str | torch.device) -> float:
     """Images per second that the loader reads past the page cache."""
     store = FeatureStore.open(path)
-    block = store.spec.deepest
-    tokens: dict[str, ArrayReader] = {
-        kind: store.array(f"{kind}/block{block}/view0")
-        for kind in (("patch", "cls") if store.spec.blocks else ("average", "cls"))
-        if kind in store.kinds
-    }
+    kinds = ("patch", "cls") if store.spec.blocks else ("average", "cls")
+    tokens = {kind: store.array(f"{kind}/block{store.spec.deepest}/view0") for kind in kinds if kind in store.kinds}
     labels = np.zeros(len(store), np.int64)
     loader = Loader(tokens, labels, batch_size=batch_size, device=device, placement="stream", direct=True)
     seconds = []

@@ -12,16 +12,15 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from extract.annotations import annotation_layouts
 from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.forward import check_branches, checked_rate
-from extract.layouts import DIMENSIONS, arrays_by_name, codec_of
+from extract.layouts import DIMENSIONS, annotation_layouts, arrays_by_name, codec_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.errors import unknown
-from store.format.layout import DIGEST, kind_of, shard_rows_of
+from store.format.layout import kind_of, shard_rows_of
 from store.writing.repair import is_pooled, is_unnumbered
 
 TRUTHS = ("segmentation", "instances")
@@ -106,13 +105,24 @@ class Request:
         drop_path = checked_rate(drop_path, views)
         if drop_path:
             check_branches(encoder.name, encoder.model.blocks)  # type: ignore[arg-type]
-        kept, beside = kept_blocks([encoder.block] if blocks is None else blocks, vectors, encoder.n_blocks)
-        map_blocks = (kept or beside) if maps and encoder.attends else ()
-        chosen = checked_statistics(encoder, statistics)
-        stored = (dtype, shard_rows, beside, encoder.pools)
+        if vectors not in VECTORS:
+            raise BeyondClsError(unknown("value of vectors", vectors, VECTORS))
+        chosen = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
         images = images.with_pixels(replace(encoder.pixels, max_pixels=images.pixels.max_pixels))
-        truth_names = chosen_truths(images, truths)
-        return cls(encoder, images, kept, chosen, map_blocks, views, *stored, truths=truth_names, drop_path=drop_path)
+        return cls(
+            encoder=encoder,
+            images=images,
+            blocks=() if vectors == "only" else chosen,
+            statistics=checked_statistics(encoder, statistics),
+            map_blocks=chosen if maps and encoder.attends else (),
+            n_views=views,
+            dtype=dtype,
+            shard_rows=shard_rows,
+            vector_blocks={"kept": (), "all": tuple(range(encoder.n_blocks)), "only": chosen}[vectors],
+            pooled=encoder.pools,
+            truths=chosen_truths(images, truths),
+            drop_path=drop_path,
+        )
 
     def encode(
         self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"], factors: Float[Tensor, "B L 2"] | None = None
@@ -135,6 +145,9 @@ class Request:
     @cached_property
     def spec(self) -> FeatureSpec:
         """What the feature set will be."""
+        has_cls = self.encoder.layout.has_cls
+        rows = [(row, block) for row in ("centre", "cls")[: 1 + has_cls] for block in sorted(self.map_blocks)]
+        vectors = [f"{kind}/block{block}" for kind in ("average", "cls")[: 1 + has_cls] for block in self.vector_blocks]
         return FeatureSpec(
             weights=self.encoder.weights,
             architecture=self.encoder.architecture,
@@ -143,40 +156,22 @@ class Request:
             n_images=len(self.images),
             blocks=self.blocks,
             statistics=self.statistics,
-            maps=self._map_names,
+            maps=tuple(f"{row}/block{block}" if self.numbered else row for row, block in rows),
             n_views=self.n_views,
             dtype=self.dtype,
             compute_dtype=self.encoder.compute_dtype,
-            vectors=self._vector_names,
+            vectors=(*vectors, *(["pooled"] if self.pooled else [])),
             truths={name: self.images.truth_columns(name).digest(self.images.truths[name].classes) for name in self.truths},
             drop_path=self.drop_path,
         )
 
     @property
-    def _map_names(self) -> tuple[str, ...]:
-        """Attention maps as a description names them, by row and block: "cls/block11"."""
-        rows = ("centre", "cls") if self.encoder.layout.has_cls else ("centre",)
-        by_block = [(row, block) for row in rows for block in sorted(self.map_blocks)]
-        return tuple(f"{row}/block{block}" if self.numbered else row for row, block in by_block)
-
-    @property
-    def _vector_names(self) -> tuple[str, ...]:
-        """Vectors as a description names them, by kind and block: "average/block0"; [cls] of kept blocks included."""
-        kinds = ("average", "cls") if self.encoder.layout.has_cls else ("average",)
-        by_block = (f"{kind}/block{block}" for kind in kinds for block in self.vector_blocks)
-        return (*by_block, *(("pooled",) if self.pooled else ()))
-
-    @property
     def keys(self) -> list[str]:
         """Keys of sets that hold it: its own, and an older set's, whose maps do not say that they are of the last block."""
-        end = f"/block{self._last_block}"
+        end = f"/block{self.encoder.n_blocks - 1}"
         rows = tuple(name.removesuffix(end) for name in self.spec.maps if name.endswith(end))
         older = [replace(self.spec, maps=rows).key] if rows and len(rows) == len(self.spec.maps) else []
         return [self.spec.key, *older]
-
-    @property
-    def _last_block(self) -> int:
-        return self.encoder.n_blocks - 1
 
     def layouts(
         self, base: FeatureStore | None = None, shard_rows: int | None = None, dtype: str | None = None
@@ -203,13 +198,9 @@ class Request:
         if shard_rows is None:
             widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
             shard_rows = shard_rows_of(widest, n_images)
-        layouts = [
-            ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
-            ArrayLayout(DIGEST, (n_images, 16), "uint8", ("image", "byte"), shard_rows),
-            *annotation_layouts(images, shard_rows),
-            ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
-            ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
-        ]
+        layouts = annotation_layouts(images, shard_rows, id_width)
+        layouts.append(ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows))
+        layouts.append(ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows))
         for view in range(self.n_views):
             layouts.append(ArrayLayout(f"images/crop/view{view}", (n_images, 4), "float32", ("image", "side"), shard_rows))
             layouts.append(ArrayLayout(f"images/flip/view{view}", (n_images,), "uint8", ("image",), shard_rows))
@@ -221,7 +212,6 @@ class Request:
         return layouts + self.truth_layouts(shard_rows)
 
     def truth_layouts(self, shard_rows: int) -> list[ArrayLayout]:
-        """Layouts of the truths that have an image axis."""
         if "segmentation" not in self.truths:
             return []
         shape = (len(self.images), math.prod(self.encoder.grid))
@@ -240,20 +230,21 @@ class Request:
         return replace(request, pooled=False) if self.pooled and not is_pooled(folder) else request
 
     def _unnumbered(self) -> Self:
-        return replace(self, map_blocks=(self._last_block,), numbered=False)
+        return replace(self, map_blocks=(self.encoder.n_blocks - 1,), numbered=False)
 
     def added_to(self, base: FeatureStore) -> Self:
-        """This request together with all that a set has already."""
-        blocks = tuple(sorted({*self.blocks, *base.spec.blocks}))
-        of_base = base.spec.map_blocks("centre", self._last_block)
-        maps = tuple(sorted({*(blocks if self.map_blocks else ()), *of_base}))
-        statistics = tuple(name for name in self.encoder.statistics if name in {*self.statistics, *base.spec.statistics})
-        n_views = max(self.n_views, base.spec.n_views)
-        drop_path = self.drop_path if self.n_views > 1 else base.spec.drop_path
-        vectors = tuple(sorted({*self.vector_blocks, *base.spec.vector_blocks}))
-        truths = chosen_truths(self.images, sorted({*self.truths, *base.spec.truths}))
-        features = replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views)
-        return replace(features, vector_blocks=vectors, truths=truths, drop_path=drop_path)
+        spec, of_base = base.spec, base.spec.map_blocks("centre", self.encoder.n_blocks - 1)
+        blocks = tuple(sorted({*self.blocks, *spec.blocks}))
+        return replace(
+            self,
+            blocks=blocks,
+            statistics=tuple(name for name in self.encoder.statistics if name in {*self.statistics, *spec.statistics}),
+            map_blocks=tuple(sorted({*(blocks if self.map_blocks else ()), *of_base})),
+            n_views=max(self.n_views, spec.n_views),
+            vector_blocks=tuple(sorted({*self.vector_blocks, *spec.vector_blocks})),
+            truths=chosen_truths(self.images, sorted({*self.truths, *spec.truths})),
+            drop_path=self.drop_path if self.n_views > 1 else spec.drop_path,
+        )
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
@@ -263,11 +254,7 @@ class Request:
 
 
 def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
-    """Names of attention statistics that some encoder can have.
-
-    Raises:
-        BeyondClsError: an unknown name, or a single name instead of a list.
-    """
+    """Names of attention statistics that some encoder can have; others are refused, and a single name instead of a list."""
     if isinstance(names, str):
         raise BeyondClsError(f"statistics is {names!r}, expected a list, e.g. [{names}]; leave it out for all, [] is none")
     for name in names or ():
@@ -277,11 +264,7 @@ def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequence[str] | None:
-    """The names that this encoder can have, of a list that is meant for several encoders; None stands for all.
-
-    Raises:
-        BeyondClsError: an unknown name.
-    """
+    """The names that this encoder can have, of a list that is meant for several encoders; None stands for all."""
     return None if names is None else [name for name in known_statistics(names) if encoder.can_have(name)]
 
 
@@ -298,22 +281,7 @@ def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[s
     return encoder.statistics if names is None else tuple(name for name in (*STATISTICS, *PER_BLOCK) if name in names)
 
 
-def kept_blocks(blocks: Sequence[int], vectors: str, n_blocks: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Blocks whose tokens are kept, and those whose [cls] and average patch are: none ("kept"), all, or the former ("only").
-
-    Raises:
-        BeyondClsError: another word, or an unknown block.
-    """
-    if vectors not in VECTORS:
-        raise BeyondClsError(unknown("value of vectors", vectors, VECTORS))
-    chosen = checked_blocks(blocks, n_blocks)
-    if vectors == "only":
-        return (), chosen
-    return chosen, tuple(range(n_blocks)) if vectors == "all" else ()
-
-
 def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
-    """Counted from 0, ascending, without repeats."""
     for block in blocks:
         if not -n_blocks <= block < n_blocks:
             raise BeyondClsError(
@@ -325,13 +293,8 @@ def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
 
 
 def chosen_truths(images: ImageSet, truths: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Names of the truths to keep, in a fixed order.
-
-    Args:
-        truths: names; "all" that the data set has, "none"; by default what is usual for its form.
-
-    Raises:
-        BeyondClsError: an unknown name, or the data set has no such truths.
+    """Names of the truths to keep, in a fixed order: those named, "all" that the data set has, "none", or what is usual for its
+    form.
     """
     if truths is None:
         return tuple(name for name in TRUTHS if name in images.usual_truths)

@@ -4,33 +4,26 @@ What an interrupted run has written is kept and used. A set that exists is not c
 is taken over from another set, is compared with what the program computes now (`extract.sample`). If they agree it stays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 
-from extract.annotations import is_annotation, is_patch_label, stale_annotations
-from extract.datasets import ImageSet, open_images
-from extract.encoders import Encoder
+from extract.datasets import DataError, ImageSet, open_images
+from extract.encoders import Encoder, known_pretraining
+from extract.layouts import is_annotation, is_patch_label, stale_annotations
 from extract.requests import Request
-from extract.reuse import (
-    check_extension,
-    is_current,
-    occupied_message,
-    open_existing,
-    pooling_note,
-    readable_again,
-    rows_in,
-    training_difference,
-)
 from extract.sample import check_by_sample
+from extract.transform import as_options, differing_values
 from extract.writing import Settings, Task, attributes_of
-from store import ArrayLayout, BeyondClsError, FeatureStore, StoreError
-from store.format.layout import DIGEST
+from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore, StoreError
+from store.format.layout import DIGEST, KINDS, ArrayName
+from store.format.pretraining import NAMES, Pretraining
+from store.format.spec import EXTENDABLE_FIELDS
 from store.format.unfinished import base_at
 from store.places import LocalFolder
 from store.shown import Bars
@@ -38,20 +31,11 @@ from store.writing.publishing import Found, discard_staging, refused_sets
 from store.writing.repair import salvage
 
 DEFAULTS = Settings()
-# What to do about a set that differs from what is computed now: a local one, one of several tasks, at a shared root, a source.
-LOCAL_REMEDY = (
-    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; "
-    "else undo the change"
-)
-TASKS_REMEDY = (
-    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and all of them "
-    "extract it"
-)
+COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought up to date
 SHARED_REMEDY = (
     "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
     "may use it. Else undo the change"
 )
-SOURCE_REMEDY = "Leave out --from, and all is extracted; or undo the change"
 
 
 def extract(encoder: Encoder, images: Any, out: str | Path, *, bars: Bars | None = None, **options: Any) -> FeatureStore | None:
@@ -113,11 +97,18 @@ def create(
         BeyondClsError: tokens beyond the range of float16; too little memory for an image.
     """
     run = _Run(request, settings, Found.at(out), source, shared)
-    stored = open_existing(out)
-    if stored is None:
+    if (stored := _existing(out)) is None:
         run.found = replace(run.found, replaces=False)
     elif stored.spec.key not in request.keys:
-        raise StoreError(occupied_message(stored, request.spec))
+        spec = request.spec
+        add = ", or add to it with --extend" if set(stored.spec.differences(spec)) <= set(EXTENDABLE_FIELDS) else ""
+        options = _transform_options(stored.spec, spec)
+        same = f", or the options it was made with{options}" if options else ""
+        raise StoreError(
+            f"{stored.where} holds a feature set with key {stored.spec.key}, this one has {spec.key} "
+            f"({stored.spec.explained(spec)} differ); give another --out, or remove it first{add}{same}, or let this one take "
+            "its place with --update"
+        )
     elif run.confirms(stored):
         return run.keep(stored, "--update writes them anew, and keeps all features", "; --update writes this down")
     return run.write_anew([source, older])
@@ -138,7 +129,7 @@ def update(
     """
     run = _Run(request, settings, Found.at(out), source, shared)
     try:
-        stored = open_existing(out)
+        stored = _existing(out)
     except StoreError as error:
         settings.warn(f"{error}. It is extracted again; what is there is replaced when that is finished")
         stored = None
@@ -148,8 +139,8 @@ def update(
         return run.write_anew([source, older, stored])
     if not run.confirms(stored):
         return run.write_anew([source, older])
-    stale, readable = stale_annotations(stored, request.images), readable_again(stored, request.images)
-    if is_current(stored, run.attributes) and not stale and not readable:
+    stale, readable = stale_annotations(stored, request.images), _readable_again(stored, request.images)
+    if run.is_current(stored) and not stale and not readable:
         settings.progress(len(stored))
         return stored
     if stale and settings.is_first:
@@ -158,12 +149,8 @@ def update(
 
 
 def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> FeatureStore | None:
-    """Write a feature set straight to an object store, at its final address; nothing is taken over from another set.
-
-    Several tasks need nothing in common but that.
-
-    Args:
-        address: by convention ROOT/NAME-KEY.
+    """Write a feature set straight to an object store, at its final address (by convention ROOT/NAME-KEY); nothing is taken
+    over from another set, and several tasks need nothing in common but that.
 
     Raises:
         DataError: damaged or unlabelled data, with `on_error="raise"`.
@@ -183,13 +170,18 @@ def extend(
     Raises:
         StoreError: the set has another encoder, or other images than the first of these.
     """
-    found, stored = Found.at(out), open_existing(out)
+    found, stored = Found.at(out), _existing(out)
     if stored is not None:
         request = request.added_to(stored)
     if stored is None or stored.spec.key in request.keys:
         return create(request, out, settings, source=source)
-    run = _Run(request, settings, found)
-    check_extension(stored, request.spec, request.images)
+    run, images = _Run(request, settings, found), request.images
+    _check_same_encoder(stored, request.spec, "extended")
+    if len(stored) > len(images) or stored.spec.data != images.digest_of(len(stored)):
+        raise StoreError(
+            f"{stored.path} cannot be extended: its {len(stored)} images are not the first of the {len(images)} "
+            f"in {images.source}; new images must come after those that are there"
+        )
     if run.lacks_truths_alone(stored):
         return run.add_truths(stored)
     rows, layouts = rows_in(stored, request), request.layouts(shard_rows=stored.shard_rows)
@@ -209,7 +201,7 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
     run.request = request = request.named_as_at(out)
     base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None), request.constants)
     rows = np.arange(len(base))
-    rows[readable_again(base, request.images)] = -1
+    rows[_readable_again(base, request.images)] = -1
     return run.write(layouts, base, rows, skip)
 
 
@@ -245,15 +237,9 @@ class _Run:
     def __post_init__(self) -> None:
         self.attributes = attributes_of(self.request, self.settings)
 
-    def agrees(self, store: FeatureStore, rows: Int64[np.ndarray, "N"] | None = None, is_needed: bool = True) -> bool:
-        """Whether a sample of a set agrees; if not, it is to be extracted again.
-
-        Args:
-            rows: as for `check_by_sample`.
-            is_needed: whether the set is in the way if it does not agree.
-
-        Raises:
-            StoreError: it does not, and must not be extracted again without a word of the user.
+    def agrees(self, store: FeatureStore, rows: np.ndarray | None = None, is_needed: bool = True) -> bool:
+        """Whether a sample of a set agrees; if not, it is to be extracted again. That is an error where the set is in the way
+        (`is_needed`), unless the user has said what to do.
         """
         settings = self.settings
         if settings.joins is not None:  # the process that has begun the set has compared what it takes rows over from
@@ -266,8 +252,20 @@ class _Run:
         elif is_needed and settings.recompute and not self.shared and settings.n_tasks == 1:
             settings.warn(f"{store.where}: {check.described}; it is extracted again")
         elif is_needed:
-            local = TASKS_REMEDY if settings.recompute else LOCAL_REMEDY
-            remedy = SOURCE_REMEDY if store is self.source else SHARED_REMEDY if self.shared else local
+            if store is self.source:
+                remedy = "Leave out --from, and all is extracted; or undo the change"
+            elif self.shared:
+                remedy = SHARED_REMEDY
+            elif settings.recompute:
+                remedy = (
+                    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and "
+                    "all of them extract it"
+                )
+            else:
+                remedy = (
+                    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the "
+                    "parameter file; else undo the change"
+                )
             raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
         return check.agrees
 
@@ -282,21 +280,16 @@ class _Run:
         return is_confirmed
 
     def keep(self, stored: FeatureStore, remedy: str, why: str) -> FeatureStore:
-        """A set that stays as it is, with a warning where it differs in what need not be computed.
+        """A set that stays as it is, and `why`, with a warning where it differs in what need not be computed.
 
-        Args:
-            remedy: where it has other labels, say, than its images, as earlier versions may have written it.
-            why: it stays as it is.
-
-        Raises:
-            StoreError: it has.
+        It may have other labels, say, than its images, as earlier versions have written it: then `remedy` follows.
         """
         if stale := stale_annotations(stored, self.request.images):
             raise StoreError(f"{self.stale_message(stored, stale)}. {remedy}")
         if self.settings.is_first:
-            if note := training_difference(stored, self.attributes):
+            if note := _training_difference(stored, self.attributes):
                 self.settings.warn(f"{note}. It stays as it is{why}")
-            if rows := readable_again(stored, self.request.images):
+            if rows := _readable_again(stored, self.request.images):
                 self.settings.warn(
                     f"{stored.where} has {len(rows)} invalid rows whose images can be read now, the first is {rows[0]}. It "
                     f"stays as it is{why}"
@@ -305,35 +298,47 @@ class _Run:
         return stored
 
     def stale_message(self, stored: FeatureStore, stale: Sequence[str]) -> str:
-        """`stale`: names of its annotations that are not those of its images."""
         return f"{stored.where} holds other annotations ({', '.join(stale)}) than {self.request.images.source} has"
+
+    def is_current(self, stored: FeatureStore) -> bool:
+        """Whether nothing has to be written: this copy lacks no array and no kind's group, and its attributes are current.
+
+        Kinds that are newer than a set have no group in it, which a pipeline that names all kinds would miss.
+        """
+        whole = len(stored.arrays) == len(stored.attributes["arrays"]) and all(map(stored.place.has_folder, KINDS))
+        same = all(stored.attributes.get(name) == self.attributes.get(name) for name in COMPARED)
+        return whole and same and _training_difference(stored, self.attributes) is None
 
     def write(
         self,
         layouts: Sequence[ArrayLayout],
         base: FeatureStore | None = None,
-        rows: Int64[np.ndarray, "N"] | None = None,
+        rows: np.ndarray | None = None,
         skip: Sequence[tuple[str, int]] = (),
     ) -> FeatureStore | None:
-        """Compute what is missing; arguments are those of a `Task`."""
-        task = Task(self.request, self.settings, self.found.path, layouts, base, rows, skip, self.found)
-        return task.write(self.attributes)
+        attributes = self.attributes
+        if base is not None and base.spec.key == self.request.spec.key:
+            # The same set, repaired or completed: an older one keeps its attributes, so that its receipt still fits.
+            left_out: set[str] = set()
+            if "encoder" in base.attributes:
+                records_training = NAMES[0] in base.attributes or _training_difference(base, attributes) is not None
+                left_out |= {"encoder_flops"} - set(base.attributes)
+            else:  # its zarr.json is lost; a set without digests of images is older than these attributes
+                records_training = any(layout.name == DIGEST for layout in layouts)
+            left_out |= set() if records_training else {*NAMES, "encoder_flops"}
+            attributes = {name: value for name, value in attributes.items() if name not in left_out}
+        return Task(self.request, self.settings, self.found.path, layouts, base, rows, skip, self.found).write(attributes)
 
     def write_anew(self, candidates: Sequence[FeatureStore | None]) -> FeatureStore | None:
         """Write a set that begins with what the first of the candidates has that shares anything with it, or with nothing.
 
         The first of all is the very set, if it was finished before and something was in its way.
-
-        Raises:
-            StoreError: the source that the user gave does not fit; or what a candidate has is not what is computed now.
         """
         request = self.request
         for refused in refused_sets(self.found.path.parent, request.spec.key):
             if self.agrees(refused, is_needed=False):
                 return self.write(request.layouts(refused, request.shard_rows or refused.shard_rows), refused)
-        for candidate in candidates:
-            if candidate is None:
-                continue
+        for candidate in (one for one in candidates if one is not None):
             try:
                 rows = rows_in(candidate, request)
             except StoreError:
@@ -346,8 +351,13 @@ class _Run:
             layouts = request.layouts(shard_rows=candidate.shard_rows if request.shard_rows is None and in_order else None)
             shares = (rows >= 0).any() and any(a.name in candidate.arrays and not is_annotation(a.name) for a in layouts)
             if shares and self.agrees(candidate, rows):
-                if self.settings.is_first and (note := pooling_note(candidate, request.spec)):
-                    self.settings.warn(note)
+                pooled = replace(candidate.spec, vectors=(*candidate.spec.vectors, "pooled"))
+                is_that = request.spec.key in (pooled.key, replace(pooled, maps=request.spec.maps).key)
+                if self.settings.is_first and is_that and not candidate.spec.is_pooled:  # older than this kind
+                    self.settings.warn(
+                        f"{candidate.where} lacks the vectors that its encoder's own pooling gives; they are added, all else "
+                        f"is taken over, and the key becomes {request.spec.key}"
+                    )
                 return self.write(layouts, candidate, rows)
         return self.write(request.layouts())
 
@@ -372,3 +382,108 @@ class _Run:
         layouts = [a for a in kept if a.has_image_axis and not is_patch_label(a.name)]
         layouts += self.request.truth_layouts(stored.shard_rows)
         return self.write(layouts, stored, rows_in(stored, self.request))
+
+
+def _existing(out: Path) -> FeatureStore | None:
+    return FeatureStore.open(out) if (out / "zarr.json").exists() else None
+
+
+def _check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None:
+    """Refuse a set that cannot be `used` as a source of features: of another encoder, transform or dtype, or with crops whose
+    branches were dropped at another rate.
+    """
+    have_crops = min(base.spec.n_views, spec.n_views) > 1
+    ignored = [name for name in EXTENDABLE_FIELDS if name != "drop_path" or not have_crops]
+    if differ := base.spec.explained(spec, ignored):
+        raise StoreError(
+            f"{base.where} cannot be {used}: {differ} differ; "
+            f"give another set, or the options it was made with{_transform_options(base.spec, spec)}"
+        )
+
+
+def _transform_options(stored: FeatureSpec, requested: FeatureSpec) -> str:
+    """Options that give the transform of a stored feature set, where another is requested: ` (--crop-pct 0.9)`."""
+    options = as_options(stored.transform, differing_values(stored.transform, requested.transform))
+    return f" ({options})" if options else ""
+
+
+def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
+    """[n_images] int64: the row whose features each image has in a set of the same encoder, -1 where there is none.
+
+    Images are the same if their bytes are, whatever they are called and however they are labelled: by the digest of each, or of
+    the whole set in older ones. Random views are drawn by the image's id, so with them the id must be the same, too. Invalid
+    rows whose images can be read now are left out. Maps of older sets (`attention/cls/view0`, of the last block) get their
+    current names beside those that they have.
+
+    Raises:
+        StoreError: the set has another encoder, transform or dtype; or it has no digests, and not all of its images are among
+            these.
+    """
+    _check_same_encoder(store, request.spec, "taken over from")
+    store.arrays |= {
+        str(replace(parts, block=request.encoder.n_blocks - 1)): store.array(name)
+        for name, parts in ((name, ArrayName.parse(name)) for name in store.arrays)
+        if parts.kind == "attention" and parts.block is None and parts.view is not None
+    }
+    images, n = request.images, len(request.images)
+    if len(store) <= n and store.spec.data == images.digest_of(len(store)):
+        rows = np.where(np.arange(n) < len(store), np.arange(n), -1)
+        rows[_readable_again(store, images)] = -1  # others stay invalid, with what was noted
+        return rows
+    if DIGEST in store.arrays:
+        rows = _rows_by_content(store, images, store.spec.n_views > 1 and request.n_views > 1)
+    else:
+        by_id = {id_: row for row, id_ in enumerate(images.samples.ids)}
+        order = [by_id.get(image_id, -1) for image_id in store.ids]
+        if -1 in order or images.part(order).digest != store.spec.data:
+            raise StoreError(
+                f"{store.where} has no digests of its images, as current sets have, and they are not all among those of "
+                f"{images.source}: which of them are the same is not known; extract without it"
+            )
+        rows = np.full(n, -1)
+        rows[order] = np.arange(len(store))
+    return np.where(images.samples.is_sound & (rows >= 0) & store.valid[rows], rows, -1)
+
+
+def _rows_by_content(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
+    """Of equal images each has a row of its own, as far as there are rows: first its present one, then in order."""
+    digests, n = store.array(DIGEST).all(), min(len(store), len(images))
+    stays = np.zeros(len(images), bool)
+    stays[:n] = (digests[:n] == images.image_digests[:n]).all(1)
+    if with_ids:
+        stays[:n] &= [id_ == stored_id for id_, stored_id in zip(images.samples.ids, store.ids, strict=False)]
+    rows = np.where(stays, np.arange(len(images)), -1)
+    ids = store.ids if with_ids else [""] * len(store)
+    usable: dict[tuple[str, bytes], list[int]] = {}
+    is_taken = np.zeros(len(store), bool)
+    is_taken[:n] = stays[:n]
+    for row in (*np.flatnonzero(store.valid & is_taken), *np.flatnonzero(store.valid & ~is_taken)[::-1]):
+        usable.setdefault((ids[row], digests[row].tobytes()), []).append(int(row))
+    for i in np.flatnonzero(~stays):
+        same = usable.get((images.samples.ids[i] if with_ids else "", images.image_digests[i].tobytes()), [-1])
+        rows[i] = same.pop() if len(same) > 1 else same[0]
+    return rows
+
+
+def _readable_again(store: FeatureStore, images: ImageSet) -> list[int]:
+    """Rows of a set of these very images that are invalid although their images can be decoded now."""
+    rows = []
+    for row in (note["row"] for note in store.attributes["invalid"]):
+        if row not in images.samples.problems:
+            with suppress(DataError):
+                images.image(row)
+                rows.append(row)
+    return rows
+
+
+def _training_difference(stored: FeatureStore, attributes: Mapping[str, Any]) -> str | None:
+    """How a set's record of its encoder's training differs from what is known now; None where it does not.
+
+    A set that is older than these attributes is taken to record what the registry knows of its encoder's name, so that it
+    need not be written again because of them, nor checked again by what depends on it.
+    """
+    recorded = Pretraining.from_dict(stored.attributes) or known_pretraining(str(stored.attributes["encoder"]))
+    current = Pretraining.from_dict(attributes)
+    if current is None or recorded == current:
+        return None
+    return f"{stored.where} records this training of its encoder: {recorded.in_words}; now it is: {current.in_words}"

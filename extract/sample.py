@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from extract.annotations import is_annotation, is_patch_label, patch_labels_of
-from extract.layouts import codec_of
+from extract.layouts import codec_of, is_annotation, is_patch_label, patch_labels_of
 from extract.loop import Passes, Unit, Units, decoders
 from extract.requests import Request
 from store import FeatureStore
@@ -31,7 +30,6 @@ class Difference:
     Attributes:
         array: its name; or the name of the attribute that differs.
         ratio: of the difference to what is allowed; the two agree up to 1.
-        image: its id.
         at: index of the value in the image's row; empty where it is the mean over the row that differs most.
         stored, computed: the two values; of a mean those of absolute values, and `difference` is the mean absolute difference.
     """
@@ -57,12 +55,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """What comparing a sample gave.
-
-    Attributes:
-        n_sampled, n_images: images that were computed again, of all.
-        tolerance: share of a value's size by which it may differ.
-        worst: of each array, the largest ratio first.
+    """What comparing a sample gave: of each array the `worst` difference, the largest ratio first. `tolerance`: share of a
+    value's size by which it may differ.
     """
 
     n_sampled: int
@@ -76,7 +70,6 @@ class SampleCheck:
 
     @property
     def described(self) -> str:
-        """`a sample of 64 of its 5,000 images agrees (at most 0.02 of what is allowed, in patch/block5/view0)`."""
         sample = f"a sample of {self.n_sampled:,} of its {self.n_images:,} images"
         if not self.worst:
             return f"{sample} has nothing to compare"
@@ -86,7 +79,6 @@ class SampleCheck:
         return f"{sample} differs in {n} of {len(self.worst)} arrays, most in {self.worst[0]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         plain = lambda x: x if not isinstance(x, float) else float(f"{x:.6g}") if np.isfinite(x) else str(x)  # noqa: E731
         worst = [{name: plain(value) for name, value in asdict(difference).items()} for difference in self.worst]
         return {"n_sampled": self.n_sampled, "n_images": self.n_images, "tolerance": self.tolerance, "arrays": worst}
@@ -123,9 +115,7 @@ def check_by_sample(
     computed_names = [name for name in names if not is_annotation(name)]
     tolerance = TOLERANCE[request.spec.compute_dtype]
     sampled = _rows_to_sample(request, store, rows)
-    worst: dict[str, Difference] = {}
-    if base_rows is None:
-        worst |= {difference.array: difference for difference in _misfits(layouts, store)}
+    differences = list(_misfits(layouts, store)) if base_rows is None else []
     with decoders(workers, request.encoder.device) as threads:
         units = Units(Passes(request, batch_size, threads), layouts, "record")
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
@@ -136,27 +126,22 @@ def check_by_sample(
                 array = store.arrays[name]
                 codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
                 theirs, ours = array.rows(rows[list(unit.rows)]), _decoded(name, arrays, codec)
-                difference = _difference(name, theirs, ours, codec, ids, tolerance)
-                if name not in worst or difference.ratio > worst[name].ratio:
-                    worst[name] = difference
-    ordered = sorted(worst.values(), key=lambda difference: -difference.ratio)
-    return SampleCheck(len(sampled), len(store), tolerance, tuple(ordered))
+                differences.append(_difference(name, theirs, ours, codec, ids, tolerance))
+    worst: dict[str, Difference] = {}
+    for difference in sorted(differences, key=lambda difference: -difference.ratio):
+        worst.setdefault(difference.array, difference)
+    return SampleCheck(len(sampled), len(store), tolerance, tuple(worst.values()))
 
 
 def _rows_to_sample(request: Request, store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """Rows of images to compare, evenly from each of the store's shards; ascending."""
     valid = store.valid if "images/valid" in store.arrays else np.ones(len(store), bool)
-    sound = request.images.samples.is_sound
-    usable = np.flatnonzero((rows >= 0) & sound & valid[rows])  # a row of -1 is ruled out by the first
+    usable = np.flatnonzero((rows >= 0) & request.images.samples.is_sound & valid[rows])  # -1 is ruled out by the first
     shards = rows[usable] // store.shard_rows
-    chosen: list[np.ndarray] = [_evenly(usable, AT_LEAST)]
-    chosen += [_evenly(usable[shards == shard], PER_SHARD) for shard in np.unique(shards)]
-    return np.unique(np.concatenate(chosen))
-
-
-def _evenly(rows: np.ndarray, n: int) -> np.ndarray:
-    """At most `n` of the rows, as far from one another as from the ends."""
-    return rows[np.unique(((np.arange(n) + 0.5) / n * len(rows)).astype(int))] if len(rows) else rows
+    groups = [(usable, AT_LEAST), *((usable[shards == shard], PER_SHARD) for shard in np.unique(shards))]
+    # As far from one another as from the ends.
+    evenly = [rows[(((np.arange(n) + 0.5) / n) * len(rows)).astype(int)] for rows, n in groups if len(rows)]
+    return np.unique(np.concatenate([usable[:0], *evenly]))
 
 
 def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Difference]:
@@ -176,26 +161,22 @@ def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Di
 def disagreement(
     request: Request, unit_ids: Sequence[str], theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]
 ) -> str | None:
-    """How stored values of a unit differ from those that others have stored, if by more than a sample of a set may.
-
-    Args:
-        unit_ids: of its images.
-        theirs: [n images, ...] arrays that differ, by name.
-        ours: these and others.
+    """How stored values of a unit (arrays that differ, and all of `ours`) differ from those that others have stored, if by more
+    than a sample of a set may.
     """
-    worst: Difference | None = None
+    differences: list[Difference] = []
     for name in sorted({name.removesuffix(SCALE) for name in theirs}):
         codec = None if kind_of(name) == "images" else codec_of(name, request.dtype)
         ends = ("", SCALE) if name + SCALE in ours else ("",)
         for start in range(0, len(unit_ids), AT_ONCE):
             part = slice(start, start + AT_ONCE)
-            ids = unit_ids[part]
-            values = [
+            stored, computed = (
                 _decoded(name, {name + end: {**ours, **which}[name + end][part] for end in ends}, codec)
                 for which in (theirs, {})
-            ]
-            difference = _difference(name, values[0], values[1], codec, ids, TOLERANCE[request.spec.compute_dtype])
-            worst = difference if worst is None or difference.ratio > worst.ratio else worst
+            )
+            tolerance = TOLERANCE[request.spec.compute_dtype]
+            differences.append(_difference(name, stored, computed, codec, unit_ids[part], tolerance))
+    worst = max(differences, key=lambda difference: difference.ratio, default=None)
     return None if worst is None or worst.ratio <= 1 else str(worst)
 
 
@@ -211,7 +192,16 @@ def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -
 def _difference(
     name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
 ) -> Difference:
-    """The largest difference of some images between two forms of one array."""
+    def worst(shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray) -> Difference:
+        """The largest of `apart` [n images, values] in units of `allowed`, with `both` values there; `shape` of a row."""
+        # 0 where values are equal, also where no difference is allowed.
+        ratios = np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
+        ratios[np.isnan(ratios)] = np.inf
+        image, value = divmod(int(ratios.argmax()), ratios.shape[1])
+        index = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
+        ratio, difference, limit, stored, computed = (float(v[image, value]) for v in (ratios, apart, allowed, *both))
+        return Difference(name, ratio, difference, limit, ids[image], index, stored, computed)
+
     stored, computed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
     apart = np.where(np.isnan(stored) & np.isnan(computed), 0, np.abs(stored - computed))
     step = np.zeros_like(apart)
@@ -221,20 +211,8 @@ def _difference(
         step = 2 * codec.bound(torch.from_numpy(theirs.astype(np.float32))).numpy().reshape(stored.shape)
     sizes = np.abs(stored), np.abs(computed)
     allowed = step + tolerance * np.maximum(*sizes).max(1, keepdims=True)
-    of_values = _worst(name, ids, theirs.shape[1:], apart, allowed, stored, computed)
     means = [values.mean(1, keepdims=True) for values in (apart, *sizes)]
-    allowed = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
-    of_means = _worst(name, ids, (), means[0], allowed, *means[1:])
+    allowed_mean = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
+    of_values = worst(theirs.shape[1:], apart, allowed, stored, computed)
+    of_means = worst((), means[0], allowed_mean, *means[1:])
     return max(of_values, of_means, key=lambda difference: difference.ratio)
-
-
-def _worst(
-    name: str, ids: Sequence[str], shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray
-) -> Difference:
-    """The largest of `apart` [n images, values] in units of `allowed`, with `both` values there; `shape` of a row."""
-    # 0 where values are equal, also where no difference is allowed.
-    ratios = np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
-    image, value = divmod(int(np.nan_to_num(ratios, nan=np.inf).argmax()), ratios.shape[1])
-    index = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
-    ratio, difference, limit, stored, computed = (float(v[image, value]) for v in (ratios, apart, allowed, *both))
-    return Difference(name, ratio, difference, limit, ids[image], index, stored, computed)

@@ -13,17 +13,12 @@ from threading import Lock
 DECODING, COPYING_IN, ENCODING, COPYING_BACK, WRITING = "decoding", "copying in", "encoding", "copying back", "writing"
 ELSE = "bookkeeping"  # of units that are claimed, and of what is known without decoding an image: labels, also those of patches
 STAGES = (DECODING, COPYING_IN, ENCODING, COPYING_BACK, WRITING, ELSE)
-TELLING_S = 30.0
+TELLING_S = 30.0  # from which on the first batch, for which all stages wait, hardly counts
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Where the time of an extraction went.
-
-    Attributes:
-        seconds: by stage.
-        device_s: seconds that a GPU computed; None where the thread itself does.
-    """
+    """Where the time of an extraction went: seconds by stage, and those that a GPU computed; None where the thread does."""
 
     seconds: Mapping[str, float]
     device_s: float | None = None
@@ -34,12 +29,10 @@ class Spent:
 
     @property
     def binding(self) -> str:
-        """The stage that took longest."""
         return max(STAGES, key=lambda stage: self.seconds[stage])
 
     @property
     def is_telling(self) -> bool:
-        """Whether it took so long that the first batch, for which all stages wait, hardly counts."""
         return self.total_s >= TELLING_S
 
     @property
@@ -53,11 +46,7 @@ class Spent:
 
 
 class Course:
-    """What a thread does with its time, stage by stage.
-
-    Args:
-        now: the time in seconds.
-    """
+    """What a thread does with its time, stage by stage; `now` gives the time in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter):
         self._now, self._lock = now, Lock()
@@ -91,24 +80,23 @@ class Course:
                     self._seconds[ELSE] -= seconds
 
     def computed(self, seconds: float) -> None:
-        """Count time that a GPU computed."""
         with self._lock:
             self._device_s = (self._device_s or 0.0) + seconds
 
     @property
     def spent(self) -> Spent:
-        """Up to now."""
         with self._lock:
-            self._count(self._now())
+            self._count()
             return Spent(dict(self._seconds), self._device_s)
 
     def _enter(self, stage: str | None) -> str | None:
         with self._lock:
-            self._count(self._now())
+            self._count()
             before, self._stage = self._stage, stage
         return before
 
-    def _count(self, now: float) -> None:
+    def _count(self) -> None:
+        now = self._now()
         if self._stage is not None:
             self._seconds[self._stage] += now - self._since
         self._since = now

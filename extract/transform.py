@@ -1,11 +1,23 @@
-"""What an encoder sees of an image: the values that say how it is resized, cropped and normalised."""
+"""What an encoder sees of an image: the values that say how it is resized, cropped and normalised, and how its views are cut.
+
+View 0 is the evaluation crop, the others are random crops that any machine repeats.
+"""
 
 import math
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+import xxhash
+from jaxtyping import Float, UInt8
+from PIL import Image
+from timm.data import create_transform
+from torch import Tensor, nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F
 
 from store import BeyondClsError
 from store.errors import unknown
@@ -14,51 +26,47 @@ from store.errors import unknown
 TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 # Of what is decoded; part of the key where they are not these values, which stand for what older sets do not record.
 OF_PIXELS: Mapping[str, Any] = {"scale": None, "orientation": "stored"}
-ORIENTATIONS = ("stored", "exif")
-MODES = ("center", "squash", "border")
-INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "hamming", "box", "nearest")
 STRIDE = 32  # of convolutional networks, from pixels to the last feature map
 
 
 def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are not None, as timm takes them, and those of pixels: mean, std, crop_pct, crop_mode, interpolation,
-    scale, orientation. What is as in sets that do not record it is left out.
-
-    Raises:
-        BeyondClsError: an unknown name or a bad value; the message gives the nearest name, or what was expected.
+    scale, orientation. What is as in sets that do not record it is left out; unknown names and bad values are refused.
     """
     checked = {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
     return {name: value for name, value in checked.items() if value != OF_PIXELS.get(name)}
 
 
-def _colours(name: str, value: Any) -> tuple[float, ...]:
-    """One number for each of red, green and blue, on the scale on which pixels are 0…1."""
+def _numbers(value: Any, n: int) -> tuple[float, ...] | None:
     values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    if len(values) != 3 or not numbers:
+    return tuple(map(float, values)) if numbers and len(values) == n else None
+
+
+def _colours(name: str, value: Any) -> tuple[float, ...]:
+    if (values := _numbers(value, 3)) is None:
         raise BeyondClsError(f"{name} is {value!r}, expected three numbers, of red, green and blue, e.g. 0.485,0.456,0.406")
     if name == "std" and min(values) <= 0:
         raise BeyondClsError(f"std is {value!r}, expected numbers above 0: pixels are divided by them; 1,1,1 leaves them")
-    if max(abs(v) for v in values) > 1:
+    if max(map(abs, values)) > 1:
         raise BeyondClsError(
             f"{name} is {value!r}, expected numbers up to 1, as pixels are 0 to 1; divide those of 0 to 255 by 255"
         )
-    return tuple(float(v) for v in values)
+    return values
 
 
-def _scale(name: str, value: Any) -> tuple[float, float]:
+def _scale(name: str, value: Any) -> tuple[float, ...]:
     """Values that become 0 and 255."""
-    values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    if len(values) != 2 or not numbers or values[0] >= values[1]:
+    values = _numbers(value, 2)
+    if values is None or values[0] >= values[1]:
         raise BeyondClsError(
             f"{name} is {value!r}, expected the values that become black and white, the lower one first, e.g. 0,65535"
         )
-    return float(values[0]), float(values[1])
+    return values
 
 
 def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+    if _numbers([value], 1) is None or not 0 < value <= 1:
         raise BeyondClsError(f"{name} is {value!r}, expected a share above 0 and up to 1, e.g. 0.875 (224 of 256 pixels)")
     return float(value)
 
@@ -76,19 +84,15 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "mean": _colours,
     "std": _colours,
     "crop_pct": _share,
-    "crop_mode": _one_of("crop mode", MODES),
-    "interpolation": _one_of("interpolation", INTERPOLATIONS),
+    "crop_mode": _one_of("crop mode", ("center", "squash", "border")),
+    "interpolation": _one_of("interpolation", ("bicubic", "bilinear", "lanczos", "hamming", "box", "nearest")),
     "scale": _scale,
-    "orientation": _one_of("orientation", ORIENTATIONS),
+    "orientation": _one_of("orientation", ("stored", "exif")),
 }
 
 
 def input_sides(value: Any) -> tuple[int, int]:
-    """Height and width of the input: from the side of a square, `336x448`, or two numbers.
-
-    Raises:
-        BeyondClsError: the value has another form, or a side that is not positive.
-    """
+    """Height and width of the input: from the side of a square, `336x448`, or two numbers."""
     sides: Any = (value, value)
     if isinstance(value, str):
         matched = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", value)
@@ -104,13 +108,8 @@ def input_sides(value: Any) -> tuple[int, int]:
 
 
 def resize_input(name: str, model: nn.Module, sides: tuple[int, int]) -> bool:
-    """Make a model take images of this height and width; positions that it has learnt are interpolated.
-
-    Returns:
-        Whether that changed the model.
-
-    Raises:
-        BeyondClsError: a side is not a whole number of patches, or the model takes images of one size only.
+    """Make a model take images of this height and width, and say whether that changed it; positions that it has learnt are
+    interpolated.
     """
     embedding = getattr(model, "patch_embed", None)
     patch = getattr(embedding, "patch_size", (STRIDE, STRIDE))
@@ -132,7 +131,6 @@ def resize_input(name: str, model: nn.Module, sides: tuple[int, int]) -> bool:
 
 
 def sides_text(sides: Sequence[int]) -> str:
-    """`224`, or `336x448`: height and width."""
     return str(sides[0]) if sides[0] == sides[1] else f"{sides[0]}x{sides[1]}"
 
 
@@ -166,5 +164,96 @@ def values_text(transform: Mapping[str, Any], names: Sequence[str], instead_of: 
 
 
 def _text(value: Any) -> str:
-    """`0.5,0.5,0.5`."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else "none" if value is None else str(value)
+
+
+# Of linear probing with MAE: area and aspect ratio of the crop, as shares of the image's area and as width by height.
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Crop:
+    """What a view shows: x0, y0, x1, y1 in pixels of the original, beyond its borders where it was padded; mirrored or not."""
+
+    box: tuple[float, float, float, float]
+    flip: bool
+
+
+class Views:
+    """Cuts images. `config`: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct,
+    crop_mode.
+    """
+
+    def __init__(self, config: Mapping[str, Any]):
+        self.config = dict(config)
+        self._evaluation = create_transform(**self.config, is_training=False, normalize=False)
+        self._size = tuple(self.config["input_size"][1:])  # height, width
+
+        # How random views are drawn, for the key.
+        self.described = {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
+
+    def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
+        """The pixels of a view, which `Encoder.normalised` makes the encoder's input, and what it shows."""
+        crop = self.crop(image.size, image_id, view)
+        if view == 0:
+            return self.evaluation(image), crop
+        interpolation = Image.Resampling[InterpolationMode(self.config["interpolation"]).name]
+        part = image.crop(crop.box).resize(self._size[::-1], interpolation)
+        if crop.flip:
+            part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return F.pil_to_tensor(part), crop
+
+    def evaluation(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
+        return self._evaluation(image)
+
+    def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
+        if view:
+            return random_crop(image_id, view, size)
+        (width, height), (high, wide) = size, self._size
+        share, mode = self.config["crop_pct"], self.config["crop_mode"]
+        scaled_high, scaled_wide = math.floor(high / share), math.floor(wide / share)  # then the central part is cut
+        if mode == "squash":
+            crop_width, crop_height = width * wide / scaled_wide, height * high / scaled_high
+        else:  # one scale for both sides: the image fills the scaled size, or (border) fits into it
+            fit = max if mode == "border" else min
+            pixel = fit(width / scaled_wide, height / scaled_high)
+            crop_width, crop_height = wide * pixel, high * pixel
+        box = ((width - crop_width) / 2, (height - crop_height) / 2, (width + crop_width) / 2, (height + crop_height) / 2)
+        return Crop(box, flip=False)
+
+
+def random_crop(image_id: str, view: int, size: tuple[int, int]) -> Crop:
+    """A crop of random area and aspect ratio, mirrored half of the time; equal for equal id, view and size (width, height).
+
+    Drawn once, and cut to the image where it is too wide or too high, as the official code does (torchvision draws again).
+    """
+    width, height = size
+    generator = random.Random(xxhash.xxh3_128_intdigest(f"{SEED}\0{view}\0{image_id}".encode()))
+    area = width * height * generator.uniform(*SCALE)
+    aspect = math.exp(generator.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+    crop_width = max(1, min(width, round(math.sqrt(area * aspect))))
+    crop_height = max(1, min(height, round(math.sqrt(area / aspect))))
+    x0, y0 = generator.randint(0, width - crop_width), generator.randint(0, height - crop_height)
+    return Crop((x0, y0, x0 + crop_width, y0 + crop_height), generator.random() < 0.5)
+
+
+class Normalisation:
+    """(pixels / 255 - mean) / std in float32: bit for bit what torchvision's `ToTensor` and `Normalize` give.
+
+    On the encoder's device: a fourth of the bytes travels there, and decoders do less. `mean`, `std`: of red, green and blue,
+    on the scale on which pixels are 0…1.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]):
+        # 255 is a tensor as well: by a plain number a GPU multiplies with the reciprocal, which may be one bit off.
+        self._constants = torch.tensor([[255.0] * 3, mean, std])[..., None, None]  # [3 constants, 3 colours, 1, 1]
+
+    def __call__(self, pixels: UInt8[Tensor, "*B 3 H W"] | Float[Tensor, "*B 3 H W"]) -> Float[Tensor, "*B 3 H W"]:
+        """Normalised pixels, on their device; views that are not uint8 are normalised already."""
+        if pixels.dtype != torch.uint8:
+            return pixels
+        if self._constants.device != pixels.device:
+            self._constants = self._constants.to(pixels.device)
+        white, mean, std = self._constants
+        return pixels.to(torch.float32).div_(white).sub_(mean).div_(std)

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from extract.annotations import annotations_of, is_annotation
-from extract.datasets import DataError, ImageSet
+from extract.datasets import DataError
 from extract.encoders import Encoder
 from extract.encoders.cost import cost_of
+from extract.layouts import annotations_of, is_annotation
 from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders
 from extract.requests import Request
-from extract.reuse import kept_attributes
 from extract.sample import SampleCheck, disagreement
 from extract.stages import ELSE, WRITING, Course, Spent
 from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
@@ -75,7 +74,6 @@ class Settings:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first task, which alone compares finished sets."""
         return self.task_id == 0
 
 
@@ -99,63 +97,34 @@ class Task:
     base_rows: Int64[np.ndarray, "N"] | None = None
     skip: Sequence[tuple[str, int]] = ()
     replaces: Found | bool = False
-    _writer: FeatureWriter = field(init=False)
-    _course: Course = field(init=False, default_factory=Course)
-    _disk: ThreadPoolExecutor = field(init=False)  # one unit is written while the next is computed
-    _writing: Future[None] | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self._unreported = set(range(self.layouts[0].n_shards))  # units that `progress` does not know of
 
     def write(self, attributes: Mapping[str, Any]) -> FeatureStore | None:
-        """Compute what is missing, and open the set; None if it was stopped before that, or has joined another.
-
-        Args:
-            attributes: of the set, as `attributes_of` gives them.
-
-        Raises:
-            BeyondClsError: the process that it joins has begun another set.
-        """
-        settings, request = self.settings, self.request
-        described = [(a.name, unit) for a in self.layouts if is_annotation(a.name) for unit in range(a.n_shards)]
-        attributes = kept_attributes(self.base, request, self.layouts, attributes)
-        with FeatureWriter(
-            self.out,
-            request.spec,
-            self.layouts,
-            request.constants,
-            self.base,
-            self.base_rows,
-            [*self.skip, *described],  # damaged ones, and what describes images, which is written anew
-            self.replaces,
-            self._disagreement,
-            computed_by(request.encoder),
-        ) as self._writer:
-            if settings.joins is not None:
-                self._check_joined(settings.joins)
-                self._compute()
-                return None
-            if settings.engine is None:
+        """Compute what is missing, and open the set; None if it was stopped before that, or has joined another."""
+        settings, request, layouts = self.settings, self.request, self.layouts
+        described = [(a.name, unit) for a in layouts if is_annotation(a.name) for unit in range(a.n_shards)]
+        skip = [*self.skip, *described]  # what describes images is written anew
+        begins_with = (self.base, self.base_rows, skip, self.replaces, self._disagreement, computed_by(request.encoder))
+        with FeatureWriter(self.out, request.spec, layouts, request.constants, *begins_with) as writer:
+            self._writer, self._course = writer, Course()
+            self._unreported = set(range(layouts[0].n_shards))  # units that `progress` does not know of
+            if settings.joins is not None and writer.staging.absolute() != settings.joins:
+                raise BeyondClsError(
+                    f"this process on {platform.node()} would write set {request.spec.key}, the command is for "
+                    f"{settings.joins.name[-32:]}: its {request.encoder.name} is another; install the same packages and use "
+                    "the same weights on all machines, and let a function that draws weights set its seed"
+                )
+            if settings.engine is None or settings.joins is not None:
                 self._compute()
             else:
                 self._have_computed(settings.engine)
-            if settings.stops() and self._writer.missing_units():
+            if settings.joins is not None or (settings.stops() and writer.missing_units()):
                 return None
-            self._writer.finish(attributes)
+            writer.finish(attributes)
             if settings.engine is not None:
-                settings.devices(self._writer.computed_by)
+                settings.devices(writer.computed_by)
         return FeatureStore.open(self.out)
 
-    def _check_joined(self, staging: Path) -> None:
-        if self._writer.staging.absolute() != staging:
-            raise BeyondClsError(
-                f"this process on {platform.node()} would write set {self.request.spec.key}, the command is for "
-                f"{staging.name[-32:]}: its {self.request.encoder.name} is another; install the same packages and use the same "
-                "weights on all machines, and let a function that draws weights set its seed"
-            )
-
     def _compute(self) -> None:
-        """Compute and write units here, until all are written."""
         settings, todo = self.settings, self._writer.missing_units()
         while True:
             self._report_written()
@@ -165,8 +134,9 @@ class Task:
             with (
                 self._course.doing(ELSE),
                 decoders(settings.workers, self.request.encoder.device) as threads,
-                ThreadPoolExecutor(1, "beyondcls-writer") as self._disk,
+                ThreadPoolExecutor(1, "beyondcls-writer") as self._disk,  # one unit is written while the next is computed
             ):
+                self._writing: Future[None] | None = None
                 passes = Passes(self.request, settings.batch_size, threads, settings.warn, self._course)
                 units = Units(passes, self.layouts, settings.on_error, settings.progress)
                 for unit, arrays, notes in units.compute(self._claim_units(todo)):
@@ -213,7 +183,6 @@ class Task:
                 self._write_behind(number, {}, [])
 
     def _to_compute(self, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
-        """Arrays of a unit that need the images, and their rows."""
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, self._writer.rows_to_compute(unit, names)
 
@@ -253,30 +222,25 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
     Raises:
         DataError: images are damaged or unlabelled and the settings don't want that recorded, or there is none.
     """
-    encoder, classes = request.encoder, request.images.classes
+    encoder, images = request.encoder, request.images
     cost = cost_of(encoder.model, encoder.config["input_size"])
-    truth_classes = {name: list(request.images.truths[name].classes) for name in request.truths}
-    return {
-        "encoder": encoder.name,
-        "norm_eps": encoder.norm()[1],
-        "classes": None if classes is None else list(classes),
-        "problems": _checked_problems(request.images, settings.on_error),
-        **({"truth_classes": truth_classes} if truth_classes else {}),
-        **({"grid": list(encoder.grid)} if encoder.grid[0] != encoder.grid[1] else {}),
-        **encoder.pretraining.to_dict(),
-        **({} if cost is None else {"encoder_flops": cost.flops}),
-        **({"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}),
-    }
-
-
-def _checked_problems(images: ImageSet, on_error: OnError) -> list[str]:
-    """Problems of the images, without paths."""
+    truth_classes = {name: list(images.truths[name].classes) for name in request.truths}
     problems = images.all_problems()
-    if problems and on_error == "raise":
+    if problems and settings.on_error == "raise":
         total = f"\n({len(problems)} problems in all)" if len(problems) > 10 else ""
         raise DataError("\n".join(problems[:10]) + total + "\nmend the data, or go on with --on-error record")
     if len(images) == 0:
         raise DataError(f"{images.source} has no readable images:\n" + "\n".join(problems[:10]))
     for folder in {sample.file.parent for sample in images.samples} if problems else ():
         problems = [problem.replace(f"{folder}/", "") for problem in problems]
-    return problems
+    return {
+        "encoder": encoder.name,
+        "norm_eps": encoder.norm()[1],
+        "classes": None if images.classes is None else list(images.classes),
+        "problems": problems,
+        **({"truth_classes": truth_classes} if truth_classes else {}),
+        **({"grid": list(encoder.grid)} if encoder.grid[0] != encoder.grid[1] else {}),
+        **encoder.pretraining.to_dict(),
+        **({} if cost is None else {"encoder_flops": cost.flops}),
+        **({"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}),
+    }

@@ -105,8 +105,8 @@ def main(
     from extract.encoders import load_encoder
     from extract.writing import Settings
     from pipelines.engines import choose_engine
-    from pipelines.engines.engine import Watch
-    from pipelines.engines.extractions import has_all, sharing, submitted
+    from pipelines.engines.engine import Watch, has_all, sharing
+    from pipelines.engines.slurm import submitted
     from pipelines.parameters.engine import without_engine
     from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
@@ -254,7 +254,7 @@ def _extract(
 ) -> "FeatureStore | None":
     """The set, at `out` or at the root, as the functions of `extract.run` return it."""
     from extract import run
-    from pipelines.engines.extractions import joined_out
+    from pipelines.engines.engine import joined_out
 
     if verb == "repair":
         return run.repair(request, out, settings)

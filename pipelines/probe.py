@@ -15,8 +15,7 @@ from pipelines.parameters.options import flag_of, select_options, takes_options
 from pipelines.parameters.training import LOGGING, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 
 if TYPE_CHECKING:
-    from pipelines.engines.engine import Engine
-    from pipelines.engines.run import Run
+    from pipelines.engines.engine import Engine, Run
     from pipelines.probing.loop import EncoderLoop
     from store import FeatureStore
 
@@ -113,8 +112,8 @@ def main(
     A head that is already in --out, for exactly this request, stays as it is if a few of its steps, its schedule, the order of
     the images and its measures are unchanged: the program may have been edited. kept.json beside it says what was compared.
     """
-    from pipelines.engines.extractions import check_script
     from pipelines.engines.processes import Here, Processes
+    from pipelines.engines.slurm import check_script
     from pipelines.probing.spread import runs_of, spread
     from pipelines.process.stopping import stops_at_signal
 

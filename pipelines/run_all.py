@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from pipelines.engines.run import COMMAND_LINE
+from pipelines.engines.engine import COMMAND_LINE
 from pipelines.init import Encoders, Folder, Heads, Images
 from pipelines.process.command_log import OURS
 

@@ -106,7 +106,7 @@ for name in sys.argv[1:]:
         ("probe.run",),
         ("probe.estimator",),
         ("pipelines.live.online",),
-        ("pipelines.engines.run", "torch"),
+        ("pipelines.engines.engine", "torch"),
         ("store.loading.loader",),
         ("benchmarks.probe",),
         ("tests.conftest",),

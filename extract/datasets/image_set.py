@@ -23,7 +23,7 @@ from extract.datasets.sample import Box, DataError, Sample, Samples
 from extract.datasets.truths import Truths, columns_of, turned_boxes
 from store import BeyondClsError
 from store.shown import first_names, html_table
-from store.truths.columns import TruthColumns
+from store.truths.reading import TruthColumns
 
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # Python's surrogates for such bytes in names of files
 

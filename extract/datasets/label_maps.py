@@ -28,8 +28,7 @@ from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError
 from store.truths import rle
-from store.truths.columns import Segment
-from store.truths.reading import VOID
+from store.truths.reading import VOID, Segment
 
 VOID_INDEX = 255  # of label maps whose indices are counted from 0
 UNKNOWN = -2

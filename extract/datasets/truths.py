@@ -18,7 +18,7 @@ from extract.datasets.pixels import Pixels, orientation_of
 from extract.datasets.sample import Box, DataError, Sample
 from store import StoreError
 from store.truths import rle
-from store.truths.columns import Instance, Segment, TruthColumns, instance_columns, segment_columns
+from store.truths.reading import Instance, Segment, TruthColumns, instance_columns, segment_columns
 
 Items = Sequence[Segment] | Sequence[Instance]  # of an image
 MOST_NAMED = 10  # problems in a message

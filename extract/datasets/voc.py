@@ -12,7 +12,7 @@ from extract.datasets.listed import first_folder, lines, listed, read_objects
 from extract.datasets.sample import Sample
 from extract.datasets.truths import Truths
 from store.truths import rle
-from store.truths.columns import Instance
+from store.truths.reading import Instance
 
 SPLITS = ("train", "val", "trainval")
 FOLDERS = ("", "VOC2012/", "VOCdevkit/VOC2012/", "VOC2007/", "VOCdevkit/VOC2007/")

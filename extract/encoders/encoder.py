@@ -18,8 +18,7 @@ from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
 from extract.encoders.weights import weights_digest
 from extract.forward import FastLinear, check_branches, draw_factors, dropped
-from extract.transform import OF_PIXELS, STRIDE, TRANSFORM
-from extract.views import Normalisation, Views
+from extract.transform import OF_PIXELS, STRIDE, TRANSFORM, Normalisation, Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
 from store.format.pretraining import UNKNOWN, Pretraining

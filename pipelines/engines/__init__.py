@@ -22,11 +22,11 @@ ENGINES: dict[str, type[Engine]] = {
 def choose_engine(
     options: Mapping[str, Any], named: Collection[str] = (), device: str = "auto", is_task: bool = False
 ) -> Engine:
-    """The engine that options ask for. Several workers, without a name, are processes of this machine.
+    """The engine that options ask for (`parameters.engine.ENGINE`). Several workers, without a name, are processes of this
+    machine.
 
     Args:
-        options: of `parameters.extraction.ENGINE`, from the command line and from the parameter file.
-        named: those that were given on the command line; others, and those that engines do not read, are ignored.
+        named: options that were given on the command line; others, and those that engines do not read, are ignored.
         device: what workers compute on.
         is_task: this process is one of several that share a set already, so what the parameter file says is meant for others.
 

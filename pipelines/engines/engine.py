@@ -1,24 +1,124 @@
-"""What all engines have in common: the runs that are to be done, and where an engine tells how far it is."""
+"""What all engines have in common: runs, each a whole command of this program in a process of its own, of which an agenda says
+which is next; what their logs say of their end; and where an engine tells how far it is.
+"""
 
+import os
+import platform
+import signal
+import sys
+import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from signal import Signals
 from threading import Event, Thread
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from pipelines.engines.run import MESSAGE, Run, last_lines, problem_in, results_in
+from pipelines.process.command_log import recorded_command
 from pipelines.process.stopping import TO_BE_CONTINUED, UNFORESEEN
 from store import BeyondClsError
 from store.format.unfinished import progress_at
 from store.places import LocalFolder
 
+if TYPE_CHECKING:
+    from store import FeatureWriter
+
+LOGS = ".runs"  # beside what runs write
+# By name: the command line imports engines, not the other way round, and no stage of DVC depends on how it is started.
+COMMAND_LINE = "pipelines.cli"
+ENDED = "beyondcls ended with status "
+BEGUN = "$ "  # and the command: a log has all that was done, one after the other
+WIDTH = "400"  # in characters: lines are not broken
+EXCERPT = 5  # lines of a log in which there is no message of ours
+MESSAGE = 6  # lines of a message that are shown of several runs
 TRIES = 3
 SECONDS = 1.0  # between two looks at how far a set is
+JOIN = "--join"  # and where the set is staged: a task that computes units of a set which another process finishes
+IMPORTS = ("pipelines.extract", "extract.run", "extract.encoders")  # which tasks of an extraction import
 LOSSES = 20  # of a run, each with the machine that it was on, that are taken for more than bad luck
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command that can be given again: it goes on where it was killed, and ends at once where it is done.
+
+    Attributes:
+        name: of what it writes, for messages.
+        arguments: of `beyondcls`; it computes in its own process.
+        log: file for its output, an absolute path.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    log: Path
+
+    @classmethod
+    def writing(cls, out: str, arguments: tuple[str, ...]) -> "Run":
+        """A run that writes into a folder; its log is OUT's parent/.runs/NAME.log."""
+        folder = Path(os.path.abspath(out))
+        return cls(str(Path(out)), arguments, folder.parent / LOGS / f"{folder.name}.log")
+
+    @property
+    def command(self) -> str:
+        """As logs show it: without secrets of addresses."""
+        return recorded_command(self.arguments)
+
+
+def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads: int | None) -> int:
+    """Turn this process into that of a command, in a folder and with these variables beside its own, and return its exit
+    status.
+
+    What it says goes to the log. `n_threads`: of torch on a CPU; None: as the environment says.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the command listens
+    os.chdir(folder)
+    os.environ.update({"COLUMNS": WIDTH, **environment})
+    run.log.parent.mkdir(parents=True, exist_ok=True)
+    log = run.log.open("a", buffering=1)
+    for number in (1, 2):  # what libraries write, too
+        os.dup2(log.fileno(), number)
+    sys.stdout = sys.stderr = log
+    sys.argv = ["beyondcls", *run.arguments]
+    print(f"{BEGUN}{run.command}")
+    try:
+        if n_threads is not None:
+            import torch
+
+            torch.set_num_threads(n_threads)
+        import_module(COMMAND_LINE).run()
+        return 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return UNFORESEEN
+    finally:
+        log.flush()
+
+
+def last_lines(log: Path) -> list[str]:
+    """Of what was done last; none where there is no log."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    begun = max((i + 1 for i, line in enumerate(lines) if line.startswith(f"{BEGUN}beyondcls ")), default=0)
+    return lines[begun:]
+
+
+def status_in(lines: Sequence[str]) -> int | None:
+    ended = [line.removeprefix(ENDED) for line in lines if line.startswith(ENDED)]
+    return int(ended[-1]) if ended and ended[-1].isdecimal() else None
+
+
+def problem_in(lines: Sequence[str]) -> str:
+    """The last message of ours, or else the last lines."""
+    messages = [i for i, line in enumerate(lines) if line.startswith("error: ")]
+    shown = [line for line in lines[messages[-1] if messages else -EXCERPT :] if not line.startswith(ENDED)]
+    return "\n".join(shown).removeprefix("error: ") if messages else " / ".join(shown) or "its log is empty"
 
 
 @dataclass(frozen=True)
@@ -26,9 +126,7 @@ class Watch:
     """Where an engine tells how far it is.
 
     Attributes:
-        progress: called with the number of images, or of runs, done since the last call; negative for those that are to be
-            done again.
-        warn: called with what a user should know.
+        progress: called with the number of images, or of runs, done since the last call; negative for those to be done again.
         stops: whether to hand out no more units or runs, and to end when those that were are done.
     """
 
@@ -41,12 +139,8 @@ class Watch:
 def following(
     staged: Callable[[], Path | None], progress: Callable[[int], None], reported: int = 0
 ) -> Iterator[Callable[[], int]]:
-    """Report images of a set's units as records of them appear; yields a function that gives how many were reported.
-
-    Args:
-        staged: where the set is staged now, if it is.
-        progress: called with the number of images since the last call.
-        reported: images that were reported before.
+    """Report images of a set's units, as records of them appear where it is staged, if it is; yields a function that gives how
+    many were reported.
     """
     ended = Event()
 
@@ -71,40 +165,33 @@ def following(
         look()
 
 
+@dataclass
 class Agenda:
     """Hands out runs in order; one that is killed is handed out again, before all others.
 
     A run that fails is not done again, as it would fail again; others go on.
 
-    Args:
+    Attributes:
         tries: times that a run may be killed before it has failed.
         watch: `progress` is called with the number of runs that have ended.
+        say: shows a line, e.g. the results of each run.
         imports: modules that runs import: a server of processes imports them once.
         again: a run that fails for another reason than a mistake of the user's is done again, as one that is killed; and it
             loses little when it is.
-
-    Attributes:
-        runs: all of them.
-        say: shows a line, e.g. the results of each run.
-        n_done: how many of them have succeeded.
-        problems: of those that have failed, by name.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        tries: int,
-        watch: Watch,
-        say: Callable[[str], None],
-        imports: Sequence[str] = (),
-        again: bool = False,
-    ):
-        self.runs, self.imports = list(runs), list(imports)
-        self.n_done, self.problems = 0, dict[str, str]()
-        self.say, self._tries, self._watch, self.again = say, tries, watch, again
-        self._todo, self._handed = list(runs), 0
-        self._kills: Counter[str] = Counter()
-        self._losses: Counter[str] = Counter()
+    runs: Sequence[Run]
+    tries: int
+    watch: Watch
+    say: Callable[[str], None]
+    imports: Sequence[str] = ()
+    again: bool = False
+
+    def __post_init__(self) -> None:
+        self.n_done = 0  # that have succeeded
+        self.problems: dict[str, str] = {}  # of those that have failed, by name
+        self._todo, self._handed = list(self.runs), 0
+        self._kills, self._losses = Counter[str](), Counter[str]()
 
     @property
     def is_done(self) -> bool:
@@ -112,11 +199,9 @@ class Agenda:
         return not self._handed and (not self._todo or self.stops())
 
     def stops(self) -> bool:
-        """Whether it is time to stop: runs that can go on later may end."""
-        return self._watch.stops()
+        return self.watch.stops()
 
     def take(self) -> Run | None:
-        """The next run; None if there is none at present, or it is time to stop."""
         if not self._todo or self.stops():
             return None
         self._handed += 1
@@ -124,28 +209,38 @@ class Agenda:
 
     def ended(self, run: Run, status: int) -> None:
         """A run has ended with this status: of a process, or of a shell, which adds 128 to the number of a signal."""
-        self._handed -= 1
+        lines = last_lines(run.log)
         if status == 0:
+            self._handed -= 1
             self.n_done += 1
-            self._watch.progress(1)
-            for line in results_in(last_lines(run.log), run.name):
-                self.say(line)
+            self.watch.progress(1)
+            for line in lines:
+                if line.startswith((f"{run.name}: ", f"{run.name}/")):  # on what it has written
+                    self.say(line)
         elif status == TO_BE_CONTINUED:
-            self._todo.insert(0, run)
-        elif status < 0 or status > 128:
-            self._killed(run, _how(status))
-        elif status == UNFORESEEN and self.again:
-            self._killed(run, f"failed with: {problem_in(last_lines(run.log))}")
+            self.left(run)
+        elif status < 0 or status > 128 or (status == UNFORESEEN and self.again):
+            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else _how(status)
+            self._kills[run.name] += 1
+            if self._kills[run.name] >= self.tries:
+                times = "once" if self.tries == 1 else f"{self.tries} times"
+                self.failed(run, f"it failed {times}; the last time it {how}")
+            else:
+                self.left(run)
+                self.watch.warn(f"{run.name}: {how}; it is started again, and goes on")
         else:
-            self._failed(run, problem_in(last_lines(run.log)))
+            self.failed(run, problem_in(lines))
 
     def failed(self, run: Run, problem: str) -> None:
-        """A run has failed, and is not done again."""
         self._handed -= 1
-        self._failed(run, problem)
+        lines = problem.splitlines()
+        shown = "\n".join([*lines[:MESSAGE], *["…"] * (len(lines) > MESSAGE)])
+        self.problems[run.name] = f"{shown} (log: {run.log})"
+        self.watch.progress(1)
+        self.watch.warn(f"{run.name}: failed; see {run.log}")
 
     def left(self, run: Run) -> None:
-        """A run has not begun, and will not."""
+        """A run is to be done later: it has not begun, or not ended."""
         self._handed -= 1
         self._todo.insert(0, run)
 
@@ -156,31 +251,14 @@ class Agenda:
             self.failed(run, f"the machine that it was on has gone {LOSSES} times")
         else:
             self.left(run)
-            self._watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
-
-    def _failed(self, run: Run, problem: str) -> None:
-        lines = problem.splitlines()
-        shown = "\n".join([*lines[:MESSAGE], *["…"] * (len(lines) > MESSAGE)])
-        self.problems[run.name] = f"{shown} (log: {run.log})"
-        self._watch.progress(1)
-        self._watch.warn(f"{run.name}: failed; see {run.log}")
-
-    def _killed(self, run: Run, how: str) -> None:
-        self._kills[run.name] += 1
-        if self._kills[run.name] >= self._tries:
-            times = "once" if self._tries == 1 else f"{self._tries} times"
-            self._failed(run, f"it failed {times}; the last time it {how}")
-        else:
-            self._todo.insert(0, run)
-            self._watch.warn(f"{run.name}: {how}; it is started again, and goes on")
+            self.watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
 
 
 def _how(status: int) -> str:
-    """How a run ended with the status of a signal."""
     number = -status if status < 0 else status - 128
-    names = {signal.value: signal.name for signal in Signals}
+    names = {one.value: one.name for one in signal.Signals}
     how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
-    return how + (", perhaps for lack of memory" if names.get(number) == "SIGKILL" else "")
+    return how + (", perhaps for lack of memory" if number == signal.SIGKILL else "")
 
 
 @dataclass(frozen=True)
@@ -222,28 +300,58 @@ class Engine(ABC):
 
     @abstractmethod
     def n_tasks(self, n_units: int) -> int:
-        """Of how many tasks an extraction of so many units consists; 0 if this process computes them.
-
-        Raises:
-            BeyondClsError: they cannot be started here.
-        """
+        """Of how many tasks an extraction of so many units consists; 0 if this process computes them."""
 
     @abstractmethod
     def run_all(self, agenda: Agenda) -> None:
-        """Have all runs computed, each in a process of its own that ends with this one at the latest.
-
-        Raises:
-            BeyondClsError: they cannot be started here.
-        """
+        """Have all runs computed, each in a process of its own that ends with this one at the latest."""
 
     def check_device(self) -> None:
-        """Refuse a device that several workers would share.
-
-        Raises:
-            BeyondClsError: `device` is one of several.
-        """
         if self.device not in ("auto", "cpu", "cuda"):
             raise BeyondClsError(
                 f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "
                 "(CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
             )
+
+
+def joined_out(staging: Path) -> Path:
+    """The folder of a set that is staged here, as `joins` of `Settings` has it."""
+    return staging.parent.parent / staging.name[:-33]
+
+
+def has_all(staging: Path) -> bool:
+    """Whether a task that joins has nothing left to do; this machine may lack the folder."""
+    if not staging.parent.parent.is_dir():
+        raise BeyondClsError(
+            f"there is no folder {staging.parent.parent} on {platform.node()}; all machines need the folder of the project, "
+            "images and feature sets under the same path as here"
+        )
+    progress = progress_at(LocalFolder(staging))
+    return progress is None or progress.done == progress.n_units
+
+
+def sharing(
+    engine: Engine, out: Path, arguments: Sequence[str], watch: Watch, say: Callable[[str], None]
+) -> "Callable[[FeatureWriter, int], None] | None":
+    """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
+
+    `arguments`: of the command, without those on engines. Logs are beside `out`.
+    """
+    if not engine.n_tasks(1):
+        return None
+
+    def compute(writer: "FeatureWriter", n_units: int) -> None:
+        staging = writer.staging.absolute()
+        n = engine.n_tasks(n_units)
+        shared = (*arguments, JOIN, str(staging), "--n-tasks", str(n), "--task-id")
+        runs = [Run.writing(f"{out}.task{task}", (*shared, str(task))) for task in range(n)]
+        # One failure ends all.
+        quiet = Watch(lambda _: None, watch.warn, lambda: watch.stops() or bool(agenda.problems))
+        agenda = Agenda(runs, engine.tries, quiet, say, IMPORTS, again=True)
+        begun = progress_at(LocalFolder(staging))
+        with following(lambda: staging, watch.progress, begun.images_done if begun is not None else 0):
+            engine.run_all(agenda)
+        if agenda.problems and writer.wait_for_others():
+            raise BeyondClsError(next(iter(agenda.problems.values())))
+
+    return compute

@@ -13,15 +13,13 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from typing import ClassVar
 
-from pipelines.engines.engine import Agenda, Engine
-from pipelines.engines.run import Run, run_command
+from pipelines.engines.engine import Agenda, Engine, Run, run_command
 from store import BeyondClsError
 
 CORES = 4  # of a worker on a CPU, by default
 CONTEXT = multiprocessing.get_context("forkserver")
 SECONDS = 10  # that a process has to end
 LOOK_S = 1.0  # after which is looked whether it is time to stop
-KILLED = -signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Here(Engine):
         return 0
 
     def run_all(self, agenda: Agenda) -> None:
-        CONTEXT.set_forkserver_preload(agenda.imports)
+        CONTEXT.set_forkserver_preload(list(agenda.imports))
         run_in_forks(agenda, [Place()])
 
 
@@ -46,17 +44,13 @@ class Processes(Engine):
         return min(len(self.devices()), n_units)
 
     def run_all(self, agenda: Agenda) -> None:
-        CONTEXT.set_forkserver_preload(agenda.imports)
+        CONTEXT.set_forkserver_preload(list(agenda.imports))
         ensure_running()  # it imports while this process does
         devices = self.devices()[: len(agenda.runs)]
         run_in_forks(agenda, [Place(alone(device), threads_of_each(len(devices))) for device in devices])
 
     def devices(self) -> list[str]:
-        """The device of each worker.
-
-        Raises:
-            BeyondClsError: there are not as many GPUs.
-        """
+        """The device of each worker; an error if there are not as many GPUs."""
         import torch
 
         self.check_device()
@@ -70,7 +64,6 @@ class Processes(Engine):
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -89,11 +82,8 @@ def alone(device: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one run is computed at a time.
-
-    Attributes:
-        environment: variables of its process, such as the GPU that it sees.
-        n_threads: of torch on a CPU; None: as the environment says.
+    """Where one run is computed at a time: variables of its process, such as the GPU that it sees, and threads of torch on a
+    CPU.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +102,7 @@ def run_in_forks(agenda: Agenda, places: Sequence[Place]) -> None:
                         process.start()
                         running[number] = process, run
                     except OSError:  # it was killed before it had its arguments
-                        agenda.ended(run, KILLED)
+                        agenda.ended(run, -signal.SIGKILL)
             wait([process.sentinel for process, _ in running.values()], LOOK_S)
             for number, (process, run) in list(running.items()):
                 if process.exitcode is not None:
@@ -122,28 +112,21 @@ def run_in_forks(agenda: Agenda, places: Sequence[Place]) -> None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process.pid or 0, signal.SIGUSR1)
     finally:
-        end_all([process for process, _ in running.values()])
-
-
-def end_all(processes: Sequence[ForkServerProcess]) -> None:
-    """End processes; those that do not end by themselves are killed."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.join(SECONDS)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.join(SECONDS)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
 
 
 def _be(run: Run, folder: str, place: Place) -> None:
+    def end_with_parent() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all, and the process that started this one decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     sys.exit(run_command(run, folder, place.environment, place.n_threads))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipelines.engines.engine import Agenda, Engine
-from pipelines.engines.run import Run, run_command
+from pipelines.engines.engine import Agenda, Engine, Run, run_command
 from store import BeyondClsError
 
 MOST = 64  # tasks of an extraction that wait for nodes; one that finds nothing left to do ends at once
@@ -44,54 +43,40 @@ class RayTasks(Engine):
         """The process of a task is the run itself: where Ray kills it, nothing of it goes on, and it has no successor there."""
         self.check_device()
         with connected(self.address):
-            self._run(agenda)
+            import ray
 
-    def _run(self, agenda: Agenda) -> None:
-        import ray
-
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cores, gpus, n_threads = share_of(self.device, self.tasks, nodes)
-        task = ray.remote(max_calls=1, max_retries=0, num_cpus=cores, num_gpus=gpus)(run_command)
-        calls: dict[Any, Run] = {}
-        try:
-            while not agenda.is_done:
-                # Without `tasks` all wait for room, which lets a cluster grow.
-                while (self.tasks is None or len(calls) < self.tasks) and (run := agenda.take()) is not None:
-                    calls[task.remote(run, os.getcwd(), {}, n_threads)] = run
-                for call in ray.wait(list(calls), timeout=SECONDS)[0] if calls else ():
-                    _take(call, calls.pop(call), agenda)
-                for call, run in list(calls.items()) if agenda.stops() else ():
-                    if agenda.again or not run.log.exists():  # no signal reaches it
-                        ray.cancel(call, force=True)
-                        agenda.left(calls.pop(call))
-        finally:
-            for call in calls:
-                ray.cancel(call, force=True)
-
-
-def _take(call: Any, run: Run, agenda: Agenda) -> None:
-    """Take the exit status of a run, or notice that its process or its node has died."""
-    import ray
-
-    try:
-        agenda.ended(run, ray.get(call))
-    except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
-        agenda.lost(run)
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
-        agenda.ended(run, -signal.SIGKILL)
-    except ray.exceptions.RayError as error:  # e.g. nodes without this program
-        agenda.failed(run, f"Ray could not run it: {str(error).strip()}")
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            cores, gpus, n_threads = share_of(self.device, self.tasks, nodes)
+            task = ray.remote(max_calls=1, max_retries=0, num_cpus=cores, num_gpus=gpus)(run_command)
+            calls: dict[Any, Run] = {}
+            try:
+                while not agenda.is_done:
+                    # Without `tasks` all wait for room, which lets a cluster grow.
+                    while (self.tasks is None or len(calls) < self.tasks) and (run := agenda.take()) is not None:
+                        calls[task.remote(run, os.getcwd(), {}, n_threads)] = run
+                    for call in ray.wait(list(calls), timeout=SECONDS)[0] if calls else ():
+                        run = calls.pop(call)
+                        try:
+                            agenda.ended(run, ray.get(call))
+                        except (ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError):
+                            agenda.lost(run)
+                        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
+                            agenda.ended(run, -signal.SIGKILL)
+                        except ray.exceptions.RayError as error:  # e.g. nodes without this program
+                            agenda.failed(run, f"Ray could not run it: {str(error).strip()}")
+                    for call, run in list(calls.items()) if agenda.stops() else ():
+                        if agenda.again or not run.log.exists():  # no signal reaches it
+                            ray.cancel(call, force=True)
+                            agenda.left(calls.pop(call))
+            finally:
+                for call in calls:
+                    ray.cancel(call, force=True)
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Be connected to a cluster, unless this process is so already.
-
-    Args:
-        address: None: that in RAY_ADDRESS, or of a cluster that is started on this machine for as long.
-
-    Raises:
-        BeyondClsError: there is no such cluster, or it does not let us in.
+    """Be connected to a cluster, unless this process is so already: at an address, at that in RAY_ADDRESS, or of one that is
+    started on this machine for as long.
     """
     import ray
 
@@ -118,11 +103,8 @@ def connected(address: str | None) -> Iterator[None]:
 def share_of(device: str, tasks: int | None, nodes: Sequence[dict[str, float]]) -> tuple[int, int, int | None]:
     """What a worker gets: cores, as Ray counts them; GPUs, 1 or 0; and on a CPU the threads of torch.
 
-    A GPU for each worker, or if there are none four cores, or fewer if there are to be more `tasks`.
-
-    Args:
-        device: auto, cpu or cuda.
-        nodes: resources of each.
+    A GPU for each worker, or if there are none four cores, or fewer if there are to be more `tasks`. `nodes`: resources of
+    each.
     """
     if device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes)):
         return 1, 1, None

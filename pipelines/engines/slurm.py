@@ -7,20 +7,35 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-from pipelines.engines.engine import Agenda, Engine, following
-from pipelines.engines.run import BEGUN, ENDED, WIDTH, Run, last_lines, problem_in, status_in
+from pipelines.engines.engine import (
+    BEGUN,
+    COMMAND_LINE,
+    ENDED,
+    WIDTH,
+    Agenda,
+    Engine,
+    Run,
+    following,
+    last_lines,
+    problem_in,
+    status_in,
+)
+from pipelines.parameters.engine import without_engine
 from pipelines.process.stopping import TO_BE_CONTINUED
 from store import BeyondClsError
-from store.format.unfinished import progress_at
-from store.places import LocalFolder
+from store.format.unfinished import HEADER, progress_at
+from store.places import LocalFolder, is_remote
+from store.writing.publishing import STAGING
 
 SECONDS = 2.0  # between two looks at logs, or at whether a set is begun
+EARLY = datetime.fromtimestamp(0, UTC)
 ANSWER_S = 10  # seconds to wait for Slurm's controller
 LOGS = ".slurm"  # folder of logs, beside feature sets or in the folder that has all of what runs write
 MAX_ARRAY_SIZE = 1000  # tasks: numbers below Slurm's default MaxArraySize of 1001
@@ -54,8 +69,6 @@ exit $worst
 OF_UNITS = """\
 # Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
 # SIGUSR1, finishes its shard, and is queued again."""
-# Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
-# SIGUSR1, finishes its shard, and is queued again."""
 OF_RUNS = """\
 # A task for each of these commands, or for several where Slurm takes fewer tasks: one after the other, and what is done ends at
 # once. Before the time of a task ends it gets SIGUSR1, finishes its epoch, and is queued again."""
@@ -76,31 +89,15 @@ class Slurm(Engine):
         return self.tasks or 1
 
     def script(self, arguments: Sequence[str], out: Path) -> str:
-        """A script for sbatch that runs a command in several tasks.
-
-        Args:
-            arguments: of the command, `beyondcls`.
-            out: folder of the feature set.
-
-        Raises:
-            BeyondClsError: `sbatch` or a line of `setup` has several lines, or a folder a name that Slurm cannot be given.
-        """
+        """A script for sbatch that runs a command in several tasks; what Slurm cannot be given is refused."""
         command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
         array = f"0-{self.n_tasks(1) - 1}"
         return self.filled(out.name, array, logs_of(out), OF_UNITS, '"$SLURM_ARRAY_TASK_ID"', "", command)
 
     def filled(self, name: str, array: str, logs: Path, about: str, runs: str, choice: str, command: str) -> str:
-        """`SCRIPT` of these parts.
-
-        Args:
-            array: numbers of tasks, as sbatch takes them.
-            logs: folder of what Slurm says of tasks.
-            about: comment on top.
-            runs: words of the shell, one for each run of a task.
-            choice: lines of the shell that prepare `$run`; `command` follows.
-
-        Raises:
-            BeyondClsError: as `script`.
+        """`SCRIPT` of these parts: numbers of tasks, as sbatch takes them; the folder of what Slurm says of tasks; a comment on
+        top; words of the shell, one for each run of a task; lines of the shell that prepare `$run`; and the command that
+        follows.
         """
         sbatch, setup = self.sbatch or "", self.setup or ()
         if not sbatch.isprintable():
@@ -129,70 +126,92 @@ class Slurm(Engine):
             restarts=self.tries - 1,
         )
 
-    def run(self, arguments: Sequence[str], out: Path, staged: Callable[[], Path | None], say: Callable[[str], None]) -> None:
-        """Submit the job array, wait until it has ended, and show how far it is.
-
-        Args:
-            arguments, out: as for `script`.
-            staged: where the set is staged now, if it is.
-            say: prints a line.
-
-        Raises:
-            BeyondClsError: no sbatch, a job that it refuses, or a task that failed.
-        """
-        from pipelines.process.progress import progress_bar
-
-        check_sbatch()
-        logs, n = logs_of(out), self.n_tasks(1)
-        logs.mkdir(parents=True, exist_ok=True)
-        with submitted(self.script(arguments, out), "correct --sbatch, or --tasks") as job:
-            tasks = f"{n} tasks" if n > 1 else "1 task (--tasks gives more)"
-            say(f"{out}: job {job.number}, {tasks}; logs in {logs}/{job.number}_*.log")
-            while not job.has_ended:
-                folder = staged()
-                if folder is not None and (begun := progress_at(LocalFolder(folder))) is not None:
-                    with progress_bar(out.name, begun.n_images, "images") as progress:
-                        with following(staged, progress) as reported:
-                            job.waiting.wait()
-                        if job.waiting.returncode == 0:  # the set is published
-                            progress(begun.n_images - reported())
-                else:
-                    time.sleep(SECONDS)
-        if job.waiting.returncode:
-            raise BeyondClsError(failure(job.number, logs))
-
     def run_all(self, agenda: Agenda) -> None:
         RunArray(self, agenda.runs).run(agenda)
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job, and the process of sbatch that ends with it."""
+def submitted(
+    engine: Engine, verb: str, out: Path, root: str | None, script: Path | None, dry_run: bool, say: Callable[[str], None]
+) -> bool:
+    """Whether an extraction was run elsewhere as a whole, or only a script for that was wanted, to write or print (`dry_run`).
 
-    number: str
-    waiting: "subprocess.Popen[str]"
+    `verb`: what to do with the set at `out`; `root`: of all sets, if they have one; `say`: prints a line.
+    """
+    from pipelines.process.progress import progress_bar
+    from pipelines.sharing.publish import SCRATCH
+    from store import FeatureStore
 
-    @property
-    def has_ended(self) -> bool:
-        return self.waiting.poll() is not None
+    check_script(engine, script, dry_run)
+    if not isinstance(engine, Slurm):
+        return False
+    if verb == "repair":
+        raise BeyondClsError("one process repairs a feature set; give --on here with --repair")
+    text, logs, n = engine.script(without_engine(sys.argv[1:]), out), logs_of(out), engine.n_tasks(1)
+    if script is not None or dry_run:
+        if script is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+        hand_over(text, script, f"logs will be in {logs}", say)
+        return True
+    folder = out.parent if root is None else out.parent / SCRATCH if is_remote(root) else Path(root)
+    named = re.compile(re.escape(out.name) + "(-[0-9a-f]{32})+")
 
-    def cancel(self, *options: str) -> None:
-        subprocess.run(["scancel", *options, self.number], check=False)
+    def staged() -> Path | None:
+        """Where the set is staged, under whichever key; the last one that was begun."""
+        begun = [f for f in (folder / STAGING).glob("*") if named.fullmatch(f.name) and (f / HEADER).is_file()]
+        return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None
+
+    with job_of(text, [logs], "correct --sbatch, or --tasks") as (job, waiting):
+        tasks = f"{n} tasks" if n > 1 else "1 task (--tasks gives more)"
+        say(f"{out}: job {job}, {tasks}; logs in {logs}/{job}_*.log")
+        while waiting.poll() is None:
+            place = staged()
+            if place is not None and (begun := progress_at(LocalFolder(place))) is not None:
+                with progress_bar(out.name, begun.n_images, "images") as progress:
+                    with following(staged, progress) as reported:
+                        waiting.wait()
+                    if waiting.returncode == 0:  # the set is published
+                        progress(begun.n_images - reported())
+            else:
+                time.sleep(SECONDS)
+    if waiting.returncode:
+        raise BeyondClsError(failure(job, logs))
+    if not (out / "zarr.json").exists():
+        raise BeyondClsError(f"the job has ended, but there is no set at {out}; see its logs, and give the command again")
+    spec = FeatureStore.describe(out).spec
+    say(f"{out}: {spec.n_images:,} images, key {spec.key}")
+    return True
+
+
+def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
+    if not isinstance(engine, Slurm) and (script is not None or dry_run):
+        raise BeyondClsError(f"{'--dry-run' if dry_run else '--script'} is for the script of a job array; give --on slurm, too")
+
+
+def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], None]) -> None:
+    """Write a script, which only its user can read, or print it if there is no file for it; `about`: where logs will be."""
+    if script is None:
+        say(text.rstrip())
+        return
+    if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
+        raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
+    script.touch(0o600)
+    script.chmod(0o600)  # addresses in it may be signed
+    script.write_text(text)
+    say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")
 
 
 class RunArray:
     """A job array with a task for each run, task t the runs t, t + n_tasks, …: with as many tasks as Slurm takes.
 
     The output of each run goes to its log; what Slurm itself says of tasks is in `logs`.
-
-    Raises:
-        BeyondClsError: as `Slurm.script`.
     """
 
     def __init__(self, engine: Slurm, runs: Sequence[Run]):
         self.runs = list(runs)
         self.logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
-        self.n_tasks = min(len(runs), max_array_size())
+        most = configuration().get("MaxArraySize", "")
+        self.folders = {self.logs, *(run.log.parent for run in runs)}
+        self.n_tasks = min(len(runs), max(1, int(most) - 1) if most.isdecimal() else MAX_ARRAY_SIZE)
         cases = [
             f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
             for number, run in enumerate(runs)
@@ -203,74 +222,42 @@ class RunArray:
         numbers = f'$(seq "$SLURM_ARRAY_TASK_ID" {self.n_tasks} {len(runs) - 1})'
         self.script = engine.filled("probe", array, self.logs, OF_RUNS, numbers, choice, f'{_beyondcls(())} "$@"')
 
-    def make_folders(self) -> None:
-        """Make the folders of logs, as Slurm makes none."""
-        for folder in {self.logs, *(run.log.parent for run in self.runs)}:
-            folder.mkdir(parents=True, exist_ok=True)
-
     def run(self, agenda: Agenda) -> None:
-        """Submit the job array, and wait until it has ended.
-
-        Raises:
-            BeyondClsError: there is no sbatch, or it refuses the job.
-        """
-        check_sbatch()
-        self.make_folders()
-        waiting = dict(enumerate(iter(agenda.take, None)))
-        with submitted(self.script, "correct --sbatch") as job:
-            tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
-            tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
-            agenda.say(f"job {job.number}, {tasks}; what Slurm says of them is in {self.logs}")
-            self._watch(job, agenda, waiting)
-        for number, run in waiting.items():
-            self._conclude(job, agenda, number, run)
-
-    def _watch(self, job: Job, agenda: Agenda, waiting: dict[int, Run]) -> None:
-        """Notice runs that end, until the job has ended."""
+        left = dict(enumerate(iter(agenda.take, None)))
         sizes: dict[int, int] = {}
         is_told = has_ended = False
-        while not has_ended:
-            has_ended = job.has_ended  # and one more look
-            for number, run in list(waiting.items()):
-                size = run.log.stat().st_size if run.log.exists() else 0
-                if size == sizes.get(number, 0):
-                    continue
-                sizes[number] = size
-                status = status_in(last_lines(run.log))
-                if status is not None and status != TO_BE_CONTINUED and status <= 128:  # else it is queued again
-                    agenda.ended(waiting.pop(number), status)
-            if agenda.stops() and not is_told:
-                job.cancel("--state=PENDING")
-                is_told = True
-            if not has_ended:
-                time.sleep(SECONDS)
-
-    def _conclude(self, job: Job, agenda: Agenda, number: int, run: Run) -> None:
-        """What is known of a run that had not ended when the job had."""
-        lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{job.number}_{number % self.n_tasks}.log")
-        if job.waiting.returncode == 0:  # its log is seen later here
-            agenda.ended(run, 0)
-        elif agenda.stops() and not lines:
-            agenda.left(run)
-        elif (status := status_in(lines)) is not None:
-            agenda.failed(run, f"it ended with status {status} too often: {problem_in(of_slurm or lines)}")
-        elif lines:
-            agenda.failed(run, f"Slurm has ended it: {problem_in(of_slurm or lines)}")
-        else:
-            agenda.failed(run, f"it did not begin; see `scontrol show job {job.number}_{number % self.n_tasks}`")
-
-
-def check_sbatch() -> None:
-    """Refuse a machine from which no job can be submitted.
-
-    Raises:
-        BeyondClsError: there is no sbatch.
-    """
-    if shutil.which("sbatch") is None:
-        raise BeyondClsError(
-            "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
-            "cluster, or write the script with --script FILE and submit it there, or give --on processes"
-        )
+        with job_of(self.script, self.folders, "correct --sbatch") as (job, waiting):
+            tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
+            tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
+            agenda.say(f"job {job}, {tasks}; what Slurm says of them is in {self.logs}")
+            while not has_ended:
+                has_ended = waiting.poll() is not None  # and one more look
+                for number, run in list(left.items()):
+                    size = run.log.stat().st_size if run.log.exists() else 0
+                    if size == sizes.get(number, 0):
+                        continue
+                    sizes[number] = size
+                    status = status_in(last_lines(run.log))
+                    if status is not None and status != TO_BE_CONTINUED and status <= 128:  # else it is queued again
+                        agenda.ended(left.pop(number), status)
+                if agenda.stops() and not is_told:
+                    subprocess.run(["scancel", "--state=PENDING", job], check=False)
+                    is_told = True
+                if not has_ended:
+                    time.sleep(SECONDS)
+        for number, run in left.items():  # had not ended when the job had
+            task = f"{job}_{number % self.n_tasks}"
+            lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{task}.log")
+            if waiting.returncode == 0:  # its log is seen later here
+                agenda.ended(run, 0)
+            elif agenda.stops() and not lines:
+                agenda.left(run)
+            elif (status := status_in(lines)) is not None:
+                agenda.failed(run, f"it ended with status {status} too often: {problem_in(of_slurm or lines)}")
+            elif lines:
+                agenda.failed(run, f"Slurm has ended it: {problem_in(of_slurm or lines)}")
+            else:
+                agenda.failed(run, f"it did not begin; see `scontrol show job {task}`")
 
 
 def configuration() -> dict[str, str]:
@@ -283,22 +270,18 @@ def configuration() -> dict[str, str]:
     return {}
 
 
-def max_array_size() -> int:
-    """How many tasks an array may have; Slurm's own default where it does not say."""
-    stated = configuration().get("MaxArraySize", "")
-    return max(1, int(stated) - 1) if stated.isdecimal() else MAX_ARRAY_SIZE
-
-
 @contextmanager
-def submitted(script: str, remedy: str) -> Iterator[Job]:
-    """Submit a script; the job is cancelled if waiting for it ends with an error.
-
-    Args:
-        remedy: what to do where sbatch refuses it.
-
-    Raises:
-        BeyondClsError: sbatch refuses the job.
+def job_of(script: str, folders: Iterable[Path], remedy: str) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
+    """Submit a script; yields the number of the job, and the process of sbatch that ends with it. The job is cancelled if
+    waiting for it ends with an error.
     """
+    if shutil.which("sbatch") is None:
+        raise BeyondClsError(
+            "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
+            "cluster, or write the script with --script FILE and submit it there, or give --on processes"
+        )
+    for folder in folders:  # of logs, as Slurm makes none
+        folder.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen(
         ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -311,26 +294,23 @@ def submitted(script: str, remedy: str) -> Iterator[Job]:
         number = process.stdout.readline().strip().partition(";")[0]
         if not number:
             raise BeyondClsError(f"sbatch refuses the job: {process.stderr.read().strip()}; {remedy}")
-        job = Job(number, process)
         try:
-            yield job
+            yield number, process
         except BaseException:
-            job.cancel()
+            subprocess.run(["scancel", number], check=False)
             process.kill()
             raise
 
 
 def _beyondcls(arguments: Sequence[str]) -> str:
-    return shlex.join([sys.executable, "-P", "-m", "pipelines.cli", *arguments])
+    return shlex.join([sys.executable, "-P", "-m", COMMAND_LINE, *arguments])
 
 
 def logs_of(out: Path) -> Path:
-    """The folder of the logs of a set's jobs."""
     return (out.parent / LOGS / out.name).absolute()
 
 
 def failure(job: str, logs: Path) -> str:
-    """What to say of a job that failed, from the logs of its tasks."""
     problems = []
     for log in sorted(logs.glob(f"{job}_*.log")):
         lines = last_lines(log)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from extract.encoders import Encoder
 from extract.layouts import arrays_by_name
-from extract.views import Crop
+from extract.transform import Crop
 from pipelines.live.pictures import Picture, opened
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.upsampling import Upsampling

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.engines.run import Run
+from pipelines.engines.engine import Run
 from pipelines.probing.spread import HERE
 from store import BeyondClsError
 from store.errors import unknown

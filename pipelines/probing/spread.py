@@ -5,10 +5,8 @@ from pathlib import Path
 
 import typer
 
-from pipelines.engines.engine import Agenda, Engine, Watch
-from pipelines.engines.extractions import hand_over
-from pipelines.engines.run import Run
-from pipelines.engines.slurm import RunArray, Slurm
+from pipelines.engines.engine import Agenda, Engine, Run, Watch
+from pipelines.engines.slurm import RunArray, Slurm, hand_over
 from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.heads import folders_of
 from pipelines.process.progress import progress_bar
@@ -45,8 +43,8 @@ def spread(engine: Engine, runs: Sequence[Run], script: Path | None, dry_run: bo
     """
     if isinstance(engine, Slurm) and (script is not None or dry_run):
         array = RunArray(engine, runs)
-        if script is not None:
-            array.make_folders()
+        for folder in array.folders if script is not None else ():
+            folder.mkdir(parents=True, exist_ok=True)
         hand_over(array.script, script, f"each run has its log, e.g. {runs[0].log}", typer.echo)
         return True
     for run in runs:

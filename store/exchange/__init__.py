@@ -18,22 +18,13 @@ __all__ = ["EXCHANGES", "Exchange", "Exported", "form_of", "get_exchange", "impo
 
 
 def get_exchange(name: str) -> Exchange:
-    """The form of this name.
-
-    Raises:
-        StoreError: no such form.
-    """
     if name not in EXCHANGES:
         raise StoreError(unknown("form of exchange", name, EXCHANGES))
     return EXCHANGES[name]
 
 
 def form_of(source: Path) -> Exchange:
-    """The form of an export, by its looks.
-
-    Raises:
-        StoreError: nothing exists there, or nothing that looks like an export.
-    """
+    """The form of an export, by its looks."""
     if not source.exists():
         raise StoreError(f"there is no {source}; name what `beyondcls store export` wrote")
     for form in EXCHANGES.values():

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from store.errors import StoreError
-from store.exchange.description import described_store, entry_of, header_of, load_json
-from store.exchange.exchange import Exchange, Exported, Progress
+from store.exchange.exchange import Exchange, Exported, Progress, described_store, description_of, load_json
 from store.format.layout import ATTRIBUTE
 from store.format.reader import FeatureStore
 
@@ -36,12 +35,14 @@ class Hdf5(Exchange):
         import h5py
 
         with h5py.File(out, "w") as file:
-            file.attrs[ATTRIBUTE] = json.dumps(header_of(self.name, store))
+            description = description_of(self.name, store, names)
+            entries = description.pop("arrays")
+            file.attrs[ATTRIBUTE] = json.dumps(description)
             for name in names:
                 array, layout = store.arrays[name], store.arrays[name].layout
                 chunks = (min(layout.chunk_rows, layout.shape[0]), *layout.shape[1:])
                 values = file.create_dataset(name, layout.shape, layout.dtype, chunks=chunks)
-                values.attrs[ATTRIBUTE] = json.dumps(entry_of(array))
+                values.attrs[ATTRIBUTE] = json.dumps(entries[name])
                 for shard in range(layout.n_shards):
                     start, stop = layout.rows(shard)
                     values[start:stop] = array.stored(np.arange(start, stop))
@@ -75,8 +76,11 @@ class _ExportedHdf5(Exported):
         self._file = file
         self._datasets: dict[str, h5py.Dataset] = {}
         try:
-            description = self._json(source, file)
-            description["arrays"] = self._entries(source, description)
+            description = _json(source, file)
+            for name in description["group"]["arrays"]:
+                if name in file:
+                    self._datasets[name] = _dataset(source, file, name)
+            description["arrays"] = {name: _json(source, values) for name, values in self._datasets.items()}
         except StoreError:
             raise
         except Exception as error:
@@ -90,43 +94,6 @@ class _ExportedHdf5(Exported):
                     f"{layout.dtype}; export the feature set again"
                 )
 
-    def _json(self, source: Path, node: "h5py.Group | h5py.Dataset") -> Any:
-        text = node.attrs.get(ATTRIBUTE)
-        if not isinstance(text, str):
-            raise StoreError(
-                f"{source}: {node.name} has no text attribute {ATTRIBUTE!r}; name what `beyondcls store export` wrote"
-            )
-        return load_json(f"{source}, attribute of {node.name},", text)
-
-    def _entries(self, source: Path, description: Any) -> dict[str, Any]:
-        """Descriptions from the attributes of the arrays in the file."""
-        entries = {}
-        for name in description["group"]["arrays"]:
-            if name in self._file:
-                self._datasets[name] = self._dataset(source, name)
-                entries[name] = self._json(source, self._datasets[name])
-        return entries
-
-    def _dataset(self, source: Path, name: str) -> "h5py.Dataset":
-        """A data set with values in this file.
-
-        Raises:
-            StoreError: its values are elsewhere, or not all there.
-        """
-        import h5py
-
-        parts = name.split("/")
-        for path in ("/".join(parts[: i + 1]) for i in range(len(parts))):
-            if type(self._file.get(path, getlink=True)) is not h5py.HardLink:
-                raise StoreError(f"{source}: {path} is a link; export the feature set again")
-        values = self._file[name]
-        if not isinstance(values, h5py.Dataset) or values.is_virtual or values.external:
-            raise StoreError(f"{source}: {name} has no values of its own; export the feature set again")
-        # Without compression, fewer bytes than values are chunks that were never written: they would read as zeros.
-        if values.id.get_storage_size() < values.nbytes:
-            raise StoreError(f"{source}: {name} is not whole, or was compressed; export the feature set again")
-        return values
-
     def where(self, name: str, shard: int) -> str:
         return str(self.source)
 
@@ -138,3 +105,27 @@ class _ExportedHdf5(Exported):
             return np.asarray(self._datasets[name][start:stop])
         except Exception as error:
             raise _unreadable(self.source, error) from error
+
+
+def _json(source: Path, node: "h5py.Group | h5py.Dataset") -> Any:
+    text = node.attrs.get(ATTRIBUTE)
+    if not isinstance(text, str):
+        raise StoreError(f"{source}: {node.name} has no text attribute {ATTRIBUTE!r}; name what `beyondcls store export` wrote")
+    return load_json(f"{source}, attribute of {node.name},", text)
+
+
+def _dataset(source: Path, file: "h5py.File", name: str) -> "h5py.Dataset":
+    """A data set, refused if its values are elsewhere, or not all there."""
+    import h5py
+
+    parts = name.split("/")
+    for path in ("/".join(parts[: i + 1]) for i in range(len(parts))):
+        if type(file.get(path, getlink=True)) is not h5py.HardLink:
+            raise StoreError(f"{source}: {path} is a link; export the feature set again")
+    values = file[name]
+    if not isinstance(values, h5py.Dataset) or values.is_virtual or values.external:
+        raise StoreError(f"{source}: {name} has no values of its own; export the feature set again")
+    # Without compression, fewer bytes than values are chunks that were never written: they would read as zeros.
+    if values.id.get_storage_size() < values.nbytes:
+        raise StoreError(f"{source}: {name} is not whole, or was compressed; export the feature set again")
+    return values

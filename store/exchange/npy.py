@@ -10,14 +10,16 @@ import numpy as np
 from numpy.lib import format as npy
 
 from store.errors import StoreError
-from store.exchange.description import (
+from store.exchange.exchange import (
     DESCRIPTION,
+    Exchange,
+    Exported,
+    Progress,
     described_store,
     description_of,
     read_description,
     write_description,
 )
-from store.exchange.exchange import Exchange, Exported, Progress
 from store.format.array import ArrayReader
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
@@ -55,7 +57,6 @@ class _ExportedNpy(Exported):
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """The bytes before the values in a .npy file."""
     buffer = BytesIO()
     header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(buffer, header)
@@ -63,10 +64,8 @@ def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
 
 
 def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype; the values follow in C order. No pickle is ever read.
-
-    Raises:
-        ValueError: it is not a .npy of plain numbers in C order.
+    """Shape and dtype; the values follow in C order. No pickle is ever read; what is no .npy of plain numbers raises
+    ValueError.
     """
     try:
         version = npy.read_magic(file)
@@ -80,7 +79,6 @@ def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def write_npy(path: Path, array: ArrayReader, progress: Progress) -> None:
-    """Write stored values of an array, shard by shard."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(npy_header(array.layout.shape, array.layout.dtype))
@@ -92,11 +90,7 @@ def write_npy(path: Path, array: ArrayReader, progress: Progress) -> None:
 
 
 class NpyFile:
-    """A .npy that holds an array as it is stored.
-
-    Raises:
-        StoreError: it is missing, cut, or of another shape or dtype.
-    """
+    """A .npy that holds an array as it is stored; one that is missing, cut, or of another shape or dtype is refused."""
 
     def __init__(self, path: Path, layout: ArrayLayout):
         self.path, self.layout = path, layout
@@ -115,13 +109,7 @@ class NpyFile:
             raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """The rows start…stop - 1.
-
-        Raises:
-            StoreError: the file was cut since it was opened.
-        """
-        shape = (stop - start, *self.layout.shape[1:])
-        values = np.empty(shape, self.layout.dtype)
+        values = np.empty((stop - start, *self.layout.shape[1:]), self.layout.dtype)
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset + start * self.layout.row_nbytes)

@@ -18,14 +18,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from store.errors import StoreError
-from store.exchange.description import (
+from store.exchange.exchange import (
     DESCRIPTION,
+    Exchange,
+    Exported,
+    Progress,
     described_store,
     description_of,
     read_description,
     write_description,
 )
-from store.exchange.exchange import Exchange, Exported, Progress
 from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
@@ -67,7 +69,12 @@ class WebDataset(Exchange):
                         stored = [array.stored(np.asarray(rows)) for array in arrays]
                         for i, row in enumerate(rows):
                             for array, header, values in zip(arrays, headers, stored, strict=True):
-                                _add(file, _member(row, array.name), header + values[i].tobytes())
+                                content = header + values[i].tobytes()
+                                # The time is 0, the owner nobody: equal features are equal bytes.
+                                member = tarfile.TarInfo(f"{row:09d}.{array.name.replace('/', '.')}.npy")
+                                member.size = len(content)
+                                file.addfile(member, BytesIO(content))
+                                _forget(file)
                 if stop == arrays[0].layout.rows(unit)[1]:
                     progress(len(arrays))
         write_description(out, description_of(self.name, store, names) | {"tar_rows": tar_rows})
@@ -90,10 +97,6 @@ def _tar_name(tar: int) -> str:
     return f"features-{tar:06d}.tar"
 
 
-def _member(row: int, name: str) -> str:
-    return f"{row:09d}.{name.replace('/', '.')}.npy"
-
-
 @contextmanager
 def _new_tar(path: Path) -> Iterator[tarfile.TarFile]:
     """A tar for writing, on the disk when it is closed."""
@@ -102,13 +105,6 @@ def _new_tar(path: Path) -> Iterator[tarfile.TarFile]:
             yield tar
         file.flush()
         os.fsync(file.fileno())
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)  # the time is 0, the owner nobody: equal features are equal bytes
-    member.size = len(content)
-    tar.addfile(member, BytesIO(content))
-    _forget(tar)
 
 
 def _forget(tar: tarfile.TarFile) -> None:
@@ -168,13 +164,7 @@ class _ExportedTars(Exported):
         return rows
 
     def _members(self, file: Path) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Row, array and value of each member.
-
-        Raises:
-            ValueError: it is not a tar, or one with other members than are exported.
-            TarError: it is not a tar, or one with other members than are exported.
-            OSError: it is not a tar, or one with other members than are exported.
-        """
+        """Row, array and value of each member. What is no such tar raises ValueError, TarError or OSError."""
         with tarfile.open(file, "r:", tarinfo=UntrustedHeader) as tar:
             while (member := tar.next()) is not None:
                 _forget(tar)
@@ -186,7 +176,6 @@ class _ExportedTars(Exported):
                 yield int(matched[1]), name, self._value(tar, member, name)
 
     def _value(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> np.ndarray:
-        """One row of an array, [...]."""
         layout, header = self._layouts[name], self._headers[name]
         if member.size > layout.row_nbytes + HEADER_NBYTES:
             raise ValueError(f"{member.name} has {member.size} bytes for {layout.row_nbytes} of values")

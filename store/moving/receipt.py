@@ -4,9 +4,9 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import xxhash
 
@@ -18,6 +18,7 @@ from store.format.spec import FORMAT_VERSION
 from store.places.disk import write_file
 
 DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
+DIGESTS = ("key", "digest", "xxh3_128")  # fields that hold one
 # Suffix of the file beside a receipt that records what a sample of the set was compared with.
 CHECK = ".check.json"
 
@@ -66,18 +67,13 @@ class Receipt:
 
     @classmethod
     def from_store(cls, store: FeatureStore) -> "Receipt":
-        """The receipt of an opened set; no shard is read.
-
-        Raises:
-            StoreError: this copy lacks arrays.
-        """
+        """The receipt of an opened set, of which this copy lacks nothing; no shard is read."""
         _check_whole(store)
         arrays = {name: ArrayReceipt.from_array(store.arrays[name]) for name in sorted(store.arrays)}
         return cls(store.spec.key, str(store.attributes["encoder"]), len(store), digest_of(store), arrays)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all shard files."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def to_json(self) -> bytes:
@@ -85,7 +81,6 @@ class Receipt:
         return (json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
     def write(self, path: Path) -> None:
-        """Write it all or nothing."""
         write_file(Path(path), [self.to_json()])
 
     @classmethod
@@ -107,17 +102,11 @@ class Receipt:
         if type(version) is int and version != FORMAT_VERSION:
             raise StoreError(other_version(path, version, FORMAT_VERSION, "extract again"))
         try:
-            return cls(
-                **_only(content, cls)
-                | {
-                    "format_version": _field(content, "format_version", int),
-                    "key": _digest(content, "key"),
-                    "encoder": _field(content, "encoder", str),
-                    "n_images": _field(content, "n_images", int),
-                    "digest": _digest(content, "digest"),
-                    "arrays": {name: _array(name, entry) for name, entry in _field(content, "arrays", dict).items()},
-                }
-            )
+            receipt: Receipt = _checked(cls, content, "")
+            for name, array in receipt.arrays.items():
+                if array.nbytes != (total := sum(shard.nbytes for shard in array.shards)):
+                    raise ValueError(f"nbytes of {name} is {array.nbytes}, its shards have {total}")
+            return receipt
         except ValueError as error:
             raise StoreError(
                 f"{path} is not a receipt of a feature set ({error}); get the receipt again, or extract again"
@@ -145,16 +134,12 @@ class Receipt:
         for name, array in store.arrays.items():
             if name not in self.arrays:
                 raise StoreError(f"{store.place.address(name)} is not in the receipt; {remedy}")
-            ours, theirs = self.arrays[name], ArrayReceipt.from_array(array)
-            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-                raise StoreError(
-                    f"{store.place.address(name)} is {list(theirs.shape)} {theirs.dtype}, its receipt says "
-                    f"{list(ours.shape)} {ours.dtype}; {remedy}"
-                )
+            ours, theirs, at = self.arrays[name], ArrayReceipt.from_array(array), store.place.address(name)
+            if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+                said = f"{list(ours.shape)} {ours.dtype}"
+                raise StoreError(f"{at} is {list(theirs.shape)} {theirs.dtype}, its receipt says {said}; {remedy}")
             if len(ours.shards) != len(theirs.shards):
-                raise StoreError(
-                    f"{store.place.address(name)} has {len(theirs.shards)} shards, its receipt {len(ours.shards)}; {remedy}"
-                )
+                raise StoreError(f"{at} has {len(theirs.shards)} shards, its receipt {len(ours.shards)}; {remedy}")
             for shard, (expected, actual) in enumerate(zip(ours.shards, theirs.shards, strict=True)):
                 file = store.place.address(array.layout.file(shard))
                 if expected != actual:
@@ -182,39 +167,28 @@ def _check_whole(store: FeatureStore) -> None:
         )
 
 
-def _only(values: Any, cls: type) -> dict[str, Any]:
-    """The values, if their names are those of a dataclass."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{type(values).__name__} where an object is expected")
-    if set(values) != (expected := {field.name for field in fields(cls)}):
-        raise ValueError(f"missing {sorted(expected - set(values))}, unknown {sorted(set(values) - expected)}")
-    return values
+def _checked(kind: Any, value: Any, name: str) -> Any:
+    """A value of a file as a field of this type and name holds it.
 
-
-def _field(values: Any, name: str, kind: type) -> Any:
-    if not isinstance(values, dict) or name not in values:
-        raise ValueError(f"it has no {name}")
-    value = values[name]
-    if type(value) is not kind or (isinstance(value, int) and value < 0):
-        raise ValueError(f"{name} is {str(value)[:100]!r}, expected {kind.__name__}")
-    return value
-
-
-def _digest(values: Any, name: str) -> str:
-    if not DIGEST.fullmatch(value := _field(values, name, str)):
+    Raises:
+        ValueError: it is none.
+    """
+    if is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{type(value).__name__} where an object is expected")
+        types = {field.name: field.type for field in fields(kind)}
+        if set(value) != set(types):
+            raise ValueError(f"missing {sorted(set(types) - set(value))}, unknown {sorted(set(value) - set(types))}")
+        return kind(**{field: _checked(of_field, value[field], field) for field, of_field in types.items()})  # type: ignore[operator]
+    plain = {tuple: list, Mapping: dict}.get(get_origin(kind), kind)
+    if type(value) is not plain or (plain is int and value < 0):
+        raise ValueError(f"{name} is {str(value)[:100]!r}, expected {plain.__name__}")
+    if name in DIGESTS and not DIGEST.fullmatch(value):
         raise ValueError(f"{name} is {value[:100]!r}, expected 32 hexadecimal digits")
+    if plain is list:
+        return tuple(_checked(get_args(kind)[0], one, name) for one in value)
+    if plain is dict:
+        if strange := [one for one in value if not SAFE_NAME.fullmatch(one)]:
+            raise ValueError(f"{strange[0][:100]!r} is not the name of an array")
+        return {one: _checked(get_args(kind)[1], entry, one) for one, entry in value.items()}
     return value
-
-
-def _array(name: str, entry: Any) -> ArrayReceipt:
-    if not SAFE_NAME.fullmatch(name):
-        raise ValueError(f"{name[:100]!r} is not the name of an array")
-    _only(entry, ArrayReceipt)
-    shape = [_field({"shape": n}, "shape", int) for n in _field(entry, "shape", list)]
-    shards = tuple(
-        ShardReceipt(_field(_only(shard, ShardReceipt), "nbytes", int), _digest(shard, "xxh3_128"))
-        for shard in _field(entry, "shards", list)
-    )
-    if (nbytes := _field(entry, "nbytes", int)) != (total := sum(shard.nbytes for shard in shards)):
-        raise ValueError(f"nbytes of {name} is {nbytes}, its shards have {total}")
-    return ArrayReceipt(tuple(shape), _field(entry, "dtype", str), nbytes, shards)

@@ -45,7 +45,7 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
         StoreError: as opening it; unknown kinds; another set, or files of others, are in the folder, or come meanwhile; too
             little space; damaged rows.
     """
-    source = FeatureStore.open(address, verify="always")
+    source, progress = FeatureStore.open(address, verify="always"), progress or (lambda n: None)
     content = source.place.content("zarr.json") or b""
     chosen = checked_kinds(source, kinds)
     file, found = folder / "zarr.json", Found.at(folder, replaces=False)
@@ -56,13 +56,15 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
     present = _present_kinds(folder, source) if file.is_file() else set()
     arrays = [array for array in source.arrays.values() if kind_of(array.name) in chosen]
     missing = [array for array in arrays if kind_of(array.name) not in present]
+    fetched = [kind for kind in chosen if kind not in present]
     staging = folder.parent / PULLED / f"{folder.name}-{source.spec.key}"
     with alone(staging, str(folder)):
-        _fetch(missing, staging, progress or (lambda n: None))
-        if progress is not None:
-            progress(sum(shard["nbytes"] for array in arrays if array not in missing for shard in array.shards))
-        fetched = [kind for kind in chosen if kind not in present]
-        _describe(staging, fetched, source)
+        _fetch(missing, staging, progress)
+        progress(sum(shard["nbytes"] for array in arrays if array not in missing for shard in array.shards))
+        for kind in set(KINDS) - set(fetched):  # which an earlier fetch has left
+            shutil.rmtree(staging / kind, ignore_errors=True)
+        for name, text in _documents(source, fetched).items():
+            write_file(staging / name, [text])
         remove_partials(staging)
         if file.is_file():
             _move_in(staging, folder, fetched)
@@ -75,11 +77,7 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
 
 
 def checked_kinds(store: FeatureStore, kinds: Sequence[str] | None) -> list[str]:
-    """Kinds in the order of `KINDS`: those named, or all.
-
-    Raises:
-        StoreError: the set has no such kind, or this copy lacks it.
-    """
+    """Kinds in the order of `KINDS`: those named, or all; refused if the set has no such kind, or this copy lacks it."""
     for kind in kinds or ():
         if kind not in KINDS:
             raise StoreError(unknown("kind of arrays", kind, KINDS))
@@ -108,7 +106,6 @@ def _present_kinds(folder: Path, source: FeatureStore) -> set[str]:
 
 
 def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> None:
-    """Write arrays below a folder, except shards that it has already."""
     todo, place = [], place_at(staging)
     for array in arrays:
         for shard in range(array.layout.n_shards):
@@ -117,7 +114,7 @@ def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> 
             else:
                 todo.append((array, shard))
     todo_nbytes = sum(array.layout.nbytes(shard) for array, shard in todo)
-    if todo_nbytes > (free := shutil.disk_usage(_nearest_existing(staging)).free):
+    if todo_nbytes > (free := shutil.disk_usage(next(f for f in staging.absolute().parents if f.exists())).free):
         raise StoreError(
             f"{todo_nbytes / 1e9:.3g} GB are to be fetched to {staging.parent}, {free / 1e9:.3g} GB are free there; free some, "
             "fetch fewer kinds with --kinds, or name another folder with --to"
@@ -142,24 +139,15 @@ def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> 
     deque(map_parallel(fetch, todo, AT_ONCE), maxlen=0)
 
 
-def _describe(staging: Path, kinds: Sequence[str], source: FeatureStore) -> None:
-    """Write the zarr.json of kinds that were fetched; what an earlier fetch has left of others is removed."""
-    for kind in KINDS:
-        if kind not in kinds:
-            shutil.rmtree(staging / kind, ignore_errors=True)
-    names = [name for name in source.arrays if kind_of(name) in kinds]
-    for name in names:
-        write_file(staging / name / "zarr.json", [source.place.content(f"{name}/zarr.json") or b""])
-    for group in (group for group in groups_of(names) if group.split("/")[0] in kinds):
-        write_file(staging / group / "zarr.json", [GROUP])
+def _documents(store: FeatureStore, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
+    """The zarr.json of groups and arrays of these kinds, by their names."""
+    names = [name for name in store.arrays if kind_of(name) in kinds]
+    groups = {f"{group}/zarr.json": GROUP for group in groups_of(names) if group.split("/")[0] in kinds}
+    return groups | {f"{name}/zarr.json": store.place.content(f"{name}/zarr.json") or b"" for name in names}
 
 
 def _move_in(staging: Path, folder: Path, kinds: Sequence[str]) -> None:
-    """Move kinds that were fetched into a stub, or into a copy that lacks them.
-
-    Raises:
-        StoreError: files of others are among what is there of them.
-    """
+    """Move kinds that were fetched into a stub, or into a copy that lacks them; files of others stay, and are an error."""
     for kind in kinds:
         if (folder / kind).exists():  # a stub's, or damaged
             check_own(folder, kind)
@@ -173,11 +161,7 @@ def _move_in(staging: Path, folder: Path, kinds: Sequence[str]) -> None:
     discard(staging)
 
 
-def _nearest_existing(folder: Path) -> Path:
-    return next(f for f in (folder, *folder.absolute().parents) if f.exists())
-
-
-def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | None = None) -> None:
+def upload(store: FeatureStore, address: str, progress: Progress | None = None) -> None:
     """Copy a finished local set to a folder or an object store, the group's zarr.json last: before, it is not a feature set.
 
     A shard that is there already counts if it has the size and the tail (digests of all its rows) of ours; so an interrupted
@@ -190,13 +174,12 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
     Raises:
         StoreError: arrays are missing or damaged; the address holds another set or foreign files; or writing fails.
     """
-    source = FeatureStore.open(store.path, verify="always")
+    source, report = FeatureStore.open(store.path, verify="always"), progress or (lambda n: None)
     receipt, content = Receipt.from_store(source), source.place.content("zarr.json") or b""
     place = place_at(address)
     if (uploaded := place.content("zarr.json")) not in (None, content):
         raise StoreError(f"{address} holds another feature set, or one that was changed; remove it, or choose another root")
-    small = {f"{group}/zarr.json": GROUP for group in groups_of(list(source.arrays))}
-    small |= {f"{name}/zarr.json": source.place.content(f"{name}/zarr.json") or b"" for name in source.arrays}
+    small = _documents(source)
     shards = [(array, shard) for array in source.arrays.values() for shard in range(array.layout.n_shards)]
     expected = {array.layout.file(shard): array.layout.nbytes(shard) for array, shard in shards}
     expected |= {name: len(text) for name, text in small.items()}
@@ -211,8 +194,7 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
         array, shard = item
         if not has_shard(place, array, shard):
             place.put(array.layout.file(shard), pieces(array, shard), array.layout.nbytes(shard))
-        if progress is not None:
-            progress(array.layout.nbytes(shard))
+        report(array.layout.nbytes(shard))
 
     largest = max(array.layout.nbytes(shard) for array, shard in shards)
     deque(map_parallel(send, shards, place.writers(largest)), maxlen=0)
@@ -234,11 +216,7 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
 
 
 def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
-    """The bytes of a shard file in order, each compared with its digest. A piece is valid until the next is asked for.
-
-    Raises:
-        StoreError: damaged rows.
-    """
+    """The bytes of a shard file in order, each compared with its digest. A piece is valid until the next is asked for."""
     layout = array.layout
     tail = array.tail(shard, array.place.open(layout.file(shard)))
     start, stop = layout.rows(shard)

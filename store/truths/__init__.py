@@ -3,9 +3,18 @@
 Truths are kept at the resolution of the original image, without loss: every mask is COCO's compressed run lengths.
 """
 
-from store.truths.columns import Instance, Segment, TruthColumns, instance_columns, segment_columns
-from store.truths.reading import VOID, Instances, InstancesOfImage, Segmentation
-from store.truths.view import boxes_in_view, map_from_view, map_in_view, masks_in_view, patch_labels
+from store.truths.reading import (
+    VOID,
+    Instance,
+    Instances,
+    InstancesOfImage,
+    Segment,
+    Segmentation,
+    TruthColumns,
+    instance_columns,
+    segment_columns,
+)
+from store.truths.view import boxes_in_view, map_in_view, masks_in_view, patch_labels
 
 __all__ = [
     "VOID",
@@ -17,7 +26,6 @@ __all__ = [
     "TruthColumns",
     "boxes_in_view",
     "instance_columns",
-    "map_from_view",
     "map_in_view",
     "masks_in_view",
     "patch_labels",

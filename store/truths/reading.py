@@ -1,10 +1,14 @@
-"""Truths of images, read one by one: label maps, and objects with boxes and, where they are known, masks."""
+"""Truths of all images as arrays without an image axis: columns of segments or instances, one image after the other. They are
+read image by image: label maps, and objects with boxes and, where they are known, masks.
+"""
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import ClassVar
+from itertools import accumulate, pairwise
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int16, Int64
@@ -16,21 +20,112 @@ from store.truths.rle import decode, draw
 VOID = -1  # in label maps: pixels that no class was given to
 
 
+@dataclass(frozen=True)
+class Segment:
+    """Pixels of one class in a label map: `counts` are their run lengths (`store.truths.rle`)."""
+
+    label: int
+    counts: bytes
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One object.
+
+    Attributes:
+        label: its class.
+        box: x0, y0, x1, y1 in pixels of the original.
+        area: pixels, as published; of the mask where it is not.
+        crowd: whether it stands for several objects that are not told apart.
+        counts: run lengths of its mask; None where only boxes are known.
+    """
+
+    label: int
+    box: tuple[float, float, float, float]
+    area: float
+    crowd: bool = False
+    counts: bytes | None = None
+
+
+Item = TypeVar("Item", Segment, Instance)
+
+
+@dataclass(frozen=True)
+class TruthColumns:
+    """Truths of all images: `segmentation` or `instances`, and arrays by the last part of their names; none without a row, as
+    Zarr has no such arrays.
+    """
+
+    name: str
+    arrays: Mapping[str, np.ndarray]
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """By the names of arrays, as a writer takes them."""
+        return {f"images/{self.name}/{name}": values for name, values in self.arrays.items()}
+
+    def digest(self, classes: Sequence[str]) -> str:
+        """32 hexadecimal digits: the start of the SHA-256 of the classes, and of each array's name, dtype, shape and bytes."""
+        digest = hashlib.sha256(json.dumps([self.name, *classes]).encode())
+        for name, values in sorted(self.arrays.items()):
+            digest.update(json.dumps([name, values.dtype.name, *values.shape]).encode())
+            digest.update(np.ascontiguousarray(values).data)
+        return digest.hexdigest()[:32]
+
+
+def segment_columns(images: Iterable[Sequence[Segment]]) -> TruthColumns:
+    """Label maps of all images, from the segments of each in order of rows."""
+    first, segments = _joined(images)
+    return TruthColumns("segmentation", _with_rows({"first": first} | _masks(segments)))
+
+
+def instance_columns(images: Iterable[Sequence[Instance]]) -> TruthColumns:
+    """Instances of all images, in order of rows; all of them have masks, or none has."""
+    first, instances = _joined(images)
+    has_masks = {one.counts is not None for one in instances}
+    assert len(has_masks) < 2, "some instances have masks, others have none"
+    masks = _masks(instances)
+    columns = {
+        "first": first,
+        "label": masks.pop("label"),
+        "box": np.array([one.box for one in instances], np.float32).reshape(-1, 4),
+        "area": np.array([one.area for one in instances], np.float32),
+        "crowd": np.array([one.crowd for one in instances], np.uint8),
+        **({} if has_masks == {False} else masks),
+    }
+    return TruthColumns("instances", _with_rows(columns))
+
+
+def _joined(images: Iterable[Sequence[Item]]) -> tuple[np.ndarray, list[Item]]:
+    items: list[Item] = []
+    first = [0]
+    for one in images:
+        items += one
+        first.append(len(items))
+    return np.array(first, np.int64), items
+
+
+def _masks(items: Sequence[Segment] | Sequence[Instance]) -> dict[str, np.ndarray]:
+    counts = [one.counts or b"" for one in items]
+    return {
+        "label": np.array([one.label for one in items], np.int32),
+        "start": np.array([0, *accumulate(map(len, counts))], np.int64),
+        "counts": np.frombuffer(b"".join(counts), np.uint8),
+    }
+
+
+def _with_rows(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values for name, values in columns.items() if len(values)}
+
+
 class Columns:
     """Columns of all images; those that have a few bytes an item are read whole, once, and run lengths as they are needed.
+    Those that do not fit one another, or the set, are refused.
 
     Args:
-        where: their folder or address, for messages.
         arrays: all of the set, `images/size` among them.
         classes: names in order of labels.
         array: gives an array of the set by its name.
-
-    Attributes:
-        classes: likewise.
-        has_masks: whether there are run lengths.
-
-    Raises:
-        StoreError: the columns do not fit one another, or the set.
     """
 
     name: ClassVar[str]
@@ -42,9 +137,7 @@ class Columns:
         self._where, self.classes, self._array = where, tuple(classes), array
         self._arrays = {n.removeprefix(prefix): values for n, values in arrays.items() if n.startswith(prefix)}
         self._sizes = arrays["images/size"].all()
-        self._first = self._bounds(
-            "first", len(self) + 1
-        )  # [images + 1]: the first item of each image, and the number of items
+        self._first = self._bounds("first", len(self) + 1)  # the first item of each image, and the number of items
         n_items = int(self._first[-1])
         self._label = self._whole("label", n_items, (), "int32")  # [items], their classes
         self.has_masks = "start" in self._arrays
@@ -57,7 +150,6 @@ class Columns:
             raise self._misfit(f"labels {self._label.min()} to {self._label.max()} for {len(self.classes)} classes")
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self._sizes)
 
     def size(self, row: int) -> tuple[int, int]:
@@ -66,11 +158,7 @@ class Columns:
         return height, width
 
     def _whole(self, name: str, n: int, row: tuple[int, ...] = (), dtype: str = "float32") -> np.ndarray:
-        """All of a column, [n, *row].
-
-        Raises:
-            StoreError: it does not fit the others.
-        """
+        """All of a column, [n, *row]; refused if it does not fit the others."""
         array = self._arrays.get(name)
         if array is None and n == 0:  # no array has no rows
             return np.zeros((0, *row), dtype)
@@ -89,11 +177,7 @@ class Columns:
         return StoreError(f"{self._where} is not as extraction writes it: {problem}; extract the truths again")
 
     def _items(self, row: int) -> slice:
-        """Items of an image; none of one that could not be read, which has no size.
-
-        Raises:
-            StoreError: there is no such row.
-        """
+        """Items of an image; none of one that could not be read, which has no size."""
         if not 0 <= row < len(self):
             raise StoreError(f"{self._where}: row {row} asked for, it has rows 0 to {len(self) - 1}")
         start = int(self._first[row])
@@ -162,7 +246,6 @@ class InstancesOfImage:
     size: tuple[int, int]
 
     def __len__(self) -> int:
-        """Number of objects."""
         return len(self.labels)
 
     def masks(self) -> Bool[np.ndarray, "n h w"]:

@@ -17,11 +17,7 @@ LONGEST = 12  # bytes of one number: 60 bits
 
 
 def encode(masks: Bool[np.ndarray, "n h w"]) -> list[bytes]:
-    """The run lengths of each mask.
-
-    Raises:
-        StoreError: faster-coco-eval is not installed.
-    """
+    """The run lengths of each mask; an error if faster-coco-eval is not installed."""
     library = _library()
     if not len(masks):
         return []
@@ -30,13 +26,7 @@ def encode(masks: Bool[np.ndarray, "n h w"]) -> list[bytes]:
 
 
 def encode_labels(label_map: Int16[np.ndarray, "h w"]) -> list[tuple[int, bytes]]:
-    """The labels from 0 on that a map shows, ascending, and the run lengths of each one's mask.
-
-    As `encode` of all masks, in one pass over the map.
-
-    Raises:
-        StoreError: faster-coco-eval is not installed.
-    """
+    """The labels from 0 on that a map shows, ascending, and the run lengths of the mask of each: `encode`, in one pass."""
     library = _library()
     flat = label_map.T.ravel()
     starts = np.flatnonzero(np.diff(flat, prepend=flat[:1] - 1))
@@ -63,10 +53,7 @@ def _library() -> Any:
 
 
 def runs(counts: bytes, size: tuple[int, int]) -> Int64[np.ndarray, "r"]:
-    """Lengths of the runs of zeros and ones in turn, zeros first.
-
-    Args:
-        size: height and width of the mask.
+    """Lengths of the runs of zeros and ones in turn, zeros first, of a mask of this height and width.
 
     Raises:
         StoreError: these are not run lengths of a mask of this size.
@@ -94,11 +81,6 @@ def runs(counts: bytes, size: tuple[int, int]) -> Int64[np.ndarray, "r"]:
 
 
 def decode(counts: bytes, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
-    """The mask of this height and width.
-
-    Raises:
-        StoreError: as `runs`.
-    """
     lengths = runs(counts, size)
     values = np.zeros(len(lengths), bool)
     values[1::2] = True
@@ -106,11 +88,7 @@ def decode(counts: bytes, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
 
 
 def draw(counts: bytes, value: int, out: np.ndarray) -> None:
-    """Write `value` where a mask is 1 into `out`, the map [w, h] of the mask's size, C order: columns as run lengths count.
-
-    Raises:
-        StoreError: as `runs`.
-    """
+    """Write `value` where a mask is 1 into `out`, the map [w, h] of the mask's size, C order: columns as run lengths count."""
     lengths = runs(counts, (out.shape[1], out.shape[0]))
     ends, flat = np.cumsum(lengths), out.reshape(-1)
     for begin, end in zip(ends[:-1:2].tolist(), ends[1::2].tolist(), strict=True):
@@ -118,9 +96,4 @@ def draw(counts: bytes, value: int, out: np.ndarray) -> None:
 
 
 def area(counts: bytes, size: tuple[int, int]) -> int:
-    """Pixels that are 1.
-
-    Raises:
-        StoreError: as `runs`.
-    """
     return int(runs(counts, size)[1::2].sum())

@@ -1,4 +1,4 @@
-"""What a view shows of truths, and its own maps back in pixels of the original.
+"""What a view shows of truths.
 
 A view is `crop`, a box x0, y0, x1, y1 in pixels of the original which may reach beyond it, sampled at the centres of its own
 pixels, then mirrored if `flip`. `images/crop/view{V}` and `images/flip/view{V}` of a feature set hold both.
@@ -36,33 +36,14 @@ def boxes_in_view(boxes: Float[np.ndarray, "n 4"], crop: Crop, flip: bool, size:
     return placed.astype(boxes.dtype)
 
 
-def map_from_view(values: np.ndarray, crop: Crop, flip: bool, size: tuple[int, int]) -> np.ndarray:
-    """What a view says of each pixel of the original: values [rows, columns], or [C, rows, columns], to [h, w] or [C, h, w].
-
-    Integers and booleans are taken from the pixel of the view in which the centre of the original's pixel is; others are
-    interpolated linearly between the centres of the view's pixels, and constant beyond the outermost.
-
-    Args:
-        size: height and width of the original.
-
-    Returns:
-        As the values, where the view does not show a pixel -1 (integers), false or NaN.
-    """
-    x0, y0, x1, y1 = (float(corner) for corner in crop)
-    mirrored = values[..., ::-1] if flip else values
-    rows, is_row = _positions(size[0], y0, y1, values.shape[-2])
-    columns, is_column = _positions(size[1], x0, x1, values.shape[-1])
-    shown = is_row[:, None] & is_column
-    if values.dtype.kind in "biu":
-        taken = mirrored[..., _cells(rows, values.shape[-2])[:, None], _cells(columns, values.shape[-1])]
-        return np.where(shown, taken, values.dtype.type(0 if values.dtype.kind in "bu" else -1))
-    between = _interpolated(_interpolated(mirrored, rows, -2), columns, -1)
-    return np.where(shown, between, values.dtype.type(np.nan))
-
-
 def _in_view(values: np.ndarray, crop: Crop, flip: bool, size: tuple[int, int], beyond: int | bool) -> np.ndarray:
     x0, y0, x1, y1 = (float(corner) for corner in crop)
-    rows, columns = _centres(size[0], y0, y1), _centres(size[1], x0, x1)
+    # The pixel of the original at the centre of each of the view's: floor(start + (i + 1/2) (stop - start) / n). Numerators are
+    # exact for corners of 32 bits, and so is numpy's division with rest.
+    rows, columns = (
+        np.floor_divide(2.0 * n * start + (2.0 * np.arange(n) + 1) * (stop - start), 2.0 * n).astype(np.int64)
+        for n, start, stop in ((size[0], y0, y1), (size[1], x0, x1))
+    )
     if flip:
         columns = columns[::-1]
     height, width = values.shape[-2:]
@@ -71,35 +52,6 @@ def _in_view(values: np.ndarray, crop: Crop, flip: bool, size: tuple[int, int], 
         return np.full((*values.shape[:-2], *size), beyond, values.dtype)
     taken = values[..., rows.clip(0, height - 1)[:, None], columns.clip(0, width - 1)]
     return np.where(inside, taken, values.dtype.type(beyond))
-
-
-def _centres(n: int, start: float, stop: float) -> np.ndarray:
-    """The pixel of the original at the centre of each of a view's `n` pixels: floor(start + (i + 1/2) (stop - start) / n).
-
-    Numerators are exact for corners of 32 bits, and so is numpy's division with rest.
-    """
-    odd = 2.0 * np.arange(n) + 1
-    return np.floor_divide(2.0 * n * start + odd * (stop - start), 2.0 * n).astype(np.int64)
-
-
-def _positions(n: int, start: float, stop: float, cells: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the centres of the original's `n` pixels are on a view's axis of `cells` pixels, and whether it shows them."""
-    positions = (np.arange(n) + 0.5 - start) * (cells / (stop - start))
-    return positions, (positions >= 0) & (positions < cells)
-
-
-def _cells(positions: np.ndarray, cells: int) -> np.ndarray:
-    return np.floor(positions).astype(np.int64).clip(0, cells - 1)
-
-
-def _interpolated(values: np.ndarray, positions: np.ndarray, axis: int) -> np.ndarray:
-    """Values at positions along an axis whose cell i has its centre at i + 1/2."""
-    n = values.shape[axis]
-    at = (positions - 0.5).clip(0, n - 1)
-    lower = np.floor(at).astype(np.int64)
-    share = (at - lower).astype(values.dtype).reshape((-1,) + (1,) * (-axis - 1))
-    below, above = values.take(lower, axis), values.take((lower + 1).clip(max=n - 1), axis)
-    return below + (above - below) * share
 
 
 def patch_labels(
@@ -113,12 +65,8 @@ def patch_labels(
         size: rows and columns of the encoder's input, in pixels.
         grid: rows and columns of patches.
     """
-    return most_frequent(map_in_view(label_map, crop, flip, size), grid)
-
-
-def most_frequent(shown: Int16[np.ndarray, "rows columns"], grid: tuple[int, int]) -> Int16[np.ndarray, "T"]:
-    """The most frequent label in each cell of a grid, whose cells are the same to a pixel."""
-    rows, columns = shown.shape
+    shown = map_in_view(label_map, crop, flip, size)
+    rows, columns = size
     cell = np.arange(rows)[:, None] * grid[0] // rows * grid[1] + np.arange(columns) * grid[1] // columns
     labels, index = np.unique(shown, return_inverse=True)
     counted = np.bincount((cell * len(labels) + index.reshape(shown.shape)).ravel(), minlength=grid[0] * grid[1] * len(labels))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from extract.copies import Event, Streams
+from extract.copies import Streams
 
 POISON = 0xA5
 
@@ -56,11 +56,11 @@ class LateStreams(Streams):
     def mark(self) -> LateEvent:
         return LateEvent([])
 
-    def seconds(self, begin: Event, end: Event) -> float:
+    def seconds(self, begin: LateEvent, end: LateEvent) -> float:
         return 0.0
 
     @contextmanager
-    def behind(self, computed: Event) -> Iterator[None]:
+    def behind(self, computed: LateEvent) -> Iterator[None]:
         self._is_behind = True
         yield
         self._is_behind = False

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.annotations import is_annotation
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
+from extract.layouts import is_annotation
 from extract.requests import Request
 from extract.run import confirm
 from extract.writing import Settings

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.annotations import annotations_of, stale_annotations
 from extract.datasets import ImageSet, open_images
+from extract.layouts import annotations_of, stale_annotations
 from extract.requests import Request
-from extract.reuse import rows_in
-from extract.run import confirm
+from extract.run import confirm, rows_in
 from extract.sample import SampleCheck
 from extract.writing import Settings
 from store import FeatureStore, StoreError

@@ -14,14 +14,13 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from extract.annotations import is_annotation
 from extract.attention import STATISTICS, Attention
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoded, Encoder
-from extract.layouts import as_array, stored_parts
+from extract.layouts import as_array, is_annotation, stored_parts
 from extract.requests import Request
 from extract.sample import AT_LEAST, PER_SHARD, TOLERANCE, check_by_sample, disagreement
-from extract.views import Normalisation, Views
+from extract.transform import Normalisation, Views
 from store import FeatureStore, StoreError
 from store.codecs import CODECS, SCALE, get_codec
 from tests.extract.extracting import extract
@@ -147,7 +146,7 @@ def through_bfloat16(patch: Patch) -> None:
 
 
 def other_crops(patch: Patch) -> None:
-    patch.setattr("extract.views.SEED", 1)
+    patch.setattr("extract.transform.SEED", 1)
 
 
 def unmirrored(patch: Patch) -> None:

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.annotations import patch_labels_of
 from extract.attention import centre
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import load_encoder
+from extract.layouts import patch_labels_of
 from extract.plan import plan
 from extract.requests import Request
-from extract.transform import as_options
-from extract.views import Views
+from extract.transform import Views, as_options
 from store import BeyondClsError, FeatureStore, StoreError, verify
 from store.truths import map_in_view
 from tests.extract.extracting import extract

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import functional as F
 
 from extract.datasets import ImageSet
-from extract.views import Crop, Normalisation, Views, random_crop
+from extract.transform import Crop, Normalisation, Views, random_crop
 from store import BeyondClsError, FeatureStore
 from tests.extract.extracting import extract
 from tests.extract.tiny import Counting, tiny_encoder

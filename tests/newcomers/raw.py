@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from store.errors import StoreError
-from store.exchange.description import (
+from store.exchange.exchange import (
     DESCRIPTION,
+    Exchange,
+    Exported,
+    Progress,
     described_store,
     description_of,
     read_description,
     write_description,
 )
-from store.exchange.exchange import Exchange, Exported, Progress
 from store.format.reader import FeatureStore
 
 

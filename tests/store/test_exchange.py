@@ -20,8 +20,7 @@ import xxhash
 
 from store import FeatureStore, StoreError
 from store.exchange import form_of, get_exchange
-from store.exchange.description import _zarr_of, described_store, description_of
-from store.exchange.exchange import chosen_arrays
+from store.exchange.exchange import _zarr_of, chosen_arrays, described_store, description_of
 from store.exchange.webdataset import WebDataset
 from store.format.layout import ATTRIBUTE
 from store.format.reader import with_digest

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.exchange import EXCHANGES
-from store.exchange.description import WRITTEN
+from store.exchange.exchange import WRITTEN
 from store.format import layout
 from store.format.array import ArrayReader
 from store.format.layout import flat_layout

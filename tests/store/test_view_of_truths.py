@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from store.truths import boxes_in_view, map_from_view, map_in_view, masks_in_view, patch_labels
+from store.truths import boxes_in_view, map_in_view, masks_in_view, patch_labels
 
 MAPS = arrays_of.arrays(np.int16, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(-1, 3))
 SIZES = st.tuples(st.integers(1, 12), st.integers(1, 12))
@@ -79,38 +79,6 @@ def test_an_image_wider_than_16_bits() -> None:
     label_map = np.zeros((1, 40_000), np.int16)
     label_map[0, -1] = 1
     assert map_in_view(label_map, (39_998, 0, 40_000, 1), False, (1, 2)).tolist() == [[0, 1]]
-
-
-@settings(max_examples=100)
-@given(crops(), st.booleans(), SIZES, st.integers(1, 9), st.integers(1, 9), st.randoms())
-def test_back_from_the_view(
-    crop: np.ndarray, flip: bool, view: tuple[int, int], height: int, width: int, random: object
-) -> None:
-    """A pixel of the original is that of the view in which its centre is; where there is none, it is marked."""
-    values = np.arange(view[0] * view[1], dtype=np.int64).reshape(view)
-    x0, y0, x1, y1 = (float(corner) for corner in crop)
-    back = map_from_view(values, crop, flip, (height, width))
-    assert back.shape == (height, width)
-    for y in range(height):
-        for x in range(width):
-            row, column = (y + 0.5 - y0) * (view[0] / (y1 - y0)), (x + 0.5 - x0) * (view[1] / (x1 - x0))
-            inside = 0 <= row < view[0] and 0 <= column < view[1]
-            across = view[1] - 1 - floor(column) if flip else floor(column)
-            assert back[y, x] == (values[floor(row), across] if inside else -1)
-    stacked = np.stack([values, -values]).astype(np.float32)
-    assert (np.isnan(map_from_view(stacked, crop, flip, (height, width))) == (back < 0)).all()
-    assert (map_from_view(values >= 0, crop, flip, (height, width)) == (back >= 0)).all()
-
-
-def test_linear_between_centres() -> None:
-    """A slope stays one; beyond the outermost centres it is constant."""
-    slope = np.broadcast_to(np.array([1.0, 3, 5, 7]), (2, 4))
-    back = map_from_view(slope, (0, 0, 8, 8), False, (8, 8))
-    np.testing.assert_allclose(back[3], [1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7])
-    mirrored = map_from_view(slope, (0, 0, 8, 8), True, (8, 8))
-    np.testing.assert_allclose(mirrored, back[:, ::-1])
-    down = map_from_view(np.array([[0.0], [4.0]]), (0, 0, 8, 8), False, (8, 8))
-    np.testing.assert_allclose(down[:, 0], [0, 0, 0.5, 1.5, 2.5, 3.5, 4, 4])
 
 
 @pytest.mark.parametrize("flip", [False, True])

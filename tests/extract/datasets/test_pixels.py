@@ -16,7 +16,7 @@ from extract.datasets import Box, DataError, ImageSet, Sample, open_images
 from extract.datasets.pixels import ROOM, TURNS, Pixels
 from extract.datasets.truths import turned, turned_boxes, turned_items
 from store.truths import rle
-from store.truths.columns import Instance, Segment
+from store.truths.reading import Instance, Segment
 from tests.extract.datasets.deep import DEFLATE, GREY_ALPHA, RGB, RGB_ALPHA, png16, tiff
 from tests.extract.pictures import picture, write_file
 

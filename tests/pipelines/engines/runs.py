@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipelines.engines.engine import Agenda, Watch
-from pipelines.engines.run import Run
+from pipelines.engines.engine import Agenda, Run, Watch
 
 
 class Watched:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engines.engine import LOSSES
-from pipelines.engines.run import Run
+from pipelines.engines.engine import LOSSES, Run
 from tests.pipelines.engines.runs import Watched
 
 A, B = (Run.writing(f"probes/{name}", ("probe", "--head", name)) for name in "ab")

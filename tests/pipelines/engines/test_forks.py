@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipelines.engines.engine import Run
 from pipelines.engines.processes import Place, alone, cores, run_in_forks, threads_of_each
-from pipelines.engines.run import Run
 from tests import forked
 from tests.extract.pictures import picture, write_file
 from tests.features import write_features

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pipelines.engines.engine import Run
 from pipelines.engines.ray_tasks import RayTasks
-from pipelines.engines.run import Run
 from tests.features import write_features
 from tests.folders import files
 from tests.machines.project import ROOT

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engines.run import Run
+from pipelines.engines.engine import Run
 from pipelines.engines.slurm import RunArray, Slurm, failure
 from pipelines.parameters.engine import without_engine
 from store import BeyondClsError

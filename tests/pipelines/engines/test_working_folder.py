@@ -33,7 +33,7 @@ import multiprocessing, sys
 from beyondcls import run
 
 def imports():
-    import numpy, pipelines.engines.run, yaml
+    import numpy, pipelines.engines.engine, yaml
 
 if __name__ == "__main__":
     try:
@@ -42,7 +42,7 @@ if __name__ == "__main__":
         assert not end.code, end.code
     for kind in ("spawn", "forkserver"):
         context = multiprocessing.get_context(kind)
-        context.set_forkserver_preload(["numpy", "pipelines.engines.run"])
+        context.set_forkserver_preload(["numpy", "pipelines.engines.engine"])
         process = context.Process(target=imports)
         process.start()
         process.join()

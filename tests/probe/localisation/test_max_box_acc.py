@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.views import Views
+from extract.transform import Views
 from probe.localisation import IOUS, candidates, centre_map, evaluation_map, measure, measure_one, predicted_box
 from probe.localisation.max_box_acc import best_ious
 from probe.localisation.truths import truths_of

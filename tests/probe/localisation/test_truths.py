@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.views import Views
+from extract.transform import Views
 from probe.localisation.frame import Frame, frame_of
 from probe.localisation.truths import truths_of
 from store import BeyondClsError

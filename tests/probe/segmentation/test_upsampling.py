@@ -1,4 +1,4 @@
-"""From patches to pixels, against torch's interpolation and the truths' own way back; and the loss at pixels."""
+"""From patches to pixels, against torch's interpolation; and the loss at pixels."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch.nn.functional as F
 
 from probe.segmentation.pixel_loss import pixel_loss
 from probe.segmentation.upsampling import Upsampling
-from store.truths.view import map_from_view
 
 GRID = (3, 4)
 
@@ -21,16 +20,27 @@ def test_bilinear_as_torch(size):
 
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("crop", [(0, 0, 21, 17), (3.5, -2, 15.25, 30), (-4, -4, 40, 8), (30, 0, 40, 17)])
-def test_back_to_the_original_as_truths_do(crop, flip):
-    """Whatever part of the image the view shows, mirrored or not; a view may show nothing of it."""
+def test_back_to_the_original(crop, flip):
+    """A pixel is that of the view in which its centre is. The view may show any part of the image, mirrored or not, or none."""
     upsampling = Upsampling.to_original(GRID, crop, flip, (17, 21))
     labels = np.arange(12, dtype=np.int16).reshape(GRID)
-    logits = np.random.default_rng(0).normal(size=(2, *GRID)).astype(np.float32)
+    original = logits = np.random.default_rng(0).normal(size=(2, *GRID)).astype(np.float32)
     whole = np.full((17, 21), -1, np.int16)
     whole[upsampling.shown] = upsampling.nearest(labels)
-    np.testing.assert_array_equal(whole, map_from_view(labels, crop, flip, (17, 21)))
-    between = map_from_view(logits, crop, flip, (17, 21))[:, *upsampling.shown]
-    np.testing.assert_allclose(upsampling.bilinear(torch.from_numpy(logits)).numpy(), between, atol=1e-5)
+    if flip:
+        labels, logits = labels[:, ::-1], logits[..., ::-1].copy()
+    rows, columns = (
+        (np.arange(n) + 0.5 - start) * (cells / (stop - start))
+        for n, start, stop, cells in ((17, *crop[1::2], GRID[0]), (21, *crop[::2], GRID[1]))
+    )
+    inside = ((rows >= 0) & (rows < GRID[0]))[:, None] & (columns >= 0) & (columns < GRID[1])
+    nearest = labels[np.floor(rows).astype(int).clip(0, 2)[:, None], np.floor(columns).astype(int).clip(0, 3)]
+    np.testing.assert_array_equal(whole, np.where(inside, nearest, -1))
+    places = torch.tensor(np.stack(np.broadcast_arrays(columns / 4, rows[:, None] / 3), -1) * 2 - 1).float()[None]
+    between = F.grid_sample(torch.from_numpy(logits)[None], places, padding_mode="border", align_corners=False)[0].numpy()
+    np.testing.assert_allclose(
+        upsampling.bilinear(torch.from_numpy(original)).numpy(), between[:, *upsampling.shown], atol=1e-5
+    )
 
 
 def test_loss_and_gradient_as_cross_entropy():
