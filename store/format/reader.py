@@ -17,6 +17,8 @@ from store.format.layout import ATTRIBUTE, GROUP, SAFE_NAME, SCALE, ArrayName, k
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.format.unfinished import progress_at
 from store.places import LocalFolder, place_at
+from store.places.cache import DiskCache
+from store.places.object_store import ObjectStore
 from store.places.place import Place, map_parallel
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     import zarr
 
     from store.format.dataset import TokenDataset
-    from store.places.cache import DiskCache
     from store.truths.reading import Instances, Segmentation
 
 TITLES = {  # of kinds, in messages
@@ -67,7 +68,7 @@ class FeatureStore:
         path: str | os.PathLike[str],
         key: str | None = None,
         verify: Verify = "first",
-        cache: "DiskCache | None" = None,
+        cache: DiskCache | None = None,
     ) -> "FeatureStore":
         """Open and check a feature set.
 
@@ -84,10 +85,8 @@ class FeatureStore:
         if verify not in VERIFY:
             raise StoreError(unknown("verify", verify, VERIFY))
         store = cls.describe(path, key, verify)
-        if cache is not None and not isinstance(store.place, LocalFolder):
-            from store.places.cache import cached_place
-
-            store.place = cached_place(cache, store.place, store.spec.key, store.attributes["digest"])
+        if cache is not None and isinstance(store.place, ObjectStore):
+            store.place.keep_in(cache, store.spec.key, store.attributes["digest"])
         for name in _present(store):
             store.add(name)
         for array in store.arrays.values():

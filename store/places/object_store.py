@@ -6,7 +6,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import xxhash
+
 from store.errors import StoreError
+from store.places.cache import CachedSet, CachedShard, DiskCache
 from store.places.place import ShardFile, SharedPlace, map_parallel
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
@@ -49,7 +52,8 @@ class ObjectStore(SharedPlace):
         StoreError: a protocol that is unknown, whose package is not installed, or which is refused; or a chain (`::`).
     """
 
-    piece_nbytes, block_nbytes, requests = PIECE_NBYTES, PIECE_NBYTES, REQUESTS
+    piece_nbytes, requests = PIECE_NBYTES, REQUESTS
+    block_nbytes: int | None = PIECE_NBYTES
 
     def __init__(self, url: str):
         import fsspec  # type: ignore[import-untyped]
@@ -69,6 +73,7 @@ class ObjectStore(SharedPlace):
         self._root = root.rstrip("/")
         self._sizes: dict[str, int] | None = None  # sizes of the files that can be read
         self._expected: dict[str, bytes] = {}
+        self.cached: CachedSet | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_expected": {}}
@@ -119,9 +124,18 @@ class ObjectStore(SharedPlace):
         return any(file.startswith(f"{name}/") for file in self._listed)
 
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
-        if name not in self._listed:
+        if self._sizes is not None and name not in self._sizes:
             raise StoreError(f"{self.address(name)} cannot be opened (it is missing); push or extract it again")
-        return _StoredShard(self, name)
+        shard = _StoredShard(self, name)
+        return shard if self.cached is None else CachedShard(self.cached, self, name, shard, direct)
+
+    def drop_copy(self, name: str) -> bool:
+        return self.cached is not None and self.cached.drop(name)
+
+    def keep_in(self, cache: DiskCache, key: str, digest: str) -> None:
+        """Read the feature set of this key and digest, which is here, through a cache from now on."""
+        # A shuffled epoch need not keep more rows together than when it reads a disk.
+        self.cached, self.block_nbytes = CachedSet(cache, xxhash.xxh3_128_hexdigest(f"{key} {digest}".encode())), None
 
     def range(self, name: str, start: int, stop: int) -> bytes:
         """All of these bytes.
@@ -211,9 +225,6 @@ class ObjectStore(SharedPlace):
         if names:
             with _explained(f"{self.address(names[0])} cannot be removed", "check your right to"), suppress(FileNotFoundError):
                 self._fs.rm([f"{self._root}/{name}" for name in names])
-
-    def open_now(self, name: str) -> ShardFile:
-        return _StoredShard(self, name)
 
     def touch(self, name: str, content: bytes) -> None:
         self.put(name, [content], len(content))

@@ -84,10 +84,6 @@ class Place(ABC):
         """Bytes of a file, asked for anew; None if there is none."""
         return self.size(name)
 
-    def open_now(self, name: str) -> ShardFile:
-        """A file that is there, also where an earlier listing lacks it."""
-        return self.open(name)
-
     def drop_copy(self, name: str) -> bool:
         """Forget a copy of a file that is read in its place, as that is damaged; false if there is none."""
         return False

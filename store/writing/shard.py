@@ -72,7 +72,7 @@ def is_whole(place: Place, layout: ArrayLayout, shard: int, digest: str) -> bool
     name = layout.file(shard)
     if place.size_now(name) != layout.nbytes(shard):
         return False
-    return xxhash.xxh3_128_hexdigest(read_tail(place.open_now(name), layout, shard)) == digest
+    return xxhash.xxh3_128_hexdigest(read_tail(place.open(name), layout, shard)) == digest
 
 
 def read_shard(place: Place, layout: ArrayLayout, shard: int) -> tuple[np.ndarray, dict[str, Any]] | None:
@@ -80,7 +80,7 @@ def read_shard(place: Place, layout: ArrayLayout, shard: int) -> tuple[np.ndarra
     name, nbytes, begin = layout.file(shard), layout.nbytes(shard), layout.data_nbytes(shard)
     if place.size_now(name) != nbytes:
         return None
-    content = place.open_now(name).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
+    content = place.open(name).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
     if len(content) != nbytes or bytes(content[begin:]) != layout.tail(shard, content[:begin], memoryview(b"")):
         return None
     start, stop = layout.rows(shard)
