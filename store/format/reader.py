@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError, other_version, unknown
-from store.format.array import VERIFY, ArrayReader, Verify
+from store.format.array import VERIFY, ArrayReader, Verify, row_numbers
 from store.format.layout import ATTRIBUTE, GROUP, SAFE_NAME, SCALE, ArrayName, kind_of, with_digest
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.format.unfinished import progress_at
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     import zarr
 
-    from store.format.dataset import TokenDataset
+    from store.loading.loader import TokenDataset
     from store.truths.reading import Instances, Segmentation
 
 TITLES = {  # of kinds, in messages
@@ -143,15 +143,10 @@ class FeatureStore:
         if array.layout.has_image_axis and array.shape[0] != self.spec.n_images:
             raise StoreError(f"{file} has {array.shape[0]} rows for {self.spec.n_images} images; extract it again")
         self.arrays[name] = array
-        self._add_scale(array)
+        main = name.removesuffix(SCALE)
+        if {main, main + SCALE} <= self.arrays.keys():  # whichever of the two was opened first
+            self.arrays[main].scale = self.arrays[main + SCALE]
         return array
-
-    def _add_scale(self, array: ArrayReader) -> None:
-        """Give an array its scales, whichever of the two was opened first."""
-        main = self.arrays.get(array.name.removesuffix(SCALE))
-        scale = self.arrays.get(array.name.removesuffix(SCALE) + SCALE)
-        if main is not None and scale is not None:
-            main.scale = scale
 
     @property
     def path(self) -> Path:
@@ -312,10 +307,17 @@ class FeatureStore:
         Raises:
             StoreError: no such tokens or dtype; or among `rows` are images without a label, or that could not be read.
         """
-        from store.format.dataset import TokenDataset, checked_rows, dtype_of
+        from store.loading.loader import TokenDataset
 
-        chosen = checked_rows(rows, self.labelled, self.where)
-        return TokenDataset(self.tokens(kind, block, view), self.labels, chosen, dtype_of(dtype), transform)
+        chosen = np.arange(len(self)) if rows is None else row_numbers(rows)
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise StoreError(f"rows {chosen.min()} to {chosen.max()} are asked for, {self.where} has rows 0 to {len(self) - 1}")
+        if len(bad := chosen[~self.labelled[chosen]]):
+            raise StoreError(
+                f"{len(bad)} of {len(chosen)} images of {self.where} have no label or could not be read, first row {bad[0]}; "
+                "leave them out: rows=np.flatnonzero(store.labelled)"
+            )
+        return TokenDataset(self.tokens(kind, block, view), self.labels, chosen, dtype, transform)
 
     def zarr(self) -> "zarr.Group":
         """The set as zarr-python opens it, for other software: nothing is checked, values stay as they are stored."""
@@ -390,15 +392,9 @@ class FeatureStore:
         """
         if recorded := self.attributes.get("grid"):
             return int(recorded[0]), int(recorded[1])
-        n_patches = next(
-            (
-                a.shape[1] if kind_of(n) == "patch" else a.shape[2]
-                for n, a in self.arrays.items()
-                if kind_of(n) in ("patch", "attention") and not n.endswith(SCALE)
-            ),
-            None,
-        )
-        if n_patches is None:
+        axes = {"patch": 1, "attention": 2}
+        counts = (a.shape[axes[kind_of(n)]] for n, a in self.arrays.items() if kind_of(n) in axes and not n.endswith(SCALE))
+        if (n_patches := next(counts, None)) is None:
             raise StoreError(f"{self.where} has no patch tokens and no attention maps in this copy; fetch one: dvc pull")
         side = math.isqrt(n_patches)
         if side * side != n_patches:
@@ -487,11 +483,11 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
 
     def check(item: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
         name, shard, problem = item
-        if problem is None:
-            try:
+        try:
+            if problem is None:
                 store.arrays[name].check(shard)
-            except StoreError as error:
-                problem = str(error)
+        except StoreError as error:
+            problem = str(error)
         return name, shard, problem
 
     yield from map_parallel(check, shards, store.place.requests)

@@ -1,7 +1,7 @@
-"""Batches of features in step, for training heads: from the device, from memory, or streamed from disk."""
+"""Batches of features in step, for training heads: from the device, from memory, or streamed; and a data set of torch."""
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from store.codecs import SCALE, get_codec
 from store.codecs.codec import Coded
@@ -17,7 +18,7 @@ from store.format.array import ArrayReader, row_numbers
 from store.loading.gpu import Lane, batches_on_gpu
 from store.loading.order import Order, random_views, shuffle_quality
 from store.loading.placement import Placement, choose_placement
-from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Pool, Resident, Source, Stream, parts_of
+from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Pool, Resident, Source, parts_of
 
 BUFFER_NBYTES = 256 << 20  # for streaming
 BUFFER_BLOCKS = 128  # at least, so that a window mixes blocks from many places
@@ -209,8 +210,8 @@ class Loader:
         # Features on the device are there already; all others are copied to a GPU on a separate stream.
         copied = self.device.type == "cuda" and "device" not in self.places.values()
         lane = self._lane() if copied else None
-        on_gpu = batches_on_gpu(stored, lane, self._decode) if lane is not None else None
-        batches = on_gpu if on_gpu is not None else map(self._decode, stored)
+        on_gpu = None if lane is None else batches_on_gpu(stored, lane, self._decode)
+        batches: Iterator[dict[str, Tensor]] = map(self._decode, stored) if on_gpu is None else on_gpu
         try:
             for batch in batches:
                 self._position["batch"] += 1
@@ -234,11 +235,14 @@ class Loader:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
         view = self.views_of(seed)
         if self._stream is None:
-            home = self._resident.device  # type: ignore[union-attr]
+            assert self._resident is not None
+            home = self._resident.device
             labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
             view = None if view is None else view.to(home)
             for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
-                yield {**self._gather_resident(rows, view), "label": self._to_copy(labels[rows]), "row": self._to_copy(rows)}
+                kept = self._resident.gather(rows, None if view is None else view[rows])
+                yield {**kept, "label": self._to_copy(labels[rows]), "row": self._to_copy(rows)}
+                del kept
             return
         size, skip = self.order.window_rows, start * self.batch_size
         reading = self.order.reading(seed)
@@ -250,7 +254,8 @@ class Loader:
                 for begin in range(skip % size, len(window), self.batch_size):
                     rows = torch.from_numpy(window[begin : begin + self.batch_size])
                     batch: dict[Any, Tensor] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
-                    batch |= self._gather_resident(rows, view)
+                    if self._resident is not None:
+                        batch |= self._resident.gather(rows, None if view is None else view[rows])
                     yield {**batch, "label": self._to_copy(self.labels[rows]), "row": self._to_copy(rows)}
                     del batch
                 skip = 0
@@ -261,9 +266,6 @@ class Loader:
         if not self._pool.pinned or values.device.type != "cpu":
             return values
         return self._pool.take(values.nbytes).view(values.dtype).view(values.shape).copy_(values)
-
-    def _gather_resident(self, rows: Tensor, view: Tensor | None) -> dict[Any, Tensor]:
-        return {} if self._resident is None else self._resident.gather(rows, None if view is None else view[rows])
 
     def views_of(self, seed: int) -> Tensor | None:
         """[N] int64: which view of each image an epoch reads, fixed by its seed; None where there is one view."""
@@ -284,7 +286,7 @@ class Loader:
         resident = {key: part for key, part in parts.items() if key not in streamed}
         home = self.device if "device" in self.places.values() else torch.device("cpu")
         stream, kept = (Source(p, self.joined, self._pool, self.threads, self.direct) for p in (streamed, resident))
-        self._stream = Stream(stream) if streamed else None
+        self._stream = stream if streamed else None
         self._resident = Resident(kept, self.rows, len(self.labels), home) if resident else None
 
 
@@ -315,3 +317,47 @@ def decode_rows(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: D
 
 def _rows(stored: Tensor, dtype: torch.dtype | None, array: ArrayReader) -> Tensor:
     return stored.view(dtype or getattr(torch, array.layout.dtype)).view(len(stored), *array.layout.shape[1:])
+
+
+class TokenDataset(Dataset[tuple[Any, Any]]):
+    """Images as (tokens, label), in any order; made by `FeatureStore.to_torch_dataset`.
+
+    A `torch.utils.data.DataLoader` asks for a whole batch at once, which is read in the order of the disk. It can be sent to
+    worker processes, forked or spawned: each opens the files itself.
+
+    Attributes:
+        array: of the tokens.
+        rows: of the images, int64 [n].
+    """
+
+    def __init__(
+        self,
+        array: ArrayReader,
+        labels: np.ndarray,
+        rows: np.ndarray,
+        dtype: torch.dtype | str | None,
+        transform: Callable[[Tensor], Any] | None,
+    ):
+        named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+        if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
+            raise StoreError(f"dtype is {dtype!r}, expected float32, float16, bfloat16, float64, or None for what is stored")
+        self.array, self.rows, self._labels, self._dtype, self._transform = array, rows, labels, named, transform
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Several images with one reading."""
+        rows = self.rows[np.asarray(indices, np.int64)]
+        stored = torch.from_numpy(self.array.rows(rows))
+        tokens = stored if self._dtype is None else (one.to(self._dtype) for one in stored)  # not all: each is copied again
+        labels = self._labels[rows]
+        several = [torch.from_numpy(row).float() for row in labels] if labels.ndim > 1 else labels.tolist()
+        transformed = tokens if self._transform is None else map(self._transform, tokens)
+        return list(zip(transformed, several, strict=True))
+
+    def __repr__(self) -> str:
+        return f"TokenDataset({self.array!r}, {len(self)} images)"

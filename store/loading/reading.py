@@ -1,4 +1,4 @@
-"""Stored rows in batches: read by several threads to their places in reused memory, kept there, or streamed ahead of need."""
+"""Stored rows: read by several threads to their places in reused memory, kept there, or streamed ahead of need."""
 
 import os
 import time
@@ -6,7 +6,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Event
@@ -70,7 +69,6 @@ class Pool:
         return raw[skip : skip + nbytes]
 
 
-@dataclass(frozen=True)
 class Source:
     """Stored arrays of a loader, and how they are read.
 
@@ -80,13 +78,18 @@ class Source:
         pool: memory for batches, and for copies to a device.
         threads: that read.
         direct: as for `Place.open`.
+        wait_s: seconds for which the consumer of `windows` had to wait.
     """
 
-    parts: Mapping[Key, Sequence[ArrayReader]]
-    rows_in: Mapping[str, np.ndarray]
-    pool: Pool
-    threads: int
-    direct: bool | None
+    def __init__(
+        self,
+        parts: Mapping[Key, Sequence[ArrayReader]],
+        rows_in: Mapping[str, np.ndarray],
+        pool: Pool,
+        threads: int,
+        direct: bool | None,
+    ):
+        self.parts, self.rows_in, self.pool, self.threads, self.direct, self.wait_s = parts, rows_in, pool, threads, direct, 0.0
 
     def readers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.threads, "beyondcls-loader")
@@ -127,6 +130,45 @@ class Source:
                     continue
             array.read_run(rows, places, (begin, stop), out, self.direct)
 
+    def windows(
+        self, windows: Iterable[np.ndarray], view: np.ndarray | None = None
+    ) -> Generator[tuple[np.ndarray, dict[Key, Tensor]], None, None]:
+        """Each window's rows, and their bytes [rows, row_nbytes], read ahead. A caller that stops early has to close it.
+
+        Args:
+            view: [N] which view of each image to read; the first by default.
+        """
+        remaining, stop = iter(windows), Event()
+        ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
+        with self.readers() as readers:
+
+            def begin_next() -> None:
+                for rows in islice(remaining, 1):
+                    targets, jobs = {}, []
+                    for key, views in self.parts.items():
+                        nbytes = views[0].layout.row_nbytes
+                        targets[key] = self.pool.take(len(rows) * nbytes).view(len(rows), -1)
+                        view_of = view if len(views) > 1 else None
+                        new = self.jobs(key, views, rows, view_of, targets[key], stop)
+                        jobs += [readers.submit(job) for job in new]
+                    ahead.append((rows, targets, jobs))
+
+            try:
+                begin_next()
+                while ahead:
+                    rows, targets, jobs = ahead.popleft()
+                    begin_next()
+                    began = time.perf_counter()
+                    with record_function("beyondcls.loader.wait"):
+                        for job in jobs:
+                            job.result()
+                    self.wait_s += time.perf_counter() - began
+                    yield rows, targets
+                    del targets  # its memory is free again once the consumer's batches are gone
+            finally:
+                stop.set()
+                readers.shutdown(wait=True, cancel_futures=True)
+
 
 class Resident:
     """Some rows of stored arrays that are kept whole, as bytes, in memory or on a device.
@@ -147,7 +189,13 @@ class Resident:
         with source.readers() as readers:
             for key, views in source.parts.items():
                 nbytes = views[0].layout.row_nbytes
-                values = _empty((len(views), len(rows), nbytes), device)
+                shape = (
+                    len(views),
+                    len(rows),
+                    nbytes,
+                )  # on the CPU page-aligned, so that rows are read straight to their places
+                empty = torch.from_numpy(aligned_zeros(shape, np.uint8)) if on_host else None
+                values = torch.empty(shape, dtype=torch.uint8, device=device) if empty is None else empty
                 # Before they are copied to the device: enough to keep all threads busy.
                 upload = max(UPLOAD_NBYTES, 2 * source.threads * max(view.place.piece_nbytes for view in views))
                 step = max(1, len(rows) if on_host else upload // nbytes)
@@ -174,63 +222,3 @@ class Resident:
             out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
             batch[key] = torch.index_select(values, 0, index, out=out)
         return batch
-
-
-def _empty(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """[…] uint8; on the CPU page-aligned, so that rows are read straight to their places."""
-    if device.type == "cpu":
-        return torch.from_numpy(aligned_zeros(shape, np.uint8))
-    return torch.empty(shape, dtype=torch.uint8, device=device)
-
-
-class Stream:
-    """Windows of rows of stored arrays, some of them ahead of need.
-
-    Attributes:
-        wait_s: seconds for which the consumer had to wait.
-    """
-
-    def __init__(self, source: Source):
-        self._source, self.wait_s = source, 0.0
-
-    def windows(
-        self, windows: Iterable[np.ndarray], view: np.ndarray | None = None
-    ) -> Generator[tuple[np.ndarray, dict[Key, Tensor]], None, None]:
-        """Each window's rows, and their bytes [rows, row_nbytes]. A caller that stops early has to close the generator.
-
-        Args:
-            view: [N] which view of each image to read; the first by default.
-        """
-        remaining, stop = iter(windows), Event()
-        ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
-        with self._source.readers() as readers:
-
-            def begin_next() -> None:
-                for rows in islice(remaining, 1):
-                    targets, jobs = {}, []
-                    for key, views in self._source.parts.items():
-                        nbytes = views[0].layout.row_nbytes
-                        targets[key] = self._source.pool.take(len(rows) * nbytes).view(len(rows), -1)
-                        view_of = view if len(views) > 1 else None
-                        new = self._source.jobs(key, views, rows, view_of, targets[key], stop)
-                        jobs += [readers.submit(job) for job in new]
-                    ahead.append((rows, targets, jobs))
-
-            try:
-                begin_next()
-                while ahead:
-                    rows, targets, jobs = ahead.popleft()
-                    begin_next()
-                    self._wait(jobs)
-                    yield rows, targets
-                    del targets  # its memory is free again once the consumer's batches are gone
-            finally:
-                stop.set()
-                readers.shutdown(wait=True, cancel_futures=True)
-
-    def _wait(self, jobs: Iterable[Future[None]]) -> None:
-        began = time.perf_counter()
-        with record_function("beyondcls.loader.wait"):
-            for job in jobs:
-                job.result()
-        self.wait_s += time.perf_counter() - began
