@@ -18,11 +18,7 @@ __all__ = ["CODECS", "SCALE", "Codec", "get_codec"]
 
 
 def get_codec(name: str) -> Codec:
-    """The codec of this name.
-
-    Raises:
-        StoreError: no such codec.
-    """
+    """The codec of this name."""
     if name not in CODECS:
         raise StoreError(unknown("dtype", name, CODECS))
     return CODECS[name]

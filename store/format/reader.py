@@ -106,8 +106,25 @@ class FeatureStore:
             StoreError: as `open`, as far as the group's zarr.json shows.
         """
         place = path if isinstance(path, Place) else place_at(path)
-        spec, attributes = _describe(place)
-        where = place.address()
+        file, where = place.address("zarr.json"), place.address()
+        if (text := place.content("zarr.json")) is None:
+            raise StoreError(f"{where} is not a feature set: it has no zarr.json; {_hint(place)}")
+        try:
+            meta = json.loads(text)
+            attributes = meta["attributes"][ATTRIBUTE]
+            spec_fields, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
+            if (version := spec_fields["format_version"]) != FORMAT_VERSION:
+                raise StoreError(other_version(where, version, FORMAT_VERSION, "extract it again"))
+            if text != with_digest(meta):
+                raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
+            spec = FeatureSpec.from_dict(spec_fields)
+            _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
+        except StoreError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
+        if not all(SAFE_NAME.fullmatch(name) for name in names):
+            raise StoreError(f"{file} names arrays outside its folder; do not use this store")
         if attributes["key"] != spec.key:
             raise StoreError(
                 f"{where}: its key {attributes['key']} does not belong to its description, which has {spec.key}; "
@@ -126,12 +143,13 @@ class FeatureStore:
         Raises:
             StoreError: its zarr.json is missing, was changed, or is not in this format.
         """
-        parts = name.split("/")
-        for group in ("/".join(parts[:i]) for i in range(1, len(parts))):
-            if self.place.content(f"{group}/zarr.json") != GROUP:
-                file = self.place.address(f"{group}/zarr.json")
-                raise StoreError(f"{file} is missing or was changed; pull or extract the feature set again")
-        file, text = self.place.address(f"{name}/zarr.json"), self.place.content(f"{name}/zarr.json")
+        *groups, document = _documents(name)
+        for group in groups:
+            if self.place.content(group) != GROUP:
+                raise StoreError(
+                    f"{self.place.address(group)} is missing or was changed; pull or extract the feature set again"
+                )
+        file, text = self.place.address(document), self.place.content(document)
         if text is None or xxhash.xxh3_128_hexdigest(text) != self.attributes["arrays"][name]:
             state = "is missing" if text is None else "was changed"
             raise StoreError(f"{file} {state} since the feature set was written; pull or extract it again")
@@ -225,11 +243,9 @@ class FeatureStore:
             raise StoreError(
                 f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
             )
-        title = TITLES.get(kind, repr(kind))
-        remedy = REMEDIES.get(kind, "extract with an encoder that has them")
         raise StoreError(
-            f"{self.where} has no {title} (it has: {', '.join(self.extracted_kinds)}); "
-            f"choose an aggregator that reads something else, or {remedy}"
+            f"{self.where} has no {TITLES.get(kind, repr(kind))} (it has: {', '.join(self.extracted_kinds)}); choose an "
+            f"aggregator that reads something else, or {REMEDIES.get(kind, 'extract with an encoder that has them')}"
         )
 
     def tokens(
@@ -422,30 +438,6 @@ class FeatureStore:
         return len(names) if names else int(self.labels.max()) + 1
 
 
-def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
-    """The spec and the attributes in the group's zarr.json."""
-    file, where = place.address("zarr.json"), place.address()
-    if (text := place.content("zarr.json")) is None:
-        raise StoreError(f"{where} is not a feature set: it has no zarr.json; {_hint(place)}")
-    try:
-        meta = json.loads(text)
-        attributes = meta["attributes"][ATTRIBUTE]
-        spec_fields, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
-        if (version := spec_fields["format_version"]) != FORMAT_VERSION:
-            raise StoreError(other_version(where, version, FORMAT_VERSION, "extract it again"))
-        if text != with_digest(meta):
-            raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
-        spec = FeatureSpec.from_dict(spec_fields)
-        _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
-    except StoreError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
-    if not all(SAFE_NAME.fullmatch(name) for name in names):
-        raise StoreError(f"{file} names arrays outside its folder; do not use this store")
-    return spec, attributes
-
-
 def _hint(place: Place) -> str:
     if (progress := progress_at(place)) is not None:
         return (
@@ -460,9 +452,14 @@ def _hint(place: Place) -> str:
 def _present(store: FeatureStore) -> list[str]:
     """Arrays whose kind is in this copy; they are announced, so that their descriptions are fetched together."""
     names = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
-    parts = [name.split("/") for name in names]
-    store.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
+    store.place.expect({document for name in names for document in _documents(name)})
     return names
+
+
+def _documents(name: str) -> list[str]:
+    """The zarr.json of an array and, before it, of the groups around it, the outermost of the set aside."""
+    parts = name.split("/")
+    return [f"{'/'.join(parts[:i])}/zarr.json" for i in range(1, len(parts) + 1)]
 
 
 def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]]:

@@ -1,4 +1,4 @@
-"""Stored rows: read by several threads to their places in reused memory, kept there, or streamed ahead of need."""
+"""Stored rows: read by several threads to their places in reused memory, kept there or streamed; and batches onto a GPU."""
 
 import os
 import time
@@ -6,9 +6,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from threading import Event
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +26,10 @@ DISK_READS = 16  # of a disk in flight: some disks are not at full speed with fe
 CACHED_READS = min(8, max(4, (os.cpu_count() or 2) // 2))  # of the page cache: more threads take turns
 RUNS = 4  # runs that a thread reads from a disk before it takes the next job: handing over costs time
 UPLOAD_NBYTES = 64 << 20  # read before it is copied to the device, at least
+AHEAD = 2  # batches on their way to a GPU, or ready there, while the training loop has one
 WINDOWS = 3  # in memory: one being consumed, the next, and one begun while that is awaited
 Key = tuple[str, str]  # name of an array in the batch, then "" for the array itself or SCALE for its scales
+Batch = dict[str, Tensor]
 
 
 def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[ArrayReader]]:
@@ -222,3 +226,93 @@ class Resident:
             out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
             batch[key] = torch.index_select(values, 0, index, out=out)
         return batch
+
+
+class Lane:
+    """A queue of a device's copies and decoding (a stream of CUDA) beside that of the training loop, which it runs as well.
+
+    Attributes:
+        wait_s: seconds for which this process waited for the device.
+    """
+
+    wait_s = 0.0
+
+    def __init__(self, device: torch.device):
+        self.device, self._stream = device, torch.cuda.Stream(device)
+
+    def work(self) -> AbstractContextManager[Any]:
+        """What is asked of the device inside goes into this queue."""
+        return torch.cuda.stream(self._stream)
+
+    def copy(self, host: Tensor) -> Tensor:
+        """A copy on the device. It is made later: `host` must stay as it is until a `mark` after it is reached."""
+        return host.to(self.device, non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event:
+        """The end of this queue at present."""
+        return self._stream.record_event()
+
+    def mark_of_loop(self) -> torch.cuda.Event:
+        """The end of the training loop's queue at present."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    def hand_over(self, values: Iterable[Tensor], ready: torch.cuda.Event) -> None:
+        """The training loop's queue waits for `ready`, and the memory of `values` is not used again before it is done."""
+        loop = torch.cuda.current_stream(self.device)
+        loop.wait_event(ready)
+        for one in values:
+            one.record_stream(loop)
+
+    def wait(self) -> None:
+        """Wait until this queue is empty."""
+        self._stream.synchronize()
+
+    def wait_for(self, mark: torch.cuda.Event) -> None:
+        began = time.perf_counter()
+        mark.synchronize()
+        self.wait_s += time.perf_counter() - began
+
+
+def batches_on_gpu(
+    batches: Iterable[Mapping[Any, Tensor]], lane: Lane, decode: Callable[[dict[Any, Tensor]], Batch]
+) -> Generator[Batch, None, None]:
+    """Move batches of host tensors (pinned: others are copied twice, and the loop waits) to a device and decode them there.
+
+    No more than `AHEAD` host batches are held for their copies, and the training loop is never more than `AHEAD` batches
+    ahead of the device: where nothing else makes it wait, its batches would fill the device's memory.
+    A caller that stops early has to close the generator.
+    """
+    # Host memory must not be used again before it was copied.
+    copying: deque[tuple[torch.cuda.Event, Mapping[Any, Tensor]]] = deque()
+    ready: deque[tuple[Batch, torch.cuda.Event]] = deque()
+    in_use: deque[torch.cuda.Event] = deque()
+
+    def hand_over() -> Batch:
+        batch, mark = ready.popleft()
+        lane.hand_over(batch.values(), mark)
+        return batch
+
+    def was_used() -> None:
+        in_use.append(lane.mark_of_loop())
+        if len(in_use) > AHEAD:
+            lane.wait_for(in_use.popleft())
+
+    try:
+        for host in batches:
+            with lane.work():
+                on_device = {key: lane.copy(values) for key, values in host.items()}
+                copying.append((lane.mark(), host))
+                decoded = decode(on_device)
+                ready.append((decoded, lane.mark()))
+            del host, on_device, decoded
+            while copying and (len(copying) > AHEAD or copying[0][0].query()):
+                lane.wait_for(copying[0][0])
+                copying.popleft()
+            if len(ready) > AHEAD:
+                yield hand_over()
+                was_used()
+        while ready:
+            yield hand_over()
+            was_used()
+    finally:
+        lane.wait()  # before `copying` lets go of the memory

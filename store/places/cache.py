@@ -181,9 +181,6 @@ class CachedSet:
     Args:
         cache: keeps its shards.
         name: of the set's folder: hexadecimal digits.
-
-    Raises:
-        StoreError: the cache's folder cannot be used.
     """
 
     def __init__(self, cache: DiskCache, name: str):

@@ -235,11 +235,7 @@ def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:
 
 
 def check_no_links(path: Path) -> None:
-    """See that nothing of a path is a link from the first of `OWN_FOLDERS` on, nor is another user's where everybody may write.
-
-    Raises:
-        StoreError: it is.
-    """
+    """See that from the first of `OWN_FOLDERS` on nothing is a link, nor another user's where everybody may write."""
     first = next((i for i, part in enumerate(path.parts) if part in OWN_FOLDERS), len(path.parts))
     for end in range(first + 1, len(path.parts) + 1):
         own = Path(*path.parts[:end])
@@ -299,11 +295,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; their names are on the disk.
-
-    Raises:
-        StoreError: as `check_no_links`.
-    """
+    """Make a folder and those above it; their names are on the disk."""
     check_no_links(folder)
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
 from store.format.spec import key_in
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
-from store.places import LocalFolder
+from store.places import LocalFolder, SharedPlace
 from store.places.disk import (
     NO_SPACE,
     OLD,
@@ -34,7 +34,6 @@ from store.places.disk import (
     sync_folder,
 )
 from store.places.object_store import ObjectStore
-from store.places.place import SharedPlace
 from store.writing.claims import holder
 
 STAGING = ".staging"  # folder beside the sets, for what is being written
@@ -65,11 +64,7 @@ class Found:
         return cls(path, content_of(path / "zarr.json"), replaces)
 
     def check(self, folder: Path | None = None) -> None:
-        """See that nothing else has come there since, or to `folder` to which it was moved away.
-
-        Raises:
-            StoreError: another set, or files that belong to none.
-        """
+        """See that nothing else has come there since, or to `folder` to which it was moved away."""
         folder = folder or self.path
         if folder.is_symlink() or folder.is_file():
             kind = f"a link to {os.readlink(folder)}" if folder.is_symlink() else "a file"
@@ -151,11 +146,7 @@ def refused_sets(folder: Path, key: str) -> Iterator[FeatureStore]:
 
 
 def discard_staging(path: Path, key: str) -> None:
-    """Remove what a kill may have left behind of a set that is published; nothing while a writer is at work there.
-
-    Raises:
-        StoreError: there are files that no writer has made.
-    """
+    """Remove what a kill may have left behind of a set that is published; nothing while a writer is at work there."""
     discard_records(LocalFolder(path))
     staging = staging_of(path, key)
     taken = (left for end in ("", OLD) for left in staging.parent.glob(f"{staging.name}.*{PUBLISHING}{end}"))
@@ -176,11 +167,7 @@ def discard_records(place: SharedPlace) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder that writers have made, or a set that they have put there to be removed.
-
-    Raises:
-        StoreError: others have put files there.
-    """
+    """Remove a folder that writers have made, or a set that they have put there to be removed."""
     check_no_links(folder)
     check_own(folder)
     with contextlib.suppress(FileNotFoundError):
@@ -188,11 +175,7 @@ def discard(folder: Path) -> None:
 
 
 def check_own(folder: Path, kind: str = "") -> None:
-    """See that all below a folder, or below a kind of arrays in it, belongs to a feature set or its writer.
-
-    Raises:
-        StoreError: others have put files there.
-    """
+    """See that all below a folder, or below a kind of arrays in it, belongs to a feature set or its writer."""
     if strangers := _shown(folder, (p for p in foreign(folder) if p.is_relative_to(folder / kind))):
         raise StoreError(f"{folder / kind} would be removed, with files of others ({strangers}); move them away, and try again")
 
@@ -280,11 +263,7 @@ class InFolder:
         return [f for f in self.staging.parent.glob(f"{self.staging.name}.*{PUBLISHING}") if (f / HEADER).is_file()]
 
     def begin(self, files: Collection[str]) -> None:
-        """Prepare the place for a set of these files.
-
-        Raises:
-            StoreError: something is in the way.
-        """
+        """Prepare the place for a set of these files."""
         self._found.check()
         if (self.staging / JOURNAL).exists():
             raise StoreError(

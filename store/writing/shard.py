@@ -12,8 +12,8 @@ from store.format.array import ArrayReader, read_tail
 from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, flat_layout, groups_of, with_digest
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
-from store.places import LocalFolder
-from store.places.place import ALIGNMENT, Place, SharedPlace, aligned_memory, aligned_zeros
+from store.places import LocalFolder, SharedPlace
+from store.places.place import ALIGNMENT, Place, aligned_memory, aligned_zeros
 
 ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
 

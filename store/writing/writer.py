@@ -370,7 +370,7 @@ class FeatureWriter:
                 )
             try:
                 with self.destination.reporting(0):
-                    if self._claims.holds(self.n_units) or self._claims.take(self.n_units):  # like a unit behind the last
+                    if self.n_units in self._claims.held or self._claims.take(self.n_units):  # like a unit behind the last
                         self._publish(attributes)
                         break
             except FileNotFoundError:
