@@ -247,17 +247,14 @@ class Registry(MutableMapping[str, T], Generic[T]):
     def __repr__(self) -> str:
         return f"Registry({self.group}: {', '.join(self)})"
 
-    def items(self) -> ItemsView[str, T]:
-        return self._usable().items()
-
     def values(self) -> ValuesView[T]:
-        return self._usable().values()
+        return dict(self.items()).values()
 
-    def _usable(self) -> dict[str, T]:
+    def items(self) -> ItemsView[str, T]:
         entries = dict(self.own)
         for name in self.plugins():
             try:
                 entries[name] = self[name]
             except BeyondClsError as error:
-                warnings.warn(f"left out: {error}", BeyondClsWarning, stacklevel=3)
-        return entries
+                warnings.warn(f"left out: {error}", BeyondClsWarning, stacklevel=2)
+        return entries.items()

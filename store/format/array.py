@@ -37,7 +37,9 @@ class ArrayReader:
     Attributes:
         layout: of the stored array.
         shards: what its zarr.json says about each shard.
-        scale: the array of scales, for codecs that have one.
+        shape, dtype: of the values that `rows` returns: float32 where numpy cannot hold what is stored.
+        codec: decodes them; None for plain numbers.
+        scale: the array of scales, for codecs that have one; `scale_shape` is the shape and dtype that it must have.
 
     Raises:
         StoreError: the metadata is not in this format.
@@ -49,9 +51,17 @@ class ArrayReader:
         file = place.address(f"{name}/zarr.json")
         try:
             self.layout = ArrayLayout.from_zarr(name, meta)
-            codec, dtype = self.layout.codec, self.layout.dtype
-            if codec is not None and dtype != (codec if codec in PLAIN else self._codec.zarr_dtype):
-                raise ValueError(f"{codec} stored as {dtype}")
+            self.shape, self.dtype, name_of_codec = self.layout.shape, np.dtype(self.layout.dtype), self.layout.codec
+            self.codec: Codec | None = None
+            self.scale_shape: tuple[tuple[int, ...], str] | None = None
+            if name_of_codec not in PLAIN:
+                from store.codecs import get_codec
+
+                self.codec = get_codec(name_of_codec or "")
+                self.shape, self.dtype = self.codec.shape(self.layout.shape), np.dtype("float32")
+                self.scale_shape = self.codec.parts(self.shape).get(SCALE)
+            if name_of_codec is not None and self.layout.dtype != (self.codec.zarr_dtype if self.codec else name_of_codec):
+                raise ValueError(f"{name_of_codec} stored as {self.layout.dtype}")
             self.shards: list[dict[str, Any]] = meta["attributes"][ATTRIBUTE]["shards"]
             recorded = [(s["rows"], s["nbytes"]) for s in self.shards]
             has_digests = all(isinstance(s["xxh3_128"], str) for s in self.shards)
@@ -84,27 +94,6 @@ class ArrayReader:
         return f"ArrayReader({self.name!r}, {list(self.shape)}, {self.layout.codec or self.dtype})"
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the values that `rows` returns."""
-        return self.layout.shape if self.layout.codec in PLAIN else self._codec.shape(self.layout.shape)
-
-    @property
-    def scale_shape(self) -> tuple[tuple[int, ...], str] | None:
-        """Shape and dtype that the array of scales must have; None for codecs without."""
-        return None if self.layout.codec in PLAIN else self._codec.parts(self.shape).get(SCALE)
-
-    @property
-    def _codec(self) -> "Codec":
-        from store.codecs import get_codec
-
-        return get_codec(self.layout.codec or "")
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Of the values that `rows` returns: float32 where numpy cannot hold what is stored."""
-        return np.dtype(self.layout.dtype if self.layout.codec in PLAIN else "float32")
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the stored rows, scales included."""
         return self.layout.row_nbytes * self.shape[0] + (self.scale.nbytes if self.scale else 0)
@@ -120,15 +109,14 @@ class ArrayReader:
             StoreError: an index is out of range or not an integer, or bytes are not those that were written.
         """
         stored = self.stored(indices)
-        if stored.dtype == self.dtype and self.scale is None:
+        if self.codec is None:
             return stored
         import torch
 
-        codec = self._codec
-        parts = {"": torch.from_numpy(stored.view(np.uint8)).view(codec.stored)}
+        parts = {"": torch.from_numpy(stored.view(np.uint8)).view(self.codec.stored)}
         if self.scale is not None:
             parts[SCALE] = torch.from_numpy(self.scale.stored(indices))
-        return codec.decode(parts).numpy()
+        return self.codec.decode(parts).numpy()
 
     def stored(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Rows as they are stored, in the order of `indices`; read in the order of the disk, neighbours at once.

@@ -64,9 +64,7 @@ class Order:
     @property
     def n_rows(self) -> int:
         """Rows that this process visits in an epoch, repeats included."""
-        if self.world_size == 1:
-            return len(self.rows)
-        return len(self.reading(0))
+        return len(self.rows) if self.world_size == 1 else len(self.reading(0))
 
 
 def _share(counts: np.ndarray, turn: np.ndarray, world_size: int) -> np.ndarray:

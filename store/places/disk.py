@@ -206,12 +206,8 @@ def place_file(path: Path, target: Path) -> bool:
 
 def _create(path: Path, flags: int = 0) -> int:
     """A descriptor of a new file. What bears its name already, such as a link, is removed and not written to."""
-    flags |= os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        return os.open(path, flags, 0o666)
-    except FileExistsError:
-        path.unlink()
-        return os.open(path, flags, 0o666)
+    path.unlink(missing_ok=True)
+    return os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
 def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:

@@ -11,18 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from store.errors import StoreError
-from store.places.disk import (
-    DIRECT_NBYTES,
-    NO_LINKS,
-    PARTIAL,
-    content_of,
-    make_folder,
-    partial_name,
-    place_file,
-    sync_folder,
-    write_file,
-    write_synced,
-)
+from store.places import disk
 from store.places.place import ALIGNMENT, SECTOR, Place, ShardFile, is_aligned
 
 WRITERS = 4  # files that are written at a time
@@ -62,7 +51,7 @@ class LocalFolder(Place):
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file that exists now, by its path."""
-        sizes = ((name, self.size(name)) for name in self._files("") if not name.endswith(PARTIAL))
+        sizes = ((name, self.size(name)) for name in self._files("") if not name.endswith(disk.PARTIAL))
         return {name: size for name, size in sizes if size is not None}
 
     def names(self) -> list[str]:
@@ -75,7 +64,7 @@ class LocalFolder(Place):
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         """Write a file of `nbytes` bytes, its parts one after the other. It appears whole, or not at all."""
         try:
-            write_file(self.folder / name, parts)
+            disk.write_file(self.folder / name, parts)
         except OSError as error:
             raise StoreError(
                 f"{self.folder / name} cannot be written ({error.strerror}); free some space or get the right to write there, "
@@ -95,14 +84,14 @@ class LocalFolder(Place):
         target = self.folder / name
         if os.path.lexists(target):
             return False
-        partial = partial_name(target)
+        partial = disk.partial_name(target)
         if self._unnamed:
             partial = self.folder / self._unnamed / partial.name
         else:
-            make_folder(target.parent)
+            disk.make_folder(target.parent)
         try:
-            write_synced(partial, parts, direct=nbytes >= DIRECT_NBYTES)
-            return place_file(partial, target)
+            disk.write_synced(partial, parts, direct=nbytes >= disk.DIRECT_NBYTES)
+            return disk.place_file(partial, target)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -110,22 +99,22 @@ class LocalFolder(Place):
         """Give a file of another folder a second name here, or copy it where the system cannot; false if there is one."""
         target = self.folder / name
         (self.folder / self._unnamed).stat()
-        make_folder(target.parent)
+        disk.make_folder(target.parent)
         try:
             os.link(os.path.realpath(source), target)
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in NO_LINKS:
+            if error.errno not in disk.NO_LINKS:
                 raise
             with source.open("rb") as file:
-                return self.create(name, iter(lambda: file.read(DIRECT_NBYTES), b""), 0)
-        sync_folder(target.parent)
+                return self.create(name, iter(lambda: file.read(disk.DIRECT_NBYTES), b""), 0)
+        disk.sync_folder(target.parent)
         return True
 
     def content_now(self, name: str) -> bytes | None:
         """All of a small file, asked for anew; None if there is none."""
-        return content_of(self.folder / name)
+        return disk.content_of(self.folder / name)
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
         """When each file below a folder was last written by the clock of the place, by path; None if it does not say."""
@@ -155,7 +144,7 @@ class LocalFolder(Place):
 
     def writers(self, nbytes: int) -> int:
         """How many files of at most so many bytes are written at a time: small ones would mostly wait for the disk."""
-        return WRITERS if nbytes >= DIRECT_NBYTES else 1
+        return WRITERS if nbytes >= disk.DIRECT_NBYTES else 1
 
 
 def _time_of(file: Path) -> datetime | None:

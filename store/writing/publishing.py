@@ -18,21 +18,7 @@ from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
 from store.format.spec import key_in
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
-from store.places import LocalFolder, SharedPlace
-from store.places.disk import (
-    NO_SPACE,
-    OLD,
-    PARTIAL,
-    TOKEN,
-    check_no_links,
-    content_of,
-    exchange,
-    is_abandoned,
-    make_folder,
-    remove_partials,
-    room_left,
-    sync_folder,
-)
+from store.places import LocalFolder, SharedPlace, disk
 from store.places.object_store import ObjectStore
 from store.writing.claims import holder
 
@@ -61,7 +47,7 @@ class Found:
 
     @classmethod
     def at(cls, path: Path, replaces: bool = True) -> "Found":
-        return cls(path, content_of(path / "zarr.json"), replaces)
+        return cls(path, disk.content_of(path / "zarr.json"), replaces)
 
     def check(self, folder: Path | None = None) -> None:
         """See that nothing else has come there since, or to `folder` to which it was moved away."""
@@ -77,7 +63,7 @@ class Found:
                 f"{self.path} holds files that do not belong to a feature set ({strangers}) and would be removed with it; move "
                 "them away first, or give another --out"
             )
-        elif os.path.lexists(folder) and content_of(folder / "zarr.json") != self.content:  # one that is gone is not replaced
+        elif os.path.lexists(folder) and disk.content_of(folder / "zarr.json") != self.content:  # if it is gone, nothing is
             raise StoreError(f"{self.path} holds another feature set than when this run began, which is not replaced")
 
 
@@ -99,7 +85,7 @@ def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
     except FileNotFoundError:
         return False
     try:
-        remove_partials(own)
+        disk.remove_partials(own)
         found.check()
         if not os.path.lexists(path):
             try:
@@ -109,13 +95,13 @@ def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
                     raise StoreError(f"{path} was made by others since this run began, and is not replaced") from error
                 raise
         else:
-            exchange(own, path)
-            sync_folder(path.parent)  # before anything of the old set is removed
-            sync_folder(own.parent)
+            disk.exchange(own, path)
+            disk.sync_folder(path.parent)  # before anything of the old set is removed
+            disk.sync_folder(own.parent)
             try:
                 found.check(own)  # nobody can add to it by its name any more
             except StoreError:
-                exchange(own, path)
+                disk.exchange(own, path)
                 raise
             _discard(own, path)
     except FileNotFoundError:
@@ -127,7 +113,7 @@ def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
             os.rename(own, staging)
         remedy = remedy or f"the same command with another --out in {path.parent} publishes it without computing it again"
         raise StoreError(f"{error}. Nothing was lost: the finished set is in {staging}, and {remedy}") from error
-    sync_folder(path.parent)
+    disk.sync_folder(path.parent)
     discard_records(LocalFolder(path))
     return True
 
@@ -149,7 +135,7 @@ def discard_staging(path: Path, key: str) -> None:
     """Remove what a kill may have left behind of a set that is published; nothing while a writer is at work there."""
     discard_records(LocalFolder(path))
     staging = staging_of(path, key)
-    taken = (left for end in ("", OLD) for left in staging.parent.glob(f"{staging.name}.*{PUBLISHING}{end}"))
+    taken = (left for end in ("", disk.OLD) for left in staging.parent.glob(f"{staging.name}.*{PUBLISHING}{end}"))
     for folder in (staging, *taken):
         if folder.exists() and holder(LocalFolder(folder)) is None:
             _discard(folder, path)
@@ -168,7 +154,7 @@ def discard_records(place: SharedPlace) -> None:
 
 def discard(folder: Path) -> None:
     """Remove a folder that writers have made, or a set that they have put there to be removed."""
-    check_no_links(folder)
+    disk.check_no_links(folder)
     check_own(folder)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
@@ -210,9 +196,9 @@ def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of files and folders of a feature set or its writer, by their path inside it."""
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
     staged = rf"{re.escape(HEADER)}|{re.escape(RECORDS)}/\d+\.json|{re.escape(CLAIMS)}/\d+-\d+|{re.escape(UNNAMED)}/[\w.-]+"
-    file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:(?:{TOKEN})?{PARTIAL})?", re.ASCII)
+    file = rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:(?:{disk.TOKEN})?{disk.PARTIAL})?"
     kept = "|".join(re.escape(name) for name in (WRITING, RECORDS, CLAIMS, UNNAMED))
-    return file, re.compile(rf"{group}|{kept}", re.ASCII)  # chunk folders fit the first too
+    return re.compile(file, re.ASCII), re.compile(rf"{group}|{kept}", re.ASCII)  # chunk folders fit the first too
 
 
 def _shown(folder: Path, paths: Iterable[Path]) -> str:
@@ -244,7 +230,7 @@ class InFolder:
     def is_published(self) -> bool:
         """Whether the finished set is there."""
         for _ in range(LOOKS):
-            content = content_of(self.path / "zarr.json")
+            content = disk.content_of(self.path / "zarr.json")
             if content is not None and content != self._found.content and key_in(content) == self._key:
                 return True
             if not self._taken_away():
@@ -270,8 +256,8 @@ class InFolder:
                 f"{self.staging} was begun by an earlier version, which alone can go on with it; finish it there, or "
                 f"remove it: beyondcls store rm --staging {self.path}"
             )
-        make_folder(self.staging / UNNAMED)
-        for left in filter(is_abandoned, (self.staging / UNNAMED).iterdir()):
+        disk.make_folder(self.staging / UNNAMED)
+        for left in filter(disk.is_abandoned, (self.staging / UNNAMED).iterdir()):
             left.unlink(missing_ok=True)
 
     def publish(self) -> None:
@@ -296,11 +282,11 @@ class InFolder:
         try:
             yield
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in disk.NO_SPACE:
                 raise
             raise StoreError(
                 f"no space left while writing {self.path}: what is written is safe in {self.staging}; {needed / 1e9:.3g} GB "
-                f"more are needed, {room_left(error, self.path.parent)}, and give the same command again"
+                f"more are needed, {disk.room_left(error, self.path.parent)}, and give the same command again"
             ) from error
 
 

@@ -258,7 +258,7 @@ class FeatureWriter:
         assert not lacking, sorted(lacking)
         try:
             with self.destination.reporting(self._missing_nbytes()):
-                self._write(unit, rows, notes)
+                self._records[unit] = self._write(unit, rows, notes)
         except FileNotFoundError:
             # This process was stopped for so long that another has published the set.
             self._refresh()
@@ -267,7 +267,9 @@ class FeatureWriter:
         self._written.add(unit)
         self._claims.forget(unit)
 
-    def _write(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]]) -> None:
+    def _write(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The unit's record, ours or that of whoever was first."""
+
         def put(name: str) -> _Put:
             if (taken := self.taking.shard(unit, name)) is not None and isinstance(self.place, LocalFolder):
                 source, record = taken
@@ -293,7 +295,7 @@ class FeatureWriter:
         for shard in first["shards"]:
             if shard["xxh3_128"] != shards[shard["array"]].record["xxh3_128"]:
                 raise self._difference(self.layouts[shard["array"]], unit, "its record says so")
-        self._records[unit] = first
+        return first
 
     def _put(self, layout: ArrayLayout, shard: int, rows: np.ndarray) -> _Put:
         """Create a shard file, or find what there is in its place; what nothing vouches for is replaced."""
