@@ -210,7 +210,7 @@ def _create(path: Path, flags: int = 0) -> int:
     return os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
-def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:
+def open_own(path: str | Path, flags: int) -> int:
     """A descriptor of a file of ours whose name is known beforehand; no link is followed, and nothing but a file is opened.
 
     Raises:
@@ -219,7 +219,7 @@ def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:
     """
     descriptor = -1
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)  # else a pipe would be waited for
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # else a pipe would be waited for
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
             raise

@@ -97,11 +97,11 @@ def aligned_memory(nbytes: int) -> memoryview:
     return memoryview(memory)
 
 
-def scratch(nbytes: int, purpose: str = "rows") -> memoryview:
-    """Memory of this thread for one purpose, with arbitrary content, used again."""
-    if len(memory := getattr(_local, purpose, memoryview(b""))) < nbytes:
-        memory = aligned_memory(nbytes)
-        setattr(_local, purpose, memory)
+def scratch(nbytes: int) -> memoryview:
+    """Memory of this thread, with arbitrary content, used again."""
+    if len(getattr(_local, "memory", b"")) < nbytes:
+        _local.memory = aligned_memory(nbytes)
+    memory: memoryview = _local.memory
     return memory
 
 
