@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     import zarr
 
-    from store.loading.loader import TokenDataset
+    from store.format.dataset import TokenDataset
     from store.truths.reading import Instances, Segmentation
 
 TITLES = {  # of kinds, in messages
@@ -323,7 +323,7 @@ class FeatureStore:
         Raises:
             StoreError: no such tokens or dtype; or among `rows` are images without a label, or that could not be read.
         """
-        from store.loading.loader import TokenDataset
+        from store.format.dataset import TokenDataset
 
         chosen = np.arange(len(self)) if rows is None else row_numbers(rows)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
