@@ -184,7 +184,7 @@ class Task:
 
     def _to_compute(self, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
-        return names, self._writer.rows_to_compute(unit, names)
+        return names, self._writer.taking.rows_to_compute(unit, names)
 
     def _write_behind(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
         """Begin to write a unit, once the one before is written."""

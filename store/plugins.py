@@ -53,12 +53,6 @@ class Plugin:
     version: str
     value: str
 
-    @classmethod
-    def of(cls, entry: EntryPoint) -> "Plugin":
-        """From the metadata of a distribution."""
-        package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
-        return cls(entry.group.removeprefix(PREFIX), entry.name, package or "unknown", version or "", entry.value)
-
     def __str__(self) -> str:
         return f"{GROUPS.get(self.group, 'entry')} {self.name!r} of the package {self.package} {self.version}"
 
@@ -109,7 +103,8 @@ def _places(module: str) -> list[Path]:
 
 def declared(group: str) -> list[Plugin]:
     """What installed packages declare in a group, by name and package."""
-    plugins = map(Plugin.of, entry_points(group=PREFIX + group))
+    entries = [(e, getattr(e.dist, "name", None) or "unknown") for e in entry_points(group=PREFIX + group)]
+    plugins = [Plugin(group, e.name, package, getattr(e.dist, "version", None) or "", e.value) for e, package in entries]
     return sorted(plugins, key=lambda plugin: (plugin.name, plugin.package))
 
 
@@ -145,9 +140,9 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self.own: dict[str, T] = {}
         self._path: tuple[str, ...] | None = None
         self._plugins: dict[str, Plugin] = {}
-        self._refused: dict[Plugin, str] = {}
-        self._loaded: dict[Plugin, T] = {}
-        self._failed: dict[Plugin, str] = {}  # tried once: metrics are asked for with every batch
+        self._refused: list[str] = []
+        self._loaded: dict[str, T] = {}
+        self._failed: dict[str, str] = {}  # tried once: metrics are asked for with every batch
 
     def __or__(self, own: Mapping[str, T]) -> "Registry[T]":
         """The registry with these entries of this program."""
@@ -161,11 +156,24 @@ class Registry(MutableMapping[str, T], Generic[T]):
         Warns:
             BeyondClsWarning: an entry is refused; once, and again where the path of imports has changed.
         """
-        if self._path != (path := tuple(sys.path)):
-            self._plugins, self._refused = self._scan()
-            self._path, self._failed = path, {}
-            for why in self._refused.values():
-                warnings.warn(why, BeyondClsWarning, stacklevel=3)
+        if self._path == (path := tuple(sys.path)):
+            return self._plugins
+        self._path, self._plugins, self._refused, self._loaded, self._failed = path, {}, [], {}, {}
+        for plugin in (every := declared(self.group)):
+            rivals = [other.package for other in every if other.name == plugin.name and other is not plugin]
+            remedy = f"its package has to name it otherwise; until then it is refused (pip uninstall {plugin.package})"
+            if plugin.name in self.own or self._is_taken(plugin.name):
+                why = f"a name of beyondcls, which keeps its meaning; {remedy}"
+            elif not NAME.fullmatch(plugin.name):
+                why = f"a name with other characters than letters, digits, '-', '_' and '.'; {remedy}"
+            elif rivals:
+                why = f"the name of one of {', '.join(rivals)}; uninstall one of these packages"
+            else:
+                self._plugins[plugin.name] = plugin
+                continue
+            self._refused.append(f"{plugin} has {why}")
+        for why in self._refused:
+            warnings.warn(why, BeyondClsWarning, stacklevel=3)
         return self._plugins
 
     def plugin(self, name: str) -> Plugin | None:
@@ -193,24 +201,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
     def refused(self) -> list[str]:
         """What is wrong with the entries that are refused: their names are taken, or are none."""
         self.plugins()
-        return list(self._refused.values())
-
-    def _scan(self) -> tuple[dict[str, Plugin], dict[Plugin, str]]:
-        plugins: dict[str, Plugin] = {}
-        refused: dict[Plugin, str] = {}
-        found = declared(self.group)
-        for plugin in found:
-            rivals = [other.package for other in found if other.name == plugin.name and other is not plugin]
-            remedy = f"its package has to name it otherwise; until then it is refused (pip uninstall {plugin.package})"
-            if plugin.name in self.own or self._is_taken(plugin.name):
-                refused[plugin] = f"{plugin} has a name of beyondcls, which keeps its meaning; {remedy}"
-            elif not NAME.fullmatch(plugin.name):
-                refused[plugin] = f"{plugin} has a name with other characters than letters, digits, '-', '_' and '.'; {remedy}"
-            elif rivals:
-                refused[plugin] = f"{plugin} has the name of one of {', '.join(rivals)}; uninstall one of these packages"
-            else:
-                plugins[plugin.name] = plugin
-        return plugins, refused
+        return list(self._refused)
 
     def __getitem__(self, name: str) -> T:
         """An entry.
@@ -222,23 +213,20 @@ class Registry(MutableMapping[str, T], Generic[T]):
         plugin = self.plugins().get(name)
         if plugin is None:
             return self.own[name]
-        if plugin in self._failed:
-            raise BeyondClsError(self._failed[plugin])
-        if plugin not in self._loaded:
+        if name in self._failed:
+            raise BeyondClsError(self._failed[name])
+        if name not in self._loaded:
             try:
-                self._loaded[plugin] = self._checked(plugin)
+                entry: T = plugin.load()
+                try:
+                    self._check(entry)
+                except TypeError as error:
+                    raise plugin.fault(f"is refused: {error}") from error
             except BeyondClsError as error:
-                self._failed[plugin] = str(error)
+                self._failed[name] = str(error)
                 raise
-        return self._loaded[plugin]
-
-    def _checked(self, plugin: Plugin) -> T:
-        entry: T = plugin.load()
-        try:
-            self._check(entry)
-        except TypeError as error:
-            raise plugin.fault(f"is refused: {error}") from error
-        return entry
+            self._loaded[name] = entry
+        return self._loaded[name]
 
     def __setitem__(self, name: str, entry: T) -> None:
         self.own[name], self._path = entry, None
@@ -259,17 +247,14 @@ class Registry(MutableMapping[str, T], Generic[T]):
     def __repr__(self) -> str:
         return f"Registry({self.group}: {', '.join(self)})"
 
-    def items(self) -> ItemsView[str, T]:
-        return self._usable().items()
-
     def values(self) -> ValuesView[T]:
-        return self._usable().values()
+        return dict(self.items()).values()
 
-    def _usable(self) -> dict[str, T]:
+    def items(self) -> ItemsView[str, T]:
         entries = dict(self.own)
         for name in self.plugins():
             try:
                 entries[name] = self[name]
             except BeyondClsError as error:
-                warnings.warn(f"left out: {error}", BeyondClsWarning, stacklevel=3)
-        return entries
+                warnings.warn(f"left out: {error}", BeyondClsWarning, stacklevel=2)
+        return entries.items()

@@ -28,11 +28,7 @@ def file_of(name: str) -> str | None:
 
 
 def module_of(name: str) -> ModuleType:
-    """The module that running the file of FILE.py:NAME gives; once as long as it is unchanged: trust it before you name it.
-
-    Raises:
-        BeyondClsError: no such file, or an error in it.
-    """
+    """The module that running the file of FILE.py:NAME gives; once as long as it is unchanged: trust it before you name it."""
     with explained(name, f"{name.rpartition(':')[0]} cannot be imported"):
         return _module(_path(name), custom_digest(name))
 
@@ -62,11 +58,7 @@ def function_of(name: str, kind: str, returns: str, or_else: str = "") -> Callab
 
 
 def custom_digest(name: str) -> str:
-    """SHA-256 of the file of FILE.py:NAME.
-
-    Raises:
-        BeyondClsError: no such file.
-    """
+    """SHA-256 of the file of FILE.py:NAME."""
     return hashlib.sha256(_path(name).read_bytes()).hexdigest()
 
 

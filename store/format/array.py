@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -16,7 +17,6 @@ from store.places.place import ALIGNMENT, PIECE_NBYTES, Place, ShardFile, aligne
 if TYPE_CHECKING:
     from store.codecs import Codec
 
-Memory = TypeVar("Memory")
 Read = TypeVar("Read")
 Verify = Literal["first", "always", "never"]
 PLAIN = (None, "float16", "float32")  # codecs that need no decoding, and so no torch, whose import takes seconds
@@ -37,7 +37,9 @@ class ArrayReader:
     Attributes:
         layout: of the stored array.
         shards: what its zarr.json says about each shard.
-        scale: the array of scales, for codecs that have one.
+        shape, dtype: of the values that `rows` returns: float32 where numpy cannot hold what is stored.
+        codec: decodes them; None for plain numbers.
+        scale: the array of scales, for codecs that have one; `scale_shape` is the shape and dtype that it must have.
 
     Raises:
         StoreError: the metadata is not in this format.
@@ -49,9 +51,17 @@ class ArrayReader:
         file = place.address(f"{name}/zarr.json")
         try:
             self.layout = ArrayLayout.from_zarr(name, meta)
-            codec, dtype = self.layout.codec, self.layout.dtype
-            if codec is not None and dtype != (codec if codec in PLAIN else self._codec.zarr_dtype):
-                raise ValueError(f"{codec} stored as {dtype}")
+            self.shape, self.dtype, name_of_codec = self.layout.shape, np.dtype(self.layout.dtype), self.layout.codec
+            self.codec: Codec | None = None
+            self.scale_shape: tuple[tuple[int, ...], str] | None = None
+            if name_of_codec not in PLAIN:
+                from store.codecs import get_codec
+
+                self.codec = get_codec(name_of_codec or "")
+                self.shape, self.dtype = self.codec.shape(self.layout.shape), np.dtype("float32")
+                self.scale_shape = self.codec.parts(self.shape).get(SCALE)
+            if name_of_codec is not None and self.layout.dtype != (self.codec.zarr_dtype if self.codec else name_of_codec):
+                raise ValueError(f"{name_of_codec} stored as {self.layout.dtype}")
             self.shards: list[dict[str, Any]] = meta["attributes"][ATTRIBUTE]["shards"]
             recorded = [(s["rows"], s["nbytes"]) for s in self.shards]
             has_digests = all(isinstance(s["xxh3_128"], str) for s in self.shards)
@@ -74,7 +84,7 @@ class ArrayReader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without open files: a reader can be sent to another process, which checks for itself."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_open", "_tail_locks", "_digests", "_compared")}
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -82,29 +92,6 @@ class ArrayReader:
 
     def __repr__(self) -> str:
         return f"ArrayReader({self.name!r}, {list(self.shape)}, {self.layout.codec or self.dtype})"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the values that `rows` returns."""
-        if self.layout.codec in PLAIN:
-            return self.layout.shape
-        return self._codec.shape(self.layout.shape)
-
-    @property
-    def scale_shape(self) -> tuple[tuple[int, ...], str] | None:
-        """Shape and dtype that the array of scales must have; None for codecs without."""
-        return None if self.layout.codec in PLAIN else self._codec.parts(self.shape).get(SCALE)
-
-    @property
-    def _codec(self) -> "Codec":
-        from store.codecs import get_codec
-
-        return get_codec(self.layout.codec or "")
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Of the values that `rows` returns: float32 where numpy cannot hold what is stored."""
-        return np.dtype(self.layout.dtype if self.layout.codec in PLAIN else "float32")
 
     @property
     def nbytes(self) -> int:
@@ -122,15 +109,14 @@ class ArrayReader:
             StoreError: an index is out of range or not an integer, or bytes are not those that were written.
         """
         stored = self.stored(indices)
-        if stored.dtype == self.dtype and self.scale is None:
+        if self.codec is None:
             return stored
         import torch
 
-        codec = self._codec
-        parts = {"": torch.from_numpy(stored.view(np.uint8)).view(codec.stored)}
+        parts = {"": torch.from_numpy(stored.view(np.uint8)).view(self.codec.stored)}
         if self.scale is not None:
             parts[SCALE] = torch.from_numpy(self.scale.stored(indices))
-        return codec.decode(parts).numpy()
+        return self.codec.decode(parts).numpy()
 
     def stored(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Rows as they are stored, in the order of `indices`; read in the order of the disk, neighbours at once.
@@ -138,7 +124,9 @@ class ArrayReader:
         Raises:
             StoreError: as `rows`.
         """
-        rows = self._checked(indices)
+        rows = row_numbers(indices, f"{self.name}: ")
+        if rows.size and (rows.min() < 0 or rows.max() >= self.shape[0]):
+            raise StoreError(f"{self.name}: rows {rows.min()} to {rows.max()} asked for, it has rows 0 to {self.shape[0] - 1}")
         values = np.empty((len(rows), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
         flat = values.reshape(len(rows), -1).view(np.uint8) if len(rows) else values
         order = np.argsort(rows, kind="stable")
@@ -157,12 +145,6 @@ class ArrayReader:
         fetched = np.frombuffer(self.fetch(first, int(rows[stop - 1]) + 1, memory, direct), np.uint8)
         block = fetched.reshape(-1, self.layout.row_nbytes)
         target[places[start:stop]] = block if len(block) == stop - start else block[rows[start:stop] - first]
-
-    def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        rows = row_numbers(indices, f"{self.name}: ")
-        if rows.size and (rows.min() < 0 or rows.max() >= self.shape[0]):
-            raise StoreError(f"{self.name}: rows {rows.min()} to {rows.max()} asked for, it has rows 0 to {self.shape[0] - 1}")
-        return rows
 
     @property
     def piece_rows(self) -> int:
@@ -206,44 +188,22 @@ class ArrayReader:
         Raises:
             StoreError: they are not those that were written.
         """
-        return self._past_copies(self._fetch, start, stop, scratch, direct)
-
-    def _past_copies(
-        self, fetch: Callable[[int, int, Memory, bool | None], Read], start: int, stop: int, memory: Memory, direct: bool | None
-    ) -> Read:
-        """What `fetch` reads; once more where a copy of the shard was damaged."""
-        try:
-            return fetch(start, stop, memory, direct)
-        except StoreError:
-            if not self._drops_copy(start // self.layout.shard_rows):
-                raise
-            return fetch(start, stop, memory, direct)
-
-    def _drops_copy(self, shard: int) -> bool:
-        """Whether a damaged shard was a copy, in whose place the original is read from now on."""
-        if not self.place.drop_copy(self.layout.file(shard)):
-            return False
-        with self._lock:
-            for key in [key for key in self._open if key[0] == shard]:
-                del self._open[key]
-            self._compared.pop(shard, None)
-        return True
-
-    def _fetch(self, start: int, stop: int, scratch: memoryview, direct: bool | None) -> memoryview:
-        shard, first, last, file, unchecked = self._plan_read(start, stop, direct)
         checked, nbytes = self.layout.checked_rows, self.layout.row_nbytes
-        # Whole pieces around what is wanted, as far as they are to be compared.
-        begin = min(first, unchecked[0] * checked) if unchecked else first
-        end = max(last, (unchecked[-1] + 1) * checked) if unchecked else last
-        content = file.read(begin * nbytes, (end - begin) * nbytes, scratch)
-        if len(content) != (end - begin) * nbytes:
-            raise self._truncated_error(shard)
-        for piece in unchecked:
-            offset = (piece * checked - begin) * nbytes
-            digest = xxhash.xxh3_128_digest(content[offset : offset + checked * nbytes])
-            self._compare(shard, piece, digest, self._digests[shard])
-            self._compared[shard][piece] = 1
-        return content[(first - begin) * nbytes : (last - begin) * nbytes]
+
+        def read(shard: int, first: int, last: int) -> memoryview:
+            file, unchecked = self._file_and_unchecked(shard, first, last, direct)
+            # Whole pieces around what is wanted, as far as they are to be compared.
+            begin = min(first, unchecked[0] * checked) if unchecked else first
+            end = max(last, (unchecked[-1] + 1) * checked) if unchecked else last
+            content = file.read(begin * nbytes, (end - begin) * nbytes, scratch)
+            if len(content) != (end - begin) * nbytes:
+                raise StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
+            for piece in unchecked:
+                offset = (piece * checked - begin) * nbytes
+                self._compare(shard, piece, xxhash.xxh3_128_digest(content[offset : offset + checked * nbytes]))
+            return content[(first - begin) * nbytes : (last - begin) * nbytes]
+
+        return self._past_copies(read, start, stop)
 
     def fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None = False) -> bool:
         """As `fetch`, each row straight into its own memory; False if that is not possible.
@@ -251,61 +211,65 @@ class ArrayReader:
         Raises:
             StoreError: they are not those that were written.
         """
-        return self._past_copies(self._fetch_into, start, stop, views, direct)
-
-    def _fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None) -> bool:
-        shard, first, last, file, unchecked = self._plan_read(start, stop, direct)
         checked = self.layout.checked_rows
-        if unchecked and (first % checked or last % checked):
-            return False  # their digests cover other rows too
-        if not file.read_into(first * self.layout.row_nbytes, views):
-            return False
-        for piece in unchecked:
-            digest = xxhash.xxh3_128()
-            for view in views[piece * checked - first : (piece + 1) * checked - first]:
-                digest.update(view)
-            self._compare(shard, piece, digest.digest(), self._digests[shard])
-            self._compared[shard][piece] = 1
-        return True
 
-    def _plan_read(self, start: int, stop: int, direct: bool | None) -> tuple[int, int, int, ShardFile, Sequence[int]]:
-        """Where rows are: shard, first row and one past the last in it, its file, and the pieces that are to be compared."""
+        def read(shard: int, first: int, last: int) -> bool:
+            file, unchecked = self._file_and_unchecked(shard, first, last, direct)
+            if unchecked and (first % checked or last % checked):
+                return False  # their digests cover other rows too
+            if not file.read_into(first * self.layout.row_nbytes, views):
+                return False
+            for piece in unchecked:
+                digest = xxhash.xxh3_128()
+                for view in views[piece * checked - first : (piece + 1) * checked - first]:
+                    digest.update(view)
+                self._compare(shard, piece, digest.digest())
+            return True
+
+        return self._past_copies(read, start, stop)
+
+    def _past_copies(self, read: Callable[[int, int, int], Read], start: int, stop: int) -> Read:
+        """What `read` gives of a shard's rows; if a copy of the shard was damaged, once more from the original."""
         shard = start // self.layout.shard_rows
-        base, checked = shard * self.layout.shard_rows, self.layout.checked_rows
-        first, last, file = start - base, stop - base, self._file(shard, direct)
+        first, last = start - shard * self.layout.shard_rows, stop - shard * self.layout.shard_rows
+        try:
+            return read(shard, first, last)
+        except StoreError:
+            if not self.place.drop_copy(self.layout.file(shard)):
+                raise
+        with self._lock:
+            for key in [key for key in self._open if key[0] == shard]:
+                del self._open[key]
+            self._compared.pop(shard, None)
+        return read(shard, first, last)
+
+    def _file_and_unchecked(self, shard: int, first: int, last: int, direct: bool | None) -> tuple[ShardFile, Sequence[int]]:
+        """A shard's file, and which pieces of the rows first…last - 1 are to be compared with their digests."""
+        file = self._file(shard, direct)
         if self.verify == "never":
-            return shard, first, last, file, ()
-        pieces, compared = range(first // checked, -(-last // checked)), self._compared_in(shard, file)
-        return shard, first, last, file, pieces if self.verify == "always" else [i for i in pieces if not compared[i]]
+            return file, ()
+        if (compared := self._compared.get(shard)) is None:
+            with self._lock:
+                tail_lock = self._tail_locks.setdefault(shard, Lock())
+            with tail_lock:  # other threads wait for the first one: a tail is read once, when the shard is first touched
+                if (compared := self._compared.get(shard)) is None:
+                    self._digests[shard] = self.tail(shard, file)
+                    compared = self._compared[shard] = bytearray(self.layout.n_digests(shard))
+        pieces = range(first // self.layout.checked_rows, -(-last // self.layout.checked_rows))
+        return file, pieces if self.verify == "always" else [i for i in pieces if not compared[i]]
 
-    def _truncated_error(self, shard: int) -> StoreError:
-        return StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
-
-    def _compare(self, shard: int, piece: int, digest: bytes, digests: bytes) -> None:
-        if digest != digests[DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
-            raise self._damage_error(shard, piece)
-
-    def _damage_error(self, shard: int, piece: int | None = None) -> StoreError:
-        rows = "its tail"
-        if piece is not None:
+    def _compare(self, shard: int, piece: int, digest: bytes) -> None:
+        if digest != self._digests[shard][DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
             first = self.layout.rows(shard)[0] + piece * self.layout.checked_rows
             last = min(first + self.layout.checked_rows, self.layout.rows(shard)[1]) - 1
-            rows = f"rows {first} to {last}" if last >= first else "its padding"
+            raise self._damage_error(shard, f"rows {first} to {last}" if last >= first else "its padding")
+        self._compared[shard][piece] = 1
+
+    def _damage_error(self, shard: int, rows: str) -> StoreError:
         return StoreError(
             f"{self._path(shard)} is damaged ({rows}): its bytes do not have the digest that was recorded; "
             "pull or extract it again, or see `beyondcls store repair`"
         )
-
-    def _compared_in(self, shard: int, file: ShardFile) -> bytearray:
-        """Which pieces of a shard were compared; its tail is compared when the shard is first touched."""
-        if (compared := self._compared.get(shard)) is None:
-            with self._lock:
-                tail_lock = self._tail_locks.setdefault(shard, Lock())
-            with tail_lock:  # other threads wait for the first one: a tail is read once
-                if (compared := self._compared.get(shard)) is None:
-                    self._digests[shard] = self.tail(shard, file)
-                    compared = self._compared[shard] = bytearray(self.layout.n_digests(shard))
-        return compared
 
     def tail(self, shard: int, file: ShardFile) -> bytes:
         """A shard's digests and index, compared with what zarr.json says about them.
@@ -315,7 +279,7 @@ class ArrayReader:
         """
         tail = read_tail(file, self.layout, shard)
         if xxhash.xxh3_128_hexdigest(tail) != self.shards[shard]["xxh3_128"]:
-            raise self._damage_error(shard)
+            raise self._damage_error(shard, "its tail")
         return tail
 
     def problem(self, shard: int) -> str | None:
@@ -328,25 +292,18 @@ class ArrayReader:
         return None
 
     def check(self, shard: int) -> None:
-        """Read a whole shard and compare it with its digests.
+        """Read a whole shard, padding included, and compare it with its digests.
 
         Raises:
             StoreError: it is missing, cut or damaged.
         """
         if problem := self.problem(shard):
             raise StoreError(problem)
-        layout, file = self.layout, self.place.open(self.layout.file(shard))
-        digests = self.tail(shard, file)
-        step, piece = layout.checked_rows * layout.row_nbytes, self.piece_rows * layout.row_nbytes
-        memory = scratch(piece + 2 * ALIGNMENT)
-        for begin in range(0, data_nbytes := layout.data_nbytes(shard), piece):
-            nbytes = min(piece, data_nbytes - begin)
-            content = file.read(begin, nbytes, memory)
-            if len(content) != nbytes:
-                raise self._truncated_error(shard)
-            for offset in range(0, nbytes, step):
-                digest = xxhash.xxh3_128_digest(content[offset : offset + step])
-                self._compare(shard, (begin + offset) // step, digest, digests)
+        fresh = copy(self)
+        fresh.verify = "always"
+        start, n_rows = self.layout.rows(shard)[0], self.layout.n_chunks(shard) * self.layout.chunk_rows
+        for row in range(start, start + n_rows, self.piece_rows):
+            fresh.fetch(row, min(row + self.piece_rows, start + n_rows), scratch(self.scratch_nbytes(self.piece_rows)))
 
     def _path(self, shard: int) -> str:
         return self.place.address(self.layout.file(shard))

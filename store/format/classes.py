@@ -47,9 +47,6 @@ def numbers_among(names: Sequence[str] | None, others: Sequence[str] | None) -> 
 
     None where numbers mean the same: names are alike and in one order, or one of the sets has none. An accent that is written
     in two ways is the same, and so is a whole number, unless a list tells the two apart (`7` beside `007`).
-
-    Raises:
-        StoreError: a name appears twice.
     """
     ours, theirs = (_compared(side or (), of_numbers=False) for side in (names, others))
     if ours == theirs or not ours or not theirs:

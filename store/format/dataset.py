@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from store.errors import StoreError
-from store.format.array import ArrayReader, row_numbers
+from store.format.array import ArrayReader
 
 
 class TokenDataset(Dataset[tuple[Any, Any]]):
@@ -27,10 +28,13 @@ class TokenDataset(Dataset[tuple[Any, Any]]):
         array: ArrayReader,
         labels: np.ndarray,
         rows: np.ndarray,
-        dtype: torch.dtype | None,
-        transform: Callable[[torch.Tensor], Any] | None,
+        dtype: torch.dtype | str | None,
+        transform: Callable[[Tensor], Any] | None,
     ):
-        self.array, self.rows, self._labels, self._dtype, self._transform = array, rows, labels, dtype, transform
+        named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+        if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
+            raise StoreError(f"dtype is {dtype!r}, expected float32, float16, bfloat16, float64, or None for what is stored")
+        self.array, self.rows, self._labels, self._dtype, self._transform = array, rows, labels, named, transform
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -50,34 +54,3 @@ class TokenDataset(Dataset[tuple[Any, Any]]):
 
     def __repr__(self) -> str:
         return f"TokenDataset({self.array!r}, {len(self)} images)"
-
-
-def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """The dtype of this name; None as it is.
-
-    Raises:
-        StoreError: torch has none of this name.
-    """
-    if dtype is None:
-        return None
-    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(named, torch.dtype) or not named.is_floating_point:
-        raise StoreError(f"dtype is {dtype!r}, expected float32, float16, bfloat16, float64, or None for what is stored")
-    return named
-
-
-def checked_rows(rows: Sequence[int] | np.ndarray | None, labelled: np.ndarray, where: str) -> np.ndarray:
-    """Row numbers, int64; all by default.
-
-    Raises:
-        StoreError: they are a mask, out of range, or of images without a label or that could not be read.
-    """
-    chosen = np.arange(len(labelled)) if rows is None else row_numbers(rows)
-    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(labelled):
-        raise StoreError(f"rows {chosen.min()} to {chosen.max()} are asked for, {where} has rows 0 to {len(labelled) - 1}")
-    if n := int((~labelled[chosen]).sum()):
-        raise StoreError(
-            f"{n} of {len(chosen)} images of {where} have no label or could not be read, first row "
-            f"{chosen[~labelled[chosen]][0]}; leave them out: rows=np.flatnonzero(store.labelled)"
-        )
-    return chosen

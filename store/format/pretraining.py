@@ -41,11 +41,7 @@ class Pretraining:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Pretraining | None":
-        """From the fields among others; None where the values are older than these fields.
-
-        Raises:
-            ValueError: the fields have wrong types.
-        """
+        """From the fields among others; None where the values are older than these fields."""
         if "family" not in values:
             return None
         family, seed = values["family"], values.get("random_seed")

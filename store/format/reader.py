@@ -12,11 +12,13 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError, other_version, unknown
-from store.format.array import VERIFY, ArrayReader, Verify
+from store.format.array import VERIFY, ArrayReader, Verify, row_numbers
 from store.format.layout import ATTRIBUTE, GROUP, SAFE_NAME, SCALE, ArrayName, kind_of, with_digest
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.format.unfinished import progress_at
 from store.places import LocalFolder, place_at
+from store.places.cache import DiskCache
+from store.places.object_store import ObjectStore
 from store.places.place import Place, map_parallel
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     import zarr
 
     from store.format.dataset import TokenDataset
-    from store.places.cache import DiskCache
     from store.truths.reading import Instances, Segmentation
 
 TITLES = {  # of kinds, in messages
@@ -67,7 +68,7 @@ class FeatureStore:
         path: str | os.PathLike[str],
         key: str | None = None,
         verify: Verify = "first",
-        cache: "DiskCache | None" = None,
+        cache: DiskCache | None = None,
     ) -> "FeatureStore":
         """Open and check a feature set.
 
@@ -84,10 +85,8 @@ class FeatureStore:
         if verify not in VERIFY:
             raise StoreError(unknown("verify", verify, VERIFY))
         store = cls.describe(path, key, verify)
-        if cache is not None and not isinstance(store.place, LocalFolder):
-            from store.places.cache import cached_place
-
-            store.place = cached_place(cache, store.place, store.spec.key, store.attributes["digest"])
+        if cache is not None and isinstance(store.place, ObjectStore):
+            store.place.keep_in(cache, store.spec.key, store.attributes["digest"])
         for name in _present(store):
             store.add(name)
         for array in store.arrays.values():
@@ -107,8 +106,25 @@ class FeatureStore:
             StoreError: as `open`, as far as the group's zarr.json shows.
         """
         place = path if isinstance(path, Place) else place_at(path)
-        spec, attributes = _describe(place)
-        where = place.address()
+        file, where = place.address("zarr.json"), place.address()
+        if (text := place.content("zarr.json")) is None:
+            raise StoreError(f"{where} is not a feature set: it has no zarr.json; {_hint(place)}")
+        try:
+            meta = json.loads(text)
+            attributes = meta["attributes"][ATTRIBUTE]
+            spec_fields, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
+            if (version := spec_fields["format_version"]) != FORMAT_VERSION:
+                raise StoreError(other_version(where, version, FORMAT_VERSION, "extract it again"))
+            if text != with_digest(meta):
+                raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
+            spec = FeatureSpec.from_dict(spec_fields)
+            _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
+        except StoreError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
+        if not all(SAFE_NAME.fullmatch(name) for name in names):
+            raise StoreError(f"{file} names arrays outside its folder; do not use this store")
         if attributes["key"] != spec.key:
             raise StoreError(
                 f"{where}: its key {attributes['key']} does not belong to its description, which has {spec.key}; "
@@ -127,12 +143,13 @@ class FeatureStore:
         Raises:
             StoreError: its zarr.json is missing, was changed, or is not in this format.
         """
-        parts = name.split("/")
-        for group in ("/".join(parts[:i]) for i in range(1, len(parts))):
-            if self.place.content(f"{group}/zarr.json") != GROUP:
-                file = self.place.address(f"{group}/zarr.json")
-                raise StoreError(f"{file} is missing or was changed; pull or extract the feature set again")
-        file, text = self.place.address(f"{name}/zarr.json"), self.place.content(f"{name}/zarr.json")
+        *groups, document = _documents(name)
+        for group in groups:
+            if self.place.content(group) != GROUP:
+                raise StoreError(
+                    f"{self.place.address(group)} is missing or was changed; pull or extract the feature set again"
+                )
+        file, text = self.place.address(document), self.place.content(document)
         if text is None or xxhash.xxh3_128_hexdigest(text) != self.attributes["arrays"][name]:
             state = "is missing" if text is None else "was changed"
             raise StoreError(f"{file} {state} since the feature set was written; pull or extract it again")
@@ -144,15 +161,10 @@ class FeatureStore:
         if array.layout.has_image_axis and array.shape[0] != self.spec.n_images:
             raise StoreError(f"{file} has {array.shape[0]} rows for {self.spec.n_images} images; extract it again")
         self.arrays[name] = array
-        self._add_scale(array)
+        main = name.removesuffix(SCALE)
+        if {main, main + SCALE} <= self.arrays.keys():  # whichever of the two was opened first
+            self.arrays[main].scale = self.arrays[main + SCALE]
         return array
-
-    def _add_scale(self, array: ArrayReader) -> None:
-        """Give an array its scales, whichever of the two was opened first."""
-        main = self.arrays.get(array.name.removesuffix(SCALE))
-        scale = self.arrays.get(array.name.removesuffix(SCALE) + SCALE)
-        if main is not None and scale is not None:
-            main.scale = scale
 
     @property
     def path(self) -> Path:
@@ -231,11 +243,9 @@ class FeatureStore:
             raise StoreError(
                 f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
             )
-        title = TITLES.get(kind, repr(kind))
-        remedy = REMEDIES.get(kind, "extract with an encoder that has them")
         raise StoreError(
-            f"{self.where} has no {title} (it has: {', '.join(self.extracted_kinds)}); "
-            f"choose an aggregator that reads something else, or {remedy}"
+            f"{self.where} has no {TITLES.get(kind, repr(kind))} (it has: {', '.join(self.extracted_kinds)}); choose an "
+            f"aggregator that reads something else, or {REMEDIES.get(kind, 'extract with an encoder that has them')}"
         )
 
     def tokens(
@@ -313,10 +323,17 @@ class FeatureStore:
         Raises:
             StoreError: no such tokens or dtype; or among `rows` are images without a label, or that could not be read.
         """
-        from store.format.dataset import TokenDataset, checked_rows, dtype_of
+        from store.format.dataset import TokenDataset
 
-        chosen = checked_rows(rows, self.labelled, self.where)
-        return TokenDataset(self.tokens(kind, block, view), self.labels, chosen, dtype_of(dtype), transform)
+        chosen = np.arange(len(self)) if rows is None else row_numbers(rows)
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise StoreError(f"rows {chosen.min()} to {chosen.max()} are asked for, {self.where} has rows 0 to {len(self) - 1}")
+        if len(bad := chosen[~self.labelled[chosen]]):
+            raise StoreError(
+                f"{len(bad)} of {len(chosen)} images of {self.where} have no label or could not be read, first row {bad[0]}; "
+                "leave them out: rows=np.flatnonzero(store.labelled)"
+            )
+        return TokenDataset(self.tokens(kind, block, view), self.labels, chosen, dtype, transform)
 
     def zarr(self) -> "zarr.Group":
         """The set as zarr-python opens it, for other software: nothing is checked, values stay as they are stored."""
@@ -391,15 +408,9 @@ class FeatureStore:
         """
         if recorded := self.attributes.get("grid"):
             return int(recorded[0]), int(recorded[1])
-        n_patches = next(
-            (
-                a.shape[1] if kind_of(n) == "patch" else a.shape[2]
-                for n, a in self.arrays.items()
-                if kind_of(n) in ("patch", "attention") and not n.endswith(SCALE)
-            ),
-            None,
-        )
-        if n_patches is None:
+        axes = {"patch": 1, "attention": 2}
+        counts = (a.shape[axes[kind_of(n)]] for n, a in self.arrays.items() if kind_of(n) in axes and not n.endswith(SCALE))
+        if (n_patches := next(counts, None)) is None:
             raise StoreError(f"{self.where} has no patch tokens and no attention maps in this copy; fetch one: dvc pull")
         side = math.isqrt(n_patches)
         if side * side != n_patches:
@@ -427,30 +438,6 @@ class FeatureStore:
         return len(names) if names else int(self.labels.max()) + 1
 
 
-def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
-    """The spec and the attributes in the group's zarr.json."""
-    file, where = place.address("zarr.json"), place.address()
-    if (text := place.content("zarr.json")) is None:
-        raise StoreError(f"{where} is not a feature set: it has no zarr.json; {_hint(place)}")
-    try:
-        meta = json.loads(text)
-        attributes = meta["attributes"][ATTRIBUTE]
-        spec_fields, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
-        if (version := spec_fields["format_version"]) != FORMAT_VERSION:
-            raise StoreError(other_version(where, version, FORMAT_VERSION, "extract it again"))
-        if text != with_digest(meta):
-            raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
-        spec = FeatureSpec.from_dict(spec_fields)
-        _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
-    except StoreError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
-    if not all(SAFE_NAME.fullmatch(name) for name in names):
-        raise StoreError(f"{file} names arrays outside its folder; do not use this store")
-    return spec, attributes
-
-
 def _hint(place: Place) -> str:
     if (progress := progress_at(place)) is not None:
         return (
@@ -465,9 +452,14 @@ def _hint(place: Place) -> str:
 def _present(store: FeatureStore) -> list[str]:
     """Arrays whose kind is in this copy; they are announced, so that their descriptions are fetched together."""
     names = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
-    parts = [name.split("/") for name in names]
-    store.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
+    store.place.expect({document for name in names for document in _documents(name)})
     return names
+
+
+def _documents(name: str) -> list[str]:
+    """The zarr.json of an array and, before it, of the groups around it, the outermost of the set aside."""
+    parts = name.split("/")
+    return [f"{'/'.join(parts[:i])}/zarr.json" for i in range(1, len(parts) + 1)]
 
 
 def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]]:
@@ -488,11 +480,11 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
 
     def check(item: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
         name, shard, problem = item
-        if problem is None:
-            try:
+        try:
+            if problem is None:
                 store.arrays[name].check(shard)
-            except StoreError as error:
-                problem = str(error)
+        except StoreError as error:
+            problem = str(error)
         return name, shard, problem
 
     yield from map_parallel(check, shards, store.place.requests)

@@ -14,10 +14,9 @@ from store.codecs import SCALE, get_codec
 from store.codecs.codec import Coded
 from store.errors import StoreError
 from store.format.array import ArrayReader, row_numbers
-from store.loading.gpu import Lane, batches_on_gpu
-from store.loading.order import Order, random_views, shuffle_quality
+from store.loading.order import Order, random_views
 from store.loading.placement import Placement, choose_placement
-from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Pool, Resident, Source, Stream, parts_of
+from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Lane, Pool, Resident, Source, batches_on_gpu, parts_of
 
 BUFFER_NBYTES = 256 << 20  # for streaming
 BUFFER_BLOCKS = 128  # at least, so that a window mixes blocks from many places
@@ -60,7 +59,6 @@ class Loader:
             block is a request to an object store. Equal blocks and buffers give equal epochs, wherever the set is.
         buffer_nbytes: memory for streaming, 256 MiB by default, and 1 GiB where blocks are 8 MiB. A third of it is the window
             in which rows are mixed, a batch at least.
-        shards_at_once: shards that are mixed when streaming; all by default.
         threads: number of threads that read, each one piece at a time; by default 16, 4 to 8 where files are in the page cache
             and cores bind, or as many as an object store wants.
         direct: bypass the page cache; by default for files that are not in it.
@@ -88,7 +86,6 @@ class Loader:
         dtype: Dtype = torch.float32,
         block_rows: int | None = None,
         buffer_nbytes: int | None = None,
-        shards_at_once: int | None = None,
         threads: int | None = None,
         direct: bool | None = None,
         rank: int = 0,
@@ -122,12 +119,10 @@ class Loader:
             (block_rows or widest.block_rows) if streamed else 1,
             max(1, window) * batch_size if streamed else max(1, len(self.rows)),
             shuffle,
-            shards_at_once if streamed else None,
             rank,
             world_size,
         )
         self.n_rows = self.order.n_rows
-        self._position: dict[str, Any] = {"seed": 0, "batch": 0}
         self._load()
 
     def _check(self, labels: np.ndarray, batch_size: int, rank: int, world_size: int) -> None:
@@ -175,45 +170,20 @@ class Loader:
         self.__dict__.update(state)
         self._load()
 
-    def shuffle_quality(self, seed: int = 0) -> dict[str, float]:
-        """How well an epoch mixes the rows, as shares of a full shuffle (`store.loading.order`)."""
-        return shuffle_quality(self.order.visited(seed))
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """Where the running epoch stands: `resume` goes on with the batch after the last one handed out."""
-        return dict(self._position)
-
-    def resume(self, state: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
-        """The rest of an epoch, from a `state`.
-
-        Raises:
-            StoreError: the state is not one of this loader's.
-        """
-        try:
-            seed, batch = int(state["seed"]), int(state["batch"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"{state!r} is not the state of a loader; expected seed and batch") from error
-        if not 0 <= batch <= len(self):
-            raise StoreError(f"the state is at batch {batch}, but there are {len(self)}; it belongs to another loader")
-        return self.epoch(seed, batch)
-
     def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Tensor]]:
         """One pass, or its rest from batch `start` on; `seed` fixes the order.
 
         Batches hold the arrays [B, ...], `label` [B, ...] and `row` [B] int64, the row of each image.
         """
-        self._position = {"seed": seed, "batch": start}
         began, row_nbytes = time.perf_counter(), self.nbytes // max(1, len(self.rows))
         stored = self._stored_batches(seed, start)
         # Features on the device are there already; all others are copied to a GPU on a separate stream.
         copied = self.device.type == "cuda" and "device" not in self.places.values()
         lane = self._lane() if copied else None
-        on_gpu = batches_on_gpu(stored, lane, self._decode) if lane is not None else None
-        batches = on_gpu if on_gpu is not None else map(self._decode, stored)
+        on_gpu = None if lane is None else batches_on_gpu(stored, lane, self._decode)
+        batches: Iterator[dict[str, Tensor]] = map(self._decode, stored) if on_gpu is None else on_gpu
         try:
             for batch in batches:
-                self._position["batch"] += 1
                 self.stats.n_batches += 1
                 self.stats.nbytes += len(batch["row"]) * row_nbytes
                 yield batch
@@ -234,11 +204,14 @@ class Loader:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
         view = self.views_of(seed)
         if self._stream is None:
-            home = self._resident.device  # type: ignore[union-attr]
+            assert self._resident is not None
+            home = self._resident.device
             labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
             view = None if view is None else view.to(home)
             for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
-                yield {**self._gather_resident(rows, view), "label": self._to_copy(labels[rows]), "row": self._to_copy(rows)}
+                kept = self._resident.gather(rows, None if view is None else view[rows])
+                yield {**kept, "label": self._to_copy(labels[rows]), "row": self._to_copy(rows)}
+                del kept
             return
         size, skip = self.order.window_rows, start * self.batch_size
         reading = self.order.reading(seed)
@@ -250,7 +223,8 @@ class Loader:
                 for begin in range(skip % size, len(window), self.batch_size):
                     rows = torch.from_numpy(window[begin : begin + self.batch_size])
                     batch: dict[Any, Tensor] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
-                    batch |= self._gather_resident(rows, view)
+                    if self._resident is not None:
+                        batch |= self._resident.gather(rows, None if view is None else view[rows])
                     yield {**batch, "label": self._to_copy(self.labels[rows]), "row": self._to_copy(rows)}
                     del batch
                 skip = 0
@@ -261,9 +235,6 @@ class Loader:
         if not self._pool.pinned or values.device.type != "cpu":
             return values
         return self._pool.take(values.nbytes).view(values.dtype).view(values.shape).copy_(values)
-
-    def _gather_resident(self, rows: Tensor, view: Tensor | None) -> dict[Any, Tensor]:
-        return {} if self._resident is None else self._resident.gather(rows, None if view is None else view[rows])
 
     def views_of(self, seed: int) -> Tensor | None:
         """[N] int64: which view of each image an epoch reads, fixed by its seed; None where there is one view."""
@@ -284,7 +255,7 @@ class Loader:
         resident = {key: part for key, part in parts.items() if key not in streamed}
         home = self.device if "device" in self.places.values() else torch.device("cpu")
         stream, kept = (Source(p, self.joined, self._pool, self.threads, self.direct) for p in (streamed, resident))
-        self._stream = Stream(stream) if streamed else None
+        self._stream = stream if streamed else None
         self._resident = Resident(kept, self.rows, len(self.labels), home) if resident else None
 
 

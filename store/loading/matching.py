@@ -56,11 +56,7 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
 
 
 def rows_named(known: Sequence[str], ids: Iterable[str], where: str) -> np.ndarray:
-    """Likewise of images with the ids `known`, by row; `where` they are, for messages.
-
-    Raises:
-        StoreError: as `rows_of_ids`.
-    """
+    """Likewise of images with the ids `known`, by row; `where` they are, for messages."""
     row_of: dict[str, int] = {id_: row for row, id_ in enumerate(known)}
     by_name: dict[str, list[int]] = {}
     for id_, row in row_of.items():

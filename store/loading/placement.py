@@ -26,9 +26,6 @@ def choose_placement(
 
     "auto": all on the device if they fit there, else all in memory; else those that are small compared with the largest (an
     eighth of it) in memory, and the others are streamed. On the CPU, "device" and "memory" are the same.
-
-    Raises:
-        StoreError: unknown placement.
     """
     if placement not in PLACEMENTS:
         raise StoreError(unknown("placement", placement, PLACEMENTS))

@@ -1,4 +1,4 @@
-"""Stored rows in batches: read by several threads to their places in reused memory, kept there, or streamed ahead of need."""
+"""Stored rows: read by several threads to their places in reused memory, kept there or streamed; and batches onto a GPU."""
 
 import os
 import time
@@ -6,10 +6,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from threading import Event
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +26,10 @@ DISK_READS = 16  # of a disk in flight: some disks are not at full speed with fe
 CACHED_READS = min(8, max(4, (os.cpu_count() or 2) // 2))  # of the page cache: more threads take turns
 RUNS = 4  # runs that a thread reads from a disk before it takes the next job: handing over costs time
 UPLOAD_NBYTES = 64 << 20  # read before it is copied to the device, at least
+AHEAD = 2  # batches on their way to a GPU, or ready there, while the training loop has one
 WINDOWS = 3  # in memory: one being consumed, the next, and one begun while that is awaited
 Key = tuple[str, str]  # name of an array in the batch, then "" for the array itself or SCALE for its scales
+Batch = dict[str, Tensor]
 
 
 def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[ArrayReader]]:
@@ -70,7 +73,6 @@ class Pool:
         return raw[skip : skip + nbytes]
 
 
-@dataclass(frozen=True)
 class Source:
     """Stored arrays of a loader, and how they are read.
 
@@ -80,13 +82,18 @@ class Source:
         pool: memory for batches, and for copies to a device.
         threads: that read.
         direct: as for `Place.open`.
+        wait_s: seconds for which the consumer of `windows` had to wait.
     """
 
-    parts: Mapping[Key, Sequence[ArrayReader]]
-    rows_in: Mapping[str, np.ndarray]
-    pool: Pool
-    threads: int
-    direct: bool | None
+    def __init__(
+        self,
+        parts: Mapping[Key, Sequence[ArrayReader]],
+        rows_in: Mapping[str, np.ndarray],
+        pool: Pool,
+        threads: int,
+        direct: bool | None,
+    ):
+        self.parts, self.rows_in, self.pool, self.threads, self.direct, self.wait_s = parts, rows_in, pool, threads, direct, 0.0
 
     def readers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.threads, "beyondcls-loader")
@@ -127,6 +134,45 @@ class Source:
                     continue
             array.read_run(rows, places, (begin, stop), out, self.direct)
 
+    def windows(
+        self, windows: Iterable[np.ndarray], view: np.ndarray | None = None
+    ) -> Generator[tuple[np.ndarray, dict[Key, Tensor]], None, None]:
+        """Each window's rows, and their bytes [rows, row_nbytes], read ahead. A caller that stops early has to close it.
+
+        Args:
+            view: [N] which view of each image to read; the first by default.
+        """
+        remaining, stop = iter(windows), Event()
+        ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
+        with self.readers() as readers:
+
+            def begin_next() -> None:
+                for rows in islice(remaining, 1):
+                    targets, jobs = {}, []
+                    for key, views in self.parts.items():
+                        nbytes = views[0].layout.row_nbytes
+                        targets[key] = self.pool.take(len(rows) * nbytes).view(len(rows), -1)
+                        view_of = view if len(views) > 1 else None
+                        new = self.jobs(key, views, rows, view_of, targets[key], stop)
+                        jobs += [readers.submit(job) for job in new]
+                    ahead.append((rows, targets, jobs))
+
+            try:
+                begin_next()
+                while ahead:
+                    rows, targets, jobs = ahead.popleft()
+                    begin_next()
+                    began = time.perf_counter()
+                    with record_function("beyondcls.loader.wait"):
+                        for job in jobs:
+                            job.result()
+                    self.wait_s += time.perf_counter() - began
+                    yield rows, targets
+                    del targets  # its memory is free again once the consumer's batches are gone
+            finally:
+                stop.set()
+                readers.shutdown(wait=True, cancel_futures=True)
+
 
 class Resident:
     """Some rows of stored arrays that are kept whole, as bytes, in memory or on a device.
@@ -147,7 +193,13 @@ class Resident:
         with source.readers() as readers:
             for key, views in source.parts.items():
                 nbytes = views[0].layout.row_nbytes
-                values = _empty((len(views), len(rows), nbytes), device)
+                shape = (
+                    len(views),
+                    len(rows),
+                    nbytes,
+                )  # on the CPU page-aligned, so that rows are read straight to their places
+                empty = torch.from_numpy(aligned_zeros(shape, np.uint8)) if on_host else None
+                values = torch.empty(shape, dtype=torch.uint8, device=device) if empty is None else empty
                 # Before they are copied to the device: enough to keep all threads busy.
                 upload = max(UPLOAD_NBYTES, 2 * source.threads * max(view.place.piece_nbytes for view in views))
                 step = max(1, len(rows) if on_host else upload // nbytes)
@@ -176,61 +228,91 @@ class Resident:
         return batch
 
 
-def _empty(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """[…] uint8; on the CPU page-aligned, so that rows are read straight to their places."""
-    if device.type == "cpu":
-        return torch.from_numpy(aligned_zeros(shape, np.uint8))
-    return torch.empty(shape, dtype=torch.uint8, device=device)
-
-
-class Stream:
-    """Windows of rows of stored arrays, some of them ahead of need.
+class Lane:
+    """A queue of a device's copies and decoding (a stream of CUDA) beside that of the training loop, which it runs as well.
 
     Attributes:
-        wait_s: seconds for which the consumer had to wait.
+        wait_s: seconds for which this process waited for the device.
     """
 
-    def __init__(self, source: Source):
-        self._source, self.wait_s = source, 0.0
+    wait_s = 0.0
 
-    def windows(
-        self, windows: Iterable[np.ndarray], view: np.ndarray | None = None
-    ) -> Generator[tuple[np.ndarray, dict[Key, Tensor]], None, None]:
-        """Each window's rows, and their bytes [rows, row_nbytes]. A caller that stops early has to close the generator.
+    def __init__(self, device: torch.device):
+        self.device, self._stream = device, torch.cuda.Stream(device)
 
-        Args:
-            view: [N] which view of each image to read; the first by default.
-        """
-        remaining, stop = iter(windows), Event()
-        ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
-        with self._source.readers() as readers:
+    def work(self) -> AbstractContextManager[Any]:
+        """What is asked of the device inside goes into this queue."""
+        return torch.cuda.stream(self._stream)
 
-            def begin_next() -> None:
-                for rows in islice(remaining, 1):
-                    targets, jobs = {}, []
-                    for key, views in self._source.parts.items():
-                        nbytes = views[0].layout.row_nbytes
-                        targets[key] = self._source.pool.take(len(rows) * nbytes).view(len(rows), -1)
-                        view_of = view if len(views) > 1 else None
-                        new = self._source.jobs(key, views, rows, view_of, targets[key], stop)
-                        jobs += [readers.submit(job) for job in new]
-                    ahead.append((rows, targets, jobs))
+    def copy(self, host: Tensor) -> Tensor:
+        """A copy on the device. It is made later: `host` must stay as it is until a `mark` after it is reached."""
+        return host.to(self.device, non_blocking=True)
 
-            try:
-                begin_next()
-                while ahead:
-                    rows, targets, jobs = ahead.popleft()
-                    begin_next()
-                    self._wait(jobs)
-                    yield rows, targets
-                    del targets  # its memory is free again once the consumer's batches are gone
-            finally:
-                stop.set()
-                readers.shutdown(wait=True, cancel_futures=True)
+    def mark(self) -> torch.cuda.Event:
+        """The end of this queue at present."""
+        return self._stream.record_event()
 
-    def _wait(self, jobs: Iterable[Future[None]]) -> None:
+    def mark_of_loop(self) -> torch.cuda.Event:
+        """The end of the training loop's queue at present."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    def hand_over(self, values: Iterable[Tensor], ready: torch.cuda.Event) -> None:
+        """The training loop's queue waits for `ready`, and the memory of `values` is not used again before it is done."""
+        loop = torch.cuda.current_stream(self.device)
+        loop.wait_event(ready)
+        for one in values:
+            one.record_stream(loop)
+
+    def wait(self) -> None:
+        """Wait until this queue is empty."""
+        self._stream.synchronize()
+
+    def wait_for(self, mark: torch.cuda.Event) -> None:
         began = time.perf_counter()
-        with record_function("beyondcls.loader.wait"):
-            for job in jobs:
-                job.result()
+        mark.synchronize()
         self.wait_s += time.perf_counter() - began
+
+
+def batches_on_gpu(
+    batches: Iterable[Mapping[Any, Tensor]], lane: Lane, decode: Callable[[dict[Any, Tensor]], Batch]
+) -> Generator[Batch, None, None]:
+    """Move batches of host tensors (pinned: others are copied twice, and the loop waits) to a device and decode them there.
+
+    No more than `AHEAD` host batches are held for their copies, and the training loop is never more than `AHEAD` batches
+    ahead of the device: where nothing else makes it wait, its batches would fill the device's memory.
+    A caller that stops early has to close the generator.
+    """
+    # Host memory must not be used again before it was copied.
+    copying: deque[tuple[torch.cuda.Event, Mapping[Any, Tensor]]] = deque()
+    ready: deque[tuple[Batch, torch.cuda.Event]] = deque()
+    in_use: deque[torch.cuda.Event] = deque()
+
+    def hand_over() -> Batch:
+        batch, mark = ready.popleft()
+        lane.hand_over(batch.values(), mark)
+        return batch
+
+    def was_used() -> None:
+        in_use.append(lane.mark_of_loop())
+        if len(in_use) > AHEAD:
+            lane.wait_for(in_use.popleft())
+
+    try:
+        for host in batches:
+            with lane.work():
+                on_device = {key: lane.copy(values) for key, values in host.items()}
+                copying.append((lane.mark(), host))
+                decoded = decode(on_device)
+                ready.append((decoded, lane.mark()))
+            del host, on_device, decoded
+            while copying and (len(copying) > AHEAD or copying[0][0].query()):
+                lane.wait_for(copying[0][0])
+                copying.popleft()
+            if len(ready) > AHEAD:
+                yield hand_over()
+                was_used()
+        while ready:
+            yield hand_over()
+            was_used()
+    finally:
+        lane.wait()  # before `copying` lets go of the memory

@@ -4,9 +4,13 @@ import os
 from pathlib import Path
 
 from store.places.local import LocalFolder
-from store.places.place import Place, SharedPlace
+from store.places.object_store import ObjectStore
+from store.places.place import Place
 
-__all__ = ["LocalFolder", "Place", "is_remote", "place_at"]
+# In which several processes, also of several machines, write at the same time. No lock is needed for that.
+SharedPlace = LocalFolder | ObjectStore
+
+__all__ = ["LocalFolder", "Place", "SharedPlace", "is_remote", "place_at"]
 
 
 def is_remote(address: str) -> bool:
@@ -15,14 +19,6 @@ def is_remote(address: str) -> bool:
 
 
 def place_at(address: str | os.PathLike[str]) -> SharedPlace:
-    """A folder of this machine, or a place in an object store, as the address says.
-
-    Raises:
-        StoreError: as `ObjectStore`.
-    """
+    """A folder of this machine, or a place in an object store, as the address says."""
     text = os.fspath(address)
-    if not is_remote(text):
-        return LocalFolder(Path(text.removeprefix("file://")))
-    from store.places.object_store import ObjectStore
-
-    return ObjectStore(text)
+    return ObjectStore(text) if is_remote(text) else LocalFolder(Path(text.removeprefix("file://")))

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import xxhash
 
@@ -48,44 +47,50 @@ class DiskCache:
         self.folder, self.nbytes = Path(folder).absolute(), nbytes
         self._stopped = False  # the disk is full, or not writable
         self._mutex, self._fetching = Lock(), dict[Path, Lock]()
-        try:
+        with self.usable():
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self._locked():
+            with self.locked():
                 self._make_room(0)
-        except OSError as error:
-            raise StoreError(
-                f"{folder} cannot be used as a disk cache ({error.strerror}); give another folder, or no cache"
-            ) from error
 
     def __reduce__(self) -> tuple[type["DiskCache"], tuple[Path, int]]:
         return DiskCache, (self.folder, self.nbytes)
 
-    def hold(self, name: str) -> "Hold":
-        """Mark a set as in use, as long as the returned object lives.
-
-        Raises:
-            StoreError: the folder cannot be used.
-        """
+    @contextlib.contextmanager
+    def usable(self) -> Iterator[None]:
         try:
-            with self._locked():
-                return Hold(self.folder / name)
+            yield
         except OSError as error:
-            raise StoreError(f"{self.folder} cannot be used as a disk cache ({error.strerror}); give another folder") from error
+            raise StoreError(
+                f"{self.folder} cannot be used as a disk cache ({error.strerror}); give another folder, or no cache"
+            ) from error
 
     def shard(
         self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]], direct: bool | None
     ) -> LocalShard | None:
         """A shard that is kept as `path`, fetched first if need be, once for all threads; None if there is no room for it."""
+
+        def kept() -> LocalShard | None:
+            with contextlib.suppress(OSError):
+                if path.stat().st_size == nbytes:
+                    return LocalShard(path, direct)
+            return None
+
         with self._mutex:
             fetching = self._fetching.setdefault(path, Lock())
         with fetching:
-            if (kept := _kept(path, nbytes, direct)) is not None or self._stopped:
-                return kept
+            if (shard := kept()) is not None or self._stopped:
+                return shard
             try:
                 self._keep(path, nbytes, fetch)
-            except OSError as error:
-                self._stop(error)
-            return _kept(path, nbytes, direct)
+            except OSError as error:  # reading goes on, but no more shards are kept
+                with self._mutex:
+                    is_first, self._stopped = not self._stopped, True
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                remedy = "Free some space, or give it fewer bytes" if full else "See who may write there"
+                text = f"the disk cache {self.folder} keeps nothing more ({error.strerror}); reading goes on. {remedy}"
+                if is_first:
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return kept()
 
     def _keep(self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]]) -> None:
         """Write a shard where there is room for it, all or nothing; or wait until another process has."""
@@ -100,10 +105,10 @@ class DiskCache:
                     while len(piece):
                         piece = piece[os.write(descriptor, piece) :]
                 os.fsync(descriptor)
-                with self._locked():  # whoever counts bytes sees one of the two
+                with self.locked():  # whoever counts bytes sees one of the two
                     os.rename(partial, path)
             except BaseException:
-                with self._locked():
+                with self.locked():
                     partial.unlink(missing_ok=True)
                 raise
             finally:
@@ -114,7 +119,7 @@ class DiskCache:
 
         None if the shard is there, or there is no room for it.
         """
-        with self._locked():
+        with self.locked():
             if path.exists() and path.stat().st_size == nbytes:
                 return None
             if partial.exists() and not _is_unlocked(partial):
@@ -133,7 +138,7 @@ class DiskCache:
             return descriptor, True
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Alone among all threads and processes; released with its process, however that ends."""
         descriptor = open_own(self.folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -169,33 +174,27 @@ class DiskCache:
                 mark.parent.rmdir()
         return used + nbytes <= self.nbytes
 
-    def _stop(self, error: OSError) -> None:
-        """Go on reading, but keep no more shards."""
-        with self._mutex:
-            if self._stopped:
-                return
-            self._stopped = True
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "free some space, or give it fewer bytes" if full else "see who may write there"
-        warnings.warn(
-            f"the disk cache {self.folder} keeps nothing more ({error.strerror}); reading goes on. {remedy.capitalize()}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
+class CachedSet:
+    """A feature set of an object store in a cache, marked as in use as long as this object and its process live.
 
-class Hold:
-    """Marks a set as in use, as long as this object and its process live."""
+    Args:
+        cache: keeps its shards.
+        name: of the set's folder: hexadecimal digits.
+    """
 
-    def __init__(self, folder: Path):
-        self._descriptor = -1
-        folder.mkdir(exist_ok=True)
-        if folder.is_symlink():
-            raise StoreError(f"{folder} is a link, expected a folder of this cache; remove it, or give another folder")
-        self._descriptor = open_own(folder / IN_USE, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        self._touched = 0.0
+    def __init__(self, cache: DiskCache, name: str):
+        self.cache, self.folder, self._touched, self._descriptor = cache, cache.folder / name, 0.0, -1
+        with cache.usable(), cache.locked():
+            self.folder.mkdir(exist_ok=True)
+            if self.folder.is_symlink():
+                raise StoreError(f"{self.folder} is a link, expected a folder of this cache; remove it, or give another folder")
+            self._descriptor = open_own(self.folder / IN_USE, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self.touch()
+
+    def __reduce__(self) -> tuple[type["CachedSet"], tuple[DiskCache, str]]:
+        return CachedSet, (self.cache, self.folder.name)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
         if self._descriptor >= 0:
@@ -208,68 +207,24 @@ class Hold:
             with contextlib.suppress(OSError):
                 os.utime(self._descriptor)
 
+    def file(self, name: str) -> Path:
+        """The file that holds a shard; hashed: a name read from a file must not lead to another folder."""
+        return self.folder / xxhash.xxh3_128_hexdigest(name.encode())
 
-class Cached(Place):
-    """A feature set in an object store, read through a cache.
-
-    A shuffled epoch need not keep more rows together than when it reads a disk.
-
-    Args:
-        place: where the set is.
-        cache: keeps the shards.
-        name: of the set's folder in the cache: hexadecimal digits.
-    """
-
-    block_nbytes = None
-
-    def __init__(self, place: Place, cache: DiskCache, name: str):
-        self.place, self.cache, self.name = place, cache, name
-        self.piece_nbytes, self.requests = place.piece_nbytes, place.requests
-        self.in_use = cache.hold(name)
-
-    def __reduce__(self) -> tuple[type["Cached"], tuple[Any, ...]]:
-        return Cached, (self.place, self.cache, self.name)
-
-    def address(self, name: str = "") -> str:
-        return self.place.address(name)
-
-    def content(self, name: str) -> bytes | None:
-        return self.place.content(name)
-
-    def expect(self, names: Iterable[str]) -> None:
-        self.place.expect(names)
-
-    def size(self, name: str) -> int | None:
-        return self.place.size(name)
-
-    def has_folder(self, name: str) -> bool:
-        return self.place.has_folder(name)
-
-    def open(self, name: str, direct: bool | None = False) -> ShardFile:
-        return _CachedShard(self, name, self.place.open(name), direct)
-
-    def drop_copy(self, name: str) -> bool:
+    def drop(self, name: str) -> bool:
+        """Remove a shard; false if it is not kept."""
         try:
-            self.kept_as(name).unlink()
+            self.file(name).unlink()
         except FileNotFoundError:
             return False
         return True
 
-    def kept_as(self, name: str) -> Path:
-        """The file of the cache that holds a shard; hashed: a name read from a file must not lead to another folder."""
-        return self.cache.folder / self.name / xxhash.xxh3_128_hexdigest(name.encode())
 
-
-def cached_place(cache: DiskCache, place: Place, key: str, digest: str) -> Place:
-    """A place read through a cache; `key` and `digest` are those of the feature set that is there."""
-    return Cached(place, cache, xxhash.xxh3_128_hexdigest(f"{key} {digest}".encode()))
-
-
-class _CachedShard(ShardFile):
+class CachedShard(ShardFile):
     """A shard that is fetched when it is first read; past the cache where that has no room for it."""
 
-    def __init__(self, place: Cached, name: str, shard: ShardFile, direct: bool | None):
-        self._place, self._name, self._remote, self._direct = place, name, shard, direct
+    def __init__(self, kept: CachedSet, place: Place, name: str, shard: ShardFile, direct: bool | None):
+        self._kept, self._place, self._name, self._remote, self._direct = kept, place, name, shard, direct
         self._file: ShardFile | None = None
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
@@ -279,27 +234,18 @@ class _CachedShard(ShardFile):
         return self._opened().read_into(offset, views)
 
     def _opened(self) -> ShardFile:
-        self._place.in_use.touch()
+        self._kept.touch()
         if self._file is None:
-            nbytes = self._place.size(self._name) or 0
-            kept = self._place.cache.shard(self._place.kept_as(self._name), nbytes, lambda: self._pieces(nbytes), self._direct)
-            self._file = self._remote if kept is None else kept
+            nbytes, piece = self._place.size(self._name) or 0, self._place.piece_nbytes
+
+            def fetched() -> Iterator[memoryview]:
+                read = lambda start: self._remote.read(start, min(piece, nbytes - start), memoryview(b""))  # noqa: E731
+                starts = range(0, nbytes, piece)
+                for some in range(0, len(starts), REQUESTS):  # no more than these are in memory
+                    yield from map_parallel(read, starts[some : some + REQUESTS], min(REQUESTS, self._place.requests))
+
+            self._file = self._kept.cache.shard(self._kept.file(self._name), nbytes, fetched, self._direct) or self._remote
         return self._file
-
-    def _pieces(self, nbytes: int) -> Iterator[memoryview]:
-        """The shard from its beginning to its end."""
-        piece = self._place.piece_nbytes
-        starts = range(0, nbytes, piece)
-        for some in range(0, len(starts), REQUESTS):  # no more than these are in memory
-            read = lambda start: self._remote.read(start, min(piece, nbytes - start), memoryview(b""))  # noqa: E731
-            yield from map_parallel(read, starts[some : some + REQUESTS], min(REQUESTS, self._place.requests))
-
-
-def _kept(path: Path, nbytes: int, direct: bool | None) -> LocalShard | None:
-    with contextlib.suppress(OSError):
-        if path.stat().st_size == nbytes:
-            return LocalShard(path, direct)
-    return None
 
 
 def _is_unlocked(path: Path) -> bool:

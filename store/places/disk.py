@@ -206,15 +206,11 @@ def place_file(path: Path, target: Path) -> bool:
 
 def _create(path: Path, flags: int = 0) -> int:
     """A descriptor of a new file. What bears its name already, such as a link, is removed and not written to."""
-    flags |= os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        return os.open(path, flags, 0o666)
-    except FileExistsError:
-        path.unlink()
-        return os.open(path, flags, 0o666)
+    path.unlink(missing_ok=True)
+    return os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
-def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:
+def open_own(path: str | Path, flags: int) -> int:
     """A descriptor of a file of ours whose name is known beforehand; no link is followed, and nothing but a file is opened.
 
     Raises:
@@ -223,7 +219,7 @@ def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:
     """
     descriptor = -1
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)  # else a pipe would be waited for
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # else a pipe would be waited for
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
             raise
@@ -235,11 +231,7 @@ def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:
 
 
 def check_no_links(path: Path) -> None:
-    """See that nothing of a path is a link from the first of `OWN_FOLDERS` on, nor is another user's where everybody may write.
-
-    Raises:
-        StoreError: it is.
-    """
+    """See that from the first of `OWN_FOLDERS` on nothing is a link, nor another user's where everybody may write."""
     first = next((i for i, part in enumerate(path.parts) if part in OWN_FOLDERS), len(path.parts))
     for end in range(first + 1, len(path.parts) + 1):
         own = Path(*path.parts[:end])
@@ -299,11 +291,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; their names are on the disk.
-
-    Raises:
-        StoreError: as `check_no_links`.
-    """
+    """Make a folder and those above it; their names are on the disk."""
     check_no_links(folder)
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,25 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from store.errors import StoreError
-from store.places.disk import (
-    DIRECT_NBYTES,
-    NO_LINKS,
-    PARTIAL,
-    content_of,
-    make_folder,
-    partial_name,
-    place_file,
-    sync_folder,
-    write_file,
-    write_synced,
-)
-from store.places.place import ALIGNMENT, SECTOR, ShardFile, SharedPlace, is_aligned
+from store.places import disk
+from store.places.place import ALIGNMENT, SECTOR, Place, ShardFile, is_aligned
 
 WRITERS = 4  # files that are written at a time
 
 
-class LocalFolder(SharedPlace):
-    """A folder.
+class LocalFolder(Place):
+    """A folder, in which several processes write at the same time.
 
     Args:
         folder: its path.
@@ -61,18 +50,21 @@ class LocalFolder(SharedPlace):
             raise StoreError(f"{self.address(name)} cannot be opened ({error.strerror}); pull or extract it again") from error
 
     def sizes(self) -> dict[str, int]:
-        sizes = ((name, self.size(name)) for name in self._files("") if not name.endswith(PARTIAL))
+        """Bytes of each file that exists now, by its path."""
+        sizes = ((name, self.size(name)) for name in self._files("") if not name.endswith(disk.PARTIAL))
         return {name: size for name, size in sizes if size is not None}
 
     def names(self) -> list[str]:
+        """Names of what is directly below the address now, sorted; empty where there is nothing, or listing is not allowed."""
         try:
             return sorted(os.listdir(self.folder))
         except OSError:
             return []
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
+        """Write a file of `nbytes` bytes, its parts one after the other. It appears whole, or not at all."""
         try:
-            write_file(self.folder / name, parts)
+            disk.write_file(self.folder / name, parts)
         except OSError as error:
             raise StoreError(
                 f"{self.folder / name} cannot be written ({error.strerror}); free some space or get the right to write there, "
@@ -80,7 +72,10 @@ class LocalFolder(SharedPlace):
             ) from error
 
     def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
-        """A file is linked to its name when it is on the disk.
+        """Write a file as `put` does, but only where there is none: of several writers one succeeds.
+
+        Returns:
+            False if there is one, which stays as it is. It may be ours, if the answer to an earlier try was lost.
 
         Raises:
             FileNotFoundError: the folder for files without a name is gone.
@@ -89,42 +84,40 @@ class LocalFolder(SharedPlace):
         target = self.folder / name
         if os.path.lexists(target):
             return False
-        partial = partial_name(target)
+        partial = disk.partial_name(target)
         if self._unnamed:
             partial = self.folder / self._unnamed / partial.name
         else:
-            make_folder(target.parent)
+            disk.make_folder(target.parent)
         try:
-            write_synced(partial, parts, direct=nbytes >= DIRECT_NBYTES)
-            return place_file(partial, target)
+            disk.write_synced(partial, parts, direct=nbytes >= disk.DIRECT_NBYTES)
+            return disk.place_file(partial, target)
         finally:
             partial.unlink(missing_ok=True)
 
     def link(self, source: Path, name: str) -> bool:
-        """Give a file of another folder a second name here, or copy it where the system cannot; false if there is one.
-
-        Raises:
-            OSError: as `create`.
-        """
+        """Give a file of another folder a second name here, or copy it where the system cannot; false if there is one."""
         target = self.folder / name
         (self.folder / self._unnamed).stat()
-        make_folder(target.parent)
+        disk.make_folder(target.parent)
         try:
             os.link(os.path.realpath(source), target)
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in NO_LINKS:
+            if error.errno not in disk.NO_LINKS:
                 raise
             with source.open("rb") as file:
-                return self.create(name, iter(lambda: file.read(DIRECT_NBYTES), b""), 0)
-        sync_folder(target.parent)
+                return self.create(name, iter(lambda: file.read(disk.DIRECT_NBYTES), b""), 0)
+        disk.sync_folder(target.parent)
         return True
 
     def content_now(self, name: str) -> bytes | None:
-        return content_of(self.folder / name)
+        """All of a small file, asked for anew; None if there is none."""
+        return disk.content_of(self.folder / name)
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
+        """When each file below a folder was last written by the clock of the place, by path; None if it does not say."""
         return {name: _time_of(self.folder / name) for name in self._files(folder)}
 
     def _files(self, folder: str) -> Iterator[str]:
@@ -134,21 +127,24 @@ class LocalFolder(SharedPlace):
             yield from ((inside / name).as_posix() for name in names)
 
     def time_now(self, name: str) -> datetime | None:
+        """When a file was last written, asked for anew; None if there is none, or the place does not say."""
         with suppress(OSError), (self.folder / name).open("rb"):  # opened, a network asks its server for what it knew before
             return _time_of(self.folder / name)
         return None
 
     def touch(self, name: str, content: bytes) -> None:
+        """Give a file that has this content another time."""
         with suppress(OSError):  # it is gone
             os.utime(self.folder / name)
 
     def remove(self, names: Sequence[str]) -> None:
+        """Remove files; those that are not there are left out."""
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
 
     def writers(self, nbytes: int) -> int:
-        """Several, where small files would mostly wait for the disk beside large ones."""
-        return WRITERS if nbytes >= DIRECT_NBYTES else 1
+        """How many files of at most so many bytes are written at a time: small ones would mostly wait for the disk."""
+        return WRITERS if nbytes >= disk.DIRECT_NBYTES else 1
 
 
 def _time_of(file: Path) -> datetime | None:

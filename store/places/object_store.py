@@ -6,8 +6,11 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import xxhash
+
 from store.errors import StoreError
-from store.places.place import ShardFile, SharedPlace, map_parallel
+from store.places.cache import CachedSet, CachedShard, DiskCache
+from store.places.place import Place, ShardFile, map_parallel
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow
@@ -40,8 +43,8 @@ _READ, _LIST = "check the network and run this again", "check the address, the n
 _WRITE = "check the network, your credentials and the right to write, and give the command again: it goes on where it was"
 
 
-class ObjectStore(SharedPlace):
-    """Through fsspec. Files are listed once: a feature set does not change under its readers.
+class ObjectStore(Place):
+    """Through fsspec; written as a `LocalFolder` is. Files are listed once: a feature set does not change under its readers.
 
     Passing failures are retried by the file system behind fsspec (s3fs: five times).
 
@@ -49,7 +52,8 @@ class ObjectStore(SharedPlace):
         StoreError: a protocol that is unknown, whose package is not installed, or which is refused; or a chain (`::`).
     """
 
-    piece_nbytes, block_nbytes, requests = PIECE_NBYTES, PIECE_NBYTES, REQUESTS
+    piece_nbytes, requests = PIECE_NBYTES, REQUESTS
+    block_nbytes: int | None = PIECE_NBYTES
 
     def __init__(self, url: str):
         import fsspec  # type: ignore[import-untyped]
@@ -63,12 +67,20 @@ class ObjectStore(SharedPlace):
                 f"{url} is no place of feature sets: {why}; name a folder, or an address such as s3://bucket/features"
             )
         try:
-            self._fs, root = fsspec.core.url_to_fs(self.url, **_options(self.url))
+            options: dict[str, Any] = {}
+            if self._protocol in (
+                "s3",
+                "s3a",
+            ):  # as many connections as requests, not ten; the user's configuration comes first
+                configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+                options = {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}}
+            self._fs, root = fsspec.core.url_to_fs(self.url, **options)
         except (ImportError, ValueError) as error:
             raise StoreError(f"{url} cannot be opened: {error}") from error
-        self._root = root.rstrip("/")
-        self._sizes: dict[str, int] | None = None  # sizes of the files that can be read
+        self._root, self._in_parts = root.rstrip("/"), PARTS if self._protocol in ("s3", "s3a") else {}
+        self._sizes: dict[str, int] | None = None  # as listed for readers
         self._expected: dict[str, bytes] = {}
+        self.cached: CachedSet | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_expected": {}}
@@ -79,10 +91,6 @@ class ObjectStore(SharedPlace):
     @property
     def _protocol(self) -> str:
         return self.url.partition("://")[0]
-
-    @property
-    def _in_parts(self) -> dict[str, Any]:
-        return PARTS if self._protocol in ("s3", "s3a") else {}
 
     def _content(self, parts: Iterable[memoryview | bytes], nbytes: int) -> bytes | bytearray:
         """All of a file, for one request (or one upload in parts): a stream that is cut short could be taken for a file."""
@@ -119,16 +127,21 @@ class ObjectStore(SharedPlace):
         return any(file.startswith(f"{name}/") for file in self._listed)
 
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
-        if name not in self._listed:
+        if self._sizes is not None and name not in self._sizes and self.size_now(name) is None:
             raise StoreError(f"{self.address(name)} cannot be opened (it is missing); push or extract it again")
-        return _StoredShard(self, name)
+        shard = _StoredShard(self, name)
+        return shard if self.cached is None else CachedShard(self.cached, self, name, shard, direct)
+
+    def drop_copy(self, name: str) -> bool:
+        return self.cached is not None and self.cached.drop(name)
+
+    def keep_in(self, cache: DiskCache, key: str, digest: str) -> None:
+        """Read the feature set of this key and digest, which is here, through a cache from now on."""
+        # A shuffled epoch need not keep more rows together than when it reads a disk.
+        self.cached, self.block_nbytes = CachedSet(cache, xxhash.xxh3_128_hexdigest(f"{key} {digest}".encode())), None
 
     def range(self, name: str, start: int, stop: int) -> bytes:
-        """All of these bytes.
-
-        Raises:
-            StoreError: the service does not return them, or returns fewer.
-        """
+        """All of these bytes."""
         if stop <= start:
             return b""
         with _explained(f"{self.address(name)} cannot be read", _READ):
@@ -144,7 +157,7 @@ class ObjectStore(SharedPlace):
         return {name: entry["size"] for name, entry in self._find().items()}
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
-        return {name: _written_at(entry) for name, entry in self._find(folder).items()}
+        return {name: written_at(entry) for name, entry in self._find(folder).items()}
 
     def _find(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """What the service lists now below a folder, by path."""
@@ -157,16 +170,16 @@ class ObjectStore(SharedPlace):
         return {name.lstrip("/")[prefix:]: entry for name, entry in listed.items() if entry.get("type") != "directory"}
 
     def size_now(self, name: str) -> int | None:
-        entry = self._entry(name)
-        return None if entry is None else entry["size"]
+        return self._entry(name).get("size")
 
     def time_now(self, name: str) -> datetime | None:
-        return _written_at(self._entry(name) or {})
+        return written_at(self._entry(name))
 
-    def _entry(self, name: str) -> dict[str, Any] | None:
+    def _entry(self, name: str) -> dict[str, Any]:
+        """What the service says now of a file; empty if there is none."""
         with _explained(f"{self.url} cannot be listed", _LIST), suppress(FileNotFoundError):
             return self._fs.info(f"{self._root}/{name}", refresh=True)
-        return None
+        return {}
 
     def content_now(self, name: str) -> bytes | None:
         with _explained(f"{self.address(name)} cannot be read", _READ), suppress(FileNotFoundError):
@@ -212,9 +225,6 @@ class ObjectStore(SharedPlace):
             with _explained(f"{self.address(names[0])} cannot be removed", "check your right to"), suppress(FileNotFoundError):
                 self._fs.rm([f"{self._root}/{name}" for name in names])
 
-    def open_now(self, name: str) -> ShardFile:
-        return _StoredShard(self, name)
-
     def touch(self, name: str, content: bytes) -> None:
         self.put(name, [content], len(content))
 
@@ -232,11 +242,7 @@ def _explained(failure: str, remedy: str) -> Iterator[None]:
 
 
 def honours_condition(place: ObjectStore, name: str) -> bool:
-    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed."""
     try:
         return not (place.create(name, [b"1"], 1) and place.create(name, [b"2"], 1))
     finally:
@@ -251,16 +257,6 @@ class _StoredShard(ShardFile):
         return memoryview(self._place.range(self._name, offset, offset + nbytes))
 
 
-def _options(url: str) -> dict[str, Any]:
-    """As many connections as there are requests; s3fs has ten, and the user's configuration has precedence."""
-    import fsspec
-
-    if url.partition("://")[0] not in ("s3", "s3a"):
-        return {}
-    configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
-    return {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}}
-
-
 def _status(error: BaseException) -> int | None:
     """The HTTP status of a service's answer, as botocore keeps it in an error or in its cause; None without one."""
     response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
@@ -270,18 +266,14 @@ def _status(error: BaseException) -> int | None:
         return None
 
 
-def _written_at(entry: Mapping[str, Any]) -> datetime | None:
-    """The time in what a service says of a file; None without one."""
-    return next((written for field in TIMES if (written := as_time(entry.get(field))) is not None), None)
-
-
-def as_time(value: Any) -> datetime | None:
-    """A time in any form that services use; None if it is something else."""
-    if isinstance(value, float):
-        value = datetime.fromtimestamp(value, UTC)
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value)
-    if not isinstance(value, datetime):
-        return None
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+def written_at(entry: Mapping[str, Any]) -> datetime | None:
+    """The time in what a service says of a file, in any form that services use; None without one."""
+    for value in map(entry.get, TIMES):
+        if isinstance(value, float):
+            value = datetime.fromtimestamp(value, UTC)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return value if value.tzinfo else value.replace(tzinfo=UTC)
+    return None

@@ -4,10 +4,9 @@ import math
 import mmap
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime
 from typing import TypeVar
 
 import numpy as np
@@ -84,80 +83,9 @@ class Place(ABC):
         """Bytes of a file, asked for anew; None if there is none."""
         return self.size(name)
 
-    def open_now(self, name: str) -> ShardFile:
-        """A file that is there, also where an earlier listing lacks it."""
-        return self.open(name)
-
     def drop_copy(self, name: str) -> bool:
         """Forget a copy of a file that is read in its place, as that is damaged; false if there is none."""
         return False
-
-
-class SharedPlace(Place):
-    """A place in which several processes, also of several machines, write at the same time. No lock is needed for that."""
-
-    @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file that exists now, by its path."""
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Names of what is directly below the address now, sorted; empty where there is nothing, or listing is not allowed.
-
-        Raises:
-            StoreError: the service does not answer.
-        """
-
-    @abstractmethod
-    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
-        """Write a file of `nbytes` bytes, its parts one after the other. It appears whole, or not at all.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-
-    @abstractmethod
-    def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
-        """Write a file as `put` does, but only where there is none: of several writers one succeeds.
-
-        Returns:
-            False if there is one, which stays as it is. It may be ours, if the answer to an earlier try was lost.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-
-    @abstractmethod
-    def content_now(self, name: str) -> bytes | None:
-        """All of a small file, asked for anew; None if there is none."""
-
-    @abstractmethod
-    def times(self, folder: str = "") -> Mapping[str, datetime | None]:
-        """When each file below a folder was last written by the clock of the place, by path; None if it does not say."""
-
-    @abstractmethod
-    def time_now(self, name: str) -> datetime | None:
-        """When a file was last written, asked for anew; None if there is none, or the place does not say."""
-
-    @abstractmethod
-    def touch(self, name: str, content: bytes) -> None:
-        """Give a file that has this content another time.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-
-    @abstractmethod
-    def remove(self, names: Sequence[str]) -> None:
-        """Remove files; those that are not there are left out.
-
-        Raises:
-            StoreError: the place refuses or fails.
-        """
-
-    @abstractmethod
-    def writers(self, nbytes: int) -> int:
-        """How many files of at most so many bytes are written at a time."""
 
 
 def aligned_memory(nbytes: int) -> memoryview:
@@ -169,11 +97,11 @@ def aligned_memory(nbytes: int) -> memoryview:
     return memoryview(memory)
 
 
-def scratch(nbytes: int, purpose: str = "rows") -> memoryview:
-    """Memory of this thread for one purpose, with arbitrary content, used again."""
-    if len(memory := getattr(_local, purpose, memoryview(b""))) < nbytes:
-        memory = aligned_memory(nbytes)
-        setattr(_local, purpose, memory)
+def scratch(nbytes: int) -> memoryview:
+    """Memory of this thread, with arbitrary content, used again."""
+    if len(getattr(_local, "memory", b"")) < nbytes:
+        _local.memory = aligned_memory(nbytes)
+    memory: memoryview = _local.memory
     return memory
 
 

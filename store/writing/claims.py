@@ -19,8 +19,7 @@ from typing import Any
 
 from store.errors import StoreError
 from store.format.unfinished import CLAIMS
-from store.places import LocalFolder
-from store.places.place import SharedPlace
+from store.places import LocalFolder, SharedPlace
 
 SECONDS = 60.0  # after which a claim that was not renewed is free
 RENEWALS = 4  # in that time
@@ -37,11 +36,11 @@ class BusyError(StoreError):
 
 @dataclass
 class _Seen:
-    """A claim of another: its generation, when it was last written, since when this process has seen it so, its content."""
+    """A claim of another."""
 
     generation: int
-    written: datetime | None
-    since: float
+    written: datetime | None  # last
+    since: float  # when this process has seen it so
     content: bytes | None = None  # None: not read yet
 
 
@@ -58,9 +57,9 @@ class Claims:
 
     def __init__(self, place: SharedPlace):
         self._place, self._seconds = place, SECONDS
-        self._held: dict[int, str] = {}
+        self.held: dict[int, str] = {}  # the file of each unit that this process has, as far as it knows
         self._past: list[str] = []  # of units that are written
-        self._seen: dict[int, _Seen] = {}
+        self.seen: dict[int, _Seen] = {}  # of others
         self._lock, self._ended = Lock(), Event()
         self._renewing: Thread | None = None
         self._content = json.dumps({**_this_process(), "id": uuid.uuid4().hex}).encode()
@@ -72,30 +71,30 @@ class Claims:
             if claim := CLAIM.fullmatch(name):
                 unit, generation = int(claim[1]), int(claim[2])
                 latest[unit] = max(latest.get(unit, 0), generation)
-        self._seen = {unit: seen for unit, seen in self._seen.items() if unit in latest}
+        self.seen = {unit: seen for unit, seen in self.seen.items() if unit in latest}
         for unit, generation in latest.items():
             self._note(unit, generation, times[_name(unit, generation)])
 
     def look(self, unit: int) -> None:
         """Take note of the claim of one unit, if one is known: for few units that is less work for a service than a listing."""
-        if unit in self._seen:
-            generation = self._seen[unit].generation
+        if unit in self.seen:
+            generation = self.seen[unit].generation
             if (written := self._place.time_now(_name(unit, generation))) is None:
-                del self._seen[unit]  # its owner has removed it
+                del self.seen[unit]  # its owner has removed it
             else:
                 self._note(unit, generation, written)
 
     def _note(self, unit: int, generation: int, written: datetime | None) -> None:
-        seen = self._seen.get(unit)
+        seen = self.seen.get(unit)
         if seen is None or (seen.generation, seen.written) != (generation, written):
             content = seen.content if seen is not None and seen.generation == generation else None
-            self._seen[unit] = _Seen(generation, written, time.monotonic(), content)
+            self.seen[unit] = _Seen(generation, written, time.monotonic(), content)
 
     def is_free(self, unit: int) -> bool:
         """Whether nobody has a unit, as far as was seen."""
-        if unit in self._held:
+        if unit in self.held:
             return False
-        if (seen := self._seen.get(unit)) is None or time.monotonic() - seen.since > self._seconds:
+        if (seen := self.seen.get(unit)) is None or time.monotonic() - seen.since > self._seconds:
             return True
         if seen.content is None:
             seen.content = self._place.content_now(_name(unit, seen.generation))
@@ -105,32 +104,24 @@ class Claims:
         """Claim a unit; false if another has it."""
         if not self.is_free(unit):
             return False
-        generation = self._seen[unit].generation + 1 if unit in self._seen else 0
+        generation = self.seen[unit].generation + 1 if unit in self.seen else 0
         name, content = _name(unit, generation), self._content
         # It may have been written by a request whose answer was lost, and that was repeated.
         if not self._place.create(name, [content], len(content)) and self._place.content_now(name) != content:
             self._note(unit, generation, None)
             return False
         with self._lock:
-            self._held[unit] = name
+            self.held[unit] = name
             if self._renewing is None:
                 self._renewing = Thread(target=self._renew, name="beyondcls-claims", daemon=True)
                 self._renewing.start()
         return True
 
-    def holds(self, unit: int) -> bool:
-        """Whether this process has a unit, as far as it knows."""
-        return unit in self._held
-
-    def seen(self, unit: int) -> _Seen | None:
-        """What was seen of another's claim."""
-        return self._seen.get(unit)
-
     def forget(self, unit: int) -> None:
         """Let go of a unit that is written: nobody looks at its claim any more."""
         with self._lock:
-            if unit in self._held:
-                self._past.append(self._held.pop(unit))
+            if unit in self.held:
+                self._past.append(self.held.pop(unit))
 
     def close(self, is_over: bool = False) -> None:
         """Give up all units; a claim that cannot be removed ends by itself.
@@ -143,15 +134,15 @@ class Claims:
             self._renewing.join()
         if not is_over:
             with suppress(StoreError):
-                self._place.remove([*self._held.values(), *self._past])
-        self._held.clear()
+                self._place.remove([*self.held.values(), *self._past])
+        self.held.clear()
 
     def _renew(self) -> None:
         while not self._ended.wait(self._seconds / RENEWALS):
-            for unit in list(self._held):
+            for unit in list(self.held):
                 with self._lock, suppress(StoreError):  # it is tried again; the claim may end meanwhile
-                    if unit in self._held:
-                        self._place.touch(self._held[unit], self._content)
+                    if unit in self.held:
+                        self._place.touch(self.held[unit], self._content)
 
 
 def own_first(units: Sequence[int], task: int, n_tasks: int) -> list[int]:
@@ -222,7 +213,7 @@ def alone(path: Path, resource: str) -> Iterator[None]:
                     break
             except FileNotFoundError:  # who had it has just removed the folder
                 continue
-            seen = claims.seen(0)
+            seen = claims.seen.get(0)
             if seen is not None and (is_of_here(seen.content) or seen.since > began + LOOK_S):  # at work, or it was renewed
                 raise BusyError(
                     f"{resource} is being written by {holder(place) or 'another process'}; wait until it has finished, or stop "
@@ -231,7 +222,7 @@ def alone(path: Path, resource: str) -> Iterator[None]:
             time.sleep(LOOK_S)
         yield
     finally:
-        is_ours = claims.holds(0)
+        is_ours = 0 in claims.held
         claims.close()
         if is_ours:
             shutil.rmtree(place.folder, ignore_errors=True)

@@ -7,8 +7,8 @@ import re
 import secrets
 import shutil
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,23 +18,8 @@ from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
 from store.format.spec import key_in
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
-from store.places import LocalFolder
-from store.places.disk import (
-    NO_SPACE,
-    OLD,
-    PARTIAL,
-    TOKEN,
-    check_no_links,
-    content_of,
-    exchange,
-    is_abandoned,
-    make_folder,
-    remove_partials,
-    room_left,
-    sync_folder,
-)
+from store.places import LocalFolder, SharedPlace, disk
 from store.places.object_store import ObjectStore
-from store.places.place import SharedPlace
 from store.writing.claims import holder
 
 STAGING = ".staging"  # folder beside the sets, for what is being written
@@ -62,30 +47,23 @@ class Found:
 
     @classmethod
     def at(cls, path: Path, replaces: bool = True) -> "Found":
-        return cls(path, content_of(path / "zarr.json"), replaces)
+        return cls(path, disk.content_of(path / "zarr.json"), replaces)
 
     def check(self, folder: Path | None = None) -> None:
-        """See that nothing else has come there since.
-
-        Args:
-            folder: where it is now, if it was moved away.
-
-        Raises:
-            StoreError: another set, or files that belong to none.
-        """
+        """See that nothing else has come there since, or to `folder` to which it was moved away."""
         folder = folder or self.path
         if folder.is_symlink() or folder.is_file():
             kind = f"a link to {os.readlink(folder)}" if folder.is_symlink() else "a file"
             raise StoreError(f"{self.path} is {kind}, expected a folder; give another --out, or move it away first")
         if not self.replaces:
-            if strangers := _shown(folder, lambda f: (p for p in f.rglob("*") if p.is_symlink() or not p.is_dir())):
+            if strangers := _shown(folder, folder.rglob("*")):
                 raise StoreError(f"{self.path} already holds files ({strangers}); give another --out, or remove it first")
-        elif strangers := _shown(folder, foreign):
+        elif strangers := _shown(folder, foreign(folder)):
             raise StoreError(
                 f"{self.path} holds files that do not belong to a feature set ({strangers}) and would be removed with it; move "
                 "them away first, or give another --out"
             )
-        elif os.path.lexists(folder) and content_of(folder / "zarr.json") != self.content:  # one that is gone is not replaced
+        elif os.path.lexists(folder) and disk.content_of(folder / "zarr.json") != self.content:  # if it is gone, nothing is
             raise StoreError(f"{self.path} holds another feature set than when this run began, which is not replaced")
 
 
@@ -107,18 +85,23 @@ def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
     except FileNotFoundError:
         return False
     try:
-        remove_partials(own)
+        disk.remove_partials(own)
         found.check()
         if not os.path.lexists(path):
-            _rename(own, path)
+            try:
+                os.rename(own, path)
+            except OSError as error:
+                if error.errno in _IN_THE_WAY:
+                    raise StoreError(f"{path} was made by others since this run began, and is not replaced") from error
+                raise
         else:
-            exchange(own, path)
-            sync_folder(path.parent)  # before anything of the old set is removed
-            sync_folder(own.parent)
+            disk.exchange(own, path)
+            disk.sync_folder(path.parent)  # before anything of the old set is removed
+            disk.sync_folder(own.parent)
             try:
                 found.check(own)  # nobody can add to it by its name any more
             except StoreError:
-                exchange(own, path)
+                disk.exchange(own, path)
                 raise
             _discard(own, path)
     except FileNotFoundError:
@@ -130,19 +113,9 @@ def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> bool:
             os.rename(own, staging)
         remedy = remedy or f"the same command with another --out in {path.parent} publishes it without computing it again"
         raise StoreError(f"{error}. Nothing was lost: the finished set is in {staging}, and {remedy}") from error
-    sync_folder(path.parent)
+    disk.sync_folder(path.parent)
     discard_records(LocalFolder(path))
     return True
-
-
-def _rename(source: Path, target: Path) -> None:
-    """Rename a folder to a name that nothing has but, at most, an empty folder."""
-    try:
-        os.rename(source, target)
-    except OSError as error:
-        if error.errno not in _IN_THE_WAY:
-            raise
-        raise StoreError(f"{target} was made by others since this run began, and is not replaced") from error
 
 
 def staging_of(path: Path, key: str) -> Path:
@@ -159,15 +132,11 @@ def refused_sets(folder: Path, key: str) -> Iterator[FeatureStore]:
 
 
 def discard_staging(path: Path, key: str) -> None:
-    """Remove what a kill may have left behind of a set that is published; nothing while a writer is at work there.
-
-    Raises:
-        StoreError: there are files that no writer has made.
-    """
+    """Remove what a kill may have left behind of a set that is published; nothing while a writer is at work there."""
     discard_records(LocalFolder(path))
     staging = staging_of(path, key)
-    ends = (PUBLISHING, PUBLISHING + OLD)
-    for folder in (staging, *(left for end in ends for left in staging.parent.glob(f"{staging.name}.*{end}"))):
+    taken = (left for end in ("", disk.OLD) for left in staging.parent.glob(f"{staging.name}.*{PUBLISHING}{end}"))
+    for folder in (staging, *taken):
         if folder.exists() and holder(LocalFolder(folder)) is None:
             _discard(folder, path)
     with contextlib.suppress(OSError):
@@ -184,24 +153,16 @@ def discard_records(place: SharedPlace) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder that writers have made, or a set that they have put there to be removed.
-
-    Raises:
-        StoreError: others have put files there.
-    """
-    check_no_links(folder)
+    """Remove a folder that writers have made, or a set that they have put there to be removed."""
+    disk.check_no_links(folder)
     check_own(folder)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
 
 
 def check_own(folder: Path, kind: str = "") -> None:
-    """See that all below a folder, or below a kind of arrays in it, belongs to a feature set or its writer.
-
-    Raises:
-        StoreError: others have put files there.
-    """
-    if strangers := _shown(folder, lambda f: (p for p in foreign(f) if p.is_relative_to(f / kind))):
+    """See that all below a folder, or below a kind of arrays in it, belongs to a feature set or its writer."""
+    if strangers := _shown(folder, (p for p in foreign(folder) if p.is_relative_to(folder / kind))):
         raise StoreError(f"{folder / kind} would be removed, with files of others ({strangers}); move them away, and try again")
 
 
@@ -221,14 +182,12 @@ def foreign(folder: Path) -> Iterator[Path]:
     except StoreError:  # damaged, or not finished
         listed = None
     for root, folders, names in os.walk(folder):
-        for name in sorted(names):
-            path = Path(root, name)
+        for path in (Path(root, name) for name in sorted(names)):
             inside = path.relative_to(folder).as_posix()
             array = inside.partition("/c/")[0] if "/c/" in inside else inside.rpartition("/")[0]
             if not file.fullmatch(inside) or not (listed is None or array in listed or is_of_writers(inside)):
                 yield path
-        for name in sorted(folders):
-            path = Path(root, name)
+        for path in (Path(root, name) for name in sorted(folders)):
             if path.is_symlink() or not folder_pattern.fullmatch(path.relative_to(folder).as_posix()):
                 yield path
 
@@ -237,72 +196,19 @@ def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of files and folders of a feature set or its writer, by their path inside it."""
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
     staged = rf"{re.escape(HEADER)}|{re.escape(RECORDS)}/\d+\.json|{re.escape(CLAIMS)}/\d+-\d+|{re.escape(UNNAMED)}/[\w.-]+"
-    file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:(?:{TOKEN})?{PARTIAL})?", re.ASCII)
+    file = rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:(?:{disk.TOKEN})?{disk.PARTIAL})?"
     kept = "|".join(re.escape(name) for name in (WRITING, RECORDS, CLAIMS, UNNAMED))
-    return file, re.compile(rf"{group}|{kept}", re.ASCII)  # chunk folders fit the first too
+    return re.compile(file, re.ASCII), re.compile(rf"{group}|{kept}", re.ASCII)  # chunk folders fit the first too
 
 
-def _shown(folder: Path, strangers: Callable[[Path], Iterator[Path]]) -> str:
+def _shown(folder: Path, paths: Iterable[Path]) -> str:
     """Some of the files that would be lost with a folder; empty folders, and what DVC writes again, do not count."""
-    files = (p for p in strangers(folder) if p.is_symlink() or not p.is_dir())
-    inside = (p.relative_to(folder).as_posix() for p in files)
-    names = list(islice((name for name in inside if name != BY_GIT), SHOWN + 1))
+    files = (p.relative_to(folder).as_posix() for p in paths if p.is_symlink() or not p.is_dir())
+    names = list(islice((name for name in files if name != BY_GIT), SHOWN + 1))
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
-class Destination(ABC):
-    """Where a feature set is written.
-
-    Attributes:
-        place: in which its files are created; any number of processes may do so.
-        where: its address when it is finished, for messages.
-    """
-
-    place: SharedPlace
-    where: str
-
-    @abstractmethod
-    def is_published(self) -> bool:
-        """Whether the finished set is there.
-
-        Raises:
-            StoreError: another one is.
-        """
-
-    @abstractmethod
-    def begin(self, files: Collection[str]) -> None:
-        """Prepare the place.
-
-        Args:
-            files: paths of all that the set will have.
-
-        Raises:
-            StoreError: something is in the way.
-        """
-
-    @abstractmethod
-    def publish(self) -> None:
-        """Give the set its name, now that all of it is there, unless another process does; and remove what writers keep.
-
-        Raises:
-            StoreError: something is in the way; nothing is lost.
-        """
-
-    @abstractmethod
-    def tidy(self) -> None:
-        """Remove what a writer has begun beside a finished set, or found empty."""
-
-    @contextlib.contextmanager
-    def reporting(self, needed: int) -> Iterator[None]:
-        """Turn errors of the system into messages.
-
-        Args:
-            needed: bytes that are still to be written.
-        """
-        yield
-
-
-class InFolder(Destination):
+class InFolder:
     """Beside its place, in `.staging/NAME-KEY`: a set appears there whole, and may take the place of another.
 
     Whoever publishes it first renames the staging folder to a name of its own, which one process alone can. If that process
@@ -310,6 +216,10 @@ class InFolder(Destination):
 
     Args:
         found: what was at `path` when this run began.
+
+    Attributes:
+        place: in which its files are created; any number of processes may do so.
+        where: its address when it is finished, for messages.
     """
 
     def __init__(self, path: Path, key: str, found: Found):
@@ -318,10 +228,10 @@ class InFolder(Destination):
         self.place = LocalFolder(self.staging, UNNAMED)
 
     def is_published(self) -> bool:
+        """Whether the finished set is there."""
         for _ in range(LOOKS):
-            if (content := content_of(self.path / "zarr.json")) not in (None, self._found.content) and key_in(
-                content
-            ) == self._key:
+            content = disk.content_of(self.path / "zarr.json")
+            if content is not None and content != self._found.content and key_in(content) == self._key:
                 return True
             if not self._taken_away():
                 return False
@@ -339,21 +249,28 @@ class InFolder(Destination):
         return [f for f in self.staging.parent.glob(f"{self.staging.name}.*{PUBLISHING}") if (f / HEADER).is_file()]
 
     def begin(self, files: Collection[str]) -> None:
+        """Prepare the place for a set of these files."""
         self._found.check()
         if (self.staging / JOURNAL).exists():
             raise StoreError(
                 f"{self.staging} was begun by an earlier version, which alone can go on with it; finish it there, or "
                 f"remove it: beyondcls store rm --staging {self.path}"
             )
-        make_folder(self.staging / UNNAMED)
-        for left in filter(is_abandoned, (self.staging / UNNAMED).iterdir()):
+        disk.make_folder(self.staging / UNNAMED)
+        for left in filter(disk.is_abandoned, (self.staging / UNNAMED).iterdir()):
             left.unlink(missing_ok=True)
 
     def publish(self) -> None:
+        """Give the set its name, now that all of it is there, unless another process does; and remove what writers keep.
+
+        Raises:
+            StoreError: something is in the way; nothing is lost.
+        """
         if not publish(self.staging, self.path, self._found) and not self.is_published():
             raise StoreError(f"{self.staging} was removed while it was being written; give the command again")
 
     def tidy(self) -> None:
+        """Remove what a writer has begun beside a finished set, or found empty."""
         if self.is_published() and self.staging.is_dir():
             discard(self.staging)
         with contextlib.suppress(OSError):  # something is staged there
@@ -361,19 +278,20 @@ class InFolder(Destination):
 
     @contextlib.contextmanager
     def reporting(self, needed: int) -> Iterator[None]:
+        """Turn a lack of space into a message; `needed`: bytes that are still to be written."""
         try:
             yield
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in disk.NO_SPACE:
                 raise
             raise StoreError(
                 f"no space left while writing {self.path}: what is written is safe in {self.staging}; {needed / 1e9:.3g} GB "
-                f"more are needed, {room_left(error, self.path.parent)}, and give the same command again"
+                f"more are needed, {disk.room_left(error, self.path.parent)}, and give the same command again"
             ) from error
 
 
-class InObjectStore(Destination):
-    """At its final address, where the group's zarr.json, which is written last, makes it a feature set."""
+class InObjectStore:
+    """As `InFolder`, at its final address, where the group's zarr.json, which is written last, makes it a feature set."""
 
     def __init__(self, place: ObjectStore, key: str):
         if not place.can_create:
@@ -381,6 +299,7 @@ class InObjectStore(Destination):
         self.place, self.where, self._key = place, place.url, key
 
     def is_published(self) -> bool:
+        """Whether the finished set is there; a StoreError if another one is."""
         if (content := self.place.content_now("zarr.json")) is None:
             return False
         if (key := key_in(content)) != self._key:
@@ -400,3 +319,6 @@ class InObjectStore(Destination):
     def tidy(self) -> None:
         if self.is_published():
             discard_records(self.place)
+
+    def reporting(self, needed: int) -> AbstractContextManager[None]:
+        return nullcontext()

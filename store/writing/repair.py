@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -15,7 +14,6 @@ from store.format.layout import DIGEST, ArrayLayout, kind_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
-from store.places.place import Place
 from store.writing.shard import read_shard
 
 DAMAGED_DIGITS = 4  # keys that differ in more are of different sets, not one of them damaged
@@ -54,7 +52,9 @@ def salvage(
             f"{path} has key {store.spec.key}, but these options give {spec.key} "
             f"({store.spec.explained(spec)} differ); repair it with what it was made with"
         )
-    layouts = [layout for layout in layouts_of(_shard_rows(place)) if _belongs(store, layout.name, lost)]
+    # An array that older sets lack: they are repaired as they were, or their receipts would be wrong.
+    has_digests = place.content(f"{DIGEST}/zarr.json") is not None if lost else DIGEST in store.attributes["arrays"]
+    layouts = [layout for layout in layouts_of(_shard_rows(place)) if has_digests or layout.name != DIGEST]
     if lost:
         _check_options(place, spec, layouts, constants)
     bad = []
@@ -63,17 +63,18 @@ def salvage(
             raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
         if (array := _array(store, layout)) is not None:
             store.arrays[layout.name] = array
-            bad += [(layout.name, shard) for shard in range(layout.n_shards) if not _is_sound(array, shard)]
-    if lost:
-        bad += _units_with_invalid(store, layouts, bad)
+            for shard in range(layout.n_shards):
+                try:
+                    array.check(shard)
+                except StoreError:
+                    bad.append((layout.name, shard))
+    if lost:  # units that have, or may have, images that are not valid
+        valid = store.arrays.get("images/valid")
+        for unit in range(layouts[0].n_shards):
+            is_bad = valid is None or ("images/valid", unit) in bad
+            if is_bad or valid is None or not valid.stored(np.arange(*valid.layout.rows(unit))).all():
+                bad += [(layout.name, unit) for layout in layouts if (layout.name, unit) not in bad]
     return store, layouts, bad
-
-
-def _belongs(store: FeatureStore, name: str, lost: bool) -> bool:
-    """Whether a set has an array that older ones lack: it is repaired as it was, or its receipts would be wrong."""
-    if name != DIGEST:
-        return True
-    return store.place.content(f"{name}/zarr.json") is not None if lost else name in store.attributes["arrays"]
 
 
 def is_unnumbered(path: Path) -> bool:
@@ -93,11 +94,7 @@ def is_pooled(path: Path) -> bool:
 
 
 def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[ArrayLayout], constants: Collection[str]) -> None:
-    """Refuse a set that is not the one that is damaged.
-
-    Raises:
-        StoreError: what is left of a set with a damaged zarr.json does not look like the set described by `spec`.
-    """
+    """Refuse a set that is not the one that is damaged."""
     expected = {layout.name: layout for layout in layouts}
     for chunks in sorted(place.folder.glob("*/**/c")):
         name = chunks.parent.relative_to(place.folder).as_posix()
@@ -128,8 +125,9 @@ def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
     """An array of the set; None if nothing vouches for it."""
     digest = store.attributes["arrays"].get(layout.name)
     content = store.place.content(f"{layout.name}/zarr.json") or b""
-    if digest is not None and xxhash.xxh3_128_hexdigest(content) != digest:
-        content = _rebuilt(store.place, layout)
+    if digest is not None and xxhash.xxh3_128_hexdigest(content) != digest:  # made anew from the shards
+        read = (read_shard(store.place, layout, shard) for shard in range(layout.n_shards))
+        content = layout.to_zarr({"shards": [one[1] for one in read if one is not None]})
         if xxhash.xxh3_128_hexdigest(content) != digest:
             return None
     try:
@@ -137,24 +135,6 @@ def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
     except (StoreError, ValueError, RecursionError):
         return None
     return array if array.layout == layout else None
-
-
-def _is_sound(array: ArrayReader, shard: int) -> bool:
-    try:
-        array.check(shard)
-    except StoreError:
-        return False
-    return True
-
-
-def _rebuilt(place: Place, layout: ArrayLayout) -> bytes:
-    """The zarr.json that fits an array's shards; empty if these contradict themselves."""
-    records: list[dict[str, Any]] = []
-    for shard in range(layout.n_shards):
-        if (read := read_shard(place, layout, shard)) is None:
-            return b""
-        records.append(read[1])
-    return layout.to_zarr({"shards": records})
 
 
 def _shard_rows(place: LocalFolder) -> int | None:
@@ -168,16 +148,3 @@ def _shard_rows(place: LocalFolder) -> int | None:
         if layout.dimensions[:1] == ("image",):
             recorded.append(layout.shard_rows)
     return max(set(recorded), key=recorded.count) if recorded else None
-
-
-def _units_with_invalid(
-    store: FeatureStore, layouts: Sequence[ArrayLayout], bad: Sequence[tuple[str, int]]
-) -> list[tuple[str, int]]:
-    """All shards of units that have, or may have, images that are not valid."""
-    units, valid = range(layouts[0].n_shards), store.arrays.get("images/valid")
-    given_up = [
-        unit
-        for unit in units
-        if valid is None or ("images/valid", unit) in bad or not valid.stored(np.arange(*valid.layout.rows(unit))).all()
-    ]
-    return [(layout.name, unit) for layout in layouts for unit in given_up]

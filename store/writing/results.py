@@ -5,6 +5,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from store.errors import StoreError
@@ -46,7 +47,9 @@ class ResultFolder:
             _remove(scratch)
             raise
         make_folder(self.folder)
-        earlier = list(self._files_of_earlier()) if is_whole else []
+        of_earlier = self._of_earlier
+        files = of_earlier() if callable(of_earlier) else chain.from_iterable(map(self.folder.glob, of_earlier))
+        earlier = list(files) if is_whole else []
         if not self._claims(scratch):
             raise StoreError(
                 f"{self.folder} holds another result than when this run began, and keeps it; that of this run is in {scratch}: "
@@ -81,13 +84,6 @@ class ResultFolder:
             return True
         exchange(new, mark)
         return False
-
-    def _files_of_earlier(self) -> Iterator[Path]:
-        if callable(self._of_earlier):
-            yield from self._of_earlier()
-        else:
-            for pattern in self._of_earlier:
-                yield from self.folder.glob(pattern)
 
 
 def _remove(scratch: Path) -> None:

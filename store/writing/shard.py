@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from store.format.array import read_tail
+from store.format.array import ArrayReader, read_tail
 from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, flat_layout, groups_of, with_digest
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
-from store.places import LocalFolder
-from store.places.place import ALIGNMENT, Place, SharedPlace, aligned_memory, aligned_zeros
+from store.places import LocalFolder, SharedPlace
+from store.places.place import ALIGNMENT, Place, aligned_memory, aligned_zeros
 
 ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
 
@@ -39,7 +39,7 @@ def create_shard(
     name, nbytes = layout.file(shard), layout.nbytes(shard)
     with ThreadPoolExecutor(1, "beyondcls-digests") as meanwhile:
         tail = meanwhile.submit(layout.tail, shard, data, padding)
-        record = meanwhile.submit(lambda: _record(layout, shard, rows, tail.result()))
+        record = meanwhile.submit(lambda: record_of(layout, shard, rows, tail.result()))
 
         def parts() -> Iterator[memoryview | bytes]:
             yield data
@@ -53,12 +53,8 @@ def create_shard(
         return not is_there and place.create(name, parts(), nbytes), record.result()
 
 
-def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
+def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
     """What zarr.json records of a shard."""
-    return _record(layout, shard, rows, layout.tail(shard, *layout.encode(shard, rows)))
-
-
-def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
     return {
         "rows": list(layout.rows(shard)),
         "nbytes": layout.nbytes(shard),
@@ -72,7 +68,7 @@ def is_whole(place: Place, layout: ArrayLayout, shard: int, digest: str) -> bool
     name = layout.file(shard)
     if place.size_now(name) != layout.nbytes(shard):
         return False
-    return xxhash.xxh3_128_hexdigest(read_tail(place.open_now(name), layout, shard)) == digest
+    return xxhash.xxh3_128_hexdigest(read_tail(place.open(name), layout, shard)) == digest
 
 
 def read_shard(place: Place, layout: ArrayLayout, shard: int) -> tuple[np.ndarray, dict[str, Any]] | None:
@@ -80,12 +76,12 @@ def read_shard(place: Place, layout: ArrayLayout, shard: int) -> tuple[np.ndarra
     name, nbytes, begin = layout.file(shard), layout.nbytes(shard), layout.data_nbytes(shard)
     if place.size_now(name) != nbytes:
         return None
-    content = place.open_now(name).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
+    content = place.open(name).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
     if len(content) != nbytes or bytes(content[begin:]) != layout.tail(shard, content[:begin], memoryview(b"")):
         return None
     start, stop = layout.rows(shard)
     values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype).reshape(-1, *layout.shape[1:])
-    return values, _record(layout, shard, values, bytes(content[begin:]))
+    return values, record_of(layout, shard, values, bytes(content[begin:]))
 
 
 def metadata_of(
@@ -111,7 +107,9 @@ def metadata_of(
         arrays[name] = layout.to_zarr({"shards": shards})
     for name, values in constants.items():
         layout = flat_layout(name, values.shape, values.dtype.name)
-        shards = [record_of(layout, shard, values[slice(*layout.rows(shard))]) for shard in range(layout.n_shards)]
+        rows = [values[slice(*layout.rows(shard))] for shard in range(layout.n_shards)]
+        tails = [layout.tail(shard, *layout.encode(shard, part)) for shard, part in enumerate(rows)]
+        shards = [record_of(layout, shard, *given) for shard, given in enumerate(zip(rows, tails, strict=True))]
         arrays[name] = layout.to_zarr({"shards": shards})
     described = {
         "key": spec.key,
@@ -154,33 +152,30 @@ class Taking:
     def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
         """Rows of a unit for which some arrays must be computed, ascending: all, or those that the base lacks."""
         rows = np.arange(*self._layout.rows(unit))
-        return rows[self._base_rows[rows] < 0] if all(self._is_in_base(name, unit) for name in names) else rows
+        return rows[self._base_rows[rows] < 0] if all(self._in_base(unit, name) for name in names) else rows
 
     def arrays_to_compute(self, unit: int) -> list[str]:
         """Arrays of a unit that the base does not have whole."""
         lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
-        return [name for name in self._layouts if lacks_rows or not self._is_in_base(name, unit)]
+        return [name for name in self._layouts if lacks_rows or not self._in_base(unit, name)]
 
-    def _is_in_base(self, name: str, unit: int) -> bool:
-        """Whether the base has its rows of this shard."""
+    def _in_base(self, unit: int, name: str) -> ArrayReader | None:
+        """The base's array, if it has its rows of this shard."""
         theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
-        return theirs is not None and same_values(self._layouts[name], theirs.layout)
+        return theirs if theirs is not None and same_values(self._layouts[name], theirs.layout) else None
 
     def shard(self, unit: int, name: str) -> tuple[Path, dict[str, Any]] | None:
         """The file of the base that is a shard of this set, and its record; None where none is on this machine, and sound."""
-        if self.base is None or not isinstance(self.base.place, LocalFolder) or (name, unit) in self._skip:
-            return None
-        rows, theirs = np.arange(*self._layout.rows(unit)), self.base.arrays.get(name)
-        if theirs is None or not np.array_equal(self._base_rows[rows], rows):
+        rows, theirs = np.arange(*self._layout.rows(unit)), self._in_base(unit, name)
+        if theirs is None or not isinstance(theirs.place, LocalFolder) or not np.array_equal(self._base_rows[rows], rows):
             return None
         ours, base = self._layouts[name], theirs.layout  # files are alike if they hold rows of the same numbers
-        if not same_values(ours, base) or (ours.shard_rows, ours.chunk_rows) != (base.shard_rows, base.chunk_rows):
+        if (ours.shard_rows, ours.chunk_rows) != (base.shard_rows, base.chunk_rows) or unit >= base.n_shards:
             return None
-        if unit >= base.n_shards or ours.rows(unit) != base.rows(unit):
+        # Where it is damaged, its rows are read instead, which says what is damaged.
+        if ours.rows(unit) != base.rows(unit) or not is_whole(theirs.place, base, unit, theirs.shards[unit]["xxh3_128"]):
             return None
-        if not is_whole(self.base.place, theirs.layout, unit, theirs.shards[unit]["xxh3_128"]):
-            return None  # its rows are read instead, which says what is damaged
-        return self.base.path / theirs.layout.file(unit), dict(theirs.shards[unit])
+        return theirs.place.folder / base.file(unit), dict(theirs.shards[unit])
 
     def stored(self, unit: int, name: str, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Values of all rows of a unit: those that are given, and those that the base has.
@@ -191,16 +186,15 @@ class Taking:
             rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
                 has the array, of those that it lacks.
         """
-        unit_rows = np.arange(*self._layout.rows(unit))
-        theirs = self._base_rows[unit_rows]
-        taken = theirs >= 0
-        if self.base is None or not taken.any() or not self._is_in_base(name, unit):
+        base_rows, array = self._base_rows[slice(*self._layout.rows(unit))], self._in_base(unit, name)
+        taken = base_rows >= 0
+        if array is None or not taken.any():
             return rows[name]
         layout = self._layouts[name]
-        values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)
-        values[taken] = self.base.arrays[name].stored(theirs[taken])
+        values = aligned_zeros((len(taken), *layout.shape[1:]), layout.dtype)
+        values[taken] = array.stored(base_rows[taken])
         if not taken.all():
-            values[~taken] = rows[name][~taken] if len(rows[name]) == len(unit_rows) else rows[name]
+            values[~taken] = rows[name][~taken] if len(rows[name]) == len(taken) else rows[name]
         return values
 
     def notes(self, unit: int, notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

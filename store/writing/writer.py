@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from store.places.object_store import REQUESTS, ObjectStore
 from store.places.place import map_parallel
 from store.writing import claims
 from store.writing.claims import Claims, naps
-from store.writing.publishing import Destination, Found, InFolder, InObjectStore
+from store.writing.publishing import Found, InFolder, InObjectStore
 from store.writing.shard import Taking, create_shard, is_whole, metadata_of, read_shard
 
 IN_VAIN = 8  # tries to claim a unit, after which a task lists what others have done
@@ -30,6 +30,14 @@ IGNORED = (
 )
 # How the values of some arrays of a unit differ, those that are there and those computed here; None if not beyond rounding.
 Disagreement = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], str | None]
+
+
+class _Put(NamedTuple):
+    """A shard that was put in its place: its record; where others have put other bytes there, these and ours."""
+
+    record: Mapping[str, Any]
+    ours: np.ndarray | None = None
+    theirs: np.ndarray | None = None
 
 
 class FeatureWriter:
@@ -76,7 +84,11 @@ class FeatureWriter:
         self.taking = Taking(self.layouts, base, base_rows, skip)
         self._layout, self.n_units = layouts[0], layouts[0].n_shards
         self._disagreement, self._computed_by = disagreement, dict(computed_by or {})
-        self.destination = _destination(where, spec.key, replaces)
+        place, path = place_at(where), Path(where)
+        found = replaces if isinstance(replaces, Found) else Found.at(path, replaces)
+        self.destination: InFolder | InObjectStore = (
+            InObjectStore(place, spec.key) if isinstance(place, ObjectStore) else InFolder(path, spec.key, found)
+        )
         self.place = self.destination.place
         self._written: set[int] = set()  # units that have a record
         self._records: dict[int, dict[str, Any]] = {}  # those that were read, or written by this process
@@ -148,7 +160,11 @@ class FeatureWriter:
             raise StoreError(f"{self.destination.where} {IGNORED}")
         if begun is None:
             raise FileNotFoundError(HEADER)
-        if _begun_as(begun) != _begun_as(header):
+        try:
+            begun_as = [json.loads(begun)[name] for name in ("key", "arrays")]  # in which all writers of a set must agree
+        except (ValueError, KeyError, TypeError, RecursionError):
+            begun_as = []
+        if begun_as != [self.spec.key, arrays]:
             raise StoreError(
                 f"{self.place.address()} was begun with other shards, or other options; give the command that it was begun "
                 "with again, or remove it: `beyondcls store rm --staging`, or `beyondcls store gc` a day after its last file "
@@ -172,12 +188,8 @@ class FeatureWriter:
         return sum(layout.nbytes(unit) for unit in self.missing_units() for layout in self.layouts.values())
 
     def arrays_to_compute(self, unit: int) -> list[str]:
-        """Arrays of a unit that must be given to `write_unit`."""
+        """Arrays of a unit that must be given to `write_unit`, of the rows that `taking.rows_to_compute` says."""
         return [] if self._published or unit in self._written else self.taking.arrays_to_compute(unit)
-
-    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
-        """Rows for which `write_unit` must be given some arrays of a unit, ascending."""
-        return self.taking.rows_to_compute(unit, names)
 
     def claim(self, unit: int) -> bool:
         """Take a unit; false if it is written, or another process has it. A claim ends with `write_unit`, or this process."""
@@ -246,7 +258,7 @@ class FeatureWriter:
         assert not lacking, sorted(lacking)
         try:
             with self.destination.reporting(self._missing_nbytes()):
-                self._write(unit, rows, notes)
+                self._records[unit] = self._write(unit, rows, notes)
         except FileNotFoundError:
             # This process was stopped for so long that another has published the set.
             self._refresh()
@@ -255,8 +267,10 @@ class FeatureWriter:
         self._written.add(unit)
         self._claims.forget(unit)
 
-    def _write(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]]) -> None:
-        def put(name: str) -> "_Put":
+    def _write(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The unit's record, ours or that of whoever was first."""
+
+        def put(name: str) -> _Put:
             if (taken := self.taking.shard(unit, name)) is not None and isinstance(self.place, LocalFolder):
                 source, record = taken
                 if self.place.link(source, self.layouts[name].file(unit)):
@@ -266,7 +280,11 @@ class FeatureWriter:
         largest = max(layout.nbytes(unit) for layout in self.layouts.values())
         names = list(self.layouts)
         shards = dict(zip(names, map_parallel(put, names, self.place.writers(largest)), strict=True))
-        self._settle(shards, unit)
+        if theirs := {name: put.theirs for name, put in shards.items() if put.theirs is not None}:
+            ours = {name: put.ours for name, put in shards.items() if put.ours is not None}
+            difference = "" if self._disagreement is None else self._disagreement(unit, theirs, ours)
+            if difference is not None:  # else it is of rounding alone, and what others have written is adopted
+                raise self._difference(self.layouts[next(iter(theirs))], unit, difference)
         record = {
             "unit": unit,
             "shards": [{"array": name, **shards[name].record} for name in names],
@@ -277,9 +295,9 @@ class FeatureWriter:
         for shard in first["shards"]:
             if shard["xxh3_128"] != shards[shard["array"]].record["xxh3_128"]:
                 raise self._difference(self.layouts[shard["array"]], unit, "its record says so")
-        self._records[unit] = first
+        return first
 
-    def _put(self, layout: ArrayLayout, shard: int, rows: np.ndarray) -> "_Put":
+    def _put(self, layout: ArrayLayout, shard: int, rows: np.ndarray) -> _Put:
         """Create a shard file, or find what there is in its place; what nothing vouches for is replaced."""
         is_new, record = create_shard(self.place, layout, shard, rows)
         if is_new or is_whole(self.place, layout, shard, record["xxh3_128"]):
@@ -288,21 +306,6 @@ class FeatureWriter:
             create_shard(self.place, layout, shard, rows, replaces=True)
             return _Put(record, rows)
         return _Put(read[1], rows, read[0])
-
-    def _settle(self, shards: Mapping[str, "_Put"], unit: int) -> None:
-        """Adopt what others have written, if it differs by rounding alone.
-
-        Raises:
-            StoreError: it differs by more.
-        """
-        theirs = {name: put.theirs for name, put in shards.items() if put.theirs is not None}
-        if not theirs:
-            return
-        ours = {name: put.ours for name, put in shards.items() if put.ours is not None}
-        difference = "" if self._disagreement is None else self._disagreement(unit, theirs, ours)
-        if difference is not None:
-            name = next(iter(theirs))
-            raise self._difference(self.layouts[name], unit, difference)
 
     def _difference(self, layout: ArrayLayout, unit: int, difference: str) -> StoreError:
         file = self.place.address(layout.file(unit))
@@ -369,7 +372,7 @@ class FeatureWriter:
                 )
             try:
                 with self.destination.reporting(0):
-                    if self._claims.holds(self.n_units) or self._claims.take(self.n_units):  # like a unit behind the last
+                    if self.n_units in self._claims.held or self._claims.take(self.n_units):  # like a unit behind the last
                         self._publish(attributes)
                         break
             except FileNotFoundError:
@@ -386,13 +389,20 @@ class FeatureWriter:
         written = {unit: {shard["array"]: shard for shard in record["shards"]} for unit, record in self._records.items()}
         notes = {note["row"]: note for record in self._records.values() for note in record["invalid"]}
         self._check_shards(written)
-        computed_by = _computed_by(self._records)
-        files = metadata_of(self.spec, self.layouts, self.constants, written, notes, {**attributes, **computed_by})
+        units: dict[str, list[int]] = {}  # by what computed them
+        for unit in sorted(self._records):
+            units.setdefault(json.dumps(self._records[unit].get("computed_by", {}), sort_keys=True), []).append(unit)
+        if len(units) > 1:
+            attributes = {**attributes, "computed_by": [{**json.loads(kind), "units": some} for kind, some in units.items()]}
+        files = metadata_of(self.spec, self.layouts, self.constants, written, notes, attributes)
         group = files.pop("zarr.json")
         contents = map_parallel(lambda name: self._created(name, files[name]), list(files), self.place.writers(1 << 20))
         if wrong := [name for name, content in zip(files, contents, strict=True) if content != files[name]]:
             raise StoreError(f"{self.place.address(wrong[0])} is of other shards than were written; remove it, and try again")
-        if _arrays(self._created("zarr.json", group)) != _arrays(group):
+        digests, theirs = (
+            json.loads(content)["attributes"][ATTRIBUTE]["arrays"] for content in (group, self._created("zarr.json", group))
+        )
+        if digests != theirs:
             raise StoreError(f"{self.place.address()} was finished with other shards; remove it, and extract again")
         self.destination.publish()
         self._published = True
@@ -439,40 +449,3 @@ class FeatureWriter:
                 f"{self.place.address(wrong[first])} (unit {first}) is not what was written there ({len(wrong)} such units); "
                 "give the command again, and they are written anew"
             )
-
-
-class _Put:
-    """A shard that was put in its place: its record; where others have put other bytes there, these and ours."""
-
-    def __init__(self, record: Mapping[str, Any], ours: np.ndarray | None = None, theirs: np.ndarray | None = None):
-        self.record, self.ours, self.theirs = record, ours, theirs
-
-
-def _destination(where: str | Path, key: str, replaces: bool | Found) -> Destination:
-    place = place_at(where)
-    if isinstance(place, ObjectStore):
-        return InObjectStore(place, key)
-    path = Path(where)
-    return InFolder(path, key, replaces if isinstance(replaces, Found) else Found.at(path, replaces))
-
-
-def _computed_by(records: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """What computed which units, if not one kind has computed all."""
-    units: dict[str, list[int]] = {}
-    for unit in sorted(records):
-        units.setdefault(json.dumps(records[unit].get("computed_by", {}), sort_keys=True), []).append(unit)
-    return {"computed_by": [{**json.loads(kind), "units": of_it} for kind, of_it in units.items()]} if len(units) > 1 else {}
-
-
-def _begun_as(header: bytes) -> Any:
-    """Key and arrays in a header, in which all writers of a set must agree; None if it is no header."""
-    try:
-        begun = json.loads(header)
-        return begun["key"], begun["arrays"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _arrays(content: bytes) -> Any:
-    """Digests of the arrays in a group's zarr.json, by name."""
-    return json.loads(content)["attributes"][ATTRIBUTE]["arrays"]

@@ -202,3 +202,14 @@ def small(tmp_path: Path, written_small: Path) -> Path:
 def path(tmp_path: Path, written: Path) -> Path:
     """A copy of it that a test may damage."""
     return shutil.copytree(written, tmp_path / "features" / "one")
+
+
+def shuffle_quality(visited: np.ndarray) -> dict[str, float]:
+    """How well rows are mixed, each as a share of what a full shuffle gives on average (n / 3 places): 1 is as good.
+
+    `displacement`: mean distance of a row's place from its place on disk.
+    `neighbours`: mean distance between the places of two rows that are neighbours on disk.
+    """
+    place = np.argsort(visited, kind="stable")
+    moved, apart = np.abs(place - np.arange(len(place))), np.abs(np.diff(place))
+    return {name: float(one.mean() / (len(place) / 3)) for name, one in (("displacement", moved), ("neighbours", apart))}

@@ -42,6 +42,9 @@ class Service(fsspec.AbstractFileSystem):
         Service.listed += 1
         return {str(file): {"size": file.stat().st_size} for file in sorted(Path(path).rglob("*")) if file.is_file()}
 
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"size": Path(path).stat().st_size, "type": "file"}
+
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         cls = Service
         with cls.lock:

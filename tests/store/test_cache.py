@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 from store import ArrayLayout, ArrayReader, FeatureStore, Loader, StoreError
-from store.places.cache import PARTIAL, DiskCache, cached_place
+from store.places import place_at
+from store.places.cache import PARTIAL, DiskCache
+from store.places.object_store import ObjectStore
 from tests.forked import CONTEXT, start
 from tests.store.conftest import flip, same, values, write
 from tests.store.service import Service
@@ -121,7 +123,7 @@ def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> 
     for i in (0, 1):
         store = opened(sets[i], cache)
         assert same(store.tokens("patch").all(), expected(sets[i]))
-        kept[i] = store.place.name  # type: ignore[attr-defined]
+        kept[i] = store.place.cached.folder.name  # type: ignore[attr-defined]
         os.utime(tmp_path / kept[i] / "in-use", (i, i))
         del store
     in_use = opened(sets[1], cache)  # used longest ago, but now again
@@ -206,10 +208,11 @@ def test_names_stay_inside(sets: list[Path], tmp_path: Path) -> None:
     opened(sets[0], DiskCache(tmp_path / "cache", PLENTY)).tokens("patch").all()
     for file in (tmp_path / "cache").rglob("*"):
         assert all(set(part) <= set("0123456789abcdef-") for part in file.parts[-1:] if part not in ("lock", "in-use"))
-    place = cached_place(
-        DiskCache(tmp_path / "cache", PLENTY), FeatureStore.open(f"service://{sets[0]}").place, "../../x", "/etc"
-    )
-    assert not set(place.name) - set("0123456789abcdef")  # type: ignore[attr-defined]
+    place = place_at(f"service://{sets[0]}")
+    assert isinstance(place, ObjectStore)
+    place.keep_in(DiskCache(tmp_path / "cache", PLENTY), "../../x", "/etc")
+    assert place.cached is not None
+    assert not set(place.cached.file("../../x").relative_to(tmp_path / "cache").as_posix()) - set("0123456789abcdef/")
 
 
 def test_a_local_set_has_no_use_for_it(sets: list[Path], tmp_path: Path) -> None:

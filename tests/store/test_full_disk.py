@@ -136,7 +136,7 @@ def test_a_copied_base_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "link", no_link)
     with monkeypatch.context() as patch, TINY.begin(path, FeatureStore.open(path)) as writer:
-        patch.setattr("store.places.local.write_synced", no_copy)
+        patch.setattr("store.places.disk.write_synced", no_copy)
         with pytest.raises(StoreError, match="no space left while writing"):
             TINY.write(writer, 0)
     assert files(path) == old

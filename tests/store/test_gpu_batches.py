@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from store import FeatureStore, Loader
-from store.loading.gpu import AHEAD, Lane
 from store.loading.placement import Placement
-from store.loading.reading import Pool
+from store.loading.reading import AHEAD, Lane, Pool
 from store.places.place import aligned_memory
 from tests.store.conftest import same
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.loading.order import Order, shuffle_quality
+from store.loading.order import Order
+from tests.store.conftest import shuffle_quality
 
 ORDERS = st.builds(
     Order,
@@ -18,7 +19,6 @@ ORDERS = st.builds(
     block_rows=st.integers(1, 100),
     window_rows=st.integers(1, 400),
     shuffle=st.booleans(),
-    shards_at_once=st.sampled_from([None, 1, 2, 100]),
 )
 
 
@@ -117,14 +117,6 @@ def test_windows_mix_only_their_own_rows() -> None:
         assert not np.array_equal(visited[start : start + 100], reading[start : start + 100])
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_shards_at_once(n: int) -> None:
-    """No more than so many shards are under way."""
-    reading = _order(64 * 20, shards_at_once=n).reading(0)
-    for start in range(0, len(reading), 64 * n):
-        assert len(np.unique(reading[start : start + 64 * n] // 64)) == n
-
-
 @pytest.mark.parametrize(
     ("order", "displacement", "neighbours"),
     [
@@ -146,11 +138,6 @@ def test_quality_of_a_full_shuffle() -> None:
         assert quality == {"displacement": pytest.approx(1, abs=0.02), "neighbours": pytest.approx(1, abs=0.02)}
 
 
-@pytest.mark.parametrize("n", [0, 1])
-def test_quality_of_almost_nothing(n: int) -> None:
-    assert shuffle_quality(np.arange(n)) == {"displacement": 0.0, "neighbours": 0.0}
-
-
 def test_streaming_mixes_as_well_as_a_full_shuffle() -> None:
     """50,000 images of ViT-B in float16: blocks of a MiB, windows of a batch of 1,024."""
     order = Order(np.arange(50_000), 1728, 3, 1024, True)
@@ -158,11 +145,3 @@ def test_streaming_mixes_as_well_as_a_full_shuffle() -> None:
         assert shuffle_quality(order.visited(seed))["displacement"] == pytest.approx(1, abs=0.05)
     whole = replace(order, block_rows=32)
     assert shuffle_quality(whole.visited(0))["displacement"] == pytest.approx(1, abs=0.05)
-
-
-def test_few_shards_at_once_mix_less_within_the_set() -> None:
-    """Each group of shards is visited as a whole; neighbours stay near each other."""
-    order = Order(np.arange(50_000), 1728, 32, 256, True, shards_at_once=2)
-    quality = shuffle_quality(order.visited(0))
-    assert quality["neighbours"] < 0.2
-    assert quality["displacement"] > 0.5

@@ -63,7 +63,7 @@ class Disk:
         patch.setattr(os, "open", opened)
         for name in CHANGING:
             patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        patch.setattr("store.writing.publishing.exchange", self._wrapped("exchange", exchange))
+        patch.setattr("store.places.disk.exchange", self._wrapped("exchange", exchange))
         self._record()
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from pipelines.store.find import staged_in
 from store import StoreError
 from store.format.reader import FeatureStore
 from store.places import LocalFolder
-from store.places.cache import DiskCache
+from store.places.cache import CachedSet, DiskCache
 from store.places.disk import PARTIAL, make_folder, open_own, partial_name, write_file, write_synced
 from store.writing.claims import alone
 from store.writing.publishing import discard, foreign
@@ -87,7 +87,7 @@ def log_line(path: Path) -> None:
 
 
 def hold_cache(path: Path) -> None:
-    DiskCache(path.parent, 1 << 20).hold("set")
+    CachedSet(DiskCache(path.parent, 1 << 20), "set")
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
@@ -156,7 +156,7 @@ def test_a_set_of_the_cache_is_no_link(victim: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache/set").symlink_to(victim.parent)
     with pytest.raises(StoreError, match=r"cache/set is a link, expected a folder of this cache; remove it"):
-        DiskCache(tmp_path / "cache", 1 << 20).hold("set")
+        CachedSet(DiskCache(tmp_path / "cache", 1 << 20), "set")
     assert intact(victim)
 
 

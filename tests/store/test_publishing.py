@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from store import FeatureStore, FeatureWriter, StoreError
+from store.places import disk
 from store.places.disk import content_of, exchange
 from store.writing import claims, publishing
 from store.writing.publishing import Found, discard_staging, refused_sets
@@ -138,7 +139,7 @@ def test_a_set_with_other_files_is_not_replaced(
                 late.__dict__["come"] = True
                 exchange(first, second)
 
-            monkeypatch.setattr(publishing, "exchange", late)
+            monkeypatch.setattr(disk, "exchange", late)
         with pytest.raises(StoreError, match=r"do not belong to a feature set .* the finished set is in"):
             NEW.finish(writer)
         assert FeatureStore.open(path).spec == OLD.spec
@@ -182,7 +183,7 @@ class Renames:
     def __init__(self, patch: pytest.MonkeyPatch, n: int, happens: Callable[[], object]):
         self.left, self.happens = n, happens
         patch.setattr(os, "rename", self._before(os.rename))
-        patch.setattr(publishing, "exchange", self._before(exchange))
+        patch.setattr(disk, "exchange", self._before(exchange))
 
     def _before(self, real: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
         def call(source: Path, target: Path) -> None:

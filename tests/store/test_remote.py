@@ -12,7 +12,7 @@ import pytest
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.places.object_store import PIECE_NBYTES, REQUESTS, ObjectStore
 from tests.s3 import served
-from tests.store.conftest import SPEC, N, same, values, write
+from tests.store.conftest import SPEC, N, same, shuffle_quality, values, write
 from tests.store.service import Service
 
 WIDE = "patch/block5/view0"
@@ -132,7 +132,7 @@ def test_an_epoch_asks_for_long_pieces_once(wide: Path, placement: Any) -> None:
     assert Service.nbytes() <= _nbytes(array)
     assert len(Service.data()) <= array.layout.n_shards * (2 + WIDE_SHARD * ROW // PIECE_NBYTES)
     assert 5 <= Service.most <= REQUESTS
-    assert loader.shuffle_quality(1)["displacement"] > 0.5
+    assert shuffle_quality(loader.order.visited(1))["displacement"] > 0.5
 
 
 def test_a_short_answer(wide: Path) -> None:

@@ -17,9 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, record_bytes, record_name
 from store.moving.transfer import upload
-from store.places import LocalFolder, place_at
+from store.places import LocalFolder, Place, SharedPlace, place_at
 from store.places.object_store import PARTS, ObjectStore, honours_condition
-from store.places.place import Place, SharedPlace
 from store.writing import claims
 from store.writing import shard as shards
 from store.writing import writer as writing

@@ -92,7 +92,10 @@ class Tiny:
 def first_row(writer: FeatureWriter, unit: int) -> int:
     """The first row of a unit that is to be computed, one past its last if none is."""
     return min(
-        [*writer.rows_to_compute(unit, writer.taking.arrays_to_compute(unit)), writer.layouts["images/label"].rows(unit)[1]]
+        [
+            *writer.taking.rows_to_compute(unit, writer.taking.arrays_to_compute(unit)),
+            writer.layouts["images/label"].rows(unit)[1],
+        ]
     )
 
 
