@@ -20,8 +20,7 @@ from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError, StoreError
 from store.truths import rle
-from store.truths.reading import Instance
-from store.truths.reading import VOID
+from store.truths.reading import VOID, Instance
 
 SPLITS = ("train2017", "val2017", "train2014", "val2014")
 EXPECTED = "images, annotations and categories of COCO"
