@@ -23,10 +23,10 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines.process.allocator import keep_freed_memory
-from pipelines.quickstart import cut
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
+from quickstart import cut
 from store import FeatureStore
 
 HEADS = ("cls", "average", "abmilp")

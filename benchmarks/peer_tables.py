@@ -11,10 +11,10 @@ import torch
 
 from benchmarks.peer_ways import MORE, Cost, Line
 from benchmarks.study import Study
-from pipelines.quickstart.readme import paragraph, with_block
 from pipelines.report.measured import Measure
 from pipelines.report.tables import plus_minus, title
 from probe.result_files import over_seeds
+from quickstart.readme import paragraph, with_block
 from store import BeyondClsError
 
 OURS, LOOP = "commands", "loop"

@@ -2,7 +2,7 @@
 
 - `parameters`, `sharing`, `process`, `live`: what users ask for, where feature sets are, the process, probes on live encoders.
 - `store`: tools for feature sets. `doctor`: checks of the machine and the project. `report`: the page, its tables and plots.
-- `code`: digests of the code, by which `dvc repro` knows what an edit concerns. `quickstart`: its data and encoders.
+- `code`: digests of the code, by which `dvc repro` knows what an edit concerns. `quickstart`: pictures composed of its data.
 """
 
 import store  # noqa: F401, first of all: it says how threads of torch wait

@@ -44,7 +44,7 @@ def test_only_the_first_stage_imports_timm():
         relative, names = path.relative_to(ROOT).as_posix(), imports(path)
         if names & {"timm", "torchvision", "webdataset"}:
             only_detects = relative.startswith("probe/detection/") and not names & {"timm", "webdataset"}
-            assert only_detects or relative.startswith(("extract/", "pipelines/quickstart/")), relative
+            assert only_detects or relative.startswith("extract/"), relative
 
 
 def test_what_is_no_command_is_in_a_room_that_says_what_it_is():

@@ -1,1 +1,1 @@
-"""The data and encoders of the quickstart: how they were made, with one command each."""
+"""Pictures composed of a data set's images, so that every pixel and every object is known: stages of the pipeline."""

@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from extract.datasets import open_images
-from pipelines.quickstart.cut import png
+from quickstart.cut import png
 from store import BeyondClsError
 
 COLUMNS = ("id", "path", "label", "x0", "y0", "x1", "y1")

@@ -21,7 +21,7 @@ from PIL import Image
 
 from extract.datasets import ImageSet, open_images
 from pipelines.quickstart.compose import background
-from pipelines.quickstart.cut import png
+from quickstart.cut import png
 from store import BeyondClsError
 from store.truths import rle
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from extract.encoders import load_encoder
 from extract.encoders.quickstart import ARCHITECTURE
 from extract.encoders.weights import weights_digest
-from pipelines.quickstart import finetune
-from pipelines.quickstart.augment import mix
-from pipelines.quickstart.classifier import ClsClassifier
-from pipelines.quickstart.training import Run
-from pipelines.quickstart.vit import normalise, small_vit
+from quickstart import finetune
+from quickstart.augment import mix
+from quickstart.classifier import ClsClassifier
+from quickstart.training import Run
+from quickstart.vit import normalise, small_vit
 from store import BeyondClsError
 
 ENCODERS = Path(__file__).resolve().parents[2] / "quickstart/encoders"

@@ -10,9 +10,9 @@ import yaml
 
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.studies import plans_of_study
-from pipelines.quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
 from pipelines.report.collect import Inputs
 from probe.result_files import read_result, write_result
+from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
 from store import BeyondClsError
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
 
@@ -214,4 +214,4 @@ def test_the_quickstarts_own_are_of_its_encoders_heads_and_recipe() -> None:
 def test_the_tables_are_of_what_is_kept(out: str, data: str) -> None:
     folder = ROOT / "quickstart" / out
     expected = tables(kept(folder, data), data)
-    assert (folder / "tables.md").read_text() == expected, f"`python -m pipelines.quickstart.readme` writes {folder}/tables.md"
+    assert (folder / "tables.md").read_text() == expected, f"`python -m quickstart.readme` writes {folder}/tables.md"

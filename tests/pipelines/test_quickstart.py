@@ -19,13 +19,13 @@ from pipelines.parameters.common import common_layers
 from pipelines.parameters.extraction import resolve_extraction
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.params import read_params
-from pipelines.quickstart import cut, pretrain, training
-from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
-from pipelines.quickstart.augment import colour_jitter, random_resized_crop
-from pipelines.quickstart.card import card
-from pipelines.quickstart.mae import MAE
-from pipelines.quickstart.mocov3 import MoCoV3
-from pipelines.quickstart.vit import encode, normalise, random_tokens, small_vit
+from quickstart import cut, pretrain, training
+from quickstart.accuracy import PROTOCOLS, accuracy, pooled
+from quickstart.augment import colour_jitter, random_resized_crop
+from quickstart.card import card
+from quickstart.mae import MAE
+from quickstart.mocov3 import MoCoV3
+from quickstart.vit import encode, normalise, random_tokens, small_vit
 from store import BeyondClsError
 from tests.folders import files
 

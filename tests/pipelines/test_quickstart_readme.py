@@ -6,19 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.quickstart.keep import kept
-from pipelines.quickstart.readme import AGREES, FAILS, KEPT, PAGES, blocks, claimed, compared, regenerated, table
-from pipelines.quickstart.statements import (
-    FINE_TUNED,
-    FINE_TUNING,
-    MAE,
-    MOCO,
-    cls_is_even,
-    patches_are_selective,
-    patches_attend_to_themselves,
-    statements,
-)
 from pipelines.report.collect import Folders, Inputs, collect
+from quickstart import statements
+from quickstart.keep import kept
+from quickstart.readme import KEPT, PAGES, blocks, claimed, regenerated, table
+from quickstart.statements import FINE_TUNED, MAE, MOCO, STATEMENTS
 from store import BeyondClsError
 from tests.pipelines.report.written import write_correct, write_probe
 
@@ -58,7 +50,7 @@ def test_pages_are_of_what_is_kept() -> None:
     for page, names in PAGES.items():
         text = (ROOT / page).read_text()
         wanted = regenerated(page, text, {name: generated[name] for name in names})
-        assert text == wanted, "run `python -m pipelines.quickstart.readme`, and commit the pages"
+        assert text == wanted, "run `python -m quickstart.readme`, and commit the pages"
 
 
 def test_only_text_between_markers_is_rewritten() -> None:
@@ -97,18 +89,20 @@ def test_verdicts_follow_the_gains(small: Inputs, exchanged: bool, verdict: str,
     assert row.split(" | ")[3].startswith(sign)
 
 
-def test_words_follow_the_statistics(full: Inputs) -> None:
-    ordered = (patches_attend_to_themselves, patches_are_selective, cls_is_even)
-    assert all(say(full).agrees != say(swapped(full)).agrees for say in ordered)
-    assert all(say(full).agrees != say(swapped(full, FINE_TUNED)).agrees for say in FINE_TUNING)
-    text = compared(full).replace("\n  ", " ")
-    for statement in statements(full):
-        (item,) = (item for item in text.split("\n- ") if statement.text in item)
-        assert item.removeprefix("- ").startswith(f"**{AGREES if statement.agrees else FAILS}**")
+def test_verdicts_follow_the_statistics(full: Inputs) -> None:
+    by_text = {statement.text: statement.measure for statement in STATEMENTS}
+    for words, encoder in (("MoCo", MOCO), ("fine-tun", FINE_TUNED)):
+        measures = [measure for text, measure in by_text.items() if words in text]
+        assert len(measures) >= 2
+        assert all(measure(full)[1] != measure(swapped(full, encoder))[1] for measure in measures)
+    rows = statements.table(full).splitlines()[2:]
+    assert [row.endswith("| yes |") for row in rows] == [measure(full)[1] for measure in by_text.values()]
 
 
 def test_a_choice_of_patches_that_reaches_abmilp_is_named(full: Inputs) -> None:
     probes = dict(full.probes)
     probes[MAE, "pca"] = probes[MAE, "ap-12"]
-    (statement,) = (s for s in statements(replace(full, probes=probes)) if "choice of patches" in s.text)
-    assert (statement.agrees, statement.text.endswith("pca on quickstart-mae")) == (False, True)
+    (measure,) = (statement.measure for statement in STATEMENTS if "choice of patches" in statement.text)
+    shown, agrees = measure(replace(full, probes=probes))
+    assert shown.startswith("pca on quickstart-mae: +")
+    assert (agrees, measure(full)[1]) == (False, True)

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 from extract.datasets import ImageSet, open_images
-from pipelines.quickstart.views import HEADS, measure
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.result_files import read_result
+from quickstart.views import HEADS, measure
 from tests.extract.tiny import tiny_encoder
 
 N = 24
@@ -27,5 +27,5 @@ def test_what_is_measured_is_kept_and_not_measured_again(tmp_path: Path):
     assert written[0] == written[1]
     kept = {name: read_result(file) for name, file in files.items()}
     assert [kept[f"cls-{crops}"]["augmentation"]["n_crops"] for crops in (0, 1, "fresh")] == [0, 1, "fresh"]
-    assert kept["cls-fresh"]["command"].startswith("python -m pipelines.quickstart.views")
+    assert kept["cls-fresh"]["command"].startswith("python -m quickstart.views")
     assert len(kept["abmilp-fresh"]["top1"]["values"]) == 2

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from pipelines.quickstart.augment import colour_jitter, random_resized_crop
-from pipelines.quickstart.vit import encode, normalise, random_tokens
+from quickstart.augment import colour_jitter, random_resized_crop
+from quickstart.vit import encode, normalise, random_tokens
 
 
 def multilayer_perceptron(widths: list[int], last: nn.Module) -> nn.Sequential:

@@ -1,14 +1,14 @@
 """Keep what a run measured: numbers and tables, without features and heads.
 
-    python -m pipelines.quickstart.keep . --data cifar10 --out quickstart/results
-    python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full
-    python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full --encoder quickstart-mae-ft
+    python -m quickstart.keep . --data cifar10 --out quickstart/results
+    python -m quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full
+    python -m quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full --encoder quickstart-mae-ft
 
 FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json and description.json
 into OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify
 correctly (trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. Other draws of a random twin's weights,
 ENCODER-1, ENCODER-2, …, are kept as further seeds of ENCODER. The report shows quickstart/full/probes beside the quickstart's
-own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes the figures of README and of docs/results.md
+own (`other_probes` in params.yaml); `python -m quickstart.readme` writes the figures of README and of docs/results.md
 from both.
 """
 

@@ -1,6 +1,6 @@
 """Pretrain one quickstart encoder on CIFAR-10's training images, without their labels.
 
-    python -m pipelines.quickstart.pretrain mae CIFAR10.npz --epochs 16 --out quickstart/encoders
+    python -m quickstart.pretrain mae CIFAR10.npz --epochs 16 --out quickstart/encoders
 
 writes `mae.safetensors` (float16), `mae.json` (recipe, loss curve, accuracies) and `mae.md`, the card to read. A run
 that was stopped goes on from its checkpoint when the same command is given again; a run that has ended is trained further by
@@ -19,13 +19,13 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from pipelines.process.allocator import keep_freed_memory
-from pipelines.quickstart import cifar10
-from pipelines.quickstart.accuracy import accuracies, accuracy, pooled
-from pipelines.quickstart.card import write_card
-from pipelines.quickstart.mae import MAE
-from pipelines.quickstart.mocov3 import MoCoV3
-from pipelines.quickstart.training import Run, hardware
-from pipelines.quickstart.vit import small_vit, tensors
+from quickstart import cifar10
+from quickstart.accuracy import accuracies, accuracy, pooled
+from quickstart.card import write_card
+from quickstart.mae import MAE
+from quickstart.mocov3 import MoCoV3
+from quickstart.training import Run, hardware
+from quickstart.vit import small_vit, tensors
 from store import BeyondClsError
 from store.errors import unknown
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from extract.encoders.weights import read_checkpoint
-from pipelines.quickstart.classifier import ClsClassifier
-from pipelines.quickstart.mae import MAE
-from pipelines.quickstart.mocov3 import MoCoV3
 from probe.optim import learning_rate
+from quickstart.classifier import ClsClassifier
+from quickstart.mae import MAE
+from quickstart.mocov3 import MoCoV3
 from store import BeyondClsError
 
 Model: TypeAlias = MAE | MoCoV3 | ClsClassifier

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int, UInt8
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from pipelines.quickstart.augment import colour_jitter, mix, random_resized_crop
-from pipelines.quickstart.vit import encode, normalise, random_tokens
+from quickstart.augment import colour_jitter, mix, random_resized_crop
+from quickstart.vit import encode, normalise, random_tokens
 
 
 class ClsClassifier(nn.Module):

@@ -1,6 +1,6 @@
 """How many random crops of each training image to keep: accuracy against their number, up to fresh ones in every epoch.
 
-    python -m pipelines.quickstart.views --features FOLDER --out quickstart/studies/views
+    python -m quickstart.views --features FOLDER --out quickstart/studies/views
 
 Of each encoder in params.yaml it extracts the first 2,000 training images of a data set there (--dataset, --n-images) with 16
 crops into FOLDER, unless they are there, and trains [cls], average and AbMILP (--head) as `probe` in params.yaml says: from the
@@ -40,7 +40,7 @@ STORED = (0, 1, 2, 4, 8, 16)  # crops; 0: the evaluation crop alone
 def keep(folder: Path, measures: Mapping[str, Any]) -> None:
     """Write metrics.json and description.json, with the command that measures them again."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["python", "-m", "pipelines.quickstart.views", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "quickstart.views", *sys.argv[1:]])
     write_result(folder / METRICS, {**measures, "command": command})
 
 

@@ -1,6 +1,6 @@
 """The figures of README and of docs/results.md, from the kept metrics.
 
-    python -m pipelines.quickstart.readme
+    python -m quickstart.readme
 
 Rewrites what is between `<!-- generated: NAME -->` and `<!-- end of NAME -->` on these pages, and tables.md beside the kept
 metrics. Verdicts and words follow the numbers.
@@ -15,9 +15,6 @@ from typing import Annotated
 
 import typer
 
-from pipelines.quickstart.accuracy import LABELLED
-from pipelines.quickstart.keep import kept, tables
-from pipelines.quickstart.statements import FINE_TUNED, MAE, MOCO, statements
 from pipelines.report import claims
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.estimate import estimates
@@ -28,11 +25,14 @@ from pipelines.report.sections.views import STUDY, best_stored, finding
 from pipelines.report.studies import by_encoder
 from pipelines.report.tables import listed, plus_minus, points, signed, title
 from probe.result_files import REACHED
+from quickstart import statements
+from quickstart.accuracy import LABELLED
+from quickstart.keep import kept, tables
+from quickstart.statements import FINE_TUNED, MAE, MOCO
 from store import BeyondClsError
 
 KEPT = {"quickstart/results": "cifar10", "quickstart/full": "cifar10-60000"}  # by folder, the data set
 RANDOM = "quickstart-random"
-AGREES, FAILS = "As the paper says", "Not as the paper says"
 CALLED = {MAE: "the MAE", FINE_TUNED: "the fine-tuned MAE", MOCO: "MoCo v3", RANDOM: "the random twin"}
 ROWS = {  # with what else is to be said of them
     MAE: "masked autoencoding (MAE{})",
@@ -67,7 +67,7 @@ def blocks(root: Path) -> dict[str, str]:
         "gains on the quickstart": claimed(small),
         "accuracy on all images": table(full, draws(full), 2),
         "gains on all images": claimed(full),
-        "as in the paper": compared(full),
+        "as in the paper": statements.table(full),
         "to keep in mind": paragraph(*reservations(full, root)),
         "views to buy": paragraph(*views_to_buy(root)),
     }
@@ -141,14 +141,6 @@ def claimed(inputs: Inputs) -> str:
     return "\n".join([*lines[:-1], paragraph(lines[-1])])
 
 
-def compared(inputs: Inputs) -> str:
-    """A list of what agrees with the paper besides gains, and what does not."""
-    lists: dict[str, list[str]] = {}
-    for statement in statements(inputs):
-        lists.setdefault(AGREES if statement.agrees else FAILS, []).append(statement.text)
-    return "\n".join(bullet(f"**{verdict}**: {'; '.join(lists[verdict])}.") for verdict in (AGREES, FAILS) if verdict in lists)
-
-
 def reservations(inputs: Inputs, root: Path) -> list[str]:
     """Other heads that do as well, and how long the encoders were trained, and on what."""
     accuracy = estimates(inputs.probes, ("abmilp", "cls-average"))
@@ -174,7 +166,7 @@ def views_to_buy(root: Path) -> list[str]:
     inputs = collect(Folders(root / "quickstart/results/probes/cifar10", studies=(root / "quickstart/studies",)))
     probes = by_encoder(inputs.studies[STUDY])
     first = next(iter(probes.values()))[0]
-    sentences = [f"Measured on {first.n_training:,} of the quickstart’s images (`python -m pipelines.quickstart.views`):"]
+    sentences = [f"Measured on {first.n_training:,} of the quickstart’s images (`python -m quickstart.views`):"]
     sentences += [finding(CALLED[encoder], probes_of_encoder) for encoder, probes_of_encoder in probes.items()]
     pays = [
         f"{n} for {title(head)} on {CALLED[encoder]} ({points(gained)} points)"
@@ -191,11 +183,6 @@ def views_to_buy(root: Path) -> list[str]:
 def paragraph(*sentences: str) -> str:
     """Sentences as wrapped lines; no-break spaces do not break."""
     return _wrapped(" ".join(sentences), "")
-
-
-def bullet(text: str) -> str:
-    """An item of a list, wrapped."""
-    return _wrapped(f"- {text}", "  ")
 
 
 def _wrapped(text: str, indent: str) -> str:

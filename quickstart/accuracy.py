@@ -9,9 +9,9 @@ from jaxtyping import Float, UInt8
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from pipelines.quickstart.cifar10 import CLASSES, Splits
-from pipelines.quickstart.vit import encode, normalise, tensors
 from probe.closed import Closed, Logistic, Neighbours, Vectors
+from quickstart.cifar10 import CLASSES, Splits
+from quickstart.vit import encode, normalise, tensors
 
 Images: TypeAlias = UInt8[Tensor, "n 3 32 32"]
 

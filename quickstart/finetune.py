@@ -1,6 +1,6 @@
 """Fine-tune the quickstart's MAE on the labels of CIFAR-10's training images, through [cls].
 
-    python -m pipelines.quickstart.finetune CIFAR10.npz --epochs 4 --out quickstart/encoders
+    python -m quickstart.finetune CIFAR10.npz --epochs 4 --out quickstart/encoders
 
 writes `mae-ft.safetensors` (float16, with the classifier), `mae-ft.json` (recipe, loss curve, accuracies) and `mae-ft.md`, the
 card to read. A run that was stopped goes on from its checkpoint when the same command is given again. Nothing is selected: the
@@ -16,12 +16,12 @@ import typer
 
 from extract.encoders.weights import load_strictly, read_checkpoint, weights_digest
 from pipelines.process.allocator import keep_freed_memory
-from pipelines.quickstart import cifar10
-from pipelines.quickstart.accuracy import LABELLED, accuracies
-from pipelines.quickstart.card import write_card
-from pipelines.quickstart.classifier import ClsClassifier
-from pipelines.quickstart.training import Run, hardware
-from pipelines.quickstart.vit import small_vit, tensors
+from quickstart import cifar10
+from quickstart.accuracy import LABELLED, accuracies
+from quickstart.card import write_card
+from quickstart.classifier import ClsClassifier
+from quickstart.training import Run, hardware
+from quickstart.vit import small_vit, tensors
 from store import BeyondClsError
 
 BETAS = (0.9, 0.999)

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from pipelines.quickstart.augment import random_resized_crop
-from pipelines.quickstart.vit import encode, gather, normalise, random_tokens
+from quickstart.augment import random_resized_crop
+from quickstart.vit import encode, gather, normalise, random_tokens
 
 
 class MAE(nn.Module):

@@ -1,6 +1,6 @@
 """Cut the quickstart's data out of CIFAR-10: a balanced subset as PNG files in WebDataset tars.
 
-    python -m pipelines.quickstart.cut CIFAR10.npz --out quickstart/data/cifar10
+    python -m quickstart.cut CIFAR10.npz --out quickstart/data/cifar10
 
 gives 500 training and 100 test images of each class, drawn with a seed, in shuffled order; ids name the position in CIFAR-10.
 The same input gives the same bytes.
@@ -16,7 +16,7 @@ from PIL import Image
 from webdataset import TarWriter
 
 from extract.datasets.webdataset_tars import CLASS_NAMES
-from pipelines.quickstart import cifar10
+from quickstart import cifar10
 
 
 def balanced(labels: np.ndarray, per_class: int, generator: np.random.Generator) -> np.ndarray:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from extract.encoders.quickstart import ARCHITECTURE
 from extract.encoders.weights import weights_digest
-from pipelines.quickstart.accuracy import LABELLED
-from pipelines.quickstart.terms import LIMITS, front_matter, licence, loading
-from pipelines.quickstart.vit import small_vit
+from quickstart.accuracy import LABELLED
+from quickstart.terms import LIMITS, front_matter, licence, loading
+from quickstart.vit import small_vit
 
 OBJECTIVE = {
     "mae": "masked autoencoding (MAE: mask ratio 0.75, normalised-pixel target, decoder 96 wide and 2 deep; dropped here)",
@@ -99,7 +99,7 @@ A ViT of {facts["parameters"] / 1e6:.2f} M parameters, pretrained by {OBJECTIVE[
 {loading(name)}
 - Data: {facts["data"]}.
 - Recipe: AdamW; of the learning rate, {_cycles(epochs)}; the whole of it is
-  `python -m pipelines.quickstart.pretrain {name} CIFAR10.npz {_options(facts["recipe"])}`.
+  `python -m quickstart.pretrain {name} CIFAR10.npz {_options(facts["recipe"])}`.
 - Time and hardware: {_time(facts)}
 - What it is for: showing the pipeline at work on real photographs in minutes. It is a short run of a small model, far below
   what the objective reaches with its published budget; say nothing about the objective at large from it.
@@ -137,7 +137,7 @@ A ViT of {facts["parameters"] / 1e6:.2f} M parameters: the encoder `{parent}`, f
 - Fine-tuned from: `{parent}.safetensors`, {recipe["parent"]}.
 - Data: {facts["data"]}.
 - Recipe: {FINE_TUNING}; half a cosine of {recipe["epochs"][0]} epochs; the whole of it is
-  `python -m pipelines.quickstart.finetune CIFAR10.npz {_options(recipe)}`.
+  `python -m quickstart.finetune CIFAR10.npz {_options(recipe)}`.
 {_differing(recipe)}
 - Time and hardware: {_time(facts)}
 - What it is for: showing what fine-tuning through [cls] does to what a probe finds in the patches. It is a short run of a

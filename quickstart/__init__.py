@@ -1,0 +1,1 @@
+"""How the quickstart's encoders were trained, and how the figures of this repository are written from their results."""
