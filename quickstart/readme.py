@@ -17,13 +17,13 @@ import typer
 
 from pipelines.report import claims
 from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Table
 from pipelines.report.estimate import estimates
 from pipelines.report.formats.markdown_table import to_markdown
 from pipelines.report.gains import gains
 from pipelines.report.measured import converged
-from pipelines.report.sections.views import STUDY, best_stored, finding
-from pipelines.report.studies import by_encoder
-from pipelines.report.tables import listed, plus_minus, points, signed, title
+from pipelines.report.sections import views
+from pipelines.report.tables import listed, plus_minus, signed
 from probe.result_files import REACHED
 from quickstart import statements
 from quickstart.accuracy import LABELLED
@@ -69,7 +69,7 @@ def blocks(root: Path) -> dict[str, str]:
         "gains on all images": claimed(full),
         "as in the paper": statements.table(full),
         "to keep in mind": paragraph(*reservations(full, root)),
-        "views to buy": paragraph(*views_to_buy(root)),
+        "views to buy": views_to_buy(root),
     }
 
 
@@ -136,7 +136,12 @@ def claimed(inputs: Inputs) -> str:
         raise BeyondClsError(
             "no claim can be judged: expected probes of [cls] and AbMILP on masked or joint-embedding encoders"
         )
-    _, _, text = to_markdown(judged).replace("\N{NO-BREAK SPACE}", " ").split("\n", 2)
+    return markdown(judged)
+
+
+def markdown(shown: Table) -> str:
+    """A table without its title."""
+    _, _, text = to_markdown(shown).replace("\N{NO-BREAK SPACE}", " ").split("\n", 2)
     lines = text.strip().splitlines()
     return "\n".join([*lines[:-1], paragraph(lines[-1])])
 
@@ -161,23 +166,10 @@ def reservations(inputs: Inputs, root: Path) -> list[str]:
     ]
 
 
-def views_to_buy(root: Path) -> list[str]:
-    """How accuracy depends on the number of stored crops, and how many are enough for each head and encoder."""
+def views_to_buy(root: Path) -> str:
+    """Accuracy by how many crops were stored, or with fresh ones."""
     inputs = collect(Folders(root / "quickstart/results/probes/cifar10", studies=(root / "quickstart/studies",)))
-    probes = by_encoder(inputs.studies[STUDY])
-    first = next(iter(probes.values()))[0]
-    sentences = [f"Measured on {first.n_training:,} of the quickstart’s images (`python -m quickstart.views`):"]
-    sentences += [finding(CALLED[encoder], probes_of_encoder) for encoder, probes_of_encoder in probes.items()]
-    pays = [
-        f"{n} for {title(head)} on {CALLED[encoder]} ({points(gained)} points)"
-        for encoder, probes_of_encoder in probes.items()
-        for head, (n, gained) in best_stored(probes_of_encoder).items()
-        if n
-    ]
-    sentences.append(
-        f"So for images like these, store no crops{', but ' + listed(pays) if pays else ''}; measure it for others."
-    )
-    return sentences
+    return markdown(views.table(inputs.studies[views.STUDY]))
 
 
 def paragraph(*sentences: str) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from pipelines.report.measured import Measure, Probe
 from pipelines.report.tables import unbroken
@@ -133,6 +133,14 @@ class Estimate:
         return 1 if low > 0 else -1 if high < 0 else 0
 
     @property
+    def p(self) -> float | None:
+        """Of the two-sided test that the mean is 0; None where there is no `sign`."""
+        if self.sign is None or self.error is None:
+            return None
+        error, degrees = self.error
+        return float(2 * stdtr(min(degrees, 1e6), -abs(self.mean) / error)) if error else float(self.mean == 0)
+
+    @property
     def measure(self) -> Measure:
         """The estimate without its interval; the single values of a difference are unknown (NaN)."""
         return Measure(self.mean, self.std, (math.nan,) * self.n_seeds)
@@ -159,17 +167,21 @@ def estimates(probes: Probes, heads: Iterable[str]) -> dict[tuple[str, str], Est
         BeyondClsError: that record does not fit their metrics.
     """
     wanted = set(heads)
-    return {key: _estimate(*key, probe) for key, probe in probes.items() if key[1] in wanted}
+    return {key: estimate_of(probe) for key, probe in probes.items() if key[1] in wanted}
 
 
-def _estimate(encoder: str, head: str, probe: Probe) -> Estimate:
-    """Several draws of an encoder's weights are the units, each with the mean of its seeds."""
+def estimate_of(probe: Probe) -> Estimate:
+    """What counts of a probe, percent. Several draws of an encoder's weights are the units, each with the mean of its seeds.
+
+    Raises:
+        BeyondClsError: as `estimates`.
+    """
     measure, draws = probe.measures[probe.measure], int(probe.recorded.get("draws", 1))
     values, effects, in_both = np.array(measure.values), dict[Source, np.ndarray](), 0.0
     if draws > 1:
-        effects[Source("draws", f"{encoder} ({draws})")] = values.reshape(draws, -1).mean(1)
+        effects[Source("draws", f"{probe.encoder} ({draws})")] = values.reshape(draws, -1).mean(1)
     elif len(values) > 1:
-        effects[Source("seeds", f"{probe.folder or (encoder, head)} {probe.member}")] = values
+        effects[Source("seeds", f"{probe.folder or (probe.encoder, probe.head)} {probe.member}")] = values
     if probe.correct is not None and probe.test_images is not None and probe.measure == "top1":
         _check(probe)
         by_image, in_both = _by_image(probe.correct, probe.member, draws, probe.correct.stat().st_mtime_ns)

@@ -2,9 +2,10 @@
 
 from pipelines.report.claims import table_by_dataset
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Row, Section, Table, Text
+from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.dashes import reasons
-from pipelines.report.estimate import Probes, estimates
+from pipelines.report.estimate import Probes
 from pipelines.report.gains import gains
 from pipelines.report.measured import Measure, Probe, by_accuracy, in_order, trained_first, untrained
 from pipelines.report.tables import NOTHING, change, difference, file_names, listed, named, number, points, spread, title
@@ -24,8 +25,9 @@ def section(inputs: Inputs) -> Section | None:
     shared = _shared(inputs)
     others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
     shares = (gained,) if (gained := error_shares(inputs)) else ()
+    moved = (weights,) if (weights := transferred(inputs)) else ()
     claimed = (judged,) if (judged := table_by_dataset(inputs.datasets)) else ()
-    return Section("datasets", "Across data sets", (*shares, table(inputs), *others, *transferred(inputs), *claimed))
+    return Section("datasets", "Across data sets", (*shares, table(inputs), *others, *moved, *claimed))
 
 
 def error_shares(inputs: Inputs) -> Table | None:
@@ -46,28 +48,20 @@ def error_shares(inputs: Inputs) -> Table | None:
     return Table("error-shares", "Errors of [cls] that AbMILP removes", note, columns, tuple(rows))
 
 
-def transferred(inputs: Inputs) -> list[Text]:
-    """Aggregators of one data set on another, beside the head and the plain average of that one; empty without any."""
+def transferred(inputs: Inputs) -> Table | None:
+    """Aggregators of one data set on another, against the head trained there and its plain average; None without any."""
     learned_on = {probe.features["training"]: name for name, probes in inputs.datasets.items() for probe in probes.values()}
-    items = []
+    contrasts = []
     for name, probes in inputs.datasets.items():
         for (encoder, head), probe in probes.items():
             if probe.transferred is None:
                 continue
-            accuracy = estimates(probes, (head, probe.aggregator, "average"))
-            beside = [other for other in (probe.aggregator, "average") if (encoder, other) in accuracy]
-            reached = [
-                f"{accuracy[encoder, head].minus(accuracy[encoder, other]).in_words('points')} from {title(other)}"
-                for other in beside
-            ]
-            source = learned_on.get(probe.transferred, f"the feature set {probe.transferred}")
-            numbers = listed(reached) if reached else "no other head to compare with"
-            items.append(f"{name}, {encoder}: {head}, with weights of {source}, {numbers}")
-    introduction = (
-        "Weights that were learned on the images of one data set and are used on those of another, with a new classifier, "
-        "compared with the head that was trained there and with its plain average:"
-    )
-    return [Text(introduction, tuple(items), "finding")] if items else []
+            source = learned_on.get(probe.transferred, f"feature set {probe.transferred}")
+            others = [other for other in (probe.aggregator, "average") if (encoder, other) in probes]
+            contrasts += [((name, encoder, head, source, title(o)), probe, probes[encoder, o]) for o in others]
+    labels = ("Data set", "Encoder", "Head", "Weights of", "Over")
+    note = "Weights that were learned on the images of one data set and are used on those of another, with a new classifier."
+    return contrasts_table("transferred", "Aggregators of other data sets", labels, contrasts, note)
 
 
 def _shared(inputs: Inputs) -> list[str]:

@@ -1,15 +1,19 @@
 """What this shows: the paper's claims with what decides them, and the limits of the numbers."""
 
 import math
+from dataclasses import replace
 
 from pipelines.report.claims import table
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Section, Text
-from pipelines.report.scores import WORDS, score_name
-from pipelines.report.tables import difference, listed, title, unbroken
+from pipelines.report.contrasts import table as contrasts_table
+from pipelines.report.tables import listed, title
 from store.format.pretraining import LABELS
 
-ABOVE_RANDOM = "How far trained encoders are above the untrained twin"  # under which it is folded
+NO_TWIN = (
+    "An untrained twin to compare the trained encoders with is missing: add an encoder with --random-seed, or, if random "
+    "weights come from a file, with --family untrained."
+)
 
 
 def section(inputs: Inputs) -> Section:
@@ -37,27 +41,17 @@ def warnings(inputs: Inputs) -> list[str]:
     return reasons
 
 
-def _above_random(inputs: Inputs) -> list[Text]:
-    by_twin: dict[str, list[str]] = {}
-    for encoder in inputs.encoders:
-        if (twin := inputs.twin(encoder)) is None:
-            continue
-        apart = [
-            f"{unbroken(value)} ({title(head)})"
-            for head in inputs.heads
-            if (value := difference(inputs.probes.get((encoder, head)), inputs.probes.get((twin, head)))) is not None
-        ]
-        if apart:
-            by_twin.setdefault(twin, []).append(f"{encoder}: {listed(apart)}")
-    if not by_twin:
-        none = (
-            "An untrained twin to compare the trained encoders with is missing: add an encoder with --random-seed, or, if "
-            "random weights come from a file, with --family untrained."
-        )
-        return [Text(none, (), "finding", ABOVE_RANDOM)]
-    words = WORDS[score_name(inputs.probes.values())]
-    text = "Compared with the untrained twin {}, in points of {}, the heads of the trained encoders reach:"
-    return [Text(text.format(twin, words), tuple(items), "finding", ABOVE_RANDOM) for twin, items in by_twin.items()]
+def _above_random(inputs: Inputs) -> list[Block]:
+    """Each head of each trained encoder against the same head on its untrained twin."""
+    contrasts = [
+        ((encoder, title(head), twin), inputs.probes[encoder, head], inputs.probes[twin, head])
+        for encoder in inputs.encoders
+        if (twin := inputs.twin(encoder)) is not None
+        for head in inputs.heads
+        if (encoder, head) in inputs.probes and (twin, head) in inputs.probes
+    ]
+    above = contrasts_table("above-twin", "Trained encoders above the untrained twin", ("Encoder", "Head", "Twin"), contrasts)
+    return [replace(above, folded=True)] if above else [Text(NO_TWIN)]
 
 
 def caution(inputs: Inputs) -> str:

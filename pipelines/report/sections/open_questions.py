@@ -1,17 +1,19 @@
 """What the paper leaves open (v2, Section D): what was measured of it here, and how to measure it on your own encoders."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib
 from matplotlib.figure import Figure as Plot
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
+from pipelines.report.contrasts import Contrast
+from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe, untrained
-from pipelines.report.scores import AXES, SENTENCE, TITLES, WORDS, score_name
+from pipelines.report.scores import AXES, SENTENCE, TITLES, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
-from pipelines.report.tables import difference, listed, plus_minus, title, unbroken
+from pipelines.report.tables import plus_minus, title
 
 COMMAND = "Command"
 TRAIN = (
@@ -43,92 +45,65 @@ def section(inputs: Inputs) -> Section | None:
 def branches(inputs: Inputs) -> list[Block]:
     """Accuracy by the number of score branches; of the study `branches`."""
     study = {key: p for key, p in inputs.studies.get("branches", {}).items() if p.aggregator == "abmilp"}
-    sentences, drawable = [], {}
-    for encoder, probes in by_encoder(study).items():
-        probes = sorted(probes, key=_n_branches)
-        if len(probes) < 2 or len({_n_branches(p) for p in probes}) < len(probes):
-            continue
-        drawable[encoder] = probes
-        first, last = probes[0], probes[-1]
-        best = max(probes, key=lambda p: p.score.mean)
-        sentences.append(
-            f"On {encoder}, going from {_n_branches(first)} to {_n_branches(last)} score branches changes "
-            f"{WORDS[best.measure]} by {_difference(last, first)}; the best number tried is {_n_branches(best)}."
-        )
+    by_number = {encoder: sorted(probes, key=_n_branches) for encoder, probes in by_encoder(study).items()}
+    drawable = {e: probes for e, probes in by_number.items() if len({_n_branches(p) for p in probes}) == len(probes) > 1}
     if not drawable:
         return []
     by_name = looks(list(drawable), untrained(study))
     figures = Figures((_by_branches(drawable, by_name),), tuple(by_name.values()))
+    contrasts = [
+        ((encoder, f"{_n_branches(probe)} − {_n_branches(probes[0])}"), probe, probes[0])
+        for encoder, probes in drawable.items()
+        for probe in probes[1:]
+    ]
+    gained = _compared("branches-gains", "What more score branches gain", ("Encoder", "Branches"), contrasts)
     column = (Column("branches", "Branches"), lambda p: Cell(str(_n_branches(p)), _n_branches(p)))
-    table = study_table("branches", "Score branches", study, [column], note=COSTS_AS)
-    return [Text(" ".join(sentences), kind="finding"), figures, table]
+    return [figures, *gained, study_table("branches", "Score branches", study, [column], note=COSTS_AS)]
 
 
 def depth(inputs: Inputs) -> list[Block]:
-    """Depth of the scores; the numbers are in the section on variants."""
-    sentences = []
+    """Depth of the scores against one linear layer, ReLU between; all variants have a section of their own."""
+    contrasts = []
     for encoder, probes in by_encoder(inputs.studies.get("variants", {})).items():
         of_depth = {p.options.get("depth", 1): p for p in probes if p.aggregator == "abmilp" and _activation(p) == "relu"}
-        deeper = [f"{_difference(of_depth[d], of_depth[1])} with {d}" for d in sorted(of_depth) if d > 1 and 1 in of_depth]
-        if deeper:
-            score = WORDS[score_name(probes)]
-            sentences.append(
-                f"On {encoder}, against one linear layer, {score} changes by {listed(deeper)} layers (ReLU between)."
-            )
-    return (
-        [Text(f"{' '.join(sentences)} All variants are in the section “Variants of AbMILP”.", kind="finding")]
-        if sentences
-        else []
-    )
+        if one_layer := of_depth.pop(1, None):
+            contrasts += [((encoder, f"{d} − 1"), of_depth[d], one_layer) for d in sorted(of_depth)]
+    return _compared("depth-gains", "What deeper scores gain", ("Encoder", "Linear layers"), contrasts)
 
 
 def blocks(inputs: Inputs) -> list[Block]:
-    """Which block is read, or several; of the study `blocks`."""
+    """Which block is read, or several, against the one that is probed; of the study `blocks`."""
     study = inputs.studies.get("blocks", {})
-    sentences = []
+    contrasts = []
     for encoder, probes in by_encoder(study).items():
         last = next((p for p in probes if p.aggregator == "abmilp" and not p.options.get("blocks")), None)
         others = [p for p in probes if p is not last and p.options.get("blocks")]
-        if last is not None and others:
-            best = max(others, key=lambda p: p.score.mean)
-            sentences.append(
-                f"On {encoder}, the best other choice of blocks, {_blocks(best).text}, differs by {_difference(best, last)} "
-                "from AbMILP on the block that is probed."
-            )
-    if not sentences:
+        contrasts += [((encoder, f"{title(p.head)}, {_blocks(p).text}"), p, last) for p in others if last is not None]
+    if not contrasts:
         return []
-    columns = [(Column("blocks", "Blocks", "text"), _blocks)]
-    return [Text(" ".join(sentences), kind="finding"), study_table("blocks", "Blocks", study, columns, note=COSTS_AS)]
+    gained = _compared("blocks-gains", "Other blocks against the one that is probed", ("Encoder", "Blocks"), contrasts)
+    return [*gained, study_table("blocks", "Blocks", study, [(Column("blocks", "Blocks", "text"), _blocks)], note=COSTS_AS)]
 
 
 def selection(inputs: Inputs) -> list[Block]:
-    """Weights that nothing was trained for, against AbMILP; of the study `selection`, whose details are in another section."""
-    sentences = []
-    for encoder, probes in by_encoder(inputs.studies.get("selection", {})).items():
-        trained = next((p for p in probes if p.aggregator == "abmilp"), None) or inputs.probes.get((encoder, "abmilp"))
-        untrained_selections = [p for p in probes if selects_untrained(p)]
-        if trained is None or not untrained_selections:
-            continue
-        best = max(untrained_selections, key=lambda p: p.score.mean)
-        alike = "" if trained in probes else " (trained in another way than these)"
-        sentences.append(
-            f"On {encoder}, the best of {len(untrained_selections)} untrained "
-            f"selection{'s' * (len(untrained_selections) > 1)}, {title(best.head)}, differs by "
-            f"{_difference(best, trained)} from AbMILP{alike}."
-        )
-    return [Text(f"{' '.join(sentences)} Details are in the section on selection.", kind="finding")] if sentences else []
+    """Where the answer is: weights that nothing was trained for, against AbMILP, have a section of their own."""
+    study = inputs.studies.get("selection", {})
+    trained = {encoder for encoder, head in (*inputs.probes, *study) if head == "abmilp"}
+    measured = any(selects_untrained(p) and encoder in trained for (encoder, _), p in study.items())
+    return [Text("The section “Choosing patches without training” compares them with AbMILP.")] if measured else []
 
 
 def feature_maps(inputs: Inputs) -> list[Block]:
-    """AbMILP over the feature maps of encoders that have no attention."""
+    """AbMILP over the feature maps of encoders that have no attention, against their average."""
     without = [name for name, a in inputs.attention.items() if not a.statistics and a.cls_map is None]
     pairs = [(name, inputs.probes.get((name, "abmilp")), inputs.probes.get((name, "average"))) for name in without]
-    sentences = [
-        f"On {name}, which has no attention, AbMILP differs by {_difference(one, other)} from the average of the feature map."
-        for name, one, other in pairs
-        if one is not None and other is not None
-    ]
-    return [Text(" ".join(sentences), kind="finding")] if sentences else []
+    contrasts = [((name,), one, other) for name, one, other in pairs if one is not None and other is not None]
+    return _compared("feature-maps-gains", "AbMILP against the average of the feature map", ("Encoder",), contrasts)
+
+
+def _compared(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Contrast]) -> list[Block]:
+    result = contrasts_table(name, heading, labels, contrasts)
+    return [] if result is None else [result]
 
 
 QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]] = (
@@ -203,12 +178,6 @@ def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> 
 
 def _reached(probe: Probe) -> str:
     return f"{plus_minus(probe.score)} % with {_n_branches(probe)}"
-
-
-def _difference(one: Probe, other: Probe) -> str:
-    value = difference(one, other)
-    assert value is not None
-    return f"{unbroken(value)} points"
 
 
 def _n_branches(probe: Probe) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
+from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
 from pipelines.report.measured import FIRST_HEADS, Probe, by_accuracy
 from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
@@ -16,7 +17,7 @@ from pipelines.report.reading import read
 from pipelines.report.remarks import one_order
 from pipelines.report.scores import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained
-from pipelines.report.tables import EFFECTIVE, NOTHING, difference, effective, listed, number, plus_minus, points, spread, title
+from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, number, spread, title
 
 STUDY = "selection"
 GROUPS = ("for reference", "selected without training", "others")
@@ -53,7 +54,8 @@ def section(inputs: Inputs) -> Section | None:
     selections, all_divergences = _selections(inputs), divergences(inputs)
     blocks: list[Block] = []
     if selections:
-        blocks += [Text(INTRODUCTION), *_findings(selections), *_notices(inputs, selections)]
+        against = _against(selections)
+        blocks += [Text(INTRODUCTION), *_notices(inputs, selections), *([against] if against else [])]
         blocks += [_accuracies(selections), published()]
     if all_divergences:
         blocks += [Heading("Whether they choose the same patches"), *nearest(all_divergences), Text(READING, kind="note")]
@@ -79,33 +81,18 @@ def _key(file: Path) -> str:
     return str(json.loads(file.read_text(encoding="utf-8"))["key"])
 
 
-def _findings(selections: Mapping[str, Mapping[str, Selection]]) -> list[Text]:
-    """Which selection without training comes nearest to AbMILP on each encoder, and whether any beats it, or the average."""
-    items = [text for encoder, by_head in selections.items() if (text := _comparison(encoder, by_head))]
-    if not items:
-        return [Text("No encoder has both a selection without training and AbMILP to compare it with.", kind="finding")]
-    return [Text("The most accurate selection without training, compared with AbMILP:", tuple(items), "finding")]
-
-
-def _comparison(encoder: str, by_head: Mapping[str, Selection]) -> str:
-    untrained = {head: s.probe for head, s in by_head.items() if s.untrained}
-    if not untrained or "abmilp" not in by_head:
-        return ""
-    best, trained = max(untrained.values(), key=lambda probe: probe.score.mean), by_head["abmilp"].probe
-    reached = f"{points(difference(best, trained))} points from AbMILP ({plus_minus(best.score)} %)"
-    parts = [f"{encoder}: {title(best.head)}, {reached}", _ahead(untrained, trained, "AbMILP")]
-    if "average" in by_head:
-        parts.append(_ahead(untrained, by_head["average"].probe, "the average patch"))
-    return "; ".join(parts) + "."
-
-
-def _ahead(untrained: Mapping[str, Probe], other: Probe, name: str) -> str:
-    """Which are ahead of `other` by more than twice the spread over seeds; where there is one seed, by anything."""
-    apart = {head: value for head, probe in untrained.items() if (value := difference(probe, other)) is not None}
-    several = all(len(value.values) > 1 for value in apart.values())
-    beyond = "by more than twice the spread over seeds" if several else "(one seed, so the spread is unknown)"
-    ahead = [title(head) for head, value in apart.items() if value.mean > 2 * value.std]
-    return f"ahead of {name} {beyond}: {listed(ahead)}" if ahead else f"none is ahead of {name} {beyond}"
+def _against(selections: Mapping[str, Mapping[str, Selection]]) -> Table | None:
+    """Each selection without training against AbMILP and the average patch of the same encoder; None without any."""
+    contrasts = [
+        ((encoder, title(head), title(other)), selection.probe, by_head[other].probe)
+        for encoder, by_head in selections.items()
+        for other in ("abmilp", "average")
+        if other in by_head
+        for head, selection in by_head.items()
+        if selection.untrained
+    ]
+    labels = ("Encoder", "Selected by", "Over")
+    return contrasts_table("selection-gains", "Selections without training against AbMILP and the average", labels, contrasts)
 
 
 def _notices(inputs: Inputs, selections: Mapping[str, Mapping[str, Selection]]) -> list[Text]:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Row, Section, Table, Text
+from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.contrasts import table
 from pipelines.report.measured import Probe
 from pipelines.report.published import table_5
 from pipelines.report.published.table_5 import Variant
-from pipelines.report.scores import WORDS
 from pipelines.report.studies import COSTS, Study, by_encoder, study_table
-from pipelines.report.tables import NOTHING, change, difference, listed, number, title, unbroken
+from pipelines.report.tables import NOTHING, change, difference, number, title
 
 STUDY = "variants"
 APART = "self-attention"  # a study of heads that are trained by a recipe of their own
@@ -26,12 +26,12 @@ def section(inputs: Inputs) -> Section | None:
     study = inputs.studies.get(STUDY)
     if not study:
         return None
-    findings = tuple(_finding(encoder, probes) for encoder, probes in by_encoder(study).items())
     plain = {encoder: _one_layer(probes) for encoder, probes in by_encoder(study).items()}
-    tables = [measured(study, plain)]
+    contrasts = gained(study, plain)
+    tables = [*([contrasts] if contrasts else []), measured(study, plain)]
     if apart := inputs.studies.get(APART):
         tables.append(measured(apart, plain, "variants-apart", "Trained by a recipe of their own"))
-    return Section(STUDY, "Variants of AbMILP", (*findings, *tables, published(), published_v1()))
+    return Section(STUDY, "Variants of AbMILP", (*tables, published(), published_v1()))
 
 
 def measured(
@@ -99,21 +99,13 @@ def _one_layer(probes: list[Probe]) -> Probe | None:
     return next((p for p in probes if (v := _variant_of(p)) and v.depth == 1 and not v.self_attention), None)
 
 
-def _finding(encoder: str, probes: list[Probe]) -> Text:
-    plain = _one_layer(probes)
-    others = [(p, v) for p in probes if p is not plain and (v := _variant_of(p)) is not None]
-    if plain is None or not others:
-        return Text(f"On {encoder}, AbMILP with one layer or another variant to compare it with is missing.", kind="finding")
-    parts = []
-    for attention, words in ((False, "deeper scores"), (True, "self-attention before the scores")):
-        gains = [
-            f"{unbroken(d)} ({title(p.head)})"
-            for p, v in others
-            if v.self_attention == attention and (d := difference(p, plain))
-        ]
-        if gains:
-            parts.append(f"{listed(gains)} with {words}")
-    ahead = [p for p, _ in others if (d := difference(p, plain)) and len(d.values) > 1 and d.mean > 2 * d.std]
-    verdict = f"Ahead by more than twice the spread over seeds: {listed([title(p.head) for p in ahead]) if ahead else 'none'}"
-    against = f"On {encoder}, the points of {WORDS[plain.measure]} gained over AbMILP with one linear layer are"
-    return Text(f"{against} {'; '.join(parts)}. {verdict}.", kind="finding")
+def gained(study: Study, plain: Mapping[str, Probe | None]) -> Table | None:
+    """Each variant against AbMILP with one layer on the same encoder; None where there are not both."""
+    contrasts = [
+        ((encoder, title(probe.head)), probe, one_layer)
+        for encoder, probes in by_encoder(study).items()
+        if (one_layer := plain[encoder]) is not None
+        for probe in probes
+        if probe is not one_layer and _variant_of(probe) is not None
+    ]
+    return table("variants-gains", "Against AbMILP with one linear layer", ("Encoder", "Variant"), contrasts)

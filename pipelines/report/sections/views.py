@@ -7,15 +7,14 @@ from matplotlib.figure import Figure as Plot
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
-from pipelines.report.measured import Measure, Probe, in_order
+from pipelines.report.measured import Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import NOTHING, difference, file_names, plus_minus, signed, spread, title
-from probe.notes import FRESH
+from pipelines.report.tables import NOTHING, file_names, plus_minus, spread, title
 
 STUDY = "views"
-CLOSE = 0.5  # points below fresh crops that are called close
 
 Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops
 
@@ -25,16 +24,15 @@ def section(inputs: Inputs) -> Section | None:
     study = {key: probe for key, probe in inputs.studies.get(STUDY, {}).items() if probe.crops is not None}
     if not study:
         return None
-    findings = Text(
-        " ".join(finding(encoder, probes_of_encoder) for encoder, probes_of_encoder in by_encoder(study).items()),
-        kind="finding",
-    )
     about = Text(
         "The paper trains on a new random crop of each image in every epoch. A feature set holds the evaluation crop and as "
         "many random ones as were extracted (--views counts both); an epoch shows one of these. All heads are measured on the "
         "evaluation crop."
     )
-    return Section("views", "Stored crops against fresh ones", (about, findings, figures(study), table(study)))
+    contrasts = gained(study)
+    return Section(
+        "views", "Stored crops against fresh ones", (about, figures(study), *([contrasts] if contrasts else []), table(study))
+    )
 
 
 def table(study: Study) -> Table:
@@ -103,46 +101,17 @@ def _figure(
     return drawn(plot, name, encoder, caption, alt, [by_head[head] for head in series])
 
 
-def enough(by_number: dict[int | str, Probe]) -> int | None:
-    """The smallest number of stored crops from which on all are within `CLOSE` points of fresh ones; None if no number is."""
-    least = None
-    for n in sorted((n for n in by_number if isinstance(n, int)), reverse=True):
-        if by_number[n].score.mean < by_number[FRESH].score.mean - CLOSE:
-            break
-        least = n
-    return least
-
-
-def finding(called: str, probes: list[Probe]) -> str:
-    """A sentence on what fresh crops give the heads of one encoder, and how many stored ones come close to them."""
-    parts = []
-    for head, by_number in _series(probes).items():
-        if FRESH not in by_number or 0 not in by_number:
-            continue
-        gained = by_number[FRESH].score.mean - by_number[0].score.mean
-        if gained <= 0:
-            parts.append(f"{title(head)} does best without crops, and loses {-gained:.1f} points with fresh ones")
-            continue
-        least = enough(by_number)
-        how = "no stored number comes" if least is None else f"{_words(least)} come{'s' * (least in (0, 1))}"
-        parts.append(f"{title(head)} gains {signed(gained)} points from fresh crops, and {how} within {CLOSE} points of them")
-    if not parts:
-        return f"On {called}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare."
-    return f"On {called}, {'; '.join(parts)}."
-
-
-def best_stored(probes: list[Probe]) -> dict[str, tuple[int, Measure]]:
-    """By aggregator, the number of stored crops that reaches most, and its points over none; 0 if none is clearly better.
-
-    Clearly: by more than twice the spread of the difference over seeds.
-    """
-    by_head = {}
-    for head, by_number in _series(probes).items():
-        stored = {n: difference(probe, by_number.get(0)) for n, probe in by_number.items() if isinstance(n, int)}
-        better = {n: gained for n, gained in stored.items() if gained is not None and gained.mean > 2 * gained.std}
-        most = max(better, key=lambda n: better[n].mean, default=0)
-        by_head[head] = most, better.get(most, Measure(0.0, 0.0, ()))
-    return by_head
+def gained(study: Study) -> Table | None:
+    """Each number of crops against none, by encoder and head; None where there is nothing to compare."""
+    contrasts = [
+        ((encoder, title(head), _words(n)), probe, by_number[0])
+        for encoder, probes in by_encoder(study).items()
+        for head, by_number in _series(probes).items()
+        if 0 in by_number
+        for n, probe in by_number.items()
+        if n != 0
+    ]
+    return contrasts_table("views-gains", "What crops gain over none", ("Encoder", "Head", "Crops"), contrasts)
 
 
 def _series(probes: list[Probe]) -> Series:

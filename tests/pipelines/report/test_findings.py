@@ -2,8 +2,9 @@ import json
 from pathlib import Path
 
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.content import Table, Text
+from pipelines.report.content import Text
 from pipelines.report.sections.findings import caution, section, warnings
+from tests.pipelines.report.parts import shown, tables
 from tests.pipelines.report.written import write_all, write_probe
 
 
@@ -19,9 +20,13 @@ def text_of(inputs: Inputs) -> str:
 
 def test_every_head_is_compared_with_the_random_twin(tmp_path: Path):
     paths = write_all(tmp_path)
-    text = text_of(collect(Folders(paths["probes"], paths["attention"])))
-    assert "untrained twin random" in text
-    assert "mae: +12.2 ± 0.7 ([cls]), +13.5 ± 0.7 (average) and +15.0 ± 0.7 (AbMILP)" in text
+    above = tables(section(collect(Folders(paths["probes"], paths["attention"]))))["above-twin"]
+    assert above.folded
+    assert shown(above, slice(4)) == [
+        ["mae", "[cls]", "random", "+12.2 ± 0.7"],
+        ["mae", "average", "random", "+13.5 ± 0.7"],
+        ["mae", "AbMILP", "random", "+15.0 ± 0.7"],
+    ]
 
 
 def test_says_what_cannot_be_said(tmp_path: Path):
@@ -63,10 +68,8 @@ def test_warns_of_what_is_not_comparable(tmp_path: Path):
 def test_the_section_holds_claims_caution_and_warnings(tmp_path: Path):
     paths = write_all(tmp_path)
     result = section(collect(Folders(paths["probes"], paths["attention"])))
-    table, *texts = result.blocks
-    assert isinstance(table, Table)
-    kinds = [block.kind for block in texts if isinstance(block, Text)]
-    assert (result.anchor, table.name, kinds) == ("findings", "claims", ["finding", "note"])
+    kinds = [block.kind for block in result.blocks if isinstance(block, Text)]
+    assert (result.anchor, list(tables(result)), kinds) == ("findings", ["claims", "above-twin"], ["note"])
     file = paths["attention"] / "mae" / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"key": "other"}))
     last = section(collect(Folders(paths["probes"], paths["attention"]))).blocks[-1]

@@ -105,30 +105,17 @@ class TestTable:
         assert all(name.isascii() and name.isidentifier() for name in names)
 
 
-class TestFindings:
-    def test_what_comes_nearest(self, root: Path):
-        write_study(root, pca=PCA, norm=NORM)
-        (line,) = texts(root, "finding")[1:]
-        assert line.startswith(
-            "mae: pca, −1.5 ± 0.7 points from AbMILP (50.0 ± 0.5 %); none is ahead of AbMILP by more than twice"
-        )
-        assert line.endswith("ahead of the average patch by more than twice the spread over seeds: pca.")
-
-    @pytest.mark.parametrize(("pca", "ahead"), [(52.8, False), (53.0, True)])  # 51.5, and twice 0.5 √2 more: 52.91
-    def test_what_beats_it(self, pca: float, ahead: bool, root: Path):
-        write_study(root, pca=pca, norm=NORM)
-        expected = "ahead of AbMILP by more than twice the spread over seeds: pca;"
-        assert (expected in texts(root, "finding")[1]) == ahead
-
-    def test_with_one_seed(self, root: Path):
-        write_study(root, norm=NORM)
-        write_probe(root / "studies/selection", "mae", "pca", 52.0, seeds=(0,), entropy=over_seeds(1.1))
-        line = texts(root, "finding")[1]
-        assert "mae: pca, +0.5 points from AbMILP (52.0 %); ahead of AbMILP (one seed, so the spread is unknown): pca" in line
-
-    def test_nothing_to_compare(self, root: Path):
-        write_study(root, "other", pca=PCA)
-        assert texts(root, "finding") == ["No encoder has both a selection without training and AbMILP to compare it with."]
+def test_each_selection_is_compared_with_abmilp_and_the_average(root: Path):
+    write_study(root, pca=PCA, norm=NORM)
+    against = tables(root)["selection-gains"]
+    assert parts.shown(against, slice(4)) == [
+        ["mae", "pca", "AbMILP", "−1.5 ± 0.7"],
+        ["mae", "norm", "AbMILP", "−3.5 ± 0.7"],
+        ["mae", "pca", "average", "+1.5 ± 0.7"],
+        ["mae", "norm", "average", "−0.5 ± 0.7"],
+    ]
+    write_study(root, "other", pca=PCA)  # nothing to compare with
+    assert "other" not in {row.cells[0].text for row in tables(root)["selection-gains"].rows}
 
 
 class TestNotices:

@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.report.sections.variants import section
 from pipelines.report.studies import count, trained_alike
-from tests.pipelines.report.parts import shown, tables, words
+from tests.pipelines.report.parts import shown, tables
 from tests.pipelines.report.studied import RECIPE, inputs, studied
 
 HEADS = (
@@ -40,18 +40,10 @@ def test_another_recipe_stands_apart():
     ]
 
 
-def test_the_sentence_is_of_the_numbers():
-    (text,) = words(section(inputs("variants", *HEADS)))
-    assert "+1.0 ± 0.7 (deep) with deeper scores; +4.0 ± 0.7 (sa-abmilp) with self-attention" in text
-    assert text.endswith("Ahead by more than twice the spread over seeds: sa-abmilp.")
-    single = [studied("mae", "abmilp", 50.0, n_seeds=1), studied("mae", "deep", 60.0, depth=2, n_seeds=1)]
-    (text,) = words(section(inputs("variants", *single)))
-    assert text.endswith("Ahead by more than twice the spread over seeds: none.")  # one seed has no spread
-
-
-def test_nothing_to_compare_is_said():
-    (text,) = words(section(inputs("variants", HEADS[1])))
-    assert "AbMILP with one layer or another variant to compare it with is missing" in text
+def test_every_variant_is_compared_with_one_layer():
+    contrasts = tables(section(inputs("variants", *HEADS)))["variants-gains"]
+    assert shown(contrasts, slice(3)) == [["mae", "deep", "+1.0 ± 0.7"], ["mae", "sa-abmilp", "+4.0 ± 0.7"]]
+    assert "variants-gains" not in tables(section(inputs("variants", HEADS[1])))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Differences of accuracy between heads or encoders, each with its interval: a table, for sections that compare many."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.estimate import estimate_of
+from pipelines.report.measured import Probe
+from pipelines.report.scores import WORDS, score_name
+from pipelines.report.tables import NOTHING, change, number
+
+Contrast = tuple[Sequence[str], Probe, Probe]  # labels, and two probes: the first − the second
+VERDICTS = {1: "ahead", -1: "behind", 0: "not shown", None: "not shown"}
+
+
+def table(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Contrast], note: str = "") -> Table | None:
+    """A row for each contrast; None where there are none.
+
+    p is that of two-sided tests with the intervals' errors and degrees of freedom, corrected for all rows of the table.
+
+    Args:
+        labels: titles of the columns with the labels of contrasts.
+        note: what is said before all else.
+    """
+    compared = list(contrasts)
+    if not compared:
+        return None
+    differences = [estimate_of(one).minus(estimate_of(other)) for _, one, other in compared]
+    columns = (
+        *(Column(title.lower().replace(" ", "_"), title, "text") for title in labels),
+        Column("points", "Points", "spread", apart=True),
+        Column("points_interval", "95 %", "text"),
+        Column("p_holm", "p, corrected"),
+        Column("verdict", "Verdict", "text"),
+    )
+    rows = [
+        Row(
+            (
+                *(Cell(label, label) for label in labels_of_row),
+                change(difference.measure),
+                NOTHING if difference.interval is None else Cell(difference.bounds(), difference.bounds(3)),
+                number(p, 3),
+                Cell(VERDICTS[difference.sign], VERDICTS[difference.sign]),
+            )
+        )
+        for (labels_of_row, _, _), difference, p in zip(compared, differences, holm([d.p for d in differences]), strict=True)
+    ]
+    about = (
+        f"Points of {WORDS[score_name(one for _, one, _ in compared)]}, mean ± standard deviation over seeds; 95 % over test "
+        "images and seeds. Ahead or behind: the interval is on one side of 0. All of these comparisons are exploratory: p is "
+        "corrected for the rows of this table (Holm)."
+    )
+    return Table(name, heading, f"{note} {about}".strip(), columns, tuple(rows))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """p corrected for several tests; of those that are unknown nothing is known.
+
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure.
+    """
+    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    raised = np.maximum.accumulate([p * (len(known) - rank) for rank, (p, _) in enumerate(known)])
+    corrected: list[float | None] = [None] * len(p_values)
+    for (_, i), p in zip(known, raised, strict=True):
+        corrected[i] = min(float(p), 1.0)
+    return corrected
