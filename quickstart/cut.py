@@ -6,16 +6,15 @@ gives 500 training and 100 test images of each class, drawn with a seed, in shuf
 The same input gives the same bytes.
 """
 
-import io
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from PIL import Image
 from webdataset import TarWriter
 
 from extract.datasets.webdataset_tars import CLASS_NAMES
+from pipelines.quickstart.compose import png
 from quickstart import cifar10
 
 
@@ -23,12 +22,6 @@ def balanced(labels: np.ndarray, per_class: int, generator: np.random.Generator)
     """Positions of `per_class` images of each class, without replacement, in shuffled order."""
     chosen = [generator.choice(np.flatnonzero(labels == c), per_class, replace=False) for c in np.unique(labels)]
     return generator.permutation(np.concatenate(chosen))
-
-
-def png(image: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
 
 
 def main(

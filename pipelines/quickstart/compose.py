@@ -7,6 +7,7 @@ same photographs and seed give the same bytes.
 """
 
 import csv
+import io
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +17,17 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from extract.datasets import open_images
-from quickstart.cut import png
 from store import BeyondClsError
 
 COLUMNS = ("id", "path", "label", "x0", "y0", "x1", "y1")
 OCTAVES = (2, 4, 8)  # cells along each side, each octave half as strong as the one before
+
+
+def png(image: UInt8[np.ndarray, "..."]) -> bytes:
+    """The content of a file."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def background(side: int, generator: np.random.Generator) -> UInt8[np.ndarray, "side side 3"]:

@@ -20,8 +20,7 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 
 from extract.datasets import ImageSet, open_images
-from pipelines.quickstart.compose import background
-from quickstart.cut import png
+from pipelines.quickstart.compose import background, png
 from store import BeyondClsError
 from store.truths import rle
 

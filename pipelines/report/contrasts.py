@@ -27,11 +27,13 @@ def table(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Co
     if not compared:
         return None
     differences = [estimate_of(one).minus(estimate_of(other)) for _, one, other in compared]
+    corrected = holm([difference.p for difference in differences])
+    tested = any(p is not None for p in corrected)
     columns = (
         *(Column(title.lower().replace(" ", "_"), title, "text") for title in labels),
         Column("points", "Points", "spread", apart=True),
         Column("points_interval", "95 %", "text"),
-        Column("p_holm", "p, corrected"),
+        *([Column("p_holm", "p, corrected")] if tested else []),
         Column("verdict", "Verdict", "text"),
     )
     rows = [
@@ -40,16 +42,16 @@ def table(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Co
                 *(Cell(label, label) for label in labels_of_row),
                 change(difference.measure),
                 NOTHING if difference.interval is None else Cell(difference.bounds(), difference.bounds(3)),
-                number(p, 3),
+                *([number(p, 3)] if tested else []),
                 Cell(VERDICTS[difference.sign], VERDICTS[difference.sign]),
             )
         )
-        for (labels_of_row, _, _), difference, p in zip(compared, differences, holm([d.p for d in differences]), strict=True)
+        for (labels_of_row, _, _), difference, p in zip(compared, differences, corrected, strict=True)
     ]
     about = (
         f"Points of {WORDS[score_name(one for _, one, _ in compared)]}, mean ± standard deviation over seeds; 95 % over test "
         "images and seeds. Ahead or behind: the interval is on one side of 0. All of these comparisons are exploratory: p is "
-        "corrected for the rows of this table (Holm)."
+        "corrected for the rows of this table (Holm). A dash: there was one seed, or no record of which images are right."
     )
     return Table(name, heading, f"{note} {about}".strip(), columns, tuple(rows))
 

@@ -40,3 +40,6 @@ def test_rows_are_what_was_measured(tmp_path: Path) -> None:
     assert result.rows[2].cells[4].value == pytest.approx(difference.p)  # the largest is as it was
     assert result.rows[0].cells[4].value < 0.001
     assert table("none", "None", ("Encoder",), []) is None
+    untested = table("gains", "Gains", ("Over",), [(("cls",), probes["mae", "ep"], probes["mae", "cls"])])
+    assert untested is not None
+    assert "p_holm" not in {column.name for column in untested.columns}
