@@ -52,8 +52,7 @@ class Claim:
 
 def claims(inputs: Inputs) -> list[Claim]:
     """Of gains over [cls] on the page's data set (Table 1), and of entropies of [cls]'s attention (Fig. 4, Table 3 of v2)."""
-    twins = {encoder: twin for encoder in inputs.encoders if (twin := inputs.twin(encoder)) is not None}
-    return [*claims_on_gains(inputs.probes, twins), *_on_entropies(inputs)]
+    return [*claims_on_gains(inputs.probes, _twins(inputs)), *_on_entropies(inputs)]
 
 
 def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> list[Claim]:
@@ -90,8 +89,7 @@ def verdicts(all_claims: Iterable[Claim]) -> tuple[Verdict, ...]:
 
 def table(inputs: Inputs) -> Table | None:
     """Claims on the page's data set, also with converged classifiers; None where there is nothing to judge."""
-    twins = {encoder: twin for encoder in inputs.encoders if (twin := inputs.twin(encoder)) is not None}
-    groups = {"": claims(inputs), CONVERGED: claims_on_gains(converged(inputs.probes), twins)}
+    groups = {"": claims(inputs), CONVERGED: claims_on_gains(converged(inputs.probes), _twins(inputs))}
     return _table("claims", "What the paper claims, here", groups, " ".join(basis(inputs.probes)))
 
 
@@ -157,6 +155,10 @@ def _signed(estimate: Estimate, unit: str) -> str:
 
 def _digits(unit: str) -> int:
     return 2 if unit == NATS else 1
+
+
+def _twins(inputs: Inputs) -> dict[str, str]:
+    return {encoder: twin for encoder in inputs.encoders if (twin := inputs.twin(encoder)) is not None}
 
 
 def _of_one(name: str, of_family: Mapping[str, Gain], judge: Callable[[Estimate], State]) -> Claim:

@@ -183,8 +183,9 @@ def estimate_of(probe: Probe) -> Estimate:
     elif len(values) > 1:
         effects[Source("seeds", f"{probe.folder or (probe.encoder, probe.head)} {probe.member}")] = values
     if probe.correct is not None and probe.test_images is not None and probe.measure == "top1":
-        _check(probe)
-        by_image, in_both = _by_image(probe.correct, probe.member, draws, probe.correct.stat().st_mtime_ns)
+        correct = _correct(probe.correct, probe.member, probe.correct.stat().st_mtime_ns)
+        _check(probe, correct)
+        by_image, in_both = _by_image(correct, draws)
         effects[Source("images", f"{probe.test_images} ({probe.n_test})")] = by_image
     return Estimate(measure.mean, measure.std, len(values), effects, in_both)
 
@@ -208,10 +209,8 @@ def _logit(percent: float) -> float:
     return math.log(percent / (100 - percent))
 
 
-@lru_cache(maxsize=256)  # several sections ask for the same
-def _by_image(file: Path, member: str, draws: int, modified: int) -> tuple[Float[np.ndarray, "N"], float]:
-    """The percentage of seeds that are right about each image, and `in_both` of their mean; `modified`: when the file was."""
-    correct = _correct(file, member)
+def _by_image(correct: Bool[np.ndarray, "S N"], draws: int) -> tuple[Float[np.ndarray, "N"], float]:
+    """The percentage of seeds that are right about each image, and `in_both` of their mean."""
     units = 100 * (correct.reshape(draws, -1, correct.shape[1]).mean(1) if draws > 1 else correct)
     n_units, n = units.shape
     residual = units - units.mean(0) - units.mean(1, keepdims=True) + units.mean()
@@ -219,18 +218,19 @@ def _by_image(file: Path, member: str, draws: int, modified: int) -> tuple[Float
     return units.mean(0), float((residual**2).sum()) / freedom / units.size if freedom else 0.0
 
 
-def _correct(file: Path, member: str) -> Bool[np.ndarray, "S N"]:
+@lru_cache(maxsize=256)  # several sections ask for the same
+def _correct(file: Path, member: str, modified: int) -> np.ndarray:
+    """Which images each seed is right about, unchecked; `modified`: when the file was."""
     return array_of(file, f"`{member}`, [seeds, images]; probe it again", member)
 
 
-def _check(probe: Probe) -> None:
-    """Refuse a file that does not belong to the metrics.
+def _check(probe: Probe, correct: np.ndarray) -> None:
+    """Refuse the array of a file that does not belong to the metrics.
 
     Raises:
         BeyondClsError: the file is of other seeds or images than the metrics, or gives another accuracy.
     """
-    assert probe.correct is not None
-    correct, measure = _correct(probe.correct, probe.member), probe.measures["top1"]
+    measure = probe.measures["top1"]
     if correct.dtype != bool:
         raise BeyondClsError(f"{probe.correct} has {correct.dtype}, expected bool [seeds, images]; probe it again")
     shape = (len(measure.values), probe.n_test)

@@ -171,7 +171,7 @@ def _checked(kind: Any, value: Any, name: str) -> Any:
     """A value of a file as a field of this type and name holds it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is of another type.
     """
     if is_dataclass(kind):
         if not isinstance(value, dict):

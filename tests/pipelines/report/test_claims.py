@@ -69,7 +69,7 @@ def test_what_is_contradicted(tmp_path: Path) -> None:
 
 
 def test_what_the_interval_leaves_open_is_not_shown(tmp_path: Path) -> None:
-    """That a gain is not clearly there does not show that it is none: 0.6 points may be 1.1."""
+    """A gain that is not clear may still be there: 0.6 points may be 1.1."""
     write(tmp_path, "mae", 60, 60.2)
     write(tmp_path, "dino", 70, 70.6)
     assert states(tmp_path) == dict.fromkeys((AHEAD, NO_MORE[JOINT], MORE[JOINT]), "not shown")
