@@ -147,7 +147,8 @@ def is_tables(source: str) -> bool:
     place = Path(source)
     if not place.is_dir():
         return source.lower().endswith(".parquet")
-    return bool(_files(place)) and not any(is_image(name) for _, _, names in os.walk(place) for name in names)
+    # Images are looked for first, as the first of them is an answer.
+    return not any(is_image(name) for _, _, names in os.walk(place) for name in names) and bool(_files(place))
 
 
 def _example(shade: int) -> bytes:
