@@ -45,6 +45,7 @@ probe:
 """
 # What dvc.yaml reads and has no default for; `code/readers` has no results.
 OTHERS = """
+primary: null # or what is compared first, declared in advance: { encoder: NAME, head: NAME, over: NAME }
 other_probes: code/readers # or a folder with DATASET/ENCODER/HEAD of other runs, which the report shows beside these
 other_studies: code/readers # likewise STUDY/ENCODER/HEAD
 """

@@ -15,6 +15,7 @@ NOWHERE = "code/readers"  # a folder that is always there, and has no results
 LINES = {
     "data": "data: data # a folder with a folder for each data set",
     "datasets": "datasets: [] # names of folders there",
+    "primary": "primary: null # or what is compared first, declared in advance: { encoder: NAME, head: NAME, over: NAME }",
     "other_probes": f"other_probes: {NOWHERE} # no results of other runs",
     "other_studies": f"other_studies: {NOWHERE} # likewise",
 }

@@ -17,6 +17,7 @@ from pipelines.parameters.groups import GROUPS, check_groups
 from pipelines.parameters.heads import heads_of, plans_and_run
 from pipelines.parameters.layers import Layer
 from pipelines.parameters.params import section
+from pipelines.parameters.primary import primary_of
 from pipelines.parameters.studies import PLACES as OF_STUDIES
 from pipelines.parameters.studies import params_of_study, studies_of
 from pipelines.sharing.places import project_store
@@ -31,6 +32,7 @@ OTHERS = (
     "probe",
     "divergence",
     "by_block",
+    "primary",
     "composed",
     "composed_dense",
     "dense",
@@ -55,6 +57,7 @@ def check(machine: Machine) -> Finding:
         for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: studies_of(params))
     )
     checks: list[Callable[[], object]] = [lambda: project_store(section(params, "store")), lambda: datasets_of(params)]
+    checks += [lambda: primary_of(params)]
     if with_timm:
         checks += [lambda name=name: _encoder(machine, name) for name in encoders]  # type: ignore[misc]
     elif encoders:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines.parameters.primary import Primary
 from pipelines.report.dense import by_dataset
 from pipelines.report.dense_images import DenseImages
 from pipelines.report.detected import Detected, detected_in
@@ -36,6 +37,7 @@ class Folders:
         segmentation: SEGMENTATION/DATASET/ENCODER.
         detection: DETECTION/DATASET/ENCODER.
         dense_images: the test images of the data sets of these two.
+        primary: the contrast that was declared before anything was measured, if one was.
     """
 
     probes: Path | None = None
@@ -57,6 +59,7 @@ class Folders:
     segmentation: Path | None = None
     detection: Path | None = None
     dense_images: DenseImages = field(default_factory=DenseImages)
+    primary: Primary | None = None
 
     @property
     def need_no_probes(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.images import images_of, is_missing
 from pipelines.parameters.params import read_params
+from pipelines.parameters.primary import primary_of
 from pipelines.report.collect import Folders
 from pipelines.report.dense_images import of_params
 from store import BeyondClsError
@@ -48,6 +49,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         segmentation=folder / "segmentation",
         detection=folder / "detection",
         dense_images=of_params(folder, params),
+        primary=primary_of(params),
     )
 
 

@@ -1,9 +1,13 @@
-"""The first screen: what selection gains on each encoder, three numbers, and which claims hold."""
+"""The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
 
+
+from pipelines.parameters.primary import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Number, Numbers, Section, Text, Verdicts
+from pipelines.report.content import Block, Look, Number, Numbers, Section, Text, Verdicts
+from pipelines.report.contrasts import VERDICTS
 from pipelines.report.error_shares import POINTS, SHARE, error_shares, estimates_over_cls, in_short
+from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.families import LOOKS, families
 from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import plus_minus, title
@@ -22,10 +26,10 @@ def section(inputs: Inputs) -> Section | None:
         return None
     plot, judged = error_shares(inputs), verdicts(claims(inputs))
     blocks: list[Block] = [Text(GAINED[estimates_over_cls(inputs)[1]], kind="lead")] if plot else []
-    blocks.append(Numbers(tuple(_numbers(inputs))))
+    blocks.append(Numbers(tuple(_declared(inputs) or _numbers(inputs))))
     blocks += [plot] if plot else []
     blocks += [Verdicts("What the paper claims, here", judged)] if judged else []
-    blocks.append(Text(basis(inputs), kind="note"))
+    blocks.append(Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"))
     return Section("summary", "At a glance", tuple(blocks))
 
 
@@ -45,6 +49,65 @@ def basis(inputs: Inputs) -> str:
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _declared(inputs: Inputs) -> list[Number]:
+    """The primary contrast, and what to see it beside; empty where it was not declared, or not measured.
+
+    That is the same contrast on an encoder of another family and on the untrained twin, and the best other head.
+    """
+    contrasts, primary, family = _primary_by_encoder(inputs), inputs.folders.primary, families(inputs.probes)
+    if primary is None or primary.encoder not in contrasts:
+        return []
+    points, one, other = contrasts[primary.encoder], *_pair(inputs, primary, primary.encoder)
+    share = one.share_of(other) if score_name(inputs.probes.values()) == "top1" else None
+    removed = "" if share is None else f" · {in_short(share, SHARE)[0]} of the errors removed"
+    shown = [(points, f"{_in_words(primary)}, declared in advance", f"{VERDICTS[points.sign]}{removed}", primary.encoder)]
+    compared = {e: points.minus(estimate) for e, estimate in contrasts.items()}
+    others = [e for e in contrasts if family[e] not in (family[primary.encoder], UNTRAINED)]
+    shown += [_exploratory(compared[e], f"more than on {e}", e) for e in others[:1]]
+    if (twin := inputs.twin(primary.encoder)) in contrasts:
+        shown.append(_exploratory(contrasts[twin], f"gained by {twin}, which was never trained", twin))
+    heads = [p for p in inputs.probes_of(primary.encoder) if p.head not in (primary.head, primary.over)]
+    if best := max(heads, key=lambda probe: probe.score.mean, default=None):
+        about = f"compared with {title(best.head)}, the best other head there"
+        shown.append(_exploratory(one.minus(estimate_of(best)), about, primary.encoder))
+    return [_number(estimate, about, detail, LOOKS[family[encoder]]) for estimate, about, detail, encoder in shown]
+
+
+def _exploratory(estimate: Estimate, about: str, encoder: str) -> tuple[Estimate, str, str, str]:
+    return estimate, about, f"{VERDICTS[estimate.sign]} · exploratory", encoder
+
+
+def _number(points: Estimate, about: str, detail: str, look: Look) -> Number:
+    value, interval = in_short(points, POINTS)
+    return Number(f"{'+' if round(points.mean, 1) > 0 else ''}{value}", about, f"{interval} · {detail}", look)
+
+
+def _pair(inputs: Inputs, primary: Primary, encoder: str) -> list[Estimate]:
+    """Both heads of the contrast on an encoder, percent; fewer where one was not probed."""
+    keys = [(encoder, head) for head in (primary.head, primary.over)]
+    return [estimate_of(inputs.probes[key]) for key in keys if key in inputs.probes]
+
+
+def _primary_by_encoder(inputs: Inputs) -> dict[str, Estimate]:
+    """The primary contrast on each encoder that has both heads, points."""
+    if (primary := inputs.folders.primary) is None:
+        return {}
+    pairs = {encoder: _pair(inputs, primary, encoder) for encoder in inputs.encoders}
+    return {encoder: pair[0].minus(pair[1]) for encoder, pair in pairs.items() if len(pair) == 2}
+
+
+def _in_words(primary: Primary) -> str:
+    return f"{title(primary.head)} − {title(primary.over)} on {primary.encoder}"
+
+
+def _in_advance(inputs: Inputs) -> str:
+    """What was declared in advance, and that all else was not."""
+    if (primary := inputs.folders.primary) is None:
+        return "No contrast was declared in advance (`primary` in params.yaml), so all of them are exploratory."
+    missing = "" if primary.encoder in _primary_by_encoder(inputs) else " and is not measured here"
+    return f"{_in_words(primary)} was declared in advance{missing}; all other contrasts are exploratory."
 
 
 def _numbers(inputs: Inputs) -> list[Number]:
