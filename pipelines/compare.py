@@ -28,8 +28,8 @@ def main(
     """Compare results of two commits, machines or feature sets: measures, and what differs in how they were made.
 
     Results are matched by where they are: in DATASET/ENCODER/HEAD of probes, studies/…, segmentation/…, detection/…,
-    localisation/… and blocks/… of a project. Where both heads record which of the same test images they classify correctly,
-    the difference has a 95 % interval over these images (paired bootstrap); others have the spread over seeds. Equal results
+    localisation/… and blocks/… of a project. Differences have 95 % intervals over test images, paired where they are the same,
+    and over seeds, where both results record how they vary with the images; others have the spread over seeds. Equal results
     are counted. Below is what differs between results that both have: options and recipes, keys of feature sets, versions of
     packages, machines.
 

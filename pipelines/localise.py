@@ -223,7 +223,7 @@ def described(
 
     by_iou = {
         str(iou): {
-            **over_seeds([result.by_iou[i] for result in results]),
+            **over_seeds([result.by_iou[i] for result in results], [[one.by_iou[i] for one in r.without] for r in results]),
             "thresholds": [result.thresholds[i] for result in results],
         }
         for i, iou in enumerate(IOUS)
@@ -232,10 +232,12 @@ def described(
         "source": source,
         "name": name,
         "seeds": list(seeds),
-        "max_box_acc_v2": over_seeds([result.max_box_acc_v2 for result in results]),
+        "max_box_acc_v2": over_seeds(
+            [result.max_box_acc_v2 for result in results], [[one.max_box_acc_v2 for one in r.without] for r in results]
+        ),
         "by_iou": by_iou,
         "max_box_acc": {
-            **over_seeds([result.max_box_acc for result in results]),
+            **over_seeds([result.max_box_acc for result in results], [[one.max_box_acc for one in r.without] for r in results]),
             "thresholds": [result.threshold for result in results],
         },
         "n_flat": list(n_flat),

@@ -1,16 +1,18 @@
 """Measuring heads on the images of a test set."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probe.aggregators import Features
 from probe.head import FinalNorm
-from probe.metrics import MULTILABEL, PER_IMAGE, weight_entropy
+from probe.left_out import without_each
+from probe.metrics import MULTILABEL, PER_IMAGE, mean_average_precision, weight_entropy
 from probe.stack import Stack
 
 
@@ -28,24 +30,25 @@ class Measured:
         measures: of each member: those of PER_IMAGE or, where images have several labels, of MULTILABEL, in percent; and
             the mean entropy of the weights in nats, where there are any.
         correct: whether each member's highest logit is the image's class; None where images have several labels.
-        weights: of each member, if `keep_weights` was set.
+        weights: of each member, if it is the last measurement.
+        without: of each member, mAP without each group of test images in turn (`probe.left_out`), likewise; empty where images
+            have one label.
     """
 
     measures: list[dict[str, float]]
     correct: Bool[Tensor, "M N"] | None = None
     weights: Float[Tensor, "M N T"] | None = None
+    without: list[list[float]] = field(default_factory=list)
 
 
 @torch.inference_mode()
-def evaluate(
-    stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, keep_weights: bool = False
-) -> list[Measured]:
+def evaluate(stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, last: bool = False) -> list[Measured]:
     """Measure all members of all stacks in one pass; no image counts twice.
 
     Args:
-        keep_weights: return the weights of each image, too.
+        last: whether these are the results of the heads, of which more is kept than of what is measured on the way.
     """
-    tallies = [_Tally(len(stack), keep_weights) for stack in stacks]
+    tallies = [_Tally(len(stack), last) for stack in stacks]
     for batch in test.epoch():
         normalised = final_norm(batch) if final_norm is not None else batch
         for stack, tally in zip(stacks, tallies, strict=True):
@@ -57,8 +60,8 @@ def evaluate(
 class _Tally:
     """Measures of M members, summed up batch by batch."""
 
-    def __init__(self, n_members: int, keep_weights: bool):
-        self._n_members, self._keep_weights = n_members, keep_weights
+    def __init__(self, n_members: int, last: bool):
+        self._n_members, self._last = n_members, last
         self._n_images = 0
         self._hits: dict[str, Tensor] = {}
         self._entropy: Tensor | None = None
@@ -82,11 +85,12 @@ class _Tally:
         if weights is not None:
             entropy = weight_entropy(weights).sum(-1)
             self._entropy = entropy if self._entropy is None else self._entropy + entropy
-            if self._keep_weights:
+            if self._last:
                 self._weights.append(weights.expand(self._n_members, *weights.shape[-2:]).cpu())
 
     def measured(self) -> Measured:
         columns: dict[str, Iterable[float]] = {n: (100 * h.double() / self._n_images).tolist() for n, h in self._hits.items()}
+        without: list[list[float]] = []
         if self._scores:
             scores, labels = torch.cat(self._scores, 1), torch.cat(self._labels)
             # One member after the other: ranking all of them at once would take several times the memory of the scores.
@@ -94,8 +98,20 @@ class _Tally:
                 name: [measure(member_scores, labels).item() for member_scores in scores]
                 for name, measure in MULTILABEL.items()
             }
+            if self._last:
+                without = [map_without_each(member_scores, labels) for member_scores in scores]
         if self._entropy is not None:
             columns["entropy"] = (self._entropy / self._n_images).expand(self._n_members).tolist()
         rows = zip(*columns.values(), strict=True)
         weights, correct = (torch.cat(parts, 1) if parts else None for parts in (self._weights, self._correct))
-        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], correct, weights)
+        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], correct, weights, without)
+
+
+def map_without_each(scores: Float[Tensor, "N K"], labels: Float[Tensor, "N K"]) -> list[float]:
+    """mAP without each group of images in turn, percent."""
+
+    def measured(chosen: Bool[np.ndarray, "N"]) -> float:
+        rows = torch.from_numpy(chosen)
+        return mean_average_precision(scores[rows], labels[rows]).item()
+
+    return without_each(len(labels), measured)

@@ -80,6 +80,7 @@ class Outcome:
         correct: whether its highest logit is the class of each of those images, in the order of their rows; None where images
             have several labels.
         converged: likewise of a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
+        without: mAP without each group of these images in turn (`probe.left_out`), where images have several labels.
     """
 
     member: Member
@@ -89,6 +90,7 @@ class Outcome:
     weights: Float[Tensor, "N T"] | None = None
     correct: Bool[Tensor, "N"] | None = None
     converged: Bool[Tensor, "N"] | None = None
+    without: Sequence[float] = ()
 
 
 @dataclass
@@ -365,7 +367,7 @@ class Passes:
 
     def _outcomes(self, families: list[Family], judge: Batches, norm: FinalNorm | None, judge_by: Source) -> list[Outcome]:
         outcomes, final = [], judge_by is self.test
-        measured = evaluate([f.stack for f in families], judge, norm, keep_weights=final) if families else []
+        measured = evaluate([f.stack for f in families], judge, norm, last=final) if families else []
         for family, scored in zip(families, measured, strict=True):
             weights, name = scored.weights, family.names[0].head
             if final and self._uses_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:
@@ -374,7 +376,9 @@ class Passes:
                     measures["entropy"] = entropy  # the same for all members, as nothing that is trained enters
             for m, member in enumerate(family.names):
                 per_image = (None if values is None else values[m] for values in (weights, scored.correct))
-                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], scored.measures[m], *per_image))
+                without = scored.without[m] if scored.without else ()
+                fields = (member, family.stack.head(m), family.curves[m], scored.measures[m], *per_image)
+                outcomes.append(Outcome(*fields, without=without))
         return outcomes
 
     def _family(self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()) -> Family:

@@ -24,10 +24,17 @@ class ResultError(BeyondClsError):
     """Measures and their description are not of one run."""
 
 
-def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """A measure: mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value), and the individual values."""
+def over_seeds(values: Sequence[float], without: Sequence[Sequence[float]] | np.ndarray = ()) -> dict[str, Any]:
+    """A measure: mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value), and the individual values.
+
+    Args:
+        without: of each seed, the measure without each group of test images in turn (`probe.left_out`). The mean over seeds is
+            kept if all of them could be measured (none is NaN).
+    """
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "std": std, "values": [float(value) for value in values]}
+    measure = {"mean": float(np.mean(values)), "std": std, "values": [float(value) for value in values]}
+    left_out = np.mean(without, 0) if len(without) else np.array([])
+    return measure | ({"without": left_out.tolist()} if left_out.size and np.isfinite(left_out).all() else {})
 
 
 def summary(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from probe import timing
 from probe.closed import CLOSED, Closed, Vectors
 from probe.convergence import notes_on_convergence
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
+from probe.evaluate import map_without_each
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_classes, notes_on_training
@@ -48,7 +49,12 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
         notes.append(UNCOUNTED)
     return {
         **_common(name, plan, passes),
-        **{measure: over_seeds([outcome.result[measure] for outcome in outcomes]) for measure in outcomes[0].result},
+        **{
+            measure: over_seeds(
+                [o.result[measure] for o in outcomes], [o.without for o in outcomes] if measure == "map" else ()
+            )
+            for measure in outcomes[0].result
+        },
         **{measure: over_seeds([end[measure] for end in ends]) for measure in ends[0] if measure.startswith("train_")},
         "seeds": list(plan.seeds),
         "recipe": _recipe(plan, chosen),
@@ -79,10 +85,11 @@ def measures_of_closed(
     result, cost = protocol.fit(*sides), _cost(name, passes)
     test = sides[1]
     correct = None if test.multilabel else top_k_hits(result.scores.cpu(), test.labels).numpy()[None]
+    without = [map_without_each(result.scores.cpu(), test.labels.cpu())] if test.multilabel else ()
     protocol_name = next((name for name, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
     measures = {
         **_common(name, plan, passes),
-        **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
+        **{measure: over_seeds([value], without if measure == "map" else ()) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": protocol_name, **vars(protocol)},
         "cost": asdict(

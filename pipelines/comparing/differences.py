@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipelines.comparing.results import Place, Result
-from pipelines.report.estimate import Estimate, estimates
+from pipelines.report.estimate import Estimate, estimates, of_measure
 from pipelines.report.measured import Measure, Probe, in_order
 from pipelines.report.reading import probe_in, read
 
@@ -19,7 +19,7 @@ class Compared:
         group: what of the result it is of: a protocol, "box"; empty for a head.
         first: whether it is the first measure of its group, the one that counts.
         a, b: None where it was not measured.
-        difference: B − A, with an interval where both record which test images they classify correctly.
+        difference: B − A, with an interval where both record how they vary with the test images.
     """
 
     place: Place
@@ -53,7 +53,7 @@ def compared(a: Results, b: Results) -> list[Compared]:
     """
     rows = [row for place in _in_order({*a, *b}) for row in _rows(place, a.get(place), b.get(place))]
     paired = _paired(a, b, {row.place for row in rows if row.by_image and not row.in_one and not row.equal})
-    return [_with_difference(row, paired) for row in rows]
+    return [_with_difference(row, a.get(row.place), b.get(row.place), paired) for row in rows]
 
 
 def _in_order(places: set[Place]) -> list[Place]:
@@ -84,11 +84,16 @@ def _paired(a: Results, b: Results, places: set[Place]) -> dict[Place, Estimate]
     return {place: resampled["b", str(place)].minus(resampled["a", str(place)]) for place in places}
 
 
-def _with_difference(row: Compared, paired: Mapping[Place, Estimate]) -> Compared:
-    if row.a is None or row.b is None:
-        return row
-    difference = paired.get(row.place) if row.by_image else None
-    if difference is None:
-        ours, theirs = (Estimate(measure.mean, measure.std, len(measure.values)) for measure in (row.a, row.b))
-        difference = theirs.minus(ours)
-    return replace(row, difference=difference)
+def _with_difference(row: Compared, a: Result | None, b: Result | None, paired: Mapping[Place, Estimate]) -> Compared:
+    if row.by_image and row.place in paired:
+        return replace(row, difference=paired[row.place])
+    ours, theirs = (
+        None if measure is None or result is None else of_measure(measure, _images(result), f"{result.file} {row.group}")
+        for measure, result in ((row.a, a), (row.b, b))
+    )
+    return row if ours is None or theirs is None else replace(row, difference=theirs.minus(ours))
+
+
+def _images(result: Result) -> str:
+    """What tells test images apart."""
+    return str(result.described.get("test_images", result.described.get("data")))

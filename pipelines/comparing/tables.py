@@ -27,7 +27,7 @@ def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
     note = (
         f"A: {a}. B: {b}. Percent, entropies in nats. ± is the standard deviation over seeds, of a difference the root of the "
         "summed variances. Intervals are over test images, paired where they are the same, and over seeds, where both record "
-        "which images they classify correctly."
+        "how they vary with the images."
     )
     return Table("differences", "Measures", note, columns, tuple(map(_row, rows)))
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -177,17 +177,32 @@ def estimate_of(probe: Probe) -> Estimate:
         BeyondClsError: as `estimates`.
     """
     measure, draws = probe.measures[probe.measure], int(probe.recorded.get("draws", 1))
-    values, effects, in_both = np.array(measure.values), dict[Source, np.ndarray](), 0.0
+    images, in_both = f"{probe.test_images} ({probe.n_test})", 0.0
+    estimate = of_measure(measure, images, f"{probe.folder or (probe.encoder, probe.head)} {probe.member}")
+    effects = dict(estimate.effects)
     if draws > 1:
-        effects[Source("draws", f"{probe.encoder} ({draws})")] = values.reshape(draws, -1).mean(1)
-    elif len(values) > 1:
-        effects[Source("seeds", f"{probe.folder or (probe.encoder, probe.head)} {probe.member}")] = values
+        effects = {source: units for source, units in effects.items() if source.kind != "seeds"}
+        effects[Source("draws", f"{probe.encoder} ({draws})")] = np.array(measure.values).reshape(draws, -1).mean(1)
     if probe.correct is not None and probe.test_images is not None and probe.measure == "top1":
         correct = _correct(probe.correct, probe.member, probe.correct.stat().st_mtime_ns)
         _check(probe, correct)
-        by_image, in_both = _by_image(correct, draws)
-        effects[Source("images", f"{probe.test_images} ({probe.n_test})")] = by_image
-    return Estimate(measure.mean, measure.std, len(values), effects, in_both)
+        effects[Source("images", images)], in_both = _by_image(correct, draws)
+    return replace(estimate, effects=effects, in_both=in_both)
+
+
+def of_measure(measure: Measure, images: str, seeds: str) -> Estimate:
+    """A measure that is no mean over images, with its uncertainty as far as groups of test images were left out of it.
+
+    Args:
+        images: which test images: measures with the same are paired by groups of them.
+        seeds: whose.
+    """
+    effects: dict[Source, np.ndarray] = {}
+    if len(measure.values) > 1:
+        effects[Source("seeds", seeds)] = np.array(measure.values)
+    if n := len(measure.without):
+        effects[Source("images", f"{images}, {n} groups")] = n * measure.mean - (n - 1) * np.array(measure.without)
+    return Estimate(measure.mean, measure.std, len(measure.values), effects)
 
 
 def mean_over_encoders(family: str, of_encoders: Iterable[Estimate]) -> Estimate:

@@ -15,11 +15,16 @@ FIRST_HEADS = ("cls", "average", "abmilp")  # the others follow, as `by_accuracy
 
 @dataclass(frozen=True)
 class Measure:
-    """One number over seeds; `std` has n - 1 in the denominator and is 0 for one seed."""
+    """One number over seeds; `std` has n - 1 in the denominator and is 0 for one seed.
+
+    Attributes:
+        without: the mean without each group of test images in turn (`probe.left_out`); empty if that was not measured.
+    """
 
     mean: float
     std: float
     values: tuple[float, ...]
+    without: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

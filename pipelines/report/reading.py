@@ -139,7 +139,7 @@ def measure_of(content: Mapping[str, Any]) -> Measure:
         ValueError: the content is not as the stages write it.
     """
     values = tuple(float(value) for value in content["values"])
-    return Measure(_finite(content["mean"]), _finite(content["std"]), values)
+    return Measure(_finite(content["mean"]), _finite(content["std"]), values, tuple(map(_finite, content.get("without", ()))))
 
 
 def _curve(file: Path) -> Curve | None:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +31,15 @@ def average_precision(
     evaluation.run()
     values = {name: float(evaluation.stats[place]) for name, place in MEASURES.items()}
     return {name: None if value < 0 else 100 * value for name, value in values.items()}
+
+
+def of_images(
+    truths: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: Collection[int]
+) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
+    """The part of truths and results, both in COCO's format, that is of some images."""
+    images = [image for image in truths["images"] if image["id"] in ids]
+    annotations = [annotation for annotation in truths["annotations"] if annotation["image_id"] in ids]
+    return {**truths, "images": images, "annotations": annotations}, [one for one in results if one["image_id"] in ids]
 
 
 def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]) -> dict[str, Any]:

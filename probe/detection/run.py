@@ -1,19 +1,22 @@
 """Detectors from feature sets, without the encoder: training, COCO's average precision, and the files of both."""
 
 import csv
+import itertools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import xxhash
+from jaxtyping import Bool
 
 from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
-from probe.detection.average_precision import average_precision, coco_truths
+from probe.detection.average_precision import average_precision, coco_truths, of_images
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
 from probe.detection.detector import LOSSES, Detector
@@ -28,6 +31,7 @@ from probe.detection.survey import survey
 from probe.detection.training import new_detector, train_detector
 from probe.grid import Epoch, Member
 from probe.head import FinalNorm
+from probe.left_out import without_each
 from probe.result_files import DESCRIPTION, METRICS, over_seeds, write_result
 from probe.sources import Source
 from store import BeyondClsError, StoreError
@@ -36,6 +40,7 @@ from store.places.disk import check_writable
 from store.writing.results import ResultFolder
 
 Curve = list[dict[str, float]]
+Measures = dict[str, dict[str, float | None]]  # of boxes and masks, by name
 HEAD = "detector"  # what trains, for `on_epoch`
 
 
@@ -161,16 +166,24 @@ class Detection:
         hooks: dict[str, Any] = {"after_step": self.progress, "after_epoch": after_epoch}
         return detector, train_detector(detector, batches, self.recipe, seed, state=state, **hooks)
 
-    def measure(self, detector: Detector) -> tuple[dict[str, dict[str, float | None]], list[dict[str, Any]]]:
-        """AP of boxes, and of masks if the detector has any; and its detections in COCO's format of results."""
+    def measure(self, detector: Detector) -> tuple[Measures, list[Measures], list[dict[str, Any]]]:
+        """AP of boxes, and of masks if the detector has any: of all test images, and without each group of them in turn
+        (`probe.left_out`); and its detections in COCO's format of results.
+        """
         detected, ids = [], self.test.image_ids
         where: dict[str, Any] = {"block": self.block, "device": self.device, "placement": self.placement}
         for one in detections(detector, self.test.store, self.test.rows, **where):
             detected.append(one)
             self.progress(1)
         truths, results = coco_truths(self.test.store.instances, self.test.rows, ids), to_coco(detected, ids)
-        kinds = ("box", "mask") if detector.options.masks else ("box",)
-        return {kind: average_precision(truths, results, kind) for kind in kinds}, results  # type: ignore[arg-type]
+
+        def measured(chosen: Bool[np.ndarray, "N"]) -> Measures:
+            of_chosen = of_images(truths, results, set(itertools.compress(ids, chosen.tolist())))
+            kinds: tuple[Literal["box", "mask"], ...] = ("box", "mask") if detector.options.masks else ("box",)
+            return {kind: average_precision(*of_chosen, kind) for kind in kinds}
+
+        everything = measured(np.ones(len(ids), bool))
+        return everything, without_each(len(ids), measured), results
 
 
 def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -200,26 +213,29 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
 
 def _detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     curves: dict[int, Curve] = {}
-    measured: list[dict[str, dict[str, float | None]]] = []
+    measured, without = list[Measures](), list[list[Measures]]()
     for seed in detection.seeds:
         detector, curves[seed] = detection.train(seed)
-        measures, results = detection.measure(detector)
+        measures, without_groups, results = detection.measure(detector)
         measured.append(measures)
+        without.append(without_groups)
         about = {**detection.description, "recipe": detection.recipe.to_dict(), "seed": seed, "result": measures}
         save_detector(out / f"trained/seed{seed}", detector, about)
         if seed == detection.seeds[0]:
             (out / "detections.json").write_text(json.dumps(results) + "\n")
             (out / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
-    content = measures_of(detection, detector, measured) | dict(notes or {}) | computed_by(torch.device(detection.device))
+    content = (
+        measures_of(detection, detector, measured, without) | dict(notes or {}) | computed_by(torch.device(detection.device))
+    )
     _write_curves(out / "curves.csv", curves)
     write_result(out / METRICS, content)
     return content
 
 
 def measures_of(
-    detection: Detection, detector: Detector, measured: Sequence[Mapping[str, Mapping[str, float | None]]]
+    detection: Detection, detector: Detector, measured: Sequence[Measures], without: Sequence[Sequence[Measures]] = ()
 ) -> dict[str, Any]:
-    """What is measured, and what describes it."""
+    """What is measured, and what describes it; as `Detection.measure` gives it for each seed."""
     training, test = detection.training, detection.test
     surveys = {"training": survey(training.store, training.rows), "test": survey(test.store, test.rows)}
     notes = [note for name, counted in surveys.items() for note in counted.notes(name)]
@@ -233,7 +249,10 @@ def measures_of(
         **pretraining_fields(test.store.attributes),
         "features": {"training": training.store.spec.key, "test": test.store.spec.key},
         "data": test.store.spec.data,
-        **{kind: _over_seeds([one[kind] for one in measured]) for kind in measured[0]},
+        **{
+            kind: _over_seeds([one[kind] for one in measured], [[one[kind] for one in groups] for groups in without])
+            for kind in measured[0]
+        },
         "seeds": list(detection.seeds),
         "recipe": detection.recipe.to_dict(),
         "detector": detector.options.to_dict() | {"final_norm": detector.final_norm is not None},
@@ -250,10 +269,16 @@ def measures_of(
     }
 
 
-def _over_seeds(results: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Mean, standard deviation and values of each measure; null where no object has that size."""
-    by_name = {name: [value for one in results if (value := one[name]) is not None] for name in results[0]}
-    return {name: over_seeds(values) if values else None for name, values in by_name.items()}
+def _over_seeds(
+    results: Sequence[Mapping[str, float | None]], without: Sequence[Sequence[Mapping[str, float | None]]]
+) -> dict[str, Any]:
+    """Each measure, as `over_seeds` gives it; null where no object has that size."""
+    measures: dict[str, Any] = {}
+    for name in results[0]:
+        values = [value for one in results if (value := one[name]) is not None]
+        left_out = [[math.nan if (value := one[name]) is None else value for one in groups] for groups in without]
+        measures[name] = over_seeds(values, left_out) if values else None
+    return measures
 
 
 def _write_curves(file: Path, curves: Mapping[int, Curve]) -> None:

@@ -1,5 +1,6 @@
 """How much of the weight that a head or attention gives to patches falls on objects, compared with their share of the area."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from probe.left_out import without_each
 from probe.localisation.maps import ScoreMaps
 from probe.localisation.truths import has_boxes
 from probe.result_files import over_seeds
@@ -159,13 +161,24 @@ def weight_on(maps: Sequence[Float[np.ndarray, "N h w"]], foreground: Foreground
     """
     area = foreground.share.mean((1, 2))
     shares = [on_foreground(weights, foreground.share) for weights in maps]
+
+    def measured(of_seeds: Sequence[Float[np.ndarray, "N"]]) -> dict[str, Any]:
+        without = without_each(len(area), lambda chosen: [_mean(values[chosen]) for values in of_seeds])
+        return over_seeds([_mean(values) for values in of_seeds], np.transpose(without))
+
     return {
-        "share": over_seeds([100 * float(np.nanmean(share)) for share in shares]),
+        "share": measured([100 * share for share in shares]),
         "chance": 100 * float(area.mean()),
-        "gain": over_seeds([float(np.nanmean(share / area)) for share in shares]),
+        "gain": measured([share / area for share in shares]),
         "n_images": len(foreground.rows),
         "n_without": foreground.n_without,
     }
+
+
+def _mean(values: Float[np.ndarray, "N"]) -> float:
+    """Of those that are known; NaN where none is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def measure_foreground(maps: ScoreMaps, foreground: Foreground) -> dict[str, Any]:

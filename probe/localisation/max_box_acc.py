@@ -1,14 +1,15 @@
 """MaxBoxAcc and MaxBoxAccV2: the share of images whose object is found, at the threshold that is best over all images."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
+from probe.left_out import groups_of
 from probe.localisation.boxes import iou
-from probe.localisation.contours import N_LEVELS, Candidates, candidates, largest_box
+from probe.localisation.contours import Candidates, candidates, largest_box
 from probe.localisation.score_map import BRIGHTEST, evaluation_map
 
 IOUS = (0.3, 0.5, 0.7)
@@ -30,6 +31,7 @@ class Localised:
         thresholds: those thresholds, as shares of the map's maximum; the lowest of equally good ones.
         max_box_acc: percentage with the box of the largest contour only, IoU 0.5.
         threshold: the best threshold of `max_box_acc`.
+        without: the same of the images without each group in turn (`probe.left_out`).
     """
 
     max_box_acc_v2: float
@@ -37,6 +39,7 @@ class Localised:
     thresholds: tuple[float, ...]
     max_box_acc: float
     threshold: float
+    without: tuple["Localised", ...] = ()
 
 
 class MaxBoxAcc:
@@ -50,23 +53,29 @@ class MaxBoxAcc:
     """
 
     def __init__(self) -> None:
-        self.n_images = 0
-        self._hits = np.zeros((len(IOUS), N_LEVELS), np.int64)
-        self._hits_of_largest = np.zeros(N_LEVELS, np.int64)
+        self._found: list[Bool[np.ndarray, "4 255"]] = []  # of each image: at each of IOUS, and with the largest contour
 
     def add(self, best: Float[np.ndarray, "2 255"]) -> None:
         """Count an image by `best_ious`."""
-        self.n_images += 1
-        self._hits += best[0] >= np.array(IOUS)[:, None]
-        self._hits_of_largest += best[1] >= IOU_OF_V1
+        self._found.append(np.concatenate([best[0] >= np.array(IOUS)[:, None], best[1:] >= IOU_OF_V1]))
 
     def result(self) -> Localised:
         """The result over the images so far, at least one."""
-        every = np.concatenate([self._hits, self._hits_of_largest[None]])[:, LEVELS]  # [IoUs and v1, thresholds]
-        best = every.argmax(1)
-        *by_iou, largest = (100 * every.max(1) / self.n_images).tolist()
-        *thresholds, threshold = THRESHOLDS[best].tolist()
-        return Localised(sum(by_iou) / len(by_iou), tuple(by_iou), tuple(thresholds), largest, threshold)
+        groups, found = groups_of(len(self._found)), np.stack(self._found)
+        hits = np.stack([found[groups == group].sum(0) for group in range(groups.max() + 1)])  # [groups, IoUs and v1, levels]
+        n_images = np.bincount(groups)
+        whole = _best(hits.sum(0), n_images.sum())
+        if len(hits) == 1:
+            return whole
+        others = zip(hits.sum(0) - hits, n_images.sum() - n_images, strict=True)
+        return replace(whole, without=tuple(_best(of_others, n) for of_others, n in others))
+
+
+def _best(hits: Int[np.ndarray, "4 255"], n_images: int) -> Localised:
+    every = hits[:, LEVELS]  # [IoUs and v1, thresholds]
+    *by_iou, largest = (100 * every.max(1) / n_images).tolist()
+    *thresholds, threshold = THRESHOLDS[every.argmax(1)].tolist()
+    return Localised(sum(by_iou) / len(by_iou), tuple(by_iou), tuple(thresholds), largest, threshold)
 
 
 def best_ious(boxes: Candidates, truth: Int[np.ndarray, "m 4"]) -> Float[np.ndarray, "2 255"]:

@@ -1,5 +1,6 @@
 """One confusion matrix of labelled pixels or patches, in whole numbers, and the measures that follow from it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,17 +17,28 @@ class Confusion:
 
     Attributes:
         n_classes: K.
-        counts: [K, K], rows are true classes.
+        by_group: counts of each group of images, [K, K]; rows are true classes.
     """
 
     n_classes: int
-    counts: Int[np.ndarray, "K K"] = field(init=False)
+    by_group: dict[int, Int[np.ndarray, "K K"]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.counts = np.zeros((self.n_classes, self.n_classes), np.int64)
+    @property
+    def counts(self) -> Int[np.ndarray, "K K"]:
+        """Of all images, rows are true classes."""
+        return sum(self.by_group.values(), start=np.zeros((self.n_classes, self.n_classes), np.int64))
 
-    def add(self, truth: Integer[np.ndarray, "*shape"], predicted: Integer[np.ndarray, "*shape"]) -> None:
+    def without_each(self) -> Iterator["Confusion"]:
+        """Without each group of images in turn; nothing if there are not several."""
+        counts = self.counts
+        for group in sorted(self.by_group) if len(self.by_group) > 1 else ():
+            yield Confusion(self.n_classes, {0: counts - self.by_group[group]})
+
+    def add(self, truth: Integer[np.ndarray, "*shape"], predicted: Integer[np.ndarray, "*shape"], group: int = 0) -> None:
         """Count what is labelled; where `truth` is -1 (void) any prediction is right, and nothing is counted.
+
+        Args:
+            group: of the image (`probe.left_out`).
 
         Raises:
             BeyondClsError: a label outside of -1…K - 1, or a prediction outside of 0…K - 1 for what is labelled.
@@ -39,8 +51,11 @@ class Confusion:
                     f"{name} are {values.min()} to {values.max()}, expected 0 to {self.n_classes - 1} (void is {VOID}); "
                     "use splits of one data set"
                 )
-        pairs = np.bincount(true * self.n_classes + guess, minlength=self.n_classes**2)
-        self.counts += pairs.reshape(self.counts.shape)
+        pairs = np.bincount(true * self.n_classes + guess, minlength=self.n_classes**2).reshape(self.n_classes, -1)
+        if group in self.by_group:
+            self.by_group[group] += pairs
+        else:
+            self.by_group[group] = pairs
 
     @property
     def n(self) -> int:
@@ -50,8 +65,9 @@ class Confusion:
     @property
     def iou(self) -> Float[np.ndarray, "K"]:
         """Intersection over union of each class, percent; NaN for a class that neither truth nor predictions have."""
-        right = np.diag(self.counts).astype(np.float64)
-        union = self.counts.sum(0) + self.counts.sum(1) - right
+        counts = self.counts
+        right = np.diag(counts).astype(np.float64)
+        union = counts.sum(0) + counts.sum(1) - right
         return np.divide(100 * right, union, out=np.full(self.n_classes, np.nan), where=union > 0)
 
     @property

@@ -9,12 +9,14 @@ import torch
 from jaxtyping import Float, Int16
 from torch import Tensor
 
+from probe.left_out import groups_of
 from probe.segmentation.confusion import VOID, Confusion
 from probe.segmentation.label_maps import LabelMaps, Resolution, Shown, shown_of
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 
 GRID = "grid"  # patch labels against patch labels
+MEASURES = ("miou", "accuracy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,15 @@ class Measured:
         return {
             f"{name}_{resolution}": getattr(confusion, name)
             for resolution, confusion in self.confusions.items()
-            for name in ("miou", "accuracy")
+            for name in MEASURES
+        }
+
+    def without_each(self) -> dict[str, list[float]]:
+        """The same without each group of images in turn; NaN where the others are all void."""
+        return {
+            f"{name}_{resolution}": [getattr(others, name) for others in confusion.without_each()]
+            for resolution, confusion in self.confusions.items()
+            for name in MEASURES
         }
 
 
@@ -70,7 +80,7 @@ def evaluate(
     measured = {
         name: Measured({resolution: Confusion(test.n_classes) for resolution in (GRID, *resolutions)}) for name in models
     }
-    grid, position, labelled = test.source.store.grid, 0, [0, 0]
+    grid, position, labelled, groups = test.source.store.grid, 0, [0, 0], groups_of(len(test)).tolist()
     batches = test.images() if any(model.head is not None for model in models.values()) else _without_tokens(test)
     for rows, tokens in batches:
         logits = {name: model.head.of_tokens(tokens).cpu() for name, model in models.items() if model.head is not None}
@@ -80,12 +90,12 @@ def evaluate(
                 on_grid = logits[name][i] if model.labels is None else model.labels[position].reshape(grid)
                 if isinstance(on_grid, Tensor) and not model.interpolated:
                     on_grid = _labels(on_grid)
-                measured[name].confusions[GRID].add(test.labels[row].reshape(grid), _labels(on_grid))
+                measured[name].confusions[GRID].add(test.labels[row].reshape(grid), _labels(on_grid), groups[position])
                 for number, (resolution, truth) in enumerate(truths.items()):
                     assert maps is not None
                     upsampling = maps.upsampling(row, resolution)
                     predicted = _at_pixels(on_grid, upsampling)
-                    measured[name].confusions[resolution].add(truth[upsampling.shown], predicted)
+                    measured[name].confusions[resolution].add(truth[upsampling.shown], predicted, groups[position])
                     if keep is not None and number == 0:
                         whole = np.full(truth.shape, VOID, np.int16)
                         whole[upsampling.shown] = predicted

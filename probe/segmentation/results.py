@@ -58,9 +58,11 @@ def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping
 
 
 def _of_protocol(name: str, outcome: Outcome, measured: Sequence[Measured], sets: Sets, protocols: Protocols) -> dict[str, Any]:
-    per_model = [model.measures() for model in measured]
+    per_model, without = [model.measures() for model in measured], [model.without_each() for model in measured]
     names = sorted(per_model[0], key=lambda name: name.endswith("_grid"))  # pixels first, as they are compared elsewhere
-    content: dict[str, Any] = {measure: over_seeds([m[measure] for m in per_model]) for measure in names}
+    content: dict[str, Any] = {
+        measure: over_seeds([m[measure] for m in per_model], [m[measure] for m in without]) for measure in names
+    }
     content |= {"seeds": list(outcome.seeds), "chosen": outcome.chosen}
     content["selected"] = None if outcome.selection is None else asdict(outcome.selection)
     if name == "linear":

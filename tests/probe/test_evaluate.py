@@ -41,7 +41,7 @@ def by_image(stack, images):
 @pytest.mark.parametrize("aggregator", ["abmilp", "average", "cls"])
 def test_measures_are_those_of_image_after_image(aggregator):
     images, stack = InOrder(47, 10), stack_of(aggregator, 7)
-    [measured] = evaluate([stack], images, keep_weights=True)
+    [measured] = evaluate([stack], images, last=True)
     for m, (logits, weights) in enumerate(by_image(stack, images)):
         n_right = dict.fromkeys((1, 5), 0)
         for row, label in zip(logits.tolist(), images.labels.tolist(), strict=True):

@@ -1,6 +1,5 @@
 """The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
 
-
 from pipelines.parameters.primary import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipelines.comparing.descriptions import differences_in_descriptions
-from pipelines.comparing.differences import compared
+from pipelines.comparing.differences import Compared, compared
 from pipelines.comparing.results import Place, results_in
 from probe.result_files import read_result, write_result
 from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation
@@ -38,6 +38,28 @@ def sides(tmp_path: Path) -> tuple[Path, Path]:
     described(write_probe(a / "birds", "mae", "old", 40.0))
     described(write_probe(b / "birds", "mae", "new", 41.0))
     return a, b
+
+
+def test_other_measures_have_intervals_where_groups_of_images_were_left_out(tmp_path: Path):
+    """B is 1 better with each of four groups left out, so the difference does not vary; with other images nothing is paired."""
+    rows: dict[str, Compared] = {}
+    for images in ("other", "same"):
+        for side, more in (("a", 0.0), ("b", 1.0)):
+            ap = {
+                "mean": 30 + more,
+                "std": 0.0,
+                "values": [30 + more] * 2,
+                "without": [29 + more, 30.5 + more, 30 + more, 30.5 + more],
+            }
+            data = "same" if side == "a" else images
+            write_detection(tmp_path / images / side / "detection/coco", "mae", data=data, box={"ap": ap})
+        results = [results_in(tmp_path / images / side) for side in ("a", "b")]
+        (rows[images],) = compared(*results)
+    of_same, of_other = rows["same"].difference, rows["other"].difference
+    assert of_same is not None
+    assert of_same.interval == (1.0, 1.0)
+    assert of_other is not None
+    assert of_other.sign == 0
 
 
 def table(file: Path) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from probe.detection.average_precision import average_precision, coco_truths, size_of
+from probe.detection.average_precision import average_precision, coco_truths, of_images, size_of
 from store.truths import Instance
 from store.truths.rle import encode
 from tests.probe.detection.features import write_objects
@@ -104,6 +104,20 @@ def test_perfect_and_none(tmp_path):
         assert average_precision(truths, [], kind)["ap"] == 0
     assert [image["id"] for image in truths["images"]] == [7, 8, 9, 10]
     assert truths["categories"] == [{"id": 1, "name": "round"}, {"id": 2, "name": "square"}]
+
+
+def test_of_some_images():
+    """All objects are found but those of the last image."""
+    truths = random_case(0)[0]
+    ids = sorted(image["id"] for image in truths["images"])
+    found = [
+        {k: a[k] for k in ("image_id", "category_id", "bbox")} | {"score": 1.0}
+        for a in truths["annotations"]
+        if a["image_id"] != ids[-1]
+    ]
+    assert average_precision(*of_images(truths, found, ids[:-1]), "box")["ap"] == pytest.approx(100)
+    assert average_precision(*of_images(truths, found, ids[-1:]), "box")["ap"] == 0
+    assert 0 < average_precision(truths, found, "box")["ap"] < 100
 
 
 def test_objects_in_cocos_format(tmp_path):

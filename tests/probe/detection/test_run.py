@@ -66,6 +66,7 @@ def test_files(written):
     assert "nothing is augmented" in measures["notes"][-1]
     values = measures["box"]["ap"]["values"]
     assert measures["box"]["ap"]["mean"] == pytest.approx(np.mean(values))
+    assert len(measures["box"]["ap"]["without"]) == 3, "groups of the test images"
     assert measures["mask"]["ap_large"] is None
 
 
