@@ -6,13 +6,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probe.aggregators import Features
 from probe.head import FinalNorm
 from probe.left_out import without_each
 from probe.metrics import MULTILABEL, PER_IMAGE, mean_average_precision, weight_entropy
+from probe.result_files import BALANCED, NLL
 from probe.stack import Stack
 
 
@@ -27,8 +28,9 @@ class Measured:
     """What was measured of a stack's members.
 
     Attributes:
-        measures: of each member: those of PER_IMAGE or, where images have several labels, of MULTILABEL, in percent; and
-            the mean entropy of the weights in nats, where there are any.
+        measures: of each member: those of PER_IMAGE or, where images have several labels, of MULTILABEL, in percent; the mean
+            entropy of the weights in nats, where there are any; in the last measurement of images with one label also NLL (mean
+            negative log-likelihood of their classes, nats) and balanced accuracy (mean over classes of what is right, percent).
         correct: whether each member's highest logit is the image's class; None where images have several labels.
         weights: of each member, if it is the last measurement.
         without: of each member, mAP without each group of test images in turn (`probe.left_out`), likewise; empty where images
@@ -69,6 +71,7 @@ class _Tally:
         self._labels: list[Tensor] = []
         self._weights: list[Tensor] = []
         self._correct: list[Tensor] = []
+        self._log_likelihood = torch.zeros(n_members, dtype=torch.float64)
 
     def add(self, logits: Float[Tensor, "M B K"], weights: Tensor | None, labels: Tensor) -> None:
         self._n_images += len(labels)
@@ -80,8 +83,13 @@ class _Tally:
                 right = measure(logits, labels)
                 if name == "top1":
                     self._correct.append(right.cpu())
+                    self._labels.append(labels.cpu())
                 hits = right.sum(-1)
                 self._hits[name] = self._hits[name] + hits if name in self._hits else hits
+            if self._last:
+                of_class = labels.expand(self._n_members, -1)[..., None]
+                likelihood = logits.double().log_softmax(-1).gather(-1, of_class)
+                self._log_likelihood = self._log_likelihood + likelihood.sum((-2, -1)).cpu()
         if weights is not None:
             entropy = weight_entropy(weights).sum(-1)
             self._entropy = entropy if self._entropy is None else self._entropy + entropy
@@ -91,6 +99,9 @@ class _Tally:
     def measured(self) -> Measured:
         columns: dict[str, Iterable[float]] = {n: (100 * h.double() / self._n_images).tolist() for n, h in self._hits.items()}
         without: list[list[float]] = []
+        if self._last and self._correct:
+            right, labels = torch.cat(self._correct, 1), torch.cat(self._labels)
+            columns |= {BALANCED: balanced(right, labels), NLL: (-self._log_likelihood / self._n_images).tolist()}
         if self._scores:
             scores, labels = torch.cat(self._scores, 1), torch.cat(self._labels)
             # One member after the other: ranking all of them at once would take several times the memory of the scores.
@@ -107,7 +118,14 @@ class _Tally:
         return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], correct, weights, without)
 
 
-def map_without_each(scores: Float[Tensor, "N K"], labels: Float[Tensor, "N K"]) -> list[float]:
+def balanced(right: Bool[Tensor, "M N"], labels: Int[Tensor, "N"]) -> list[float]:
+    """Percentage of each class that is right, averaged over the classes that there are; as scikit-learn's balanced accuracy."""
+    _, of_image, n = labels.unique(return_inverse=True, return_counts=True)
+    by_class = torch.zeros(len(right), len(n), dtype=torch.float64).index_add_(1, of_image, right.double())
+    return (100 * by_class / n).mean(1).tolist()
+
+
+def map_without_each(scores: Float[Tensor, "N K"], labels: Shaped[Tensor, "N K"]) -> list[float]:
     """mAP without each group of images in turn, percent."""
 
     def measured(chosen: Bool[np.ndarray, "N"]) -> float:

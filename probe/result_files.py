@@ -17,6 +17,8 @@ METRICS, DESCRIPTION = "metrics.json", "description.json"
 # In the results of a head with one label an image: top-1 accuracy of the classifier that `probe.convergence` fits, percent,
 # and how far the head is below, in standard errors of the paired difference over test images.
 REACHED, SHORT = "converged_top1", "short_of_converged"
+# Of heads that were trained: mean over classes of the percentage that is right, and mean negative log-likelihood in nats.
+BALANCED, NLL = "balanced_accuracy", "nll"
 DIGEST = "metrics"  # in description.json: xxh3_128 of the file of measures that it belongs to
 
 

@@ -11,11 +11,20 @@ from typing import Any, TypeVar
 
 from pipelines.report import older
 from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
-from probe.result_files import REACHED, SHORT, ResultError, digest_of, read_result
+from probe.result_files import BALANCED, NLL, REACHED, SHORT, ResultError, digest_of, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
-MEASURES = ("top5", "entropy", "train_top1", "train_map", REACHED, SHORT)  # beside top1 or map, where they were written down
+MEASURES = (
+    "top5",
+    BALANCED,
+    NLL,
+    "entropy",
+    "train_top1",
+    "train_map",
+    REACHED,
+    SHORT,
+)  # beside top1 or map, where they were written down
 QUARTILES = ("median", "lower_quartile", "upper_quartile")
 T = TypeVar("T")
 

@@ -15,11 +15,12 @@ from pipelines.report.collect import Inputs
 from pipelines.report.measured import Measure, Probe
 from pipelines.report.reading import files_in, read
 from probe.recipe import Recipe, preset_of
+from probe.result_files import BALANCED, NLL
 from store.moving.receipt import is_receipt_name
 from store.shown import csv_cell
 
 FILE = "results.csv"  # in the folder of tables
-FURTHER = ("top5", "entropy", "train_top1", "train_map")  # measures, beside the one that counts
+FURTHER = ("top5", BALANCED, NLL, "entropy", "train_top1", "train_map")  # measures, beside the one that counts
 BEST_EPOCH = "_best_epoch"  # behind the name of a measure
 COSTS = ("parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder", "memory_per_image", "bytes_per_image")
 

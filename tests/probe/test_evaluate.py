@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from sklearn.metrics import balanced_accuracy_score, log_loss
 
 from probe.evaluate import evaluate
 from probe.grid import HeadSpec
@@ -43,6 +44,7 @@ def test_measures_are_those_of_image_after_image(aggregator):
     images, stack = InOrder(47, 10), stack_of(aggregator, 7)
     [measured] = evaluate([stack], images, last=True)
     for m, (logits, weights) in enumerate(by_image(stack, images)):
+        logits = logits.detach()
         n_right = dict.fromkeys((1, 5), 0)
         for row, label in zip(logits.tolist(), images.labels.tolist(), strict=True):
             best = sorted(range(7), key=lambda c, row=row: -row[c])
@@ -50,8 +52,13 @@ def test_measures_are_those_of_image_after_image(aggregator):
                 n_right[k] += label in best[:k]
         assert measured.measures[m]["top1"] == pytest.approx(100 * n_right[1] / 47, abs=1e-12)
         assert measured.measures[m]["top5"] == pytest.approx(100 * n_right[5] / 47, abs=1e-12)
+        best = logits.argmax(1).numpy()
+        assert measured.measures[m]["balanced_accuracy"] == pytest.approx(
+            100 * balanced_accuracy_score(images.labels.numpy(), best)
+        )
+        assert measured.measures[m]["nll"] == pytest.approx(log_loss(images.labels.numpy(), logits.softmax(1), labels=range(7)))
         if weights is None:
-            assert measured.measures[m].keys() == PER_IMAGE.keys()
+            assert measured.measures[m].keys() == {*PER_IMAGE, "balanced_accuracy", "nll"}
             assert measured.weights is None
             continue
         entropies = [-sum(w * math.log(w) for w in row) for row in weights.tolist()]

@@ -11,7 +11,7 @@ from pipelines.report.published import table_1
 from pipelines.report.remarks import one_order, remarks
 from pipelines.report.scores import SENTENCE, TITLES, score_name
 from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, signed, spread, title
-from probe.result_files import REACHED, SHORT
+from probe.result_files import BALANCED, NLL, REACHED, SHORT
 
 CONVERGED = (
     "Converged: logistic regression to convergence on the vectors that the trained aggregator gives, its penalty selected on "
@@ -90,20 +90,22 @@ def top5(inputs: Inputs) -> Table:
 def every_probe(inputs: Inputs) -> Table:
     """One row per encoder and head, with what was selected and the command that reproduces the numbers."""
     name = score_name(inputs.probes.values())
-    trained = any(f"train_{name}" in probe.measures for probe in inputs.probes.values())  # older metrics lack it
-    beside = any(REACHED in probe.measures for probe in inputs.probes.values())
+    titles = {
+        name: f"{TITLES[name]}, %",
+        **({"top5": "Top-5, %"} if name == "top1" else {}),
+        BALANCED: "Balanced accuracy, %",
+        NLL: "NLL, nats",
+        REACHED: "Converged, %",
+        SHORT: "Short of it, standard errors",
+        f"train_{name}": f"{TITLES[name]} in training, %",
+        "entropy": "Entropy, nats",
+    }
+    measured = {measure for probe in inputs.probes.values() for measure in probe.measures}
+    shown = {measure: title for measure, title in titles.items() if measure in (*measured, name, "top5", "entropy")}
     columns = (
         ENCODER,
         Column("head", "Head", "text"),
-        Column(name, f"{TITLES[name]}, %", "spread"),
-        *((Column("top5", "Top-5, %", "spread"),) if name == "top1" else ()),
-        *(
-            (Column(REACHED, "Converged, %", "spread"), Column(SHORT, "Short of it, standard errors", "spread"))
-            if beside
-            else ()
-        ),
-        *((Column(f"train_{name}", f"{TITLES[name]} in training, %", "spread"),) if trained else ()),
-        Column("entropy", "Entropy, nats", "spread"),
+        *(Column(measure, title, "spread") for measure, title in shown.items()),
         Column("ln_T", "ln T"),
         Column("effective_patches", "Effective patches"),
         Column("n_seeds", "Seeds"),
@@ -114,17 +116,15 @@ def every_probe(inputs: Inputs) -> Table:
     for encoder in _probed(inputs):
         for probe in inputs.probes_of(encoder):
             entropy = probe.measures.get("entropy")
-            shown = (name, *(("top5",) if name == "top1" else ()), *((REACHED, SHORT) if beside else ()))
-            shown = (*shown, *((f"train_{name}",) if trained else ()), "entropy")
             measures = [spread(probe.measures.get(measure), 2) for measure in shown]
             names = (named(encoder, encoder in random), Cell(title(probe.head), probe.head))
             limit = (number(ceiling(probe)), effective(entropy.mean)) if entropy else (NOTHING, NOTHING)
             made = (Cell(probe.selected, probe.selected), Cell(probe.command, probe.command) if probe.command else NOTHING)
             rows.append(Row((*names, *measures, *limit, number(len(probe.seeds), 0), *made), muted=encoder in random))
     note = "Every probe: mean ± standard deviation over seeds, what was selected on what, and the command that reproduces it."
-    if beside:
+    if REACHED in shown:
         note += f" {CONVERGED}Standard errors are of the paired difference over test images."
-    if trained:
+    if f"train_{name}" in shown:
         note += f" {TITLES[name]} in training: in the last epoch, of each image when the head learnt from it."
     note = " ".join(filter(None, (note, EFFECTIVE, one_order(inputs.probes.values()))))
     return Table("probes", "Every probe", note, columns, tuple(rows), folded=True)
