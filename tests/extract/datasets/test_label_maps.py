@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.cityscapes import CLASSES
 from extract.datasets.form import stripes
 from extract.datasets.label_maps import Colours, Indices, LabelMaps, codes_of
+from extract.datasets.scenes import CITY_CLASSES
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
 
@@ -78,7 +78,7 @@ def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
         write_file(stem.with_name(f"{stem.name}_{kind}.png"), stripes(1)())
     write_file(tmp_path / "leftImg8bit/train/aachen/preview.png", picture(0))
     assert [sample.id for sample in open_images(source, split="train").samples] == ["aachen/aachen_000000_000019"]
-    assert [*CLASSES] == [7, 8, 11, 12, 13, 17, 19, *range(20, 29), 31, 32, 33], "those that its authors score"
+    assert [*CITY_CLASSES] == [7, 8, 11, 12, 13, 17, 19, *range(20, 29), 31, 32, 33], "those that its authors score"
 
 
 def test_folders_of_coco_stuff_as_its_authors_have_them(tmp_path: Path) -> None:
