@@ -12,7 +12,7 @@ import pytest
 from pycocotools import mask as published
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.coco import CocoInstances, mask_of
+from extract.datasets.coco import CocoInstances
 from extract.datasets.truths import columns_of
 from extract.requests import Request
 from store.truths import rle
@@ -59,20 +59,25 @@ def test_polygons_and_run_lengths(tmp_path: Path) -> None:
 def test_the_form_keeps_them_only_if_asked(tmp_path: Path) -> None:
     """So that features of COCO have the keys that they had before there were truths."""
     images = opened(tmp_path, {"segmentation": [SQUARE]})
-    assert Request.resolve(tiny_encoder(), images).truths == ()
+    for part in (images, images.part([0])):
+        assert Request.resolve(tiny_encoder(), part).truths == ()
     assert Request.resolve(tiny_encoder(), images, truths="all").truths == ("instances",)
+    assert images.truth_columns("instances") is images.truth_columns("instances"), "read once"
 
 
-def test_boxes_alone(tmp_path: Path) -> None:
-    arrays = opened(tmp_path, {}, {"area": 3}).truth_columns("instances").arrays
-    assert (sorted(arrays), arrays["area"].tolist()) == (["area", "box", "crowd", "first", "label"], [60, 3])
-
-
-def test_an_empty_mask_and_a_polygon_that_is_cut_are_kept(tmp_path: Path) -> None:
-    """As published sets have them: smaller than a pixel; or a little beyond the image."""
-    speck, beyond = [5.1, 5.1, 5.2, 5.1, 5.2, 5.2], [-3.0, 10, 50, 10, 50, 20, -3, 20]
-    arrays = opened(tmp_path, {"segmentation": [speck]}, {"segmentation": [beyond]}).truth_columns("instances").arrays
-    assert arrays["area"].tolist() == [0, 36 * 10]
+@pytest.mark.parametrize(
+    ("objects", "area"),
+    [
+        ([{}, {"area": 3}], [60, 3]),  # boxes alone
+        ([{"segmentation": [[5.1, 5.1, 5.2, 5.1, 5.2, 5.2]]}], [0]),  # smaller than a pixel, as published sets have them
+        ([{"segmentation": [[-3.0, 10, 50, 10, 50, 20, -3, 20]]}], [36 * 10]),  # a little beyond the image
+        ([{"segmentation": {"counts": [0, 40 * 36], "size": list(SIZE)}}], [40 * 36]),
+    ],
+)
+def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -> None:
+    arrays = opened(tmp_path, *objects).truth_columns("instances").arrays
+    assert arrays["area"].tolist() == area
+    assert ("counts" in arrays) == ("segmentation" in objects[0])
 
 
 @pytest.mark.parametrize(
@@ -104,16 +109,18 @@ def test_what_is_wrong_with_a_mask(segmentation: Any, problem: str, tmp_path: Pa
         images.truth_columns("instances")
 
 
-def test_one_without_a_mask_among_others(tmp_path: Path) -> None:
-    images = opened(tmp_path, {"segmentation": [SQUARE]}, {})
-    with pytest.raises(DataError, match="annotation 1 is not as expected: it has no 'segmentation'"):
-        images.truth_columns("instances")
-
-
-def test_of_another_size(tmp_path: Path) -> None:
-    images = opened(tmp_path, {"segmentation": [SQUARE]}, height=30)
-    with pytest.raises(DataError, match=r"its annotations are of 36 x 30 pixels \(width x height\), it has 36 x 40\n"):
-        images.truth_columns("instances")
+@pytest.mark.parametrize(
+    ("objects", "image", "message"),
+    [
+        ([{"segmentation": [SQUARE]}, {}], {}, "annotation 1 is not as expected: it has no 'segmentation'"),
+        ([{}], {"height": 30}, r"its annotations are of 36 x 30 pixels \(width x height\), it has 36 x 40\n"),
+        ([{}], {"file_name": "a\0.png"}, r"names the image 'a\\x00\.png', which is not inside"),
+        ([{"category_id": 9}], {}, "an annotation is of category 9, which is not among its categories"),
+    ],
+)
+def test_what_is_wrong_with_the_file(objects: list[Any], image: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        opened(tmp_path, *objects, **image).truth_columns("instances")
 
 
 def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
@@ -171,23 +178,3 @@ def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
             images.pixels,
         )
     assert str(raised.value).count("expected polygons or run lengths") == 10
-
-
-def test_a_part_of_the_images_keeps_as_little(tmp_path: Path) -> None:
-    images = opened(tmp_path, {"segmentation": [SQUARE]})
-    assert Request.resolve(tiny_encoder(), images.part([0])).truths == ()
-    assert images.truth_columns("instances") is images.truth_columns("instances"), "read once"
-
-
-def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"names the image 'a\\x00\.png', which is not inside"):
-        opened(tmp_path, {}, file_name="a\0.png")
-
-
-def test_an_unknown_class(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="an annotation is of category 9, which is not among its categories"):
-        opened(tmp_path, {"category_id": 9})
-
-
-def test_uncompressed_runs_of_zero_pixels() -> None:
-    assert rle.decode(mask_of({"counts": [0, 6], "size": [2, 3]}, (2, 3)), (2, 3)).all()
