@@ -1,11 +1,10 @@
-"""COCO: objects with boxes and masks, panoptic segments, and the pixel maps of COCO-Stuff.
+"""COCO: objects with boxes and masks, and panoptic segments.
 
 Masks are polygons, and run lengths of crowds; they are checked before any C code sees them.
 """
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 
 from extract.datasets.form import Example, Published, pictures, stripes
 from extract.datasets.image_set import ImageSet
-from extract.datasets.label_maps import Codes, Colours, Indices, LabelMaps, image_size, paired, segmented, sides
-from extract.datasets.listed import first_folder, inside, lines, listed, parsing, text, unlisted
+from extract.datasets.label_maps import Codes, Colours, LabelMaps, image_size, segmented, sides
+from extract.datasets.listed import first_folder, inside, listed, parsing, text, unlisted
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError, StoreError
@@ -216,25 +215,6 @@ def coco_panoptic(root: Path, split: str) -> ImageSet:
     return segmented(str(root), samples, LabelMaps(annotations.classes, files, codes), problems=problems)
 
 
-STUFF, NAMES = ("stuffthingmaps", "annotations"), "labels.txt"  # folders of maps, the first that is there; names of classes
-
-
-def coco_stuff(root: Path, split: str) -> ImageSet:
-    """Images by name, with pixel maps `stuffthingmaps/SPLIT/*.png` of things and stuff as their authors publish them.
-
-    Index i of a map is class i + 1 of `labels.txt`, whose class 0 is `unlabeled`; 255 is void.
-    """
-    with parsing(root / NAMES, "lines `NUMBER: NAME`, from `0: unlabeled` on"):
-        rows = [re.fullmatch(r"(\d+)\s*:\s*(\S.*)", line, re.ASCII) for line in lines(root / NAMES)]
-        numbered = [(int(row[1]), row[2].strip()) for row in rows if row]
-        in_order = [number for number, _ in numbered] == list(range(len(rows)))
-        if len(numbered) < 2 or not in_order or numbered[0][1] != "unlabeled":
-            raise ValueError("its numbers do not count from `0: unlabeled`")
-    maps = first_folder(root, *(f"{folder}/{split}" for folder in STUFF), f"{STUFF[0]}/{split}")
-    samples, files = paired(first_folder(root, split, f"images/{split}", split), maps, ".jpg")
-    return segmented(str(root), samples, LabelMaps([name for _, name in numbered[1:]], files, Indices.counted(len(rows) - 1)))
-
-
 OBJECTS = """{
 "images": [
   {"id": 9, "file_name": "000000000009.jpg"},
@@ -283,21 +263,7 @@ PANOPTIC_EXAMPLE = Example(
     {"val2017": PANOPTIC_LABELLED, "train2017": PANOPTIC_LABELLED},
     truths=("segmentation",),
 )
-STUFF_EXAMPLE = Example(
-    {
-        NAMES: "0: unlabeled\n1: person\n2: bicycle\n3: sky-other\n",
-        "stuffthingmaps/train2017/000000000009.png": stripes(2, 255, 0),
-        "stuffthingmaps/val2017/000000000139.png": stripes(1, 2),
-        **pictures("train2017", "000000000009.jpg"),
-        **pictures("val2017", "000000000139.jpg"),
-    },
-    ("person", "bicycle", "sky-other"),
-    {"train2017": {"000000000009": ("person", "sky-other")}, "val2017": {"000000000139": ("bicycle", "sky-other")}},
-    truths=("segmentation",),
-)
 SIGNS = tuple(f"annotations/instances_{split}.json" for split in SPLITS)
 PANOPTIC_SIGNS = tuple(f"annotations/panoptic_{split}.json" for split in SPLITS)
-STUFF_SIGNS = tuple(f"{folder}/{split}" for folder in STUFF for split in SPLITS)
 COCO = Published(coco, SPLITS, SIGNS, COCO_EXAMPLE)
 COCO_PANOPTIC = Published(coco_panoptic, SPLITS, PANOPTIC_SIGNS, PANOPTIC_EXAMPLE, yields_to=SIGNS)
-COCO_STUFF = Published(coco_stuff, SPLITS, STUFF_SIGNS, STUFF_EXAMPLE, yields_to=(*SIGNS, *PANOPTIC_SIGNS))

@@ -14,7 +14,7 @@ from PIL import Image
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.form import stripes
 from extract.datasets.label_maps import Colours, Indices, codes_of
-from extract.datasets.scenes import CITY_CLASSES
+from extract.datasets.map_folders import CITY_CLASSES
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
 
