@@ -6,6 +6,7 @@ Masks are polygons, and run lengths of crowds; they are checked before any C cod
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -67,52 +68,50 @@ def coco(root: Path, split: str) -> ImageSet:
         for number, name in annotations.images.items()
     ]
     numbers = {sample.id: number for sample, number in zip(samples, annotations.images, strict=True)}
-    truths = {"instances": CocoInstances(annotations.classes, file, numbers, annotations.label_of)}
+    truths = {"instances": Truths(annotations.classes, partial(reader, file, numbers, annotations.label_of))}
     problems = unlisted(root / split, annotations.images.values())
     return ImageSet(str(root), samples, annotations.classes, problems, multilabel=True, truths=truths, usual_truths=())
 
 
-class CocoInstances(Truths):
-    """Objects of images in a file; `numbers` of images there by id of the sample, `label_of` a category."""
+def reader(
+    file: Path, numbers: Mapping[str, int], label_of: Mapping[int, int], samples: Sequence[Sample]
+) -> Callable[[Sample], Sequence[Instance]]:
+    """Of objects in a file; `numbers` of images there by id of the sample, `label_of` a category."""
+    with parsing(file, "images and annotations of COCO"):
+        content: dict[str, Any] = json.loads(text(file))
+        images = {int(image["id"]): image for image in content["images"]}
+        of_image: dict[int, list[Any]] = {number: [] for number in images}
+        for annotation in content["annotations"]:
+            of_image[int(annotation["image_id"])].append(annotation)
+    has_masks = any("segmentation" in annotation for annotation in content["annotations"])
 
-    def __init__(self, classes: Sequence[str], file: Path, numbers: Mapping[str, int], label_of: Mapping[int, int]):
-        self.classes, self._file, self._numbers, self._label_of = list(classes), file, numbers, label_of
+    def instances(sample: Sample) -> list[Instance]:
+        number = numbers[sample.id]
+        size = _size(images[number], sample)
+        return [_instance(one, label_of, size, has_masks) for one in of_image[number]]
 
-    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Instance]]:
-        with parsing(self._file, "images and annotations of COCO"):
-            content: dict[str, Any] = json.loads(text(self._file))
-            images = {int(image["id"]): image for image in content["images"]}
-            of_image: dict[int, list[Any]] = {number: [] for number in images}
-            for annotation in content["annotations"]:
-                of_image[int(annotation["image_id"])].append(annotation)
-        has_masks = any("segmentation" in annotation for annotation in content["annotations"])
-
-        def instances(sample: Sample) -> list[Instance]:
-            number = self._numbers[sample.id]
-            size = _size(images[number], sample)
-            return [self._instance(one, size, has_masks) for one in of_image[number]]
-
-        return instances
-
-    def _instance(self, annotation: Mapping[str, Any], size: tuple[int, int], has_masks: bool) -> Instance:
-        try:
-            x, y, width, height = map(float, annotation["bbox"])
-            counts = mask_of(annotation["segmentation"], size) if has_masks else None
-            area = annotation.get("area")
-            if area is None:
-                area = width * height if counts is None else rle.area(counts, size)
-            if not all(map(math.isfinite, (x, y, width, height, float(area)))) or min(width, height) < 0:
-                raise ValueError(f"box {annotation['bbox']} (x, y, width, height) with area {area}")
-            if (number := int(annotation["category_id"])) not in self._label_of:
-                raise ValueError(f"category {number}, which is not among its categories")
-            box, is_crowd = (x, y, x + width, y + height), bool(annotation.get("iscrowd", 0))
-            return Instance(self._label_of[number], box, float(area), is_crowd, counts)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, StoreError) as error:
-            problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"annotation {annotation.get('id', '')} is not as expected: {problem}") from error
+    return instances
 
 
-def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
+def _instance(annotation: Mapping[str, Any], label_of: Mapping[int, int], size: tuple[int, int], has_masks: bool) -> Instance:
+    try:
+        x, y, width, height = map(float, annotation["bbox"])
+        counts = mask_of(annotation["segmentation"], size) if has_masks else None
+        area = annotation.get("area")
+        if area is None:
+            area = width * height if counts is None else rle.area(counts, size)
+        if not all(map(math.isfinite, (x, y, width, height, float(area)))) or min(width, height) < 0:
+            raise ValueError(f"box {annotation['bbox']} (x, y, width, height) with area {area}")
+        if (number := int(annotation["category_id"])) not in label_of:
+            raise ValueError(f"category {number}, which is not among its categories")
+        box, is_crowd = (x, y, x + width, y + height), bool(annotation.get("iscrowd", 0))
+        return Instance(label_of[number], box, float(area), is_crowd, counts)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, StoreError) as error:
+        problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"annotation {annotation.get('id', '')} is not as expected: {problem}") from error
+
+
+def instances_in(file: Path, samples: Sequence[Sample]) -> Truths:
     """Objects in a file of COCO's format whose images are called as samples are, by `file_name` without its suffix."""
     with parsing(file, EXPECTED):
         annotations = Annotations(file)
@@ -121,7 +120,7 @@ def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
         raise DataError(
             f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each, also without objects"
         )
-    return CocoInstances(annotations.classes, file, numbers, annotations.label_of)
+    return Truths(annotations.classes, partial(reader, file, numbers, annotations.label_of))
 
 
 def _size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:

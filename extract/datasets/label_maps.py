@@ -142,7 +142,8 @@ class LabelMaps(Truths):
     """
 
     def __init__(self, classes: Sequence[str], files: Mapping[str, Path], codes: Codes | Mapping[str, Codes]):
-        self.classes, self._files, self._codes = list(classes), files, codes
+        super().__init__(list(classes), self._reader)
+        self._files, self._codes = files, codes
         self._read: dict[str, MapRead] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class LabelMaps(Truths):
                 progress(1)
         return [self._read[sample.id] for sample in samples]
 
-    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Segment]]:
+    def _reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Segment]]:
         self.open(samples)
 
         def segments(sample: Sample) -> Sequence[Segment]:

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from pycocotools import mask as published
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.coco import CocoInstances
-from extract.datasets.truths import columns_of
+from extract.datasets.coco import reader
+from extract.datasets.truths import Truths, columns_of
 from extract.requests import Request
 from store.truths import rle
 from tests.extract.pictures import picture, write_file
@@ -159,7 +160,7 @@ def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, 
     content = {"bbox": [2, 3, 10, 6], "image_id": 1, "category_id": 7, "id": 0, **annotation}
     file = tmp_path / "annotations/instances_val2017.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": [content]}))
-    truths = CocoInstances(["cat"], file, {"1": 1, "2": 2}, {7: 0})
+    truths = Truths(["cat"], partial(reader, file, {"1": 1, "2": 2}, {7: 0}))
     instances, (line,) = truths.read(samples)
     assert re.search(f"annotation 0 is not as expected: {problem}", line), line
     assert [len(one) for one in instances] == [0, 0]
@@ -168,13 +169,8 @@ def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, 
 def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
     images = opened(tmp_path, {"segmentation": []})
     samples = [replace(images.samples[0], id=f"{i}") for i in range(12)]
-    truths = images.truths["instances"]
-    assert isinstance(truths, CocoInstances)
+    file = tmp_path / "annotations/instances_val2017.json"
+    truths = Truths(["cat"], partial(reader, file, dict.fromkeys((one.id for one in samples), 1), {}))
     with pytest.raises(DataError, match=r"\(12 problems in all\)\nmend the annotations") as raised:
-        columns_of(
-            "instances",
-            CocoInstances(["cat"], truths._file, dict.fromkeys((one.id for one in samples), 1), {}),
-            samples,
-            images.pixels,
-        )
+        columns_of("instances", truths, samples, images.pixels)
     assert str(raised.value).count("expected polygons or run lengths") == 10
