@@ -37,24 +37,23 @@ class Truths:
     classes: Sequence[str]
     reader: Callable[[Sequence[Sample]], Callable[[Sample], Items]]
 
-    def read(self, samples: Sequence[Sample]) -> tuple[list[Items], list[str]]:
-        """Segments or instances of each image, none of those with a problem; and what is wrong with others, a line each."""
-        reader, problems = self.reader(samples), []
-        items: list[Items] = []
-        for sample in samples:
-            found: Items = ()
-            if not sample.problem:
-                try:
-                    found = reader(sample)
-                except (ValueError, StoreError, DataError) as error:
-                    problems.append(f"{sample}: {error}")
-            items.append(found)
-        return items, problems
-
 
 def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pixels) -> TruthColumns:
-    """Truths of all images, in pixels of the images as they are decoded, as arrays; DataError where some are damaged."""
-    items, problems = truths.read(samples)
+    """Truths of all images, in pixels of the images as they are decoded, as arrays: none of an image with a problem.
+
+    It is a DataError that some are damaged.
+    """
+    reader = truths.reader(samples)
+    items: list[Items] = []
+    problems: list[str] = []
+    for sample in samples:
+        found: Items = ()
+        if not sample.problem:
+            try:
+                found = reader(sample)
+            except (ValueError, StoreError, DataError) as error:
+                problems.append(f"{sample}: {error}")
+        items.append(found)
     if problems:
         total = f"\n({len(problems)} problems in all)" if len(problems) > MOST_NAMED else ""
         raise DataError(

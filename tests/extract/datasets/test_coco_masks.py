@@ -1,7 +1,6 @@
 """Masks of COCO's annotations: as pycocotools draws them; what is wrong is named before any C code sees it."""
 
 import json
-import re
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -14,7 +13,7 @@ from pycocotools import mask as published
 
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.coco import reader
-from extract.datasets.truths import Truths, columns_of
+from extract.datasets.truths import Truths
 from extract.requests import Request
 from store.truths import rle
 from tests.extract.pictures import picture, write_file
@@ -156,21 +155,20 @@ def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> Non
 )
 def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, tmp_path: Path) -> None:
     """Also where the form of the data set has not looked at boxes and classes before."""
-    samples = opened(tmp_path, {"segmentation": [SQUARE]}).samples
+    images = opened(tmp_path, {"segmentation": [SQUARE]})
     content = {"bbox": [2, 3, 10, 6], "image_id": 1, "category_id": 7, "id": 0, **annotation}
     file = tmp_path / "annotations/instances_val2017.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": [content]}))
-    truths = Truths(["cat"], partial(reader, file, {"1": 1, "2": 2}, {7: 0}))
-    instances, (line,) = truths.read(samples)
-    assert re.search(f"annotation 0 is not as expected: {problem}", line), line
-    assert [len(one) for one in instances] == [0, 0]
+    with pytest.raises(DataError, match=f"'1' in .*: annotation 0 is not as expected: {problem}"):
+        images.truth_columns("instances")
 
 
 def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
     images = opened(tmp_path, {"segmentation": []})
-    samples = [replace(images.samples[0], id=f"{i}") for i in range(12)]
-    file = tmp_path / "annotations/instances_val2017.json"
-    truths = Truths(["cat"], partial(reader, file, dict.fromkeys((one.id for one in samples), 1), {}))
+    many = ImageSet("many", [replace(images.samples[0], id=f"{i}", labels=(0,)) for i in range(12)], ["cat"], multilabel=True)
+    many.truths["instances"] = Truths(
+        ["cat"], partial(reader, tmp_path / "annotations/instances_val2017.json", dict.fromkeys(many.samples.ids, 1), {})
+    )
     with pytest.raises(DataError, match=r"\(12 problems in all\)\nmend the annotations") as raised:
-        columns_of("instances", truths, samples, images.pixels)
+        many.truth_columns("instances")
     assert str(raised.value).count("expected polygons or run lengths") == 10
