@@ -117,8 +117,8 @@ def map_folder(root: Path, split: str) -> ImageSet:
     else:
         classes = read_class_names(root / NAMES)
         codes = Indices.counted(len(classes))
-    folders = (root / name / split for name in ("images", "labels"))
-    return _paired(root, *folders, classes, codes, objects=root / "instances" / f"{split}.json")
+    images, maps = (root / name / split for name in ("images", "labels"))
+    return _paired(root, images, maps, classes, codes, objects=root / "instances" / f"{split}.json")
 
 
 ADE20K = Published(

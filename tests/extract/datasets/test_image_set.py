@@ -33,14 +33,6 @@ def test_the_digest_changes_with_the_content(change: dict[str, object] | None, t
 
 
 class TestDecoding:
-    @pytest.mark.parametrize("form", ["png", "jpeg", "webp", "bmp", "ppm", "gif", "tif", "tiff"])
-    def test_forms(self, form: str, tmp_path: Path) -> None:
-        encoded = picture(0, "tiff" if form == "tif" else form)
-        write_tar(tmp_path / "a.tar", [{"__key__": "x", form: encoded, "cls": 0}])
-        write_file(tmp_path / "folder" / "c" / f"x.{form.upper()}", encoded)
-        for source in ("a.tar", "folder"):
-            assert open_images(str(tmp_path / source)).image(0).size == (36, 40)
-
     @pytest.mark.parametrize("form", ["gif", "tiff"])
     def test_first_of_several_frames(self, form: str, tmp_path: Path) -> None:
         frames = [Image.new("RGB", (9, 7), colour) for colour in ("red", "blue")]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.form import stripes
-from extract.datasets.label_maps import Colours, Indices, codes_of
+from extract.datasets.label_maps import Colours, codes_of
 from extract.datasets.map_folders import CITY_CLASSES
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
@@ -126,11 +126,6 @@ class TestColours:
         labels = {int(code): row for row, code in enumerate(codes_of(pixels))}
         image = Image.fromarray(pixels[None])
         assert Colours(labels).labels(image).tolist() == [list(range(50))]
-
-
-def test_classes_by_number() -> None:
-    values = Image.fromarray(np.array([[0, 1, 2, 9]], np.uint8))
-    assert Indices.counted(2, first=1, void=[0, 9]).labels(values).tolist() == [[-1, 0, 1, -1]]
 
 
 @pytest.mark.parametrize(

@@ -270,8 +270,9 @@ class TestLabels:
         assert "expected x0 <= x1" in (images.samples[1].problem or "")
 
     def test_names_of_a_dataset_whose_labels_are_changed_are_not_taken(self) -> None:
-        changed = Pictures(lambda row: (PIXELS[row], 0))
-        changed.target_transform = lambda label: 0  # type: ignore[attr-defined]
+        changed: Any = Pictures(lambda row: (PIXELS[row], 0))
+        assert open_images(changed).classes == list(NAMES)
+        changed.target_transform = lambda label: 0
         assert open_images(changed).classes is None
 
 
@@ -393,8 +394,6 @@ def test_damaged_bytes_are_recorded(tmp_path: Path) -> None:
     images = open_images([(PNGS[0], 0), (PNGS[1][:-40], 1), (b"", 1)])
     store = extract(tiny_encoder(), images, tmp_path / "f", on_error="record", statistics=())
     assert store.valid.tolist() == [True, False, False]
-    with pytest.raises(DataError, match=r"is empty \(0 bytes\)"):
-        extract(tiny_encoder(), images, tmp_path / "g")
 
 
 def test_random_transforms_are_refused() -> None:

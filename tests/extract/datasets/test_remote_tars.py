@@ -74,13 +74,6 @@ class TestMemory:
         with pytest.raises(DataError, match=message):
             open_images(f"memory://tars/{name}")
 
-    def test_cut_tar(self, tars: Path, memory: Any) -> None:
-        content = (tars / "t-1.tar").read_bytes()
-        memory.pipe("/tars/t-1.tar", content[: len(content) // 2])
-        images = open_images("memory://tars")
-        assert ["tars/t-1.tar is truncated: " in problem for problem in images.problems] == [True]
-        assert len(images) >= 3
-
     def test_what_happens_after_the_index(self, memory: Any) -> None:
         """Bytes change, and are gone; which is no damaged image: with --on-error record a sound one would be lost."""
         images = open_images("memory://tars/t-0.tar")
