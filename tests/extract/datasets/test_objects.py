@@ -189,7 +189,6 @@ def test_equal_labels_ids_and_tokens(form: str, folder: ImageSet, tokens: np.nda
     np.testing.assert_array_equal(extracted(images, tmp_path / "f"), tokens)
     if form in (".parquet", "Arrow", "Hugging Face", "bytes", "paths"):
         assert images.digest == folder.digest, "of the very bytes"
-
     if form in ("arrays", ".npz", "compressed .npz", ".parquet", "Arrow", "a function"):
         sent = pickle.dumps(images)
         again = pickle.loads(sent)  # in another process
@@ -261,10 +260,10 @@ class TestLabels:
 
     def test_boxes_with_labels_of_their_own(self) -> None:
         """As torchvision's detection sets have them."""
-        target = {"boxes": torch.tensor([[0.0, 1, 5, 6], [2, 2, 3, 3]]), "labels": [2, 0], "image_id": 7}
+        target = {"boxes": torch.tensor([[0.0, 1, 5, 6], [2, 2, 3, 3], [0, 0, 9, 9]]), "labels": [2, 0, 2], "image_id": 7}
         plain = {"image": PIXELS[1], "label": 1, "boxes": [[0, 0, 4, 4], [5, 5, 1, 1]]}
         images = open_images({"items": [(PIXELS[0], target), plain], "classes": NAMES}, split="items")
-        assert images.samples[0].boxes == (Box(0, 1, 5, 6, 2), Box(2, 2, 3, 3, 0))
+        assert images.samples[0].boxes == (Box(0, 1, 5, 6, 2), Box(2, 2, 3, 3, 0), Box(0, 0, 9, 9, 2))
         assert (images.samples[0].id, images.samples[0].labels) == ("7", (2, 0))
         assert images.samples[1].boxes == (Box(0, 0, 4, 4, 1),)
         assert "expected x0 <= x1" in (images.samples[1].problem or "")
