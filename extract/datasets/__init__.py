@@ -5,14 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from extract.datasets.ade20k import ADE20K
-from extract.datasets.camvid import CAMVID
 from extract.datasets.cifar import CIFAR10, CIFAR100
-from extract.datasets.cityscapes import CITYSCAPES
-from extract.datasets.coco import COCO, COCO_PANOPTIC, COCO_STUFF
+from extract.datasets.coco import COCO, COCO_PANOPTIC
 from extract.datasets.csv_table import CSV
-from extract.datasets.cub import CUB
-from extract.datasets.food101 import FOOD101
+from extract.datasets.fine_grained import CUB, FOOD101, PETS, STANFORD_CARS
 from extract.datasets.form import Plain, Published, Splitting
 from extract.datasets.function import FUNCTION
 from extract.datasets.image_folder import FOLDER
@@ -20,15 +16,13 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.index import Index, index_of
 from extract.datasets.item_set import image_set
-from extract.datasets.map_folder import MAP_FOLDER
+from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER
 from extract.datasets.npz import NPZ
 from extract.datasets.nus_wide import NUS_WIDE
 from extract.datasets.objects import given, name_of
-from extract.datasets.pets import PETS
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import Opening
 from extract.datasets.sample import Box, DataError, Sample
-from extract.datasets.stanford_cars import STANFORD_CARS
 from extract.datasets.tables import TABLES
 from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS

@@ -1,12 +1,12 @@
-"""COCO: objects with boxes and masks, panoptic segments, and the pixel maps of COCO-Stuff.
+"""COCO: objects with boxes and masks, and panoptic segments.
 
 Masks are polygons, and run lengths of crowds; they are checked before any C code sees them.
 """
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from extract.datasets.form import Example, Published, pictures, stripes
 from extract.datasets.image_set import ImageSet
-from extract.datasets.label_maps import Codes, Colours, Indices, LabelMaps, image_size, paired, segmented, sides
-from extract.datasets.listed import first_folder, inside, lines, listed, parsing, text, unlisted
+from extract.datasets.label_maps import Codes, Colours, LabelMaps, image_size, segmented, sides
+from extract.datasets.listed import first_folder, inside, listed, parsing, text, unlisted
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError, StoreError
@@ -68,52 +68,50 @@ def coco(root: Path, split: str) -> ImageSet:
         for number, name in annotations.images.items()
     ]
     numbers = {sample.id: number for sample, number in zip(samples, annotations.images, strict=True)}
-    truths = {"instances": CocoInstances(annotations.classes, file, numbers, annotations.label_of)}
+    truths = {"instances": Truths(annotations.classes, partial(reader, file, numbers, annotations.label_of))}
     problems = unlisted(root / split, annotations.images.values())
     return ImageSet(str(root), samples, annotations.classes, problems, multilabel=True, truths=truths, usual_truths=())
 
 
-class CocoInstances(Truths):
-    """Objects of images in a file; `numbers` of images there by id of the sample, `label_of` a category."""
+def reader(
+    file: Path, numbers: Mapping[str, int], label_of: Mapping[int, int], samples: Sequence[Sample]
+) -> Callable[[Sample], Sequence[Instance]]:
+    """Of objects in a file; `numbers` of images there by id of the sample, `label_of` a category."""
+    with parsing(file, "images and annotations of COCO"):
+        content: dict[str, Any] = json.loads(text(file))
+        images = {int(image["id"]): image for image in content["images"]}
+        of_image: dict[int, list[Any]] = {number: [] for number in images}
+        for annotation in content["annotations"]:
+            of_image[int(annotation["image_id"])].append(annotation)
+    has_masks = any("segmentation" in annotation for annotation in content["annotations"])
 
-    def __init__(self, classes: Sequence[str], file: Path, numbers: Mapping[str, int], label_of: Mapping[int, int]):
-        self.classes, self._file, self._numbers, self._label_of = list(classes), file, numbers, label_of
+    def instances(sample: Sample) -> list[Instance]:
+        number = numbers[sample.id]
+        size = _size(images[number], sample)
+        return [_instance(one, label_of, size, has_masks) for one in of_image[number]]
 
-    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Instance]]:
-        with parsing(self._file, "images and annotations of COCO"):
-            content: dict[str, Any] = json.loads(text(self._file))
-            images = {int(image["id"]): image for image in content["images"]}
-            of_image: dict[int, list[Any]] = {number: [] for number in images}
-            for annotation in content["annotations"]:
-                of_image[int(annotation["image_id"])].append(annotation)
-        has_masks = any("segmentation" in annotation for annotation in content["annotations"])
-
-        def instances(sample: Sample) -> list[Instance]:
-            number = self._numbers[sample.id]
-            size = _size(images[number], sample)
-            return [self._instance(one, size, has_masks) for one in of_image[number]]
-
-        return instances
-
-    def _instance(self, annotation: Mapping[str, Any], size: tuple[int, int], has_masks: bool) -> Instance:
-        try:
-            x, y, width, height = map(float, annotation["bbox"])
-            counts = mask_of(annotation["segmentation"], size) if has_masks else None
-            area = annotation.get("area")
-            if area is None:
-                area = width * height if counts is None else rle.area(counts, size)
-            if not all(map(math.isfinite, (x, y, width, height, float(area)))) or min(width, height) < 0:
-                raise ValueError(f"box {annotation['bbox']} (x, y, width, height) with area {area}")
-            if (number := int(annotation["category_id"])) not in self._label_of:
-                raise ValueError(f"category {number}, which is not among its categories")
-            box, is_crowd = (x, y, x + width, y + height), bool(annotation.get("iscrowd", 0))
-            return Instance(self._label_of[number], box, float(area), is_crowd, counts)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, StoreError) as error:
-            problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"annotation {annotation.get('id', '')} is not as expected: {problem}") from error
+    return instances
 
 
-def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
+def _instance(annotation: Mapping[str, Any], label_of: Mapping[int, int], size: tuple[int, int], has_masks: bool) -> Instance:
+    try:
+        x, y, width, height = map(float, annotation["bbox"])
+        counts = mask_of(annotation["segmentation"], size) if has_masks else None
+        area = annotation.get("area")
+        if area is None:
+            area = width * height if counts is None else rle.area(counts, size)
+        if not all(map(math.isfinite, (x, y, width, height, float(area)))) or min(width, height) < 0:
+            raise ValueError(f"box {annotation['bbox']} (x, y, width, height) with area {area}")
+        if (number := int(annotation["category_id"])) not in label_of:
+            raise ValueError(f"category {number}, which is not among its categories")
+        box, is_crowd = (x, y, x + width, y + height), bool(annotation.get("iscrowd", 0))
+        return Instance(label_of[number], box, float(area), is_crowd, counts)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, StoreError) as error:
+        problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"annotation {annotation.get('id', '')} is not as expected: {problem}") from error
+
+
+def instances_in(file: Path, samples: Sequence[Sample]) -> Truths:
     """Objects in a file of COCO's format whose images are called as samples are, by `file_name` without its suffix."""
     with parsing(file, EXPECTED):
         annotations = Annotations(file)
@@ -122,7 +120,7 @@ def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
         raise DataError(
             f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each, also without objects"
         )
-    return CocoInstances(annotations.classes, file, numbers, annotations.label_of)
+    return Truths(annotations.classes, partial(reader, file, numbers, annotations.label_of))
 
 
 def _size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
@@ -216,25 +214,6 @@ def coco_panoptic(root: Path, split: str) -> ImageSet:
     return segmented(str(root), samples, LabelMaps(annotations.classes, files, codes), problems=problems)
 
 
-STUFF, NAMES = ("stuffthingmaps", "annotations"), "labels.txt"  # folders of maps, the first that is there; names of classes
-
-
-def coco_stuff(root: Path, split: str) -> ImageSet:
-    """Images by name, with pixel maps `stuffthingmaps/SPLIT/*.png` of things and stuff as their authors publish them.
-
-    Index i of a map is class i + 1 of `labels.txt`, whose class 0 is `unlabeled`; 255 is void.
-    """
-    with parsing(root / NAMES, "lines `NUMBER: NAME`, from `0: unlabeled` on"):
-        rows = [re.fullmatch(r"(\d+)\s*:\s*(\S.*)", line, re.ASCII) for line in lines(root / NAMES)]
-        numbered = [(int(row[1]), row[2].strip()) for row in rows if row]
-        in_order = [number for number, _ in numbered] == list(range(len(rows)))
-        if len(numbered) < 2 or not in_order or numbered[0][1] != "unlabeled":
-            raise ValueError("its numbers do not count from `0: unlabeled`")
-    maps = first_folder(root, *(f"{folder}/{split}" for folder in STUFF), f"{STUFF[0]}/{split}")
-    samples, files = paired(first_folder(root, split, f"images/{split}", split), maps, ".jpg")
-    return segmented(str(root), samples, LabelMaps([name for _, name in numbered[1:]], files, Indices.counted(len(rows) - 1)))
-
-
 OBJECTS = """{
 "images": [
   {"id": 9, "file_name": "000000000009.jpg"},
@@ -283,21 +262,7 @@ PANOPTIC_EXAMPLE = Example(
     {"val2017": PANOPTIC_LABELLED, "train2017": PANOPTIC_LABELLED},
     truths=("segmentation",),
 )
-STUFF_EXAMPLE = Example(
-    {
-        NAMES: "0: unlabeled\n1: person\n2: bicycle\n3: sky-other\n",
-        "stuffthingmaps/train2017/000000000009.png": stripes(2, 255, 0),
-        "stuffthingmaps/val2017/000000000139.png": stripes(1, 2),
-        **pictures("train2017", "000000000009.jpg"),
-        **pictures("val2017", "000000000139.jpg"),
-    },
-    ("person", "bicycle", "sky-other"),
-    {"train2017": {"000000000009": ("person", "sky-other")}, "val2017": {"000000000139": ("bicycle", "sky-other")}},
-    truths=("segmentation",),
-)
 SIGNS = tuple(f"annotations/instances_{split}.json" for split in SPLITS)
 PANOPTIC_SIGNS = tuple(f"annotations/panoptic_{split}.json" for split in SPLITS)
-STUFF_SIGNS = tuple(f"{folder}/{split}" for folder in STUFF for split in SPLITS)
 COCO = Published(coco, SPLITS, SIGNS, COCO_EXAMPLE)
 COCO_PANOPTIC = Published(coco_panoptic, SPLITS, PANOPTIC_SIGNS, PANOPTIC_EXAMPLE, yields_to=SIGNS)
-COCO_STUFF = Published(coco_stuff, SPLITS, STUFF_SIGNS, STUFF_EXAMPLE, yields_to=(*SIGNS, *PANOPTIC_SIGNS))

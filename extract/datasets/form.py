@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 from PIL import Image
 
 from extract.datasets.image_set import ImageSet
+from extract.datasets.item_set import image_set
+from extract.datasets.items import Given
+from extract.datasets.reading import opening
 from extract.datasets.sample import DataError
 
 # Splits that a pipeline asks for, and other names for them: where the labels of test images are secret, val is the test set.
@@ -102,19 +106,20 @@ class Splitting:
     """A form of any images that may hold several splits, and names of classes.
 
     Attributes:
-        open: `open(source, classes, split)`, as for `Plain`.
+        given: `given(source, split)`, maybe with arguments, the items and their classes, of which `item_set.image_set` makes
+            a set; it raises DataError where there is no such source or split, or something of it cannot be read.
         recognises: whether a source, by its name or as a folder, is of this form.
         example, is_made_of_states: as for `Published`.
     """
 
-    open: Callable[[str, Path | None, str | None], ImageSet]
+    given: Callable[..., Given]
     recognises: Callable[[str], bool]
     example: Example
     is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
-        """Open the images; DataError as `open`."""
-        return self.open(source, classes, split)
+        """Open the images; DataError as `given`."""
+        return image_set(source, partial(self.given, source, split, **(opening().arguments or {})), classes)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which files hold images that are read here: by the ending of a name, or else by the first bytes."""
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
@@ -72,6 +73,8 @@ def missing_reader(name: str) -> str | None:
     return f"is of a format (.{end}) that Pillow does not read here: pip install {PACKAGES[end]}"
 
 
-def begins_as_image(head: bytes) -> bool:
-    """Whether the first HEAD_NBYTES bytes of a file are those of an image."""
-    return SIGNATURE.match(head) is not None
+def is_picture(name: str, head: Callable[[int], bytes]) -> bool:
+    """Whether a file is an image by its name, or else by its first bytes, which `head` gives; of sidecars it is not asked."""
+    if is_image(name) or extension(name) in SIDECARS | UNREAD:
+        return is_image(name)
+    return SIGNATURE.match(head(HEAD_NBYTES)) is not None

@@ -1,44 +1,33 @@
 """Images that a function of the user's gives: FILE.py:FUNCTION, or package.module:function."""
 
 import inspect
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from extract.datasets.form import Example, Splitting
-from extract.datasets.image_set import ImageSet
-from extract.datasets.item_set import image_set
 from extract.datasets.items import Given
 from extract.datasets.objects import given
-from extract.datasets.reading import opening
 from extract.datasets.sample import DataError
 from store import BeyondClsError
 from store.user_code import explained, function_of
 
 
-def function(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
-    """Images that a function returns: whatever `objects.given` takes. It is run, so name none that you do not trust.
+def function(source: str, split: str | None = None, /, **arguments: Any) -> Given:
+    """What a function returns: whatever `objects.given` takes. It is run, so name none that you do not trust.
 
     The split is passed to a function that takes `split`; what another returns is a mapping of splits.
     """
     if not is_function(source):
         raise DataError(f"there is no function {source!r}; expected FILE.py:FUNCTION, or package.module:function")
     try:
-        return image_set(source, partial(_called, source, split, dict(opening().arguments or {})), classes)
-    except DataError:
-        raise
+        make = function_of(source, "function", "images")
+        parameters = inspect.signature(make).parameters.values()
+        if any(p.name == "split" or p.kind is p.VAR_KEYWORD for p in parameters):
+            arguments, split = {"split": split, **arguments} if split is not None else arguments, None
+        with explained(source, f"{source} fails"):
+            made = make(**arguments)
     except BeyondClsError as error:
         raise DataError(str(error)) from error
-
-
-def _called(source: str, split: str | None, arguments: Mapping[str, Any]) -> Given:
-    make = function_of(source, "function", "images")
-    parameters = inspect.signature(make).parameters.values()
-    if any(p.name == "split" or p.kind is p.VAR_KEYWORD for p in parameters):
-        arguments, split = {"split": split, **arguments} if split is not None else arguments, None
-    with explained(source, f"{source} fails"):
-        made = make(**arguments)
     return given(made, source, split)
 
 

@@ -9,16 +9,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from extract.datasets.formats import (
-    HEAD_NBYTES,
-    IMAGE_EXTENSIONS,
-    SIDECARS,
-    UNREAD,
-    begins_as_image,
-    extension,
-    image_id,
-    is_image,
-)
+from extract.datasets.formats import IMAGE_EXTENSIONS, SIDECARS, UNREAD, extension, image_id, is_image, is_picture
 from extract.datasets.reading import NOWHERE, made_of, patiently
 from extract.datasets.sample import DataError
 
@@ -221,19 +212,16 @@ def gather(root: Path, left_out: LeftOut) -> list[Found]:
 
 def _reason(root: Path, name: str) -> Reason | None:
     """Why a file is left out, by its name or its first bytes."""
-    if is_image(name):
-        return None
-    end = extension(name)
-    if end in UNREAD or end in SIDECARS:
-        return UNREADABLE if end in UNREAD else OTHER
-    made_of(root / name)
 
-    def head() -> bytes:
+    def head(nbytes: int) -> bytes:
+        made_of(root / name)
         with (root / name).open("rb") as content:
-            return content.read(HEAD_NBYTES)
+            return content.read(nbytes)
 
-    first = unlocked(head, str(root / name))
-    return LOCKED if first is None else None if begins_as_image(first) else OTHER
+    is_taken = unlocked(partial(is_picture, name, head), str(root / name))
+    if is_taken is None:
+        return LOCKED
+    return None if is_taken else UNREADABLE if extension(name) in UNREAD else OTHER
 
 
 def images_in(folder: Path) -> Iterator[str]:

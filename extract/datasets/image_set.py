@@ -25,6 +25,7 @@ from store import BeyondClsError
 from store.shown import first_names, html_table
 from store.truths.reading import TruthColumns
 
+KEPT = ("source", "classes", "problems", "multilabel")  # of a set, in its index
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # Python's surrogates for such bytes in names of files
 
 
@@ -57,6 +58,7 @@ class ImageSet:
         truths: label maps and instances that can be read, by name.
         usual_truths: those that extraction keeps unless it is asked otherwise; all by default.
         left_out: what of the source is not among the samples.
+        index: that has kept the samples of this set, which was checked then; None: it is checked, and gets a new one.
     """
 
     def __init__(
@@ -70,16 +72,20 @@ class ImageSet:
         truths: Mapping[str, Truths] | None = None,
         usual_truths: Sequence[str] | None = None,
         left_out: LeftOut | None = None,
+        index: Index | None = None,
     ):
         self.truths = dict(truths or {})
         self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
         self._columns: dict[str, TruthColumns] = {}
         self.left_out, self.pixels, self.multilabel, self._resources = left_out or LeftOut(), Pixels(), multilabel, resources
         self.source, self.samples, self.classes, self.problems = source, Samples.of(samples), classes, list(problems)
+        self._rows: list[int] | None = None  # of the index
+        if index is not None:
+            self.index = index
+            return
         if classes is None and not multilabel:
             self.samples, self.classes = self.samples.numbered()
         self.index = Index(self.samples)
-        self._rows: list[int] | None = None  # of the index
         if not self.samples and not self.problems:
             beside = f"; left out: {self.left_out}" if self.left_out else ""
             raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}{beside}")
@@ -103,23 +109,18 @@ class ImageSet:
             sample = self.samples[int(np.searchsorted(self.samples.label_ends, wrong[0], side="right"))]
             above, below = (f", but there are {n} class names", "") if label >= 0 else ("", ", and None stands for no label")
             raise DataError(f"{sample} has label {label}{above}; labels count from 0{below}")
-        assert multilabel or (self.samples.n_labels == self.samples.has_labels).all(), source
+        assert multilabel or (np.diff(self.samples.label_ends, prepend=0) == self.samples.has_labels).all(), source
 
     @classmethod
     def of_index(cls, index: Index) -> "ImageSet":
         """The set whose list an index has kept; it is sound, as it was checked then."""
-        images, about = cls.__new__(cls), index.attributes
-        images.samples, images.index, images._rows = index.samples, index, None
-        images.source, images.classes, images.problems = about["source"], about["classes"], list(about["problems"])
-        images.multilabel, images.left_out, images.pixels = about["multilabel"], LeftOut(about["left_out"]), Pixels()
-        images.truths, images.usual_truths, images._columns, images._resources = {}, (), {}, None
-        return images
+        about = {name: index.attributes[name] for name in KEPT} | {"left_out": LeftOut(index.attributes["left_out"])}
+        return cls(samples=index.samples, index=index, **about)
 
     def keep_in(self, path: Path, sources: Mapping[str, State] | None, earlier: Index | None) -> None:
         """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are taken over."""
-        self.index.path, classes = path, None if self.classes is None else list(self.classes)
-        about = {"source": self.source, "classes": classes, "problems": self.problems, "multilabel": self.multilabel}
-        self.index.attributes = about | {"left_out": self.left_out.described}
+        self.index.path, self.classes = path, None if self.classes is None else list(self.classes)
+        self.index.attributes = {name: getattr(self, name) for name in KEPT} | {"left_out": self.left_out.described}
         self.index.sources = None if sources is None or self.truths or self.samples.others else settled(sources)
         if earlier is not None:
             self.index.take_over(earlier)
@@ -171,7 +172,7 @@ class ImageSet:
     @cached_property
     def n_boxes(self) -> int:
         """Boxes of the image that has most; 0 for a set without boxes."""
-        return int(self.samples.n_boxes.max(initial=0))
+        return int(np.diff(self.samples.box_ends, prepend=0).max(initial=0))
 
     @cached_property
     def class_counts(self) -> list[tuple[str, int]]:
@@ -226,22 +227,26 @@ class ImageSet:
             digest.update(f"pixels\0{self.pixels.described}\0".encode())
         if self.multilabel:
             digest.update(f"multilabel\0{len(self.classes or ())}\0".encode())
-        digests, labels, begin, box_begin = self.image_digests, samples.labels.tolist(), 0, 0
-        columns = (samples.ids, samples.size.tolist(), samples.label_ends.tolist(), samples.box_ends.tolist())
-        for row, (id_, size, end, box_end) in zip(range(n), zip(*columns, strict=True), strict=False):
-            of_image = labels[begin:end]
+        digests, labels, begin, has_boxes = self.image_digests, samples.labels.tolist(), 0, np.diff(samples.box_ends, prepend=0)
+        columns = (samples.ids, samples.size.tolist(), samples.label_ends.tolist(), has_boxes.tolist())
+        for row, (id_, size, end, has_box) in zip(range(n), zip(*columns, strict=True), strict=False):
+            of_image, begin = labels[begin:end], end
             described = f"{sorted(of_image)}" if self.multilabel else of_image[0] if of_image else None
             digest.update(f"{id_}\0{described}\0{size}\0".encode())
-            if box_end > box_begin:
+            if has_box:
                 digest.update(f"{[(*map(float, box[:4]), box.label) for box in samples[row].boxes]}\0".encode())
             digest.update(digests[row].tobytes())
-            begin, box_begin = end, box_end
         return digest.hexdigest()
 
     def part(self, rows: Sequence[int]) -> "ImageSet":
         """A set of some of the images, in the order of `rows`."""
         part = copy.copy(self)
-        part.samples, part.problems, part.left_out, part._columns = self.samples.part(rows), [], LeftOut(), {}
+        part.samples, part.problems, part.left_out, part._columns = (
+            Samples.of(map(self.samples.__getitem__, rows)),
+            [],
+            LeftOut(),
+            {},
+        )
         part._rows = list(rows) if self._rows is None else [self._rows[row] for row in rows]
         for name in ("n_boxes", "class_counts", "digest", "image_digests"):
             part.__dict__.pop(name, None)

@@ -105,7 +105,6 @@ def _look(items: Items, row: int) -> _Seen:
 
 
 def _ids(source: str, seen: Sequence[_Seen]) -> list[str]:
-    """Those that were given, or else of content."""
     rows: dict[bytes, list[int]] = {}  # by digest, of items without an id
     ids, again = [], []
     for row, one in enumerate(seen):
@@ -214,7 +213,6 @@ class ItemMaps(LabelMaps):
 
 
 def _picture(values: Any) -> Image.Image:
-    """A label map as a picture of indices."""
     if values is None:
         raise ValueError("is not there")
     if isinstance(values, Image.Image):

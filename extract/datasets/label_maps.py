@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +19,8 @@ from jaxtyping import Int16, Int64
 from PIL import Image
 
 from extract.datasets.formats import readable
-from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import lines, listed, parsing
+from extract.datasets.listed import lines, parsing
 from extract.datasets.pixels import ROOM
 from extract.datasets.reading import Damage, content_of, decoded, opening_bar
 from extract.datasets.sample import DataError, Sample
@@ -143,7 +142,8 @@ class LabelMaps(Truths):
     """
 
     def __init__(self, classes: Sequence[str], files: Mapping[str, Path], codes: Codes | Mapping[str, Codes]):
-        self.classes, self._files, self._codes = list(classes), files, codes
+        super().__init__(list(classes), self._reader)
+        self._files, self._codes = files, codes
         self._read: dict[str, MapRead] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class LabelMaps(Truths):
                 progress(1)
         return [self._read[sample.id] for sample in samples]
 
-    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Segment]]:
+    def _reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Segment]]:
         self.open(samples)
 
         def segments(sample: Sample) -> Sequence[Segment]:
@@ -240,25 +240,6 @@ def image_size(sample: Sample) -> tuple[int, int] | None:
 def sides(size: Sequence[int]) -> str:
     """`480 x 360`, from height and width."""
     return f"{size[1]} x {size[0]}"
-
-
-def paired(
-    images: Path, maps: Path, end: str = ".png", marks: tuple[str, str] = ("", "")
-) -> tuple[list[Sample], dict[str, Path]]:
-    """Samples of all images in a folder, and their label maps by id: PNGs in another folder of the same names.
-
-    `end` is that of the name of an image of which only the map is there. Before the point, names of images and of maps end in
-    `marks`, without which they are ids.
-    """
-
-    def names_by_id(folder: Path, mark: str) -> dict[str, str]:
-        stems = {PurePosixPath(name).with_suffix("").as_posix(): name for name in images_in(folder)}
-        return {stem.removesuffix(mark): name for stem, name in stems.items() if stem.endswith(mark)}
-
-    names = names_by_id(images, marks[0])
-    ids = sorted(names.keys() | names_by_id(maps, marks[1]).keys())
-    samples = [listed(images, names.get(id_, f"{id_}{marks[0]}{end}"), (), id_=id_) for id_ in ids]
-    return samples, {id_: maps / f"{id_}{marks[1]}.png" for id_ in ids}
 
 
 def segmented(

@@ -57,7 +57,6 @@ def listed(
 
 
 def _size(file: Path) -> tuple[int, str | None]:
-    """Of a file, in bytes, and a problem."""
     try:
         size = os.stat(file).st_size
     except FileNotFoundError:

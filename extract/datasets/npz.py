@@ -4,7 +4,6 @@ import io
 import shutil
 import struct
 import zipfile
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +12,6 @@ from jaxtyping import Shaped
 from numpy.lib import format as npy
 
 from extract.datasets.form import Example, Splitting
-from extract.datasets.image_set import ImageSet
-from extract.datasets.item_set import image_set
 from extract.datasets.items import Given
 from extract.datasets.listed import parsing
 from extract.datasets.objects import arrays_by_split, of_arrays, split_of
@@ -23,19 +20,15 @@ from extract.datasets.sample import DataError
 LOCAL = struct.Struct("<4s22xHH")  # the header before a member of a zip: what it begins with, bytes of its name and of its rest
 
 
-def npz(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
+def npz(source: str, split: str | None = None) -> Given:
     """Images of an .npz: `images` (or `x`, `data`, `image`, `arr_0`), and `labels` (or `y`, `targets`, `label`, `arr_1`), `ids`
     and `class_names` where there are any. Splits are in the names: `x_train`, or `train_images`.
 
     Arrays are read where they lie; those that are compressed are unpacked into a temporary file (in $TMPDIR), which goes with
-    the ImageSet. An array of objects is refused: that is a pickle.
+    the images. An array of objects is refused: that is a pickle.
     """
     if not Path(source).is_file():
         raise DataError(f"there is no .npz {source!r}; expected arrays: images and labels, or x_train, y_train, x_test, y_test")
-    return image_set(source, partial(_opened, source, split), classes)
-
-
-def _opened(source: str, split: str | None) -> Given:
     with parsing(Path(source), "arrays as numpy.savez writes them"), zipfile.ZipFile(source) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         by_split = arrays_by_split(list(members))

@@ -12,9 +12,8 @@ SPLITS = ("train", "test")
 
 def nus_wide(root: Path, split: str) -> ImageSet:
     """Images `Flickr/FOLDER/NAME.jpg` with any number of concepts, none for many."""
-    image_lists = {name: lines(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
-    # The published lists are of Windows.
-    lists = {name: [PureWindowsPath(line).as_posix() for line in paths] for name, paths in image_lists.items()}
+    files = {name: root / "ImageList" / f"{name.title()}Imagelist.txt" for name in SPLITS}  # of Windows, as published
+    lists = {name: [PureWindowsPath(line).as_posix() for line in lines(file)] for name, file in files.items()}
     part, names = split.title(), lists[split]
     concept_list = root / "ConceptsList" / "Concepts81.txt"
     concepts = lines(concept_list if concept_list.exists() else root / "Concepts81.txt")

@@ -1,7 +1,6 @@
 """One image of a data set: where its bytes are, and what is known about it."""
 
 import math
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,10 +42,9 @@ class Box(NamedTuple):
 
 def read_range(file: Path, offset: int, nbytes: int) -> bytes:
     """`nbytes` bytes of a file; OSError where they cannot be read, BeyondClsError where it has become shorter."""
-    content = b""
     with file.open("rb") as source:
-        while len(content) < nbytes and (more := os.pread(source.fileno(), nbytes - len(content), offset + len(content))):
-            content += more
+        source.seek(offset)
+        content = source.read(nbytes)
     if len(content) < nbytes:
         raise BeyondClsError(f"{file} ends after {offset + len(content)} bytes, expected {offset + nbytes}; {CHANGED}")
     return content
@@ -122,10 +120,11 @@ class Strings(Sequence[str]):
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "Strings":
-        growing = GrowingStrings()
+        text, ends = bytearray(), array("q")
         for string in strings:
-            growing.append(string)
-        return growing.strings
+            text += string.encode(*ENCODING)
+            ends.append(len(text))
+        return cls(np.frombuffer(text, np.uint8), narrow(ends))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -145,25 +144,6 @@ class Strings(Sequence[str]):
     @property
     def nbytes(self) -> Int[np.ndarray, "N"]:  # of each
         return np.diff(self.ends, prepend=0)
-
-
-class GrowingStrings:
-    """Strings to which others are added."""
-
-    def __init__(self) -> None:
-        self._text, self._ends = bytearray(), array("q")
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def append(self, string: str) -> None:
-        self._text += string.encode(*ENCODING)
-        self._ends.append(len(self._text))
-
-    @property
-    def strings(self) -> Strings:
-        """Those that were added so far, which are all."""
-        return Strings(np.frombuffer(self._text, np.uint8), narrow(self._ends))
 
 
 class Samples(Sequence[Sample]):
@@ -206,22 +186,24 @@ class Samples(Sequence[Sample]):
         """Columns of samples, of which each is forgotten at once."""
         if isinstance(samples, Samples):
             return samples
-        numbers = {name: array("q") for name in INTEGERS}
-        ids, files = GrowingStrings(), GrowingStrings()
+        numbers = {name: array("q") for name in (*INTEGERS, "ids", "files")}  # of strings, where they end
+        ids, files = bytearray(), bytearray()
         has_labels, boxes = bytearray(), array("d")
         problems: dict[int, str] = {}
         others: dict[int, Sample] = {}
         last: Path | RemoteFile | None = None
         for row, sample in enumerate(samples):
-            ids.append(sample.id)
+            ids += sample.id.encode(*ENCODING)
+            numbers["ids"].append(len(ids))
             if sample.file is not last:
                 last = sample.file
-                files.append(last.url if isinstance(last, RemoteFile) else str(last))
+                files += (last.url if isinstance(last, RemoteFile) else str(last)).encode(*ENCODING)
+                numbers["files"].append(len(files))
             if sample.problem:
                 problems[row] = sample.problem
             if type(sample) is not Sample or not isinstance(last, Path) or sample.digest is not None:
                 others[row] = sample
-            for name, number in zip(INTEGERS[:3], (len(files) - 1, sample.offset, sample.size), strict=True):
+            for name, number in zip(INTEGERS[:3], (len(numbers["files"]) - 1, sample.offset, sample.size), strict=True):
                 numbers[name].append(number)
             has_labels.append(sample.labels is not None)
             numbers["labels"].extend(sample.labels or ())
@@ -232,7 +214,10 @@ class Samples(Sequence[Sample]):
             numbers["box_ends"].append(len(numbers["box_labels"]))
         columns: dict[str, np.ndarray] = {name: narrow(values) for name, values in numbers.items()}
         columns |= {"has_labels": np.array(has_labels, bool), "boxes": np.array(boxes).reshape(-1, 4)}
-        made = cls(ids.strings, files.strings, columns, problems)
+        id_strings, file_strings = (
+            Strings(np.frombuffer(text, np.uint8), columns[name]) for name, text in (("ids", ids), ("files", files))
+        )
+        made = cls(id_strings, file_strings, columns, problems)
         made.others = others
         return made
 
@@ -262,14 +247,6 @@ class Samples(Sequence[Sample]):
         return slice(ends[row - 1] if row else 0, ends[row])
 
     @property
-    def n_labels(self) -> Int[np.ndarray, "N"]:
-        return np.diff(self.label_ends, prepend=0)
-
-    @property
-    def n_boxes(self) -> Int[np.ndarray, "N"]:
-        return np.diff(self.box_ends, prepend=0)
-
-    @property
     def is_sound(self) -> Bool[np.ndarray, "N"]:
         """Whether nothing is wrong with an image, as far as is known before it is decoded."""
         sound = np.ones(len(self), bool)
@@ -282,10 +259,6 @@ class Samples(Sequence[Sample]):
         in_files = self.size > 0
         in_files[list(self.others)] = False
         return in_files
-
-    def part(self, rows: Sequence[int]) -> "Samples":
-        """Some of them, in the order of `rows`."""
-        return Samples.of(self[row] for row in rows)
 
     def numbered(self) -> "tuple[Samples, list[str] | None]":
         """These samples and names of classes, if labels are identifiers, such as 5219173, ordered as numbers."""

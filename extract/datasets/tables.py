@@ -5,9 +5,8 @@ import json
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from jaxtyping import Int
 from extract.datasets.form import Example, Splitting
 from extract.datasets.formats import is_image
 from extract.datasets.gathering import entries_of, unlocked
-from extract.datasets.image_set import ImageSet
-from extract.datasets.item_set import image_set
 from extract.datasets.items import IMAGE, Given
 from extract.datasets.listed import parsing
 from extract.datasets.objects import Rows, columns_of, split_of
@@ -35,7 +32,7 @@ class Table:
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str]):
         self._columns, self._lock = list(columns), threading.Lock()
-        self._parts: OrderedDict[int, Any] = OrderedDict()
+        self._part = lru_cache(PARTS_KEPT)(self._read)
         self._places: list[tuple[Path, int, int]] = []  # files, groups and their rows
         for file in files:
             with parsing(file, EXPECTED):
@@ -57,37 +54,26 @@ class Table:
         # Of an image the bytes alone: a table from elsewhere could name any file.
         return {name: value["bytes"] or b"" if isinstance(value, dict) else value for name, value in values.items()}
 
-    def _part(self, number: int) -> Any:
-        if number not in self._parts:
-            file, group, _ = self._places[number]
-            with parsing(file, EXPECTED):
-                if file.suffix.lower() == ".arrow":
-                    self._parts[number] = _stream(file).read_all()  # stays on the disk
-                else:
-                    self._parts[number] = _package("parquet").ParquetFile(file).read_row_group(group, columns=self._columns)
-            while len(self._parts) > PARTS_KEPT:
-                self._parts.popitem(last=False)
-        self._parts.move_to_end(number)
-        return self._parts[number]
+    def _read(self, number: int) -> Any:
+        file, group, _ = self._places[number]
+        with parsing(file, EXPECTED):
+            if file.suffix.lower() == ".arrow":
+                return _stream(file).read_all()  # stays on the disk
+            return _package("parquet").ParquetFile(file).read_row_group(group, columns=self._columns)
 
 
 def _stream(file: Path) -> Any:
     return _package("ipc").open_stream(_package("lib").memory_map(str(file)))
 
 
-def tables(source: str, classes: Path | None = None, split: str | None = None) -> ImageSet:
+def tables(source: str, split: str | None = None) -> Given:
     """Images of a .parquet, a folder of them, or a folder that `datasets.save_to_disk` has written: a column of encoded images
     (`image`), with `label` and `id` where there are any.
 
     Names of classes are those that Hugging Face writes into the files. Splits of a folder are in the names of its files:
     `data/train-00000-of-00002.parquet`, `test.parquet`. Images are in the table; a path in it is never followed.
     """
-    return image_set(source, partial(_opened, source, split), classes)
-
-
-def _opened(source: str, split: str | None) -> Given:
-    place = Path(source)
-    files = _files(place)
+    files = _files(Path(source))
     if not files:
         raise DataError(
             f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet, …"

@@ -4,9 +4,8 @@ Annotations are published in pixels as the file stores them; where images are tu
 """
 
 import io
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,40 +24,36 @@ MOST_NAMED = 10  # problems in a message
 STRIPS = {"TIFF": (256, 257)}  # tags of width and height as stored, where Pillow turns the image itself
 
 
-class Truths(ABC):
+@dataclass
+class Truths:
     """Truths of one kind.
 
     Attributes:
         classes: names in order of labels.
+        reader: of some images, what gives the segments or instances of each that has no problem, and raises ValueError,
+            StoreError or DataError where they are damaged, or do not fit their image.
     """
 
     classes: Sequence[str]
-
-    @abstractmethod
-    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Items]:
-        """What gives the segments or instances of each of some images that have no problem.
-
-        It raises ValueError, StoreError or DataError where they are damaged, or do not fit their image.
-        """
-
-    def read(self, samples: Sequence[Sample]) -> tuple[list[Items], list[str]]:
-        """Segments or instances of each image, none of those with a problem; and what is wrong with others, a line each."""
-        reader, problems = self.reader(samples), []
-        items: list[Items] = []
-        for sample in samples:
-            found: Items = ()
-            if not sample.problem:
-                try:
-                    found = reader(sample)
-                except (ValueError, StoreError, DataError) as error:
-                    problems.append(f"{sample}: {error}")
-            items.append(found)
-        return items, problems
+    reader: Callable[[Sequence[Sample]], Callable[[Sample], Items]]
 
 
 def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pixels) -> TruthColumns:
-    """Truths of all images, in pixels of the images as they are decoded, as arrays; DataError where some are damaged."""
-    items, problems = truths.read(samples)
+    """Truths of all images, in pixels of the images as they are decoded, as arrays: none of an image with a problem.
+
+    It is a DataError that some are damaged.
+    """
+    reader = truths.reader(samples)
+    items: list[Items] = []
+    problems: list[str] = []
+    for sample in samples:
+        found: Items = ()
+        if not sample.problem:
+            try:
+                found = reader(sample)
+            except (ValueError, StoreError, DataError) as error:
+                problems.append(f"{sample}: {error}")
+        items.append(found)
     if problems:
         total = f"\n({len(problems)} problems in all)" if len(problems) > MOST_NAMED else ""
         raise DataError(

@@ -1,6 +1,7 @@
 """Pascal VOC's segmentation: `ImageSets/Segmentation/SPLIT.txt` names images with a label map each, and maps of objects."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,42 +34,37 @@ def voc(root: Path, split: str) -> ImageSet:
     samples = [listed(folder / "JPEGImages", f"{name}.jpg", (), id_=name) for name in names]
     files = {name: folder / "SegmentationClass" / f"{name}.png" for name in names}
     maps = LabelMaps((BACKGROUND, *OBJECTS), files, Indices.counted(1 + len(OBJECTS), void=[BORDER]))
-    return segmented(str(root), samples, maps, unlabelled=[0], truths={"instances": VocInstances(folder)})
+    objects = Truths(OBJECTS, partial(_reader, folder))
+    return segmented(str(root), samples, maps, unlabelled=[0], truths={"instances": objects})
 
 
-class VocInstances(Truths):
-    """Objects of images: number i in `SegmentationObject` is the i-th object of the image's XML.
+def _reader(folder: Path, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Instance]]:
+    return partial(_instances, folder)
+
+
+def _instances(folder: Path, sample: Sample) -> list[Instance]:
+    """Objects of an image: number i in `SegmentationObject` is the i-th object of the image's XML.
 
     Boxes count pixels from 1 there, both ends included, and from 0 here, the end excluded. What is marked as difficult, which
     VOC does not score, is kept as a crowd.
     """
-
-    classes: Sequence[str] = OBJECTS
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-
-    def reader(self, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Instance]]:
-        return self._instances
-
-    def _instances(self, sample: Sample) -> list[Instance]:
-        objects = read_objects(self._folder / "Annotations" / f"{sample.id}.xml")
-        file = self._folder / "SegmentationObject" / f"{sample.id}.png"
-        try:
-            numbers = read_map(file, Indices.counted(MOST_OBJECTS, first=1, void=[0, BORDER]))
-        except ValueError as error:
-            raise ValueError(f"its map of objects {file.name} {error}") from error
-        if numbers.max() >= len(objects):
-            raise ValueError(f"its map of objects {file.name} has number {numbers.max() + 1}, its XML {len(objects)} objects")
-        masks = numbers == np.arange(len(objects))[:, None, None]
-        instances = []
-        for one, mask, counts in zip(objects, masks, rle.encode(masks), strict=True):
-            if one.name not in OBJECTS:
-                raise ValueError(f"an object is of class {one.name!r}; expected {', '.join(OBJECTS)}")
-            x0, y0, x1, y1 = one.corners
-            box = x0 - 1, y0 - 1, x1, y1
-            instances.append(Instance(OBJECTS.index(one.name), box, float(mask.sum()), one.is_difficult, counts))
-        return instances
+    objects = read_objects(folder / "Annotations" / f"{sample.id}.xml")
+    file = folder / "SegmentationObject" / f"{sample.id}.png"
+    try:
+        numbers = read_map(file, Indices.counted(MOST_OBJECTS, first=1, void=[0, BORDER]))
+    except ValueError as error:
+        raise ValueError(f"its map of objects {file.name} {error}") from error
+    if numbers.max() >= len(objects):
+        raise ValueError(f"its map of objects {file.name} has number {numbers.max() + 1}, its XML {len(objects)} objects")
+    masks = numbers == np.arange(len(objects))[:, None, None]
+    instances = []
+    for one, mask, counts in zip(objects, masks, rle.encode(masks), strict=True):
+        if one.name not in OBJECTS:
+            raise ValueError(f"an object is of class {one.name!r}; expected {', '.join(OBJECTS)}")
+        x0, y0, x1, y1 = one.corners
+        box = x0 - 1, y0 - 1, x1, y1
+        instances.append(Instance(OBJECTS.index(one.name), box, float(mask.sum()), one.is_difficult, counts))
+    return instances
 
 
 def _xml(*objects: str) -> str:

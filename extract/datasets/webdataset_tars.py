@@ -16,16 +16,7 @@ from typing import IO, NamedTuple
 import xxhash
 
 from extract.datasets.form import Example, Plain
-from extract.datasets.formats import (
-    HEAD_NBYTES,
-    IMAGE_EXTENSIONS,
-    SIDECARS,
-    UNREAD,
-    begins_as_image,
-    extension,
-    is_image,
-    missing_reader,
-)
+from extract.datasets.formats import IMAGE_EXTENSIONS, UNREAD, extension, is_image, is_picture, missing_reader
 from extract.datasets.gathering import BESIDE_TARS, BROKEN, CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter, walk
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.reading import made_of, patiently
@@ -182,7 +173,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], 
     if (size := stream.seek(0, 2)) == 0:
         return groups, f"{tar} is empty (0 bytes); write it again"
     stream.seek(0)
-    head = stream.read(HEAD_NBYTES)
+    head = stream.read(8)
     stream.seek(0)
     if kind := next((kind for magic, kind in COMPRESSED.items() if head.startswith(magic)), None):
         return groups, f"{tar} is not a whole tar: it is compressed ({kind}), and images are read from the middle; unpack it"
@@ -235,18 +226,16 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], 
 
 def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> Member:
     """What is needed of a member. tarfile seeks before it reads the next header, so the stream may be moved."""
-    name, offset, size = member.name, member.offset_data, member.size
+
+    def head(nbytes: int) -> bytes:
+        stream.seek(member.offset_data)
+        return stream.read(min(member.size, nbytes))
+
+    place = member.name, member.offset_data, member.size
     if end.rpartition(".")[2] == "cls":
-        stream.seek(offset)
-        return Member(name, offset, size, text=stream.read(min(size, LABEL_NBYTES)).decode("ascii", "replace").strip())
-    is_picture = is_image(name)
-    if not is_picture and extension(name) not in SIDECARS | UNREAD:
-        stream.seek(offset)
-        is_picture = begins_as_image(stream.read(min(size, HEAD_NBYTES)))
-    if not is_picture or not digested:
-        return Member(name, offset, size, is_picture)
-    stream.seek(offset)
-    return Member(name, offset, size, is_picture, digest=xxhash.xxh3_128_digest(stream.read(size)))
+        return Member(*place, text=head(LABEL_NBYTES).decode("ascii", "replace").strip())
+    is_taken = is_picture(member.name, head)
+    return Member(*place, is_taken, digest=xxhash.xxh3_128_digest(head(member.size)) if is_taken and digested else None)
 
 
 def _split(key: str, members: Mapping[str, Member]) -> list[tuple[str, dict[str, Member]]]:

@@ -1,8 +1,8 @@
 """Masks of COCO's annotations: as pycocotools draws them; what is wrong is named before any C code sees it."""
 
 import json
-import re
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import pytest
 from pycocotools import mask as published
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.coco import CocoInstances, mask_of
-from extract.datasets.truths import columns_of
+from extract.datasets.coco import reader
+from extract.datasets.truths import Truths
 from extract.requests import Request
 from store.truths import rle
 from tests.extract.pictures import picture, write_file
@@ -59,20 +59,25 @@ def test_polygons_and_run_lengths(tmp_path: Path) -> None:
 def test_the_form_keeps_them_only_if_asked(tmp_path: Path) -> None:
     """So that features of COCO have the keys that they had before there were truths."""
     images = opened(tmp_path, {"segmentation": [SQUARE]})
-    assert Request.resolve(tiny_encoder(), images).truths == ()
+    for part in (images, images.part([0])):
+        assert Request.resolve(tiny_encoder(), part).truths == ()
     assert Request.resolve(tiny_encoder(), images, truths="all").truths == ("instances",)
+    assert images.truth_columns("instances") is images.truth_columns("instances"), "read once"
 
 
-def test_boxes_alone(tmp_path: Path) -> None:
-    arrays = opened(tmp_path, {}, {"area": 3}).truth_columns("instances").arrays
-    assert (sorted(arrays), arrays["area"].tolist()) == (["area", "box", "crowd", "first", "label"], [60, 3])
-
-
-def test_an_empty_mask_and_a_polygon_that_is_cut_are_kept(tmp_path: Path) -> None:
-    """As published sets have them: smaller than a pixel; or a little beyond the image."""
-    speck, beyond = [5.1, 5.1, 5.2, 5.1, 5.2, 5.2], [-3.0, 10, 50, 10, 50, 20, -3, 20]
-    arrays = opened(tmp_path, {"segmentation": [speck]}, {"segmentation": [beyond]}).truth_columns("instances").arrays
-    assert arrays["area"].tolist() == [0, 36 * 10]
+@pytest.mark.parametrize(
+    ("objects", "area"),
+    [
+        ([{}, {"area": 3}], [60, 3]),  # boxes alone
+        ([{"segmentation": [[5.1, 5.1, 5.2, 5.1, 5.2, 5.2]]}], [0]),  # smaller than a pixel, as published sets have them
+        ([{"segmentation": [[-3.0, 10, 50, 10, 50, 20, -3, 20]]}], [36 * 10]),  # a little beyond the image
+        ([{"segmentation": {"counts": [0, 40 * 36], "size": list(SIZE)}}], [40 * 36]),
+    ],
+)
+def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -> None:
+    arrays = opened(tmp_path, *objects).truth_columns("instances").arrays
+    assert arrays["area"].tolist() == area
+    assert ("counts" in arrays) == ("segmentation" in objects[0])
 
 
 @pytest.mark.parametrize(
@@ -104,16 +109,18 @@ def test_what_is_wrong_with_a_mask(segmentation: Any, problem: str, tmp_path: Pa
         images.truth_columns("instances")
 
 
-def test_one_without_a_mask_among_others(tmp_path: Path) -> None:
-    images = opened(tmp_path, {"segmentation": [SQUARE]}, {})
-    with pytest.raises(DataError, match="annotation 1 is not as expected: it has no 'segmentation'"):
-        images.truth_columns("instances")
-
-
-def test_of_another_size(tmp_path: Path) -> None:
-    images = opened(tmp_path, {"segmentation": [SQUARE]}, height=30)
-    with pytest.raises(DataError, match=r"its annotations are of 36 x 30 pixels \(width x height\), it has 36 x 40\n"):
-        images.truth_columns("instances")
+@pytest.mark.parametrize(
+    ("objects", "image", "message"),
+    [
+        ([{"segmentation": [SQUARE]}, {}], {}, "annotation 1 is not as expected: it has no 'segmentation'"),
+        ([{}], {"height": 30}, r"its annotations are of 36 x 30 pixels \(width x height\), it has 36 x 40\n"),
+        ([{}], {"file_name": "a\0.png"}, r"names the image 'a\\x00\.png', which is not inside"),
+        ([{"category_id": 9}], {}, "an annotation is of category 9, which is not among its categories"),
+    ],
+)
+def test_what_is_wrong_with_the_file(objects: list[Any], image: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        opened(tmp_path, *objects, **image).truth_columns("instances")
 
 
 def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
@@ -148,46 +155,20 @@ def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> Non
 )
 def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, tmp_path: Path) -> None:
     """Also where the form of the data set has not looked at boxes and classes before."""
-    samples = opened(tmp_path, {"segmentation": [SQUARE]}).samples
+    images = opened(tmp_path, {"segmentation": [SQUARE]})
     content = {"bbox": [2, 3, 10, 6], "image_id": 1, "category_id": 7, "id": 0, **annotation}
     file = tmp_path / "annotations/instances_val2017.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": [content]}))
-    truths = CocoInstances(["cat"], file, {"1": 1, "2": 2}, {7: 0})
-    instances, (line,) = truths.read(samples)
-    assert re.search(f"annotation 0 is not as expected: {problem}", line), line
-    assert [len(one) for one in instances] == [0, 0]
+    with pytest.raises(DataError, match=f"'1' in .*: annotation 0 is not as expected: {problem}"):
+        images.truth_columns("instances")
 
 
 def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
     images = opened(tmp_path, {"segmentation": []})
-    samples = [replace(images.samples[0], id=f"{i}") for i in range(12)]
-    truths = images.truths["instances"]
-    assert isinstance(truths, CocoInstances)
+    many = ImageSet("many", [replace(images.samples[0], id=f"{i}", labels=(0,)) for i in range(12)], ["cat"], multilabel=True)
+    many.truths["instances"] = Truths(
+        ["cat"], partial(reader, tmp_path / "annotations/instances_val2017.json", dict.fromkeys(many.samples.ids, 1), {})
+    )
     with pytest.raises(DataError, match=r"\(12 problems in all\)\nmend the annotations") as raised:
-        columns_of(
-            "instances",
-            CocoInstances(["cat"], truths._file, dict.fromkeys((one.id for one in samples), 1), {}),
-            samples,
-            images.pixels,
-        )
+        many.truth_columns("instances")
     assert str(raised.value).count("expected polygons or run lengths") == 10
-
-
-def test_a_part_of_the_images_keeps_as_little(tmp_path: Path) -> None:
-    images = opened(tmp_path, {"segmentation": [SQUARE]})
-    assert Request.resolve(tiny_encoder(), images.part([0])).truths == ()
-    assert images.truth_columns("instances") is images.truth_columns("instances"), "read once"
-
-
-def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"names the image 'a\\x00\.png', which is not inside"):
-        opened(tmp_path, {}, file_name="a\0.png")
-
-
-def test_an_unknown_class(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="an annotation is of category 9, which is not among its categories"):
-        opened(tmp_path, {"category_id": 9})
-
-
-def test_uncompressed_runs_of_zero_pixels() -> None:
-    assert rle.decode(mask_of({"counts": [0, 6], "size": [2, 3]}, (2, 3)), (2, 3)).all()

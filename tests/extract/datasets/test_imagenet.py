@@ -1,5 +1,6 @@
 """ImageNet as torchvision and as Kaggle lay it out, and the boxes of its localisation task."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -64,53 +65,43 @@ ROWS = [
 
 
 class TestClasses:
-    def test_folders_of_train(self, tmp_path: Path) -> None:
-        images = open_images(str(train(tmp_path)), split="train")
-        assert [(s.id, s.label) for s in images.samples] == [
-            (f"{TENCH}_10026", 0), (f"{TENCH}_9", 0), (f"{FISH}_2", 1), (f"{SHARK}_1", 2)
-        ]  # fmt: skip
-        assert images.classes == [TENCH, FISH, SHARK]
-        assert images.all_problems() == []
-        assert images.n_boxes == 0
-
     @pytest.mark.parametrize("place", ["", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC"])
     def test_names_and_places(self, place: str, tmp_path: Path) -> None:
         train(tmp_path / place)
-        mapping(tmp_path)
+        if place:
+            mapping(tmp_path)
         images = open_images(str(tmp_path), split="train")
-        assert len(images) == 4
-        assert images.classes == ["tench, Tinca tinca", "goldfish", "great white shark"]
+        assert [(s.id, s.label) for s in images.samples] == [
+            (f"{TENCH}_10026", 0), (f"{TENCH}_9", 0), (f"{FISH}_2", 1), (f"{SHARK}_1", 2)
+        ]  # fmt: skip
+        named = ["tench, Tinca tinca", "goldfish", "great white shark"]
+        assert images.classes == (named if place else [TENCH, FISH, SHARK])
+        assert (images.all_problems(), images.n_boxes) == ([], 0)
 
-    def test_val_by_folders_has_the_labels_of_train(self, tmp_path: Path) -> None:
-        train(tmp_path)
-        write_pictures(tmp_path / "val", *(f"{wnid}/{name}.JPEG" for name, wnid in VAL.items()))
-        images = open_images(str(tmp_path), split="val")
-        assert sorted((s.id, s.label) for s in images.samples) == EXPECTED
-        assert images.classes == [TENCH, FISH, SHARK], "no image of val is a fish here"
-
-    def test_flat_val_by_the_devkit(self, tmp_path: Path) -> None:
-        images = open_images(str(devkit(flat_val(tmp_path))), split="val")
-        assert [(s.id, s.label) for s in images.samples] == EXPECTED
-        assert images.classes == [TENCH, FISH, SHARK]
-
-    def test_flat_val_by_annotations(self, tmp_path: Path) -> None:
-        mapping(flat_val(tmp_path))
-        for name, wnid in VAL.items():
+    @pytest.mark.parametrize("by", ["folders", "devkit", "annotations", "solution"])
+    def test_val(self, by: str, tmp_path: Path) -> None:
+        """By folders it has the labels of train, though no image of it is a fish."""
+        if by == "folders":
+            write_pictures(train(tmp_path) / "val", *(f"{wnid}/{name}.JPEG" for name, wnid in VAL.items()))
+        elif by == "devkit":
+            devkit(flat_val(tmp_path))
+        else:
+            mapping(flat_val(tmp_path))
+        if by == "solution":
+            solution(tmp_path, *ROWS)
+        for name, wnid in VAL.items() if by == "annotations" else ():
             write_text(tmp_path / "Annotations/CLS-LOC/val" / f"{name}.xml", annotation((wnid, 1, 2, 3, 4)))
         images = open_images(str(tmp_path), split="val")
-        assert [(s.id, s.label) for s in images.samples] == EXPECTED
-        assert images.samples[1].boxes == ((1, 2, 3, 4, 0),)
+        assert sorted((s.id, s.label) for s in images.samples) == EXPECTED
+        assert len(images.classes or ()) == 3
+        boxes = {
+            "annotations": [((1, 2, 3, 4, 2),), ((1, 2, 3, 4, 0),), ((1, 2, 3, 4, 2),)],
+            "solution": [((5, 6, 7, 8, 2), (0, 0, 35, 39, 2)), ((9, 8, 20, 21, 0),), ((1, 2, 30, 40, 2),)],
+        }
+        assert [s.boxes for s in images.samples] == boxes.get(by, [(), (), ()])
 
 
 class TestBoxes:
-    def test_solution(self, tmp_path: Path) -> None:
-        mapping(flat_val(tmp_path))
-        solution(tmp_path, *ROWS)
-        images = open_images(str(tmp_path), split="val")
-        assert [s.boxes for s in images.samples] == [
-            ((5, 6, 7, 8, 2), (0, 0, 35, 39, 2)), ((9, 8, 20, 21, 0),), ((1, 2, 30, 40, 2),)
-        ]  # fmt: skip
-
     @pytest.mark.parametrize("place", ["Annotations/CLS-LOC/train", "ILSVRC/Annotations/CLS-LOC/train"])
     def test_annotations_of_some_images_of_train(self, place: str, tmp_path: Path) -> None:
         file = tmp_path / place / TENCH / f"{TENCH}_9.xml"
@@ -150,20 +141,21 @@ class TestBoxes:
 
 
 class TestDamaged:
-    def test_no_such_split(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="has no folder val, nor Data/CLS-LOC/val; unpack the images of that split there"):
-            open_images(str(train(tmp_path)), split="val")
-
-    def test_nothing_tells_the_classes_of_val(self, tmp_path: Path) -> None:
-        mapping(flat_val(tmp_path))
-        with pytest.raises(DataError, match=r"no file gives the class of .*00000001\.JPEG; put LOC_val_solution\.csv, "):
-            open_images(str(tmp_path), split="val")
-
-    def test_nothing_tells_the_classes(self, tmp_path: Path) -> None:
-        solution(flat_val(tmp_path), *ROWS)
-        write_file(tmp_path / "meta.bin", b"")
-        with pytest.raises(DataError, match=r"no file gives the classes of .*val; put LOC_synset_mapping\.txt or "):
-            open_images(str(tmp_path), split="val")
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (train, "has no folder val, nor Data/CLS-LOC/val; unpack the images of that split there"),
+            (lambda root: mapping(flat_val(root)), r"no file gives the class of .*00000001\.JPEG; put LOC_val_solution\.csv, "),
+            (
+                lambda root: write_file(solution(flat_val(root), *ROWS).with_name("meta.bin"), b""),
+                r"no file gives the classes of .*val; put LOC_synset_mapping\.txt or ",
+            ),
+        ],
+    )
+    def test_what_lacks(self, make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+        make(tmp_path)
+        with pytest.raises(DataError, match=message):
+            open_images(str(tmp_path), "imagenet", split="val")
 
     def test_image_that_the_ground_truth_lacks(self, tmp_path: Path) -> None:
         devkit(flat_val(tmp_path))

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.cityscapes import CLASSES
 from extract.datasets.form import stripes
-from extract.datasets.label_maps import Colours, Indices, LabelMaps, codes_of
+from extract.datasets.label_maps import Colours, codes_of
+from extract.datasets.map_folders import CITY_CLASSES
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
 
@@ -51,23 +51,20 @@ MAP = np.zeros((40, 36), np.uint8)
         (encoded(MAP, "webp"), "is a WEBP, whose values are not those that were saved; PNG was expected"),
         (stripes(0, 1)()[:60], "cannot be decoded: "),
         (b"no image", "cannot be decoded: cannot identify image file$"),
+        (encoded(np.zeros((2001, 1000), np.uint8)), r"cannot be decoded: Image size \(2001000 pixels\) exceeds limit"),
+        (stripes((1, 2, 3), (4, 5, 6))(), r"has the colour \[4, 5, 6\] \(number 394500\) in 720 pixels, which is in no list$"),
+        (encoded(MAP.astype(np.uint16)), r"is no colour image \(PIL's mode I;16\)$"),
     ],
 )
-def test_what_is_wrong_with_a_map(content: bytes | None, problem: str, tmp_path: Path) -> None:
-    images = opened(tmp_path, content)
+def test_what_is_wrong_with_a_map(content: bytes | None, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000_000)  # refused from twice as many on
+    table = ("1 2 3 sky\n", "label-colours.txt") if "colour " in problem else ()
+    images = opened(tmp_path, content, *table)
     (line,) = images.all_problems()
     assert line.startswith(f"'a' in {tmp_path / 'images/train/a.png'}: its label map a.png ")
     assert re.search(problem, line), line
     assert images.samples[0].labels == ()
     assert images.truth_columns("segmentation").arrays["first"].tolist() == [0, 0], "what has a problem has no truths"
-
-
-def test_a_map_is_read_once(tmp_path: Path) -> None:
-    images = opened(tmp_path, encoded(MAP + 1))
-    (tmp_path / "labels/train/a.png").unlink()
-    maps = images.truths["segmentation"]
-    assert isinstance(maps, LabelMaps)
-    np.testing.assert_array_equal(maps.label_map(images.samples[0]), MAP + 1)
 
 
 def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
@@ -78,31 +75,26 @@ def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
         write_file(stem.with_name(f"{stem.name}_{kind}.png"), stripes(1)())
     write_file(tmp_path / "leftImg8bit/train/aachen/preview.png", picture(0))
     assert [sample.id for sample in open_images(source, split="train").samples] == ["aachen/aachen_000000_000019"]
-    assert [*CLASSES] == [7, 8, 11, 12, 13, 17, 19, *range(20, 29), 31, 32, 33], "those that its authors score"
+    assert [*CITY_CLASSES] == [7, 8, 11, 12, 13, 17, 19, *range(20, 29), 31, 32, 33], "those that its authors score"
 
 
-def test_folders_of_coco_stuff_as_its_authors_have_them(tmp_path: Path) -> None:
-    """`images/SPLIT` and `annotations/SPLIT`."""
-    source = write_example(tmp_path, "coco-stuff")
-    expected = open_images(source, split="val2017").digest
-    (tmp_path / "images").mkdir()
-    (tmp_path / "val2017").rename(tmp_path / "images/val2017")
-    (tmp_path / "stuffthingmaps").rename(tmp_path / "annotations")
+@pytest.mark.parametrize(
+    ("form", "moves"),
+    [
+        ("coco-stuff", {"val2017": "images/val2017", "stuffthingmaps": "annotations"}),
+        ("coco-panoptic", {"annotations/panoptic_val2017": "panoptic_val2017"}),
+    ],
+)
+def test_folders_of_coco_in_the_other_places(form: str, moves: dict[str, str], tmp_path: Path) -> None:
+    """Of pixel maps as their authors have them; of segments as their archive is unpacked into the folder of the data set."""
+    source = write_example(tmp_path, form)
     images = open_images(source, split="val2017")
-    assert [sample.labels for sample in images.samples] == [(1, 2)]
-    assert images.digest == expected
-
-
-def test_a_split_without_anything(tmp_path: Path) -> None:
-    write_text(tmp_path / "label-classes.txt", "sky")
-    with pytest.raises(DataError, match="has neither images nor label maps of this split; expected the folders"):
-        open_images(str(tmp_path), split="train")
-
-
-def test_a_decompression_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600)  # refused from twice as many on
-    (line,) = opened(tmp_path, encoded(MAP)).all_problems()
-    assert "cannot be decoded: Image size (1440 pixels) exceeds limit" in line
+    expected = [sample.labels for sample in images.samples], images.digest, []
+    (tmp_path / "images").mkdir()
+    for old, new in moves.items():
+        (tmp_path / old).rename(tmp_path / new)
+    images = open_images(source, split="val2017")
+    assert ([sample.labels for sample in images.samples], images.digest, images.all_problems()) == expected
 
 
 def test_palettes_and_wide_indices(tmp_path: Path) -> None:
@@ -116,15 +108,6 @@ def test_palettes_and_wide_indices(tmp_path: Path) -> None:
 
 
 class TestColours:
-    def test_a_colour_of_no_class(self, tmp_path: Path) -> None:
-        images = opened(tmp_path, stripes((1, 2, 3), (4, 5, 6))(), "1 2 3 sky\n", "label-colours.txt")
-        (line,) = images.all_problems()
-        assert "its label map a.png has the colour [4, 5, 6] (number 394500) in 720 pixels, which is in no list" in line
-
-    def test_a_map_without_colours(self, tmp_path: Path) -> None:
-        (line,) = opened(tmp_path, encoded(MAP.astype(np.uint16)), "0 0 0 sky\n", "label-colours.txt").all_problems()
-        assert line.endswith("is no colour image (PIL's mode I;16)")
-
     @pytest.mark.parametrize(
         ("line", "message"),
         [
@@ -145,11 +128,6 @@ class TestColours:
         assert Colours(labels).labels(image).tolist() == [list(range(50))]
 
 
-def test_classes_by_number() -> None:
-    values = Image.fromarray(np.array([[0, 1, 2, 9]], np.uint8))
-    assert Indices.counted(2, first=1, void=[0, 9]).labels(values).tolist() == [[-1, 0, 1, -1]]
-
-
 @pytest.mark.parametrize(
     ("form", "file", "content", "message"),
     [
@@ -158,6 +136,7 @@ def test_classes_by_number() -> None:
         ("coco-stuff", "labels.txt", "1: person\n2: sky\n", r"labels\.txt is not as expected .*count from `0: unlabeled`"),
         ("coco-panoptic", "annotations/panoptic_val2017.json", '{"images": []}', "is not as expected .*segments_info"),
         ("label-maps", "label-colours.txt", "\n", r"label-colours\.txt is not as expected .*no class"),
+        ("label-maps", "other.txt", "", "has neither images nor label maps of this split; expected the folders"),
     ],
 )
 def test_wrong_lists_of_classes(form: str, file: str, content: str, message: str, tmp_path: Path) -> None:
@@ -165,6 +144,14 @@ def test_wrong_lists_of_classes(form: str, file: str, content: str, message: str
     write_text(tmp_path / file, content)
     with pytest.raises(DataError, match=message):
         open_images(source, split="val" if "coco" not in form else "val2017", form=form)
+
+
+def changed(folder: Path, old: str, new: str) -> str:
+    """COCO's panoptic example with other annotations."""
+    source, file = write_example(folder, "coco-panoptic"), folder / "annotations/panoptic_val2017.json"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    return source
 
 
 class TestPanoptic:
@@ -176,31 +163,20 @@ class TestPanoptic:
         ],
     )
     def test_wrong_annotations(self, old: str, new: str, message: str, tmp_path: Path) -> None:
-        source, file = write_example(tmp_path, "coco-panoptic"), tmp_path / "annotations/panoptic_val2017.json"
-        file.write_text(file.read_text().replace(old, new))
         with pytest.raises(DataError, match=message):
-            open_images(source, split="val2017")
+            open_images(changed(tmp_path, old, new), split="val2017")
 
-    def test_a_segment_that_is_in_no_list(self, tmp_path: Path) -> None:
-        source, file = write_example(tmp_path, "coco-panoptic"), tmp_path / "annotations/panoptic_val2017.json"
-        file.write_text(file.read_text().replace('"id": 258', '"id": 259'))
-        (line,) = open_images(source, split="val2017").all_problems()
-        assert "000000000009.png has the colour [2, 1, 0] (number 258) in " in line
-
-    def test_an_image_without_annotation(self, tmp_path: Path) -> None:
-        """Nothing of its map is known but what is void."""
-        source, file = write_example(tmp_path, "coco-panoptic"), tmp_path / "annotations/panoptic_val2017.json"
-        content = json.loads(file.read_text())
-        content["annotations"] = content["annotations"][:1]
-        file.write_text(json.dumps(content))
-        (line,) = open_images(source, split="val2017").all_problems()
-        assert "000000000003.png has the colour [1, 0, 0] (number 1) in " in line
-
-    def test_maps_beside_the_annotations(self, tmp_path: Path) -> None:
-        """As their archive is unpacked into the folder of the data set."""
-        source = write_example(tmp_path, "coco-panoptic")
-        (tmp_path / "annotations/panoptic_val2017").rename(tmp_path / "panoptic_val2017")
-        assert open_images(source, split="val2017").all_problems() == []
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('"id": 258', '"id": 259', "000000000009.png has the colour [2, 1, 0] (number 258) in "),
+            ('"image_id": 3,', '"image_id": 4,', "000000000003.png has the colour [1, 0, 0] (number 1) in "),
+        ],
+    )
+    def test_segments_that_are_in_no_list(self, old: str, new: str, message: str, tmp_path: Path) -> None:
+        """Or a whole image without annotation: nothing of its map is known but what is void."""
+        (line,) = open_images(changed(tmp_path, old, new), split="val2017").all_problems()
+        assert message in line
 
     def test_objects_beside_it_make_it_coco_unless_it_is_named(self, tmp_path: Path) -> None:
         write_example(tmp_path, "coco")
@@ -211,40 +187,34 @@ class TestPanoptic:
 
 class TestVoc:
     def test_objects(self, tmp_path: Path) -> None:
-        images = open_images(write_example(tmp_path, "voc"), split="train")
-        arrays = images.truth_columns("instances").arrays
-        assert arrays["first"].tolist() == [0, 3, 3]
-        assert arrays["label"].tolist() == [0, 14, 14]
-        assert arrays["box"][0].tolist() == [0, 0, 18, 40], "from 0, the end excluded"
-        assert arrays["area"].tolist() == [8 * 40, 7 * 40, 7 * 40]
-        assert images.truth_columns("segmentation").arrays["label"].tolist() == [0, 1, 15, 0]
-
-    def test_difficult_objects_are_not_measured(self, tmp_path: Path) -> None:
-        """As crowds, which count neither as found nor as missed."""
+        """Difficult ones are kept as crowds, which count neither as found nor as missed."""
         source, file = write_example(tmp_path, "voc"), tmp_path / "VOCdevkit/VOC2012/Annotations/2007_000032.xml"
         first = "<name>aeroplane</name>"
         file.write_text(file.read_text().replace(first, f"{first}<difficult>1</difficult>"))
-        arrays = open_images(source, split="train").truth_columns("instances").arrays
-        assert arrays["crowd"].tolist() == [1, 0, 0]
+        images = open_images(source, split="train")
+        arrays = images.truth_columns("instances").arrays
+        assert arrays["first"].tolist() == [0, 3, 3]
+        assert (arrays["label"].tolist(), arrays["crowd"].tolist()) == ([0, 14, 14], [1, 0, 0])
+        assert arrays["box"][0].tolist() == [0, 0, 18, 40], "from 0, the end excluded"
+        assert arrays["area"].tolist() == [8 * 40, 7 * 40, 7 * 40]
+        assert images.truth_columns("segmentation").arrays["label"].tolist() == [0, 1, 15, 0]
 
     @pytest.mark.parametrize(
         ("file", "old", "new", "message"),
         [
             ("Annotations/2007_000033.xml", "cat", "unicorn", "an object is of class 'unicorn'; expected aeroplane, "),
             ("Annotations/2007_000033.xml", "</annotation>", "", r"2007_000033\.xml is not as expected"),
-            ("Annotations/2007_000033.xml", None, None, r"2007_000033\.xml is not there"),
-            ("SegmentationObject/2007_000033.png", None, None, r"its map of objects 2007_000033\.png is not there"),
+            ("Annotations/2007_000033.xml", "", None, r"2007_000033\.xml is not there"),
+            ("SegmentationObject/2007_000033.png", "", None, r"its map of objects 2007_000033\.png is not there"),
             ("SegmentationObject/2007_000033.png", "", stripes(3)(), r"has number 3, its XML 2 objects"),
         ],
     )
-    def test_wrong_objects(self, file: str, old: str | None, new: str | bytes, message: str, tmp_path: Path) -> None:
+    def test_wrong_objects(self, file: str, old: str, new: str | bytes | None, message: str, tmp_path: Path) -> None:
         source, path = write_example(tmp_path, "voc"), tmp_path / "VOCdevkit/VOC2012" / file
-        if old is None:
-            path.unlink()
-        elif isinstance(new, bytes):
-            path.write_bytes(new)
-        else:
-            path.write_text(path.read_text().replace(old, new))
+        content = path.read_bytes()
+        path.unlink()
+        if new is not None:
+            write_file(path, new if isinstance(new, bytes) else content.replace(old.encode(), new.encode()))
         images = open_images(source, split="val")
         with pytest.raises(
             DataError, match=rf"(?s){message}.*mend the annotations, or extract without instances: --truths none"
@@ -253,23 +223,23 @@ class TestVoc:
 
 
 class TestTable:
-    def test_labels_are_what_the_maps_show(self, tmp_path: Path) -> None:
-        self._write(tmp_path, "id,path,segmentation")
+    @pytest.mark.parametrize(
+        ("column", "ends", "labels", "classes"),
+        [
+            ("", ("", ""), [(1,), (0, 1)], ["sky", "road"]),  # what the maps show
+            (",label", (",ape", ",bee"), [(0,), (1,)], ["ape", "bee"]),  # its own
+            (",boxes", (",1 2 3 4; 5 6 7 8", ","), [(1,), (0, 1)], ["sky", "road"]),
+        ],
+    )
+    def test_labels(self, column: str, ends: tuple[str, str], labels: object, classes: object, tmp_path: Path) -> None:
+        self._write(tmp_path, f"id,path,segmentation{column}", *ends)
         images = open_images(str(tmp_path / "t.csv"))
-        assert (images.multilabel, images.classes) == (True, ["sky", "road"])
-        assert [sample.labels for sample in images.samples] == [(1,), (0, 1)]
-        assert images.truth_columns("segmentation").arrays["label"].tolist() == [1, 0, 1]
-
-    def test_labels_of_its_own(self, tmp_path: Path) -> None:
-        self._write(tmp_path, "id,path,segmentation,label", ",ape", ",bee")
-        images = open_images(str(tmp_path / "t.csv"))
-        assert (images.multilabel, images.classes) == (False, ["ape", "bee"])
+        assert (images.multilabel, images.classes) == (column != ",label", classes)
+        assert [sample.labels for sample in images.samples] == labels
         assert images.truths["segmentation"].classes == ["sky", "road"]
-
-    def test_boxes_have_no_class(self, tmp_path: Path) -> None:
-        self._write(tmp_path, "id,path,segmentation,boxes", ",1 2 3 4; 5 6 7 8", ",")
-        images = open_images(str(tmp_path / "t.csv"))
-        assert [sample.boxes for sample in images.samples] == [((1, 2, 3, 4, -1), (5, 6, 7, 8, -1)), ()]
+        assert images.truth_columns("segmentation").arrays["label"].tolist() == [1, 0, 1]
+        boxes = [((1, 2, 3, 4, -1), (5, 6, 7, 8, -1)), ()] if column == ",boxes" else [(), ()]
+        assert [sample.boxes for sample in images.samples] == boxes, "they have no class"
 
     @pytest.mark.parametrize(
         ("path", "message"),
@@ -296,10 +266,8 @@ class TestTable:
         for name, values in (("a", [255, 1]), ("b", [0, 1])):
             write_file(folder / f"{name}.png", picture(0))
             write_file(folder / f"{name}-map.png", stripes(*values)())
-        lines = [
-            f"{i},{name}.png,{name}-map.png{end}" for i, (name, end) in enumerate(zip("ab", ends or ("", ""), strict=True))
-        ]
-        write_text(folder / "t.csv", header, *lines)
+        rows = zip("ab", ends or ("", ""), strict=True)
+        write_text(folder / "t.csv", header, *(f"{name},{name}.png,{name}-map.png{end}" for name, end in rows))
 
 
 def test_progress_of_opening_counts_label_maps(tmp_path: Path) -> None:
@@ -316,11 +284,13 @@ def test_progress_of_opening_counts_label_maps(tmp_path: Path) -> None:
 
     images = open_images(str(tmp_path), split="train", bars=bars)
     assert shown == [("label maps", 3, "maps"), 1, 1, 1]
+    for name in "abc":
+        (tmp_path / f"labels/train/{name}.png").unlink()
     images.truth_columns("segmentation")
+    assert images.truths["segmentation"].label_map(images.samples[0]).tolist() == MAP.tolist(), "a map is read once"
     images.truths["segmentation"]._read.clear()
     images.truths["segmentation"].open(images.samples)
-    open_images(str(tmp_path), split="train")
-    assert len(shown) == 4, "a set that is open shows none, nor do others"
+    assert len(shown) == 4, "a set that is open shows none"
 
 
 def test_objects_beside_label_maps(tmp_path: Path) -> None:

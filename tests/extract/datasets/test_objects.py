@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 import beyondcls
 from extract.datasets import Box, DataError, ImageSet, open_images
+from extract.datasets.pixels import Pixels
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.extracting import extract
@@ -31,6 +33,7 @@ PICTURES = [Image.open(io.BytesIO(png)).convert("RGB") for png in PNGS]
 PIXELS = np.stack([np.asarray(one) for one in PICTURES])  # [N, 40, 36, 3]
 LABELS = np.arange(N) % 3
 IDS = [f"{NAMES[i % 3]}/{i:02d}" for i in range(N)]  # as in a folder
+ORDER = sorted(range(N), key=IDS.__getitem__)
 
 
 class Pictures(Dataset):
@@ -50,8 +53,7 @@ class Ordered(Pictures):
     """As a folder, by class."""
 
     def __init__(self, make: Callable[[int], Any]):
-        order = sorted(range(N), key=lambda i: IDS[i])
-        super().__init__(lambda row: {"image": make(order[row]), "label": order[row] % 3, "id": IDS[order[row]]})
+        super().__init__(lambda row: {"image": make(ORDER[row]), "label": ORDER[row] % 3, "id": IDS[ORDER[row]]})
 
 
 class Feature:
@@ -85,7 +87,7 @@ class HuggingFace:
         return N
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        i = sorted(range(N), key=lambda i: IDS[i])[row]
+        i = ORDER[row]
         image = PICTURES[i] if self.features["picture"].decode else {"bytes": PNGS[i], "path": "x.png"}
         return {"picture": image, "label": i % 3, "id": IDS[i]}
 
@@ -102,14 +104,13 @@ def table(rows: list[int]) -> Any:
 def of_parquet(folder: Path) -> Any:
     from pyarrow import parquet
 
-    order = sorted(range(N), key=lambda i: IDS[i])
-    for part, rows in enumerate((order[:5], order[5:])):
+    for part, rows in enumerate((ORDER[:5], ORDER[5:])):
         parquet.write_table(table(rows), folder / f"train-0000{part}-of-00002.parquet", row_group_size=2)
     return str(folder)
 
 
 def of_arrow(folder: Path) -> Any:
-    rows = table(sorted(range(N), key=lambda i: IDS[i]))
+    rows = table(ORDER)
     from pyarrow import ipc
 
     with ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), rows.schema) as stream:
@@ -118,31 +119,18 @@ def of_arrow(folder: Path) -> Any:
 
 
 def of_npz(folder: Path, save: Callable[..., None] = np.savez) -> Any:
-    order = sorted(range(N), key=lambda i: IDS[i])
-    ids = [IDS[i] for i in order]
-    save(folder / "a.npz", images=PIXELS[order], labels=LABELS[order][:, None], ids=ids, class_names=NAMES)
+    ids = [IDS[i] for i in ORDER]
+    save(folder / "a.npz", images=PIXELS[ORDER], labels=LABELS[ORDER][:, None], ids=ids, class_names=NAMES)
     return str(folder / "a.npz")
 
 
-FUNCTION = """
-import io
-import numpy as np
-
-def make(file):
-    arrays = np.load(file)
-    return {name: arrays[name] for name in arrays}
-"""
-
-
 def of_function(folder: Path) -> Any:
-    of_npz(folder)
-    write_file(folder / "mine.py", FUNCTION.replace("file)", f"file={str(folder / 'a.npz')!r})", 1).encode())
-    return f"{folder}/mine.py:make"
+    text = "import numpy as np", "def make():", f"    return dict(np.load({of_npz(folder)!r}))"
+    return f"{write_text(folder / 'mine.py', *text)}:make"
 
 
 def arrays(**changes: Any) -> dict[str, Any]:
-    order = sorted(range(N), key=lambda i: IDS[i])
-    given = {"images": PIXELS[order], "labels": LABELS[order], "ids": [IDS[i] for i in order], "classes": NAMES}
+    given = {"images": PIXELS[ORDER], "labels": LABELS[ORDER], "ids": [IDS[i] for i in ORDER], "classes": NAMES}
     return given | {name: change(given[name]) for name, change in changes.items()}
 
 
@@ -179,14 +167,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
     return open_images(str(place))
 
 
-@pytest.fixture(scope="module")
-def tokens(folder: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    return extracted(folder, tmp_path_factory.mktemp("tokens") / "f")
-
-
 def extracted(images: Any, out: Path) -> np.ndarray:
     store = beyondcls.extract(tiny_encoder(), images, out, statistics=(), maps=False, dtype="float32")
     return store.tokens("patch").all()
+
+
+@pytest.fixture(scope="module")
+def tokens(folder: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    return extracted(folder, tmp_path_factory.mktemp("tokens") / "f")
 
 
 @pytest.mark.filterwarnings("ignore::store.errors.BeyondClsWarning")
@@ -201,26 +189,14 @@ def test_equal_labels_ids_and_tokens(form: str, folder: ImageSet, tokens: np.nda
     np.testing.assert_array_equal(extracted(images, tmp_path / "f"), tokens)
     if form in (".parquet", "Arrow", "Hugging Face", "bytes", "paths"):
         assert images.digest == folder.digest, "of the very bytes"
-
-
-@pytest.mark.parametrize("form", ["arrays", ".npz", "compressed .npz", ".parquet", "Arrow", "a function"])
-def test_another_process_reads_them_again(form: str, tmp_path: Path) -> None:
-    images = open_images(FORMS[form](tmp_path))
-    sent = pickle.dumps(images)
-    again = pickle.loads(sent)
-    assert again.digest == images.digest
-    assert [sample.read() for sample in again.samples] == [sample.read() for sample in images.samples]
-    if form != "arrays":
-        assert len(sent) < PIXELS.nbytes, "without the images"
-
-
-def test_threads_get_the_same(tmp_path: Path) -> None:
-    """A Dataset is asked for one item at a time; the rest, in any order, gives what its number says."""
-    for thing in (Ordered(PICTURES.__getitem__), of_parquet(tmp_path)):
-        images = open_images(thing)
-        expected = [sample.read() for sample in images.samples]
+    if form in ("arrays", ".npz", "compressed .npz", ".parquet", "Arrow", "a function"):
+        sent = pickle.dumps(images)
+        again = pickle.loads(sent)  # in another process
+        assert again.digest == images.digest
+        contents = [sample.read() for sample in again.samples]
         with ThreadPoolExecutor(8) as threads:
-            assert list(threads.map(lambda i, s=images.samples: s[i % N].read(), range(10 * N))) == expected * 10
+            assert list(threads.map(lambda i: images.samples[i % N].read(), range(10 * N))) == contents * 10
+        assert len(sent) < PIXELS.nbytes or form == "arrays", "without the images"
 
 
 def test_a_dataset_is_asked_for_one_item_at_a_time() -> None:
@@ -241,7 +217,7 @@ def test_a_dataset_is_asked_for_one_item_at_a_time() -> None:
 
 
 class TestIds:
-    def test_they_are_of_content(self, tmp_path: Path) -> None:
+    def test_they_are_of_content(self) -> None:
         one, other = open_images((PIXELS, LABELS)), open_images((PIXELS[::-1], LABELS[::-1]))
         ids = [sample.id for sample in one.samples]
         assert len(set(ids)) == N
@@ -284,47 +260,44 @@ class TestLabels:
 
     def test_boxes_with_labels_of_their_own(self) -> None:
         """As torchvision's detection sets have them."""
-        target = {"boxes": torch.tensor([[0.0, 1, 5, 6], [2, 2, 3, 3]]), "labels": [2, 0], "image_id": 7}
+        target = {"boxes": torch.tensor([[0.0, 1, 5, 6], [2, 2, 3, 3], [0, 0, 9, 9]]), "labels": [2, 0, 2], "image_id": 7}
         plain = {"image": PIXELS[1], "label": 1, "boxes": [[0, 0, 4, 4], [5, 5, 1, 1]]}
         images = open_images({"items": [(PIXELS[0], target), plain], "classes": NAMES}, split="items")
-        assert images.samples[0].boxes == (Box(0, 1, 5, 6, 2), Box(2, 2, 3, 3, 0))
+        assert images.samples[0].boxes == (Box(0, 1, 5, 6, 2), Box(2, 2, 3, 3, 0), Box(0, 0, 9, 9, 2))
         assert (images.samples[0].id, images.samples[0].labels) == ("7", (2, 0))
         assert images.samples[1].boxes == (Box(0, 0, 4, 4, 1),)
         assert "expected x0 <= x1" in (images.samples[1].problem or "")
 
     def test_names_of_a_dataset_whose_labels_are_changed_are_not_taken(self) -> None:
-        changed = Pictures(lambda row: (PIXELS[row], 0))
-        changed.target_transform = lambda label: 0  # type: ignore[attr-defined]
+        changed: Any = Pictures(lambda row: (PIXELS[row], 0))
+        assert open_images(changed).classes == list(NAMES)
+        changed.target_transform = lambda label: 0
         assert open_images(changed).classes is None
+
+
+GREY = np.repeat(PIXELS[0][..., :1], 3, 2)
 
 
 class TestPixels:
     @pytest.mark.parametrize(
-        "image",
+        ("image", "shown"),
         [
-            PIXELS[0][..., 0],
-            PIXELS[0][..., :1],
-            PIXELS[0][None, ..., 0],
-            torch.from_numpy(PIXELS[0][..., 0]),
-            Image.fromarray(PIXELS[0][..., 0]),
+            (PIXELS[0][..., 0], GREY),
+            (PIXELS[0][..., :1], GREY),
+            (PIXELS[0][None, ..., 0], GREY),
+            (torch.from_numpy(PIXELS[0][..., 0]), GREY),
+            (Image.fromarray(PIXELS[0][..., 0]), GREY),
+            # Colours could be first or last: a tensor has them first, an array last.
+            (torch.from_numpy(PIXELS[0][:3, :, :]), PIXELS[0][:3].transpose(1, 2, 0)),
+            (PIXELS[0][:3], PIXELS[0][:3]),
+            # Transparency is dropped.
+            (np.dstack([PIXELS[0], PIXELS[0][..., 0]]), PIXELS[0]),
+            (Image.fromarray(np.dstack([PIXELS[0], PIXELS[0][..., 0]])), PIXELS[0]),
         ],
-        ids=["HW", "HW1", "1HW", "tensor", "picture"],
+        ids=["HW", "HW1", "1HW", "tensor", "picture", "colours first", "colours last", "alpha", "picture with alpha"],
     )
-    def test_grey(self, image: Any) -> None:
-        [shown] = [np.asarray(open_images([{"image": image}]).image(0))]
-        np.testing.assert_array_equal(shown, np.repeat(PIXELS[0][..., :1], 3, 2))
-
-    def test_where_colours_could_be_first_or_last(self) -> None:
-        """A tensor has them first, an array last."""
-        values = np.arange(3 * 5 * 3, dtype=np.uint8).reshape(3, 5, 3)
-        tensor, array = (np.asarray(open_images([{"image": one}]).image(0)) for one in (torch.from_numpy(values), values))
-        np.testing.assert_array_equal(tensor, values.transpose(1, 2, 0))
-        np.testing.assert_array_equal(array, values)
-
-    def test_transparency_is_dropped(self) -> None:
-        image = np.dstack([PIXELS[0], PIXELS[0][..., 0]])
-        for given in (image, Image.fromarray(image)):
-            np.testing.assert_array_equal(np.asarray(open_images([{"image": given}]).image(0)), PIXELS[0])
+    def test_of_8_bits(self, image: Any, shown: np.ndarray) -> None:
+        np.testing.assert_array_equal(np.asarray(open_images([{"image": image}]).image(0)), shown)
 
     def test_more_than_8_bits(self) -> None:
         deep = (PIXELS[0].astype(np.uint16) * 257)[..., 0]
@@ -332,7 +305,7 @@ class TestPixels:
             images = open_images([{"image": given}])
             with pytest.raises(DataError, match=r"integers of more than 8 bits.* --scale 0,65535"):
                 images.image(0)
-            scaled = images.with_pixels(beyondcls.open_images([{"image": given}]).pixels.__class__(scale=(0, 65535)))
+            scaled = images.with_pixels(Pixels(scale=(0, 65535)))
             np.testing.assert_array_equal(np.asarray(scaled.image(0))[..., 0], PIXELS[0][..., 0])
 
     def test_orientation_is_kept(self) -> None:
@@ -343,7 +316,7 @@ class TestPixels:
         turned = open_images([{"image": file.getvalue()}])
         picture = open_images([{"image": Image.open(io.BytesIO(file.getvalue()))}])
         for orientation in ("stored", "exif"):
-            one, other = (images.with_pixels(type(images.pixels)(orientation=orientation)) for images in (turned, picture))
+            one, other = (images.with_pixels(Pixels(orientation=orientation)) for images in (turned, picture))
             np.testing.assert_array_equal(np.asarray(one.image(0)), np.asarray(other.image(0)))
             assert one.image(0).info == other.image(0).info
 
@@ -420,49 +393,23 @@ def test_damaged_bytes_are_recorded(tmp_path: Path) -> None:
     images = open_images([(PNGS[0], 0), (PNGS[1][:-40], 1), (b"", 1)])
     store = extract(tiny_encoder(), images, tmp_path / "f", on_error="record", statistics=())
     assert store.valid.tolist() == [True, False, False]
-    with pytest.raises(DataError, match=r"is empty \(0 bytes\)"):
-        extract(tiny_encoder(), images, tmp_path / "g")
 
 
-class TestAgain:
-    """A set that is there stays if the images are the same, and is refused if they are not."""
-
-    def test_update(self, tmp_path: Path) -> None:
-        made = [
-            extract(tiny_encoder(), open_images((PIXELS, LABELS)), tmp_path / "f", existing=way) for way in ("refuse", "update")
-        ]
-        assert made[0] is not None
-        assert made[0].spec.key == made[1].spec.key
-        changed = PIXELS.copy()
-        changed[5, 0, 0] ^= 255
-        with pytest.raises(BeyondClsError, match="data differ"):
-            extract(tiny_encoder(), open_images((changed, LABELS)), tmp_path / "f")
-        updated = extract(tiny_encoder(), open_images((changed, LABELS)), tmp_path / "f", existing="update")
-        assert updated.spec.key != made[0].spec.key
-        rows = [row for row in range(N) if row != 5]
-        np.testing.assert_array_equal(updated.tokens("patch").rows(rows), made[0].tokens("patch").rows(rows))
-
-    def test_random_transforms_are_refused(self) -> None:
-        random = np.random.default_rng(0)
-        images = open_images(Pictures(lambda row: (np.roll(PIXELS[row], random.integers(1, 9), 0), 0)))
-        with pytest.raises(BeyondClsError, match=r"item 4 of Pictures is another image .* leave random transforms out"):
-            [images.image(4) for _ in range(9)]
+def test_random_transforms_are_refused() -> None:
+    random = np.random.default_rng(0)
+    images = open_images(Pictures(lambda row: (np.roll(PIXELS[row], random.integers(1, 9), 0), 0)))
+    with pytest.raises(BeyondClsError, match=r"item 4 of Pictures is another image .* leave random transforms out"):
+        [images.image(4) for _ in range(9)]
 
 
 class TestNpz:
-    def test_splits_as_keras_and_medmnist_name_them(self, tmp_path: Path) -> None:
-        for name, train, test in (
-            ("k", ("x_train", "y_train"), ("x_test", "y_test")),
-            ("m", ("train_images", "train_labels"), ("val_images", "val_labels")),
-        ):
-            np.savez(
-                tmp_path / name,
-                **dict(zip(train, (PIXELS[:8], LABELS[:8]), strict=False)),
-                **dict(zip(test, (PIXELS[8:], LABELS[8:, None]), strict=False)),
-            )
-            sets = [open_images(tmp_path / f"{name}.npz", split=split) for split in ("train", "test")]
-            assert [len(images) for images in sets] == [8, 4]
-            assert [sample.label for sample in sets[1].samples] == LABELS[8:].tolist()
+    @pytest.mark.parametrize("names", ["x_train y_train x_test y_test", "train_images train_labels val_images val_labels"])
+    def test_splits_as_keras_and_medmnist_name_them(self, names: str, tmp_path: Path) -> None:
+        arrays = (PIXELS[:8], LABELS[:8], PIXELS[8:], LABELS[8:, None])
+        np.savez(tmp_path / "a", **dict(zip(names.split(), arrays, strict=True)))
+        sets = [open_images(tmp_path / "a.npz", split=split) for split in ("train", "test")]
+        assert [len(images) for images in sets] == [8, 4]
+        assert [sample.label for sample in sets[1].samples] == LABELS[8:].tolist()
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -493,32 +440,22 @@ class TestTables:
         Path(of_parquet(tmp_path), "train-00000-of-00002.parquet").rename(tmp_path / "validation-00000-of-00001.parquet")
         assert [len(open_images(str(tmp_path), split=split)) for split in ("train", "test", "validation")] == [7, 5, 5]
 
-    def test_a_path_in_a_table_is_not_followed(self, tmp_path: Path) -> None:
-        pyarrow = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
-
-        secret = write_file(tmp_path / "secret.png", PNGS[0])
-        rows = pyarrow.table(
-            {"image": [{"bytes": None, "path": str(secret)}, {"bytes": PNGS[1], "path": None}], "label": [0, 1]}
-        )
-        parquet.write_table(rows, tmp_path / "a.parquet")
-        images = open_images(str(tmp_path / "a.parquet"))
-        assert [sample.problem for sample in images.samples] == ["is empty (0 bytes)", None]
-
     @pytest.mark.parametrize(
-        ("columns", "message"),
+        ("columns", "expected"),
         [
+            # A path in a table is not followed.
+            ({"image": [{"bytes": None, "path": __file__}, {"bytes": PNGS[1], "path": None}]}, ["is empty (0 bytes)", None]),
             ({"text": ["a"]}, "has columns text; expected images in one that is called image"),
             ({"one": [{"bytes": b"x"}], "two": [{"bytes": b"x"}]}, "has several columns of images: one, two"),
         ],
     )
-    def test_what_a_user_should_do(self, columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+    def test_columns(self, columns: dict[str, Any], expected: Any, tmp_path: Path) -> None:
         pyarrow = pytest.importorskip("pyarrow")
         from pyarrow import parquet
 
         parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
-        with pytest.raises(DataError, match=message):
-            open_images(str(tmp_path / "a.parquet"))
+        with pytest.raises(DataError, match=expected) if isinstance(expected, str) else nullcontext():
+            assert [sample.problem for sample in open_images(str(tmp_path / "a.parquet")).samples] == expected
 
     def test_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = of_parquet(tmp_path)
@@ -558,8 +495,8 @@ class TestFunction:
             open_images(source)
 
     def test_of_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_file(
-            tmp_path / "own_images.py", b"import numpy as np\ndef make():\n    return np.zeros((1, 4, 4, 3), np.uint8)\n"
+        write_text(
+            tmp_path / "own_images.py", "import numpy as np", "def make():", "    return np.zeros((1, 4, 4, 3), np.uint8)"
         )
         monkeypatch.syspath_prepend(tmp_path)
         assert len(open_images("own_images:make")) == 1
@@ -596,13 +533,10 @@ class TestLabelMaps:
         store = extract(tiny_encoder(), images, tmp_path / "f", statistics=())
         assert store.spec.truths.keys() == {"segmentation"}
 
-    def test_arrays(self) -> None:
-        images = open_images({"images": PIXELS, "masks": np.stack([self.MAP] * N), "classes": self.CLASSES})
-        assert images.samples[2].labels == (0, 1)
-
-    def test_pairs_of_image_and_map(self) -> None:
-        images = open_images(Pictures(lambda row: (PIXELS[row], Image.fromarray(self.MAP))))
-        assert images.samples[2].labels == (0, 1)
+    def test_arrays_and_pairs_of_image_and_map(self) -> None:
+        arrays = {"images": PIXELS, "masks": np.stack([self.MAP] * N), "classes": self.CLASSES}
+        for thing in (arrays, Pictures(lambda row: (PIXELS[row], Image.fromarray(self.MAP)))):
+            assert open_images(thing).samples[2].labels == (0, 1)
 
     @pytest.mark.parametrize(
         ("item", "message"),
@@ -616,12 +550,19 @@ class TestLabelMaps:
         images = open_images({"a": [{"image": PIXELS[0], **item}], "classes": self.CLASSES}, split="a")
         assert re.search(message, images.samples[0].problem or "")
 
-    def test_what_a_user_should_do(self) -> None:
-        with pytest.raises(DataError, match="list has label maps, but no names of classes; give them as `classes`"):
-            open_images([(PIXELS[0], self.MAP)])
-        both = {"image": PIXELS[0], "mask": self.MAP, "label": 1}
-        with pytest.raises(DataError, match="and other labels beside them; leave these out"):
-            open_images({"a": [both], "classes": self.CLASSES}, split="a")
+    @pytest.mark.parametrize(
+        ("thing", "message"),
+        [
+            ([(PIXELS[0], MAP)], "list has label maps, but no names of classes; give them as `classes`"),
+            (
+                {"images": PIXELS[:1], "masks": MAP[None], "labels": [1], "classes": CLASSES},
+                "and other labels beside them; leave these out",
+            ),
+        ],
+    )
+    def test_what_a_user_should_do(self, thing: Any, message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            open_images(thing)
 
 
 def encoded_png(values: np.ndarray) -> bytes:

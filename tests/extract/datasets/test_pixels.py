@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -54,7 +55,6 @@ DEEP = {
     "pfm": (b"Pf 4 3 -1.0\n" + np.flipud(GREY / 11).astype("<f4").tobytes(), GREY / 11),
     "jpeg 2000": (saved(Image.fromarray((GREY * 5000).astype(np.uint16)), "jpeg2000"), GREY * 5000),
 }
-deep = pytest.mark.parametrize("name", DEEP)
 # Pillow gives these in 8 bits, and no more.
 LOST = {
     "png of grey with alpha": png16(np.stack([GREY * 5000, GREY], -1), GREY_ALPHA),
@@ -65,39 +65,29 @@ LOST = {
 
 
 class TestDeepImages:
-    @deep
-    def test_they_are_refused_with_their_range_and_the_option(self, name: str) -> None:
+    @pytest.mark.parametrize("name", DEEP)
+    def test_they_are_refused_or_a_range_is_mapped_in_proportion_and_what_is_beyond_is_cut(self, name: str) -> None:
         encoded, values = DEEP[name]
-        with pytest.raises(ValueError, match="--scale ") as caught:
+        with pytest.raises(
+            ValueError, match=re.escape(f"its values, {values.min():g} to {values.max():g}, are") + ".* --scale "
+        ):
             Pixels().decoded(encoded)
-        assert f"its values, {values.min():g} to {values.max():g}, are" in str(caught.value)
-
-    @deep
-    @pytest.mark.parametrize("share", [0, 0.25])
-    def test_a_range_is_mapped_in_proportion_and_what_is_beyond_is_cut(self, name: str, share: float) -> None:
-        encoded, values = DEEP[name]
-        low, high = np.quantile(values, [share, 1 - share])
-        expected = np.rint((np.clip(values, low, high) - low) / (high - low) * 255)
-        got = np.asarray(Pixels(scale=(float(low), float(high))).decoded(encoded)).astype(int)
-        assert np.abs(got - (expected if values.ndim == 3 else expected[..., None])).max() <= (1 if "float" in name else 0)
-        assert (got.min(), got.max()) == (0, 255)
+        for share in (0, 0.25):
+            low, high = np.quantile(values, [share, 1 - share])
+            expected = np.rint((np.clip(values, low, high) - low) / (high - low) * 255)
+            got = np.asarray(Pixels(scale=(float(low), float(high))).decoded(encoded)).astype(int)
+            assert np.abs(got - (expected if values.ndim == 3 else expected[..., None])).max() <= (1 if "float" in name else 0)
+            assert (got.min(), got.max()) == (0, 255)
 
     @pytest.mark.parametrize("name", LOST)
-    @pytest.mark.parametrize("scale", [None, (0, 65535)])
-    def test_what_pillow_cuts_is_refused(self, name: str, scale: tuple[int, int] | None) -> None:
-        with pytest.raises(ValueError, match="more than 8 bits, which Pillow would change; write it again"):
-            Pixels(scale=scale).decoded(LOST[name])
+    def test_what_pillow_cuts_is_refused(self, name: str) -> None:
+        for scale in (None, (0, 65535)):
+            with pytest.raises(ValueError, match="more than 8 bits, which Pillow would change; write it again"):
+                Pixels(scale=scale).decoded(LOST[name])
 
     @pytest.mark.parametrize(
         "encoded",
-        [
-            png16(GREY),
-            png16(np.stack([GREY] * 3, -1), RGB),
-            tiff(GREY.astype("<u2")),
-            tiff(GREY.astype(">u2")),
-            tiff(GREY.astype("<i4")),
-        ],
-        ids=["png", "png of colours", "tiff", "tiff, big-endian", "tiff, signed"],
+        [png16(GREY), png16(np.stack([GREY] * 3, -1), RGB), *(tiff(GREY.astype(kind)) for kind in ("<u2", ">u2", "<i4"))],
     )
     def test_values_that_fit_are_what_they_are(self, encoded: bytes) -> None:
         assert np.array_equal(np.asarray(Pixels().decoded(encoded)), np.stack([GREY] * 3, -1))
@@ -116,11 +106,6 @@ class TestDeepImages:
         for scale in (None, (0, 11)):
             with pytest.raises(ValueError, match="are not all numbers"):
                 Pixels(scale=scale).decoded(encoded)
-
-    def test_the_message_names_the_image(self, tmp_path: Path) -> None:
-        write_file(tmp_path / "cat/0.tif", DEEP["tiff of signed integers"][0])
-        with pytest.raises(DataError, match=r"'cat/0' in .*0\.tif cannot be decoded: its values, -5 to 6, are signed integers"):
-            open_images(str(tmp_path)).image(0)
 
 
 def not_upright(orientation: int, form: str = "jpeg", size: tuple[int, int] = (48, 32)) -> bytes:
@@ -155,8 +140,7 @@ class TestOrientation:
     def test_damaged_exif_says_nothing(self, tags: bytes) -> None:
         """No table of tags, or a text in place of the number."""
         encoded = saved(Image.new("RGB", (9, 7)), "jpeg", exif=b"Exif\0\0" + tags)
-        for pixels in (Pixels(), Pixels(orientation="exif")):
-            assert pixels.decoded(encoded).size == (9, 7)
+        assert Pixels(orientation="exif").decoded(encoded).size == (9, 7)
 
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_boxes_and_masks_follow(self, orientation: int, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Remote tars: indexed once, then read image by image; and tars that a command writes."""
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.remote import RemoteFile
 from store import BeyondClsError
-from tests.extract.pictures import picture, samples, write_file, write_tar
+from tests.extract.pictures import picture, samples, write_file, write_tar, write_text
 
 
 def same(first: ImageSet, second: ImageSet) -> bool:
@@ -46,40 +47,35 @@ def memory(tars: Path) -> Iterator[Any]:
 
 class TestMemory:
     @pytest.mark.parametrize("name", ["", "/", "/t-{0..1}.tar", "/t-*.tar", "/t-[01].tar"])
-    def test_as_local_tars(self, name: str, tars: Path, memory: Any) -> None:
+    def test_as_local_tars(self, name: str, tars: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         images = open_images(f"memory://tars{name}")
         assert same(images, open_images(str(tars)))
-        assert images.classes == ["ape", "bee", "cat"]
-        assert images.all_problems() == []
+        assert (images.classes, images.all_problems()) == (["ape", "bee", "cat"], [])
         assert images.image(4).size == (36, 40)
-
-    def test_one_tar(self, tars: Path, memory: Any) -> None:
-        assert same(open_images("memory://tars/t-1.tar"), open_images(str(tars / "t-1.tar")))
-
-    def test_images_are_not_read_again_for_the_digest(self, tars: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        images = open_images("memory://tars")
         monkeypatch.setattr(RemoteFile, "read", lambda *_: pytest.fail("read again"))
-        assert images.digest == open_images(str(tars)).digest
+        assert images.part(range(6)).digest == images.digest, "of bytes that were read when the set was opened"
 
-    @pytest.mark.parametrize("name", ["t-2.tar", "t-{0..2}.tar", "x-*.tar"])
-    def test_no_such_tar(self, name: str, memory: Any) -> None:
-        with pytest.raises(DataError, match=r"there is no tar 'memory://tars/.*' \(of 'memory://tars/.*'\); check the path"):
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            *(
+                (name, f"there is no tar 'memory://tars/{re.escape(name)}' .*; check the path")
+                for name in ("x-*.tar", "t-2.tar")
+            ),
+            (
+                "t-{0..2}.tar",
+                r"there is no tar 'memory://tars/t-2\.tar' \(of 'memory://tars/t-\{0\.\.2\}\.tar'\); check the path",
+            ),
+            ("empty", "there is no tar in 'memory://tars/empty'; expected files like"),
+        ],
+    )
+    def test_no_such_tar(self, name: str, message: str, memory: Any) -> None:
+        memory.pipe("/tars/empty/readme.txt", b"hello")
+        with pytest.raises(DataError, match=message):
             open_images(f"memory://tars/{name}")
 
-    def test_folder_without_tars(self, memory: Any) -> None:
-        memory.pipe("/tars/empty/readme.txt", b"hello")
-        with pytest.raises(DataError, match="there is no tar in 'memory://tars/empty'; expected files like"):
-            open_images("memory://tars/empty")
-
-    def test_cut_tar(self, tars: Path, memory: Any) -> None:
-        content = (tars / "t-1.tar").read_bytes()
-        memory.pipe("/tars/t-1.tar", content[: len(content) // 2])
-        images = open_images("memory://tars")
-        [problem] = images.problems
-        assert "tars/t-1.tar is truncated: " in problem
-        assert len(images) >= 3
-
-    def test_bytes_that_change_after_the_index(self, memory: Any) -> None:
+    def test_what_happens_after_the_index(self, memory: Any) -> None:
+        """Bytes change, and are gone; which is no damaged image: with --on-error record a sound one would be lost."""
         images = open_images("memory://tars/t-0.tar")
         content = bytearray(memory.cat_file("/tars/t-0.tar"))
         content[images.samples[1].offset + 50] ^= 1
@@ -87,21 +83,10 @@ class TestMemory:
         assert images.samples[0].read() == picture(0)
         with pytest.raises(BeyondClsError, match=r"'0001' in memory://tars/t-0\.tar has changed since its tar was opened"):
             images.image(1)
-
-    def test_a_place_that_fails_is_no_damaged_image(self, memory: Any) -> None:
-        """With --on-error record the image would be lost though nothing is wrong with it."""
-        images = open_images("memory://tars/t-0.tar")
         memory.rm("/tars/t-0.tar")
         with pytest.raises(BeyondClsError, match=r"memory://tars/t-0\.tar cannot be read: .*; check the address") as caught:
             images.image(1)
         assert not isinstance(caught.value, DataError)
-
-    def test_fewer_bytes_than_asked_for(self, memory: Any) -> None:
-        file = RemoteFile("memory://tars/t-0.tar")
-        with pytest.raises(
-            BeyondClsError, match=r"returned 512 bytes for the 600 from .*; copy it here first, or give it as 'pipe"
-        ):
-            file.read(memory.size("/tars/t-0.tar") - 512, 600)
 
     def test_unknown_protocol(self) -> None:
         with pytest.raises(BeyondClsError, match=r"nowhere://x/a\.tar cannot be opened: .*nowhere"):
@@ -151,21 +136,14 @@ class TestHttp:
             images = open_images(f"{url}/t-{{0..1}}.tar")
             assert same(images, open_images(str(tars)))
             assert images.image(4).size == (36, 40)
+            with pytest.raises(DataError, match=r"there is no tar 'http://.*t-9\.tar'"):
+                open_images(f"{url}/t-9.tar")
 
-    def test_server_that_gives_whole_files_only(self, tars: Path) -> None:
-        class Whole(Ranges):
-            ranges = False
-
+    def test_server_that_gives_whole_files_only(self, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Ranges, "ranges", False)
         message = r"http://.*t-0\.tar returned \d+ bytes for the \d+ from \d+; copy it here first, or give it as 'pipe:curl"
-        with served(tars, Whole) as url, pytest.raises(BeyondClsError, match=message):
+        with served(tars, Ranges) as url, pytest.raises(BeyondClsError, match=message):
             open_images(f"{url}/t-0.tar")
-
-    def test_no_such_tar(self, tars: Path) -> None:
-        with (
-            served(tars, SimpleHTTPRequestHandler) as url,
-            pytest.raises(DataError, match=r"there is no tar 'http://.*t-9\.tar'"),
-        ):
-            open_images(f"{url}/t-9.tar")
 
     def test_messages_hold_no_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("extract.datasets.reading.PAUSES", (0,))
@@ -179,44 +157,34 @@ class TestHttp:
 
 
 class TestPipe:
-    def test_as_local_tars(self, tars: Path) -> None:
-        images = open_images(f"pipe:cat {tars}/t-{{0..1}}.tar")
-        local = open_images(str(tars))
+    def test_as_local_tars_as_long_as_the_images_live(self, tars: Path) -> None:
+        images, local = open_images(f"pipe:cat {tars}/t-{{0..1}}.tar"), open_images(str(tars))
         assert images.digest == local.digest
         assert [s.read() for s in images.samples] == [s.read() for s in local.samples]
-        assert images.all_problems() == []
-        assert images.classes is None
-
-    def test_a_command_of_several(self, tars: Path, tmp_path: Path) -> None:
-        images = open_images(f"pipe:gzip -c {tars}/t-0.tar | gzip -d")
-        assert images.digest == open_images(str(tars / "t-0.tar")).digest
-
-    def test_a_script_of_the_user(self, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It imports what lies beside it, though our own processes do not."""
-        (tmp_path / "beside.py").write_text(f"TAR = {str(tars / 't-0.tar')!r}\n")
-        (tmp_path / "fetch.py").write_text(
-            "import sys\nfrom beside import TAR\nsys.stdout.buffer.write(open(TAR, 'rb').read())\n"
-        )
-        monkeypatch.setenv("PYTHONSAFEPATH", "1")
-        images = open_images(f"pipe:{sys.executable} {tmp_path}/fetch.py")
-        assert images.digest == open_images(str(tars / "t-0.tar")).digest
-
-    def test_copies_live_as_long_as_the_images(self, tars: Path) -> None:
-        images = open_images(f"pipe:cat {tars}/t-0.tar")
+        assert (images.all_problems(), images.classes) == ([], None)
         file = images.samples[0].file
         assert isinstance(file, Path)
         assert file.is_file()
         del images
         assert not file.exists()
 
-    def test_command_that_fails(self) -> None:
+    @pytest.mark.parametrize("command", ["gzip -c {} | gzip -d", "{python} {folder}/fetch.py"])
+    def test_commands(self, command: str, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Several; and a script that imports what lies beside it, though our own processes do not."""
+        tar = str(tars / "t-0.tar")
+        write_text(tmp_path / "beside.py", f"TAR = {tar!r}")
+        write_text(
+            tmp_path / "fetch.py", "import sys", "from beside import TAR", "sys.stdout.buffer.write(open(TAR, 'rb').read())"
+        )
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")
+        images = open_images("pipe:" + command.format(tar, python=sys.executable, folder=tmp_path))
+        assert images.digest == open_images(tar).digest
+
+    def test_commands_that_fail_or_end_early(self, tars: Path) -> None:
         with pytest.raises(DataError, match=r"the command of 'pipe:exit 3' ended with status 3; try it in a shell"):
             open_images("pipe:exit 3")
-
-    def test_command_that_ends_early(self, tars: Path) -> None:
-        whole = (tars / "t-0.tar").stat().st_size
-        images = open_images(f"pipe:head -c {whole // 2} {tars}/t-0.tar")
-        assert "is truncated" in images.all_problems()[0]
+        half = (tars / "t-0.tar").stat().st_size // 2
+        assert "is truncated" in open_images(f"pipe:head -c {half} {tars}/t-0.tar").all_problems()[0]
 
     def test_only_where_the_source_begins_with_it(self, tmp_path: Path) -> None:
         """A name in a list or a part behind `::` runs nothing."""

@@ -1,0 +1,191 @@
+"""Fine-grained classes, as lists name the images: CUB-200-2011, Food-101, Oxford-IIIT Pets and Stanford Cars.
+
+Each may lie in the folder that its archive makes, or be that folder.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+
+from extract.datasets.form import Example, Published, matlab_file, pictures
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import inner_folder, lines, listed, matlab_variable, parsing, text, unlisted
+from extract.datasets.sample import Box, DataError
+
+IN_TRAIN = {"train": "1", "test": "0"}  # of CUB's images
+CAR_LISTS = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
+
+
+def cub(root: Path, split: str) -> ImageSet:
+    """Images `images/CLASS/NAME.jpg` in the order of images.txt, one of five lists of `ID VALUES…`.
+
+    There is a box around each bird: x, y, width, height there.
+    """
+    folder = inner_folder(root, "CUB_200_2011")
+    images, labels, part, boxes = (
+        _values_by_id(folder / f"{name}.txt") for name in ("images", "image_class_labels", "train_test_split", "bounding_boxes")
+    )
+    classes = _values_by_id(folder / "classes.txt")
+    for name, values in (("image_class_labels", labels), ("train_test_split", part), ("bounding_boxes", boxes)):
+        if differ := sorted(images.keys() ^ values.keys()):
+            raise DataError(f"{folder}: image {differ[0]} is not in both of images.txt and {name}.txt; get the lists again")
+    label_of = {number: label for label, number in enumerate(classes)}
+    samples = []
+    with parsing(folder, "lists of the same images"):
+        for number, name in images.items():
+            if part[number] == IN_TRAIN[split]:
+                label = label_of[labels[number]]
+                x, y, width, height = map(float, boxes[number].split())
+                samples.append(listed(folder / "images", name, (label,), [Box(x, y, x + width, y + height, label)]))
+            elif part[number] not in IN_TRAIN.values():
+                raise ValueError(f"train_test_split.txt has {part[number]!r} for image {number}, expected 0 or 1")
+    names = [name.partition(".")[2].replace("_", " ") or name for name in classes.values()]
+    return ImageSet(str(root), samples, names, unlisted(folder / "images", images.values()))
+
+
+def _values_by_id(file: Path) -> dict[str, str]:
+    with parsing(file, "lines of a number and values"):
+        entries = [line.split(maxsplit=1) for line in lines(file)]
+        by_id: dict[str, str] = dict(entries)
+        if len(by_id) != len(entries):
+            raise ValueError("a number appears twice")
+        return by_id
+
+
+def food101(root: Path, split: str) -> ImageSet:
+    """Images `images/CLASS/ID.jpg` in the order of `meta/SPLIT.json`; classes in alphabetical order."""
+    folder = inner_folder(root, "food-101")
+    lists: dict[str, dict[str, list[str]]] = {}  # paths in `images` by class
+    for name in ("train", "test"):
+        file = folder / "meta" / f"{name}.json"
+        with parsing(file, '{"CLASS": ["CLASS/ID", …], …}'):
+            by_class = json.loads(text(file)).items()
+            lists[name] = {str(kind): [f"{image.strip()}.jpg" for image in images] for kind, images in by_class}
+    classes = sorted(set().union(*lists.values()))
+    samples = [
+        listed(folder / "images", name, (classes.index(kind),), id_=name.removesuffix(".jpg"))
+        for kind, names in lists[split].items()
+        for name in names
+    ]
+    listed_names = [name for names in lists.values() for kind in names.values() for name in kind]
+    return ImageSet(str(root), samples, classes, unlisted(folder / "images", listed_names))
+
+
+def pets(root: Path, split: str) -> ImageSet:
+    """Images `images/NAME.jpg` with their breed, named after the images.
+
+    `annotations/SPLIT.txt` holds image, breed, species, number in species. Some published images are in no list.
+    """
+    folder = inner_folder(root, "oxford-iiit-pet")
+    lists: dict[str, list[tuple[str, int]]] = {}  # names and labels, from 0
+    for name in ("trainval", "test"):
+        file = folder / "annotations" / f"{name}.txt"
+        with parsing(file, "lines like 'Abyssinian_100 1 1 1'"):
+            lists[name] = [(image, int(label) - 1) for image, label, *_ in (line.split() for line in lines(file))]
+            if any(label < 0 for _, label in lists[name]):
+                raise ValueError("a breed below 1")
+    breeds = {label: name.rpartition("_")[0] for entries in lists.values() for name, label in entries}
+    if sorted(breeds) != list(range(len(breeds))):
+        raise DataError(f"{folder / 'annotations'}: no image is of breed {min(set(range(max(breeds))) - set(breeds)) + 1}")
+    classes = [breeds[label].replace("_", " ").title() for label in range(len(breeds))]
+    return ImageSet(str(root), [listed(folder / "images", f"{n}.jpg", (label,), id_=n) for n, label in lists[split]], classes)
+
+
+def stanford_cars(root: Path, split: str) -> ImageSet:
+    """Images `cars_SPLIT/NAME.jpg` in the order of the list, a MATLAB file, as torchvision keeps them.
+
+    There is a box around each car; corners count from 1, the lower right one inclusive.
+    """
+    folder = inner_folder(root, "stanford_cars")
+    classes = [str(name) for name in matlab_variable(folder / "devkit" / "cars_meta.mat", "class_names")]
+    entries = matlab_variable(folder / CAR_LISTS[split], "annotations")
+    cars: list[tuple[str, int, Box]] = []
+    with parsing(folder / CAR_LISTS[split], "bbox_x1, bbox_y1, bbox_x2, bbox_y2, class and fname of each image"):
+        for entry in entries:
+            label = int(entry["class"]) - 1
+            if label < 0:
+                raise ValueError("a class below 1")
+            x0, y0, x1, y1 = (float(entry[f"bbox_{corner}"]) for corner in ("x1", "y1", "x2", "y2"))
+            cars.append((str(entry["fname"]), label, Box(x0, y0, x1, y1, label)))
+    images = folder / f"cars_{split}"
+    samples = [listed(images, name, (label,), [box]) for name, label, box in cars]
+    return ImageSet(str(root), samples, classes, unlisted(images, (name for name, _, _ in cars)))
+
+
+BLACK_FOOTED, LAYSAN = "001.Black_footed_Albatross", "002.Laysan_Albatross"
+CUB = Published(
+    cub,
+    tuple(IN_TRAIN),
+    ("CUB_200_2011/train_test_split.txt", "train_test_split.txt"),
+    Example(
+        {
+            "CUB_200_2011/images.txt": f"1 {BLACK_FOOTED}/a.jpg\n2 {BLACK_FOOTED}/b.jpg\n3 {LAYSAN}/c.jpg\n",
+            "CUB_200_2011/image_class_labels.txt": "1 1\n2 1\n3 2\n",
+            "CUB_200_2011/train_test_split.txt": "1 0\n2 1\n3 1\n",
+            "CUB_200_2011/bounding_boxes.txt": "1 60.0 27.0 325.0 304.0\n2 1.0 2.0 3.0 4.0\n3 0.0 0.0 9.5 8.0\n",
+            "CUB_200_2011/classes.txt": f"1 {BLACK_FOOTED}\n2 {LAYSAN}\n",
+            **pictures("CUB_200_2011/images", f"{BLACK_FOOTED}/a.jpg", f"{BLACK_FOOTED}/b.jpg", f"{LAYSAN}/c.jpg"),
+        },
+        ("Black footed Albatross", "Laysan Albatross"),
+        {
+            "train": {f"{BLACK_FOOTED}/b": ("Black footed Albatross",), f"{LAYSAN}/c": ("Laysan Albatross",)},
+            "test": {f"{BLACK_FOOTED}/a": ("Black footed Albatross",)},
+        },
+    ),
+)
+FOOD101 = Published(
+    food101,
+    ("train", "test"),
+    ("food-101/meta/train.json", "meta/train.json"),
+    Example(
+        {
+            "food-101/meta/train.json": '{"waffles": ["waffles/7", "waffles/1"], "apple_pie": ["apple_pie/3"]}',
+            "food-101/meta/test.json": '{"apple_pie": ["apple_pie/7", "apple_pie/1"], "waffles": ["waffles/3"]}',
+            **pictures("food-101/images/apple_pie", "7.jpg", "1.jpg", "3.jpg"),
+            **pictures("food-101/images/waffles", "7.jpg", "1.jpg", "3.jpg"),
+        },
+        ("apple_pie", "waffles"),
+        {
+            "train": {"waffles/7": ("waffles",), "waffles/1": ("waffles",), "apple_pie/3": ("apple_pie",)},
+            "test": {"apple_pie/7": ("apple_pie",), "apple_pie/1": ("apple_pie",), "waffles/3": ("waffles",)},
+        },
+    ),
+)
+PETS = Published(
+    pets,
+    ("trainval", "test"),
+    ("oxford-iiit-pet/annotations/trainval.txt", "annotations/trainval.txt"),
+    Example(
+        {
+            "oxford-iiit-pet/annotations/trainval.txt": "Abyssinian_1 1 1 1\namerican_bulldog_1 2 2 1\n",
+            "oxford-iiit-pet/annotations/test.txt": "Abyssinian_2 1 1 1\n",
+            **pictures(
+                "oxford-iiit-pet/images", "Abyssinian_1.jpg", "Abyssinian_2.jpg", "american_bulldog_1.jpg", "beagle_9.jpg"
+            ),
+        },
+        ("Abyssinian", "American Bulldog"),
+        {
+            "trainval": {"Abyssinian_1": ("Abyssinian",), "american_bulldog_1": ("American Bulldog",)},
+            "test": {"Abyssinian_2": ("Abyssinian",)},
+        },
+    ),
+)
+CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Audi TT RS Coupe 2012")
+FIELDS = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
+TRAIN_ROWS = [(39, 116, 569, 375, 3, "00001.jpg"), (5, 6, 30, 40, 1, "00002.jpg")]
+STANFORD_CARS = Published(
+    stanford_cars,
+    tuple(CAR_LISTS),
+    ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat"),
+    Example(
+        {
+            "stanford_cars/devkit/cars_meta.mat": partial(matlab_file, "class_names", [CARS]),
+            f"stanford_cars/{CAR_LISTS['train']}": partial(matlab_file, "annotations", [TRAIN_ROWS], FIELDS),
+            f"stanford_cars/{CAR_LISTS['test']}": partial(matlab_file, "annotations", [[(1, 2, 3, 4, 2, "00001.jpg")]], FIELDS),
+            **pictures("stanford_cars/cars_train", "00001.jpg", "00002.jpg"),
+            **pictures("stanford_cars/cars_test", "00001.jpg"),
+        },
+        CARS,
+        {"train": {"00001": (CARS[2],), "00002": (CARS[0],)}, "test": {"00001": (CARS[1],)}},
+    ),
+)

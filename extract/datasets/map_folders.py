@@ -1,0 +1,212 @@
+"""Folders of images, and of label maps of the same names: ADE20k, CamVid, Cityscapes, COCO-Stuff, and any other images."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from extract.datasets.coco import PANOPTIC_SIGNS, SIGNS, SPLITS, instances_in
+from extract.datasets.form import Example, Published, pictures, stripes
+from extract.datasets.gathering import images_in
+from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.label_maps import Codes, Indices, LabelMaps, read_colours, segmented
+from extract.datasets.listed import first_folder, inner_folder, lines, listed, parsing
+from store.truths.reading import VOID
+
+ADE_FOLDERS = {"train": "training", "val": "validation"}  # of splits
+ADE_NAMES = "objectInfo150.txt"
+CAMVID_CLASSES = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
+)  # fmt: skip
+# The 19 classes that are scored, by their number in the files; 0 to 33 are known, and 255 is what a tool writes for -1.
+CITY_CLASSES = {
+    7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light", 20: "traffic sign",
+    21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car", 27: "truck", 28: "bus", 31: "train",
+    32: "motorcycle", 33: "bicycle",
+}  # fmt: skip
+CITY_KNOWN = (*range(34), 255)
+CITY_IMAGE, CITY_MAP = "_leftImg8bit", "_gtFine_labelIds"  # with which names end
+STUFF, STUFF_NAMES = ("stuffthingmaps", "annotations"), "labels.txt"  # folders of maps, the first that is there; classes
+NAMES, COLOURS = "label-classes.txt", "label-colours.txt"  # of any other images
+
+
+def _paired(
+    root: Path,
+    images: Path,
+    maps: Path,
+    classes: Sequence[str],
+    codes: Codes,
+    end: str = ".png",
+    marks: tuple[str, str] = ("", ""),
+    objects: Path | None = None,
+) -> ImageSet:
+    """All images in a folder, with PNGs in another folder of the same names as label maps, and maybe with `objects`.
+
+    `end` is that of the name of an image of which only the map is there. Before the point, names of images and of maps end in
+    `marks`, without which they are ids.
+    """
+
+    def names_by_id(folder: Path, mark: str) -> dict[str, str]:
+        stems = {PurePosixPath(name).with_suffix("").as_posix(): name for name in images_in(folder)}
+        return {stem.removesuffix(mark): name for stem, name in stems.items() if stem.endswith(mark)}
+
+    names = names_by_id(images, marks[0])
+    ids = sorted(names.keys() | names_by_id(maps, marks[1]).keys())
+    samples = [listed(images, names.get(id_, f"{id_}{marks[0]}{end}"), (), id_=id_) for id_ in ids]
+    label_maps = LabelMaps(classes, {id_: maps / f"{id_}{marks[1]}.png" for id_ in ids}, codes)
+    truths = {"instances": instances_in(objects, samples)} if objects is not None and objects.is_file() else {}
+    return segmented(str(root), samples, label_maps, truths=truths)
+
+
+def ade20k(root: Path, split: str) -> ImageSet:
+    """The challenge on scene parsing: `images/training`, `annotations/training`, … and `objectInfo150.txt`.
+
+    Index i of a label map is row i of the names, 0 is void. A row has a number from 1 at the beginning, and the name behind the
+    last tab.
+    """
+    folder = inner_folder(root, "ADEChallengeData2016")
+    with parsing(folder / ADE_NAMES, "a header, then lines of number, …, name between tabs"):
+        rows = [(line.split("\t")[0].strip(), re.split(r"\t+", line)[-1].strip()) for line in lines(folder / ADE_NAMES)[1:]]
+        if [int(number) for number, _ in rows] != list(range(1, len(rows) + 1)) or not rows:
+            raise ValueError("numbers that do not count from 1")
+    images, maps = (folder / name / ADE_FOLDERS[split] for name in ("images", "annotations"))
+    return _paired(root, images, maps, [name for _, name in rows], Indices.counted(len(rows), first=1, void=[0]), ".jpg")
+
+
+def camvid(root: Path, split: str) -> ImageSet:
+    """As published with SegNet: folders `train`, … of images, `trainannot`, … of label maps; 11 classes, index 11 is void."""
+    n = len(CAMVID_CLASSES)
+    return _paired(root, root / split, root / f"{split}annot", CAMVID_CLASSES, Indices.counted(n, void=[n]))
+
+
+def cityscapes(root: Path, split: str) -> ImageSet:
+    """Images by city and name: `leftImg8bit/SPLIT/CITY/*_leftImg8bit.png`, `gtFine/SPLIT/CITY/*_gtFine_labelIds.png`.
+
+    The classes are the 19 that are scored; all others are void.
+    """
+    indices = Indices(dict.fromkeys(CITY_KNOWN, VOID) | {number: label for label, number in enumerate(CITY_CLASSES)})
+    images, maps = root / "leftImg8bit" / split, root / "gtFine" / split
+    return _paired(root, images, maps, tuple(CITY_CLASSES.values()), indices, marks=(CITY_IMAGE, CITY_MAP))
+
+
+def coco_stuff(root: Path, split: str) -> ImageSet:
+    """Images by name, with pixel maps `stuffthingmaps/SPLIT/*.png` of things and stuff as their authors publish them.
+
+    Index i of a map is class i + 1 of `labels.txt`, whose class 0 is `unlabeled`; 255 is void.
+    """
+    with parsing(root / STUFF_NAMES, "lines `NUMBER: NAME`, from `0: unlabeled` on"):
+        rows = [re.fullmatch(r"(\d+)\s*:\s*(\S.*)", line, re.ASCII) for line in lines(root / STUFF_NAMES)]
+        numbered = [(int(row[1]), row[2].strip()) for row in rows if row]
+        in_order = [number for number, _ in numbered] == list(range(len(rows)))
+        if len(numbered) < 2 or not in_order or numbered[0][1] != "unlabeled":
+            raise ValueError("its numbers do not count from `0: unlabeled`")
+    maps = first_folder(root, *(f"{folder}/{split}" for folder in STUFF), f"{STUFF[0]}/{split}")
+    images = first_folder(root, split, f"images/{split}", split)
+    return _paired(root, images, maps, [name for _, name in numbered[1:]], Indices.counted(len(rows) - 1), ".jpg")
+
+
+def map_folder(root: Path, split: str) -> ImageSet:
+    """Images by path; a label map has the path of its image, with .png.
+
+    With `label-classes.txt`, a name a line, values of label maps are indices from 0, and 255 is void. With
+    `label-colours.txt`, they are colours: a line is `R G B NAME`, and the name `void` is none. Objects have classes of their
+    own: the categories of `instances/SPLIT.json`, whose `file_name` is below `images/SPLIT`.
+    """
+    codes: Codes
+    if (root / COLOURS).is_file():
+        classes, codes = read_colours(root / COLOURS)
+    else:
+        classes = read_class_names(root / NAMES)
+        codes = Indices.counted(len(classes))
+    images, maps = (root / name / split for name in ("images", "labels"))
+    return _paired(root, images, maps, classes, codes, objects=root / "instances" / f"{split}.json")
+
+
+ADE20K = Published(
+    ade20k,
+    tuple(ADE_FOLDERS),
+    (ADE_NAMES, f"ADEChallengeData2016/{ADE_NAMES}"),
+    Example(
+        {
+            ADE_NAMES: "Idx\tRatio\tTrain\tVal\tStuff\tName\n1\t0.1576\t11664\t1172\t1\twall\n"
+            "2\t0.1072\t6046\t612\t1\tbuilding, edifice\n",
+            "annotations/training/ADE_train_00000001.png": stripes(0, 2, 1),
+            "annotations/validation/ADE_val_00000001.png": stripes(2, 1),
+            **pictures("images", "training/ADE_train_00000001.jpg", "validation/ADE_val_00000001.jpg"),
+        },
+        ("wall", "building, edifice"),
+        {
+            "train": {"ADE_train_00000001": ("wall", "building, edifice")},
+            "val": {"ADE_val_00000001": ("wall", "building, edifice")},
+        },
+        truths=("segmentation",),
+    ),
+)
+CAMVID = Published(
+    camvid,
+    ("train", "val", "test"),
+    ("trainannot", "valannot", "testannot"),
+    Example(
+        {
+            "trainannot/0001.png": stripes(0, 3, 8),
+            "testannot/0002.png": stripes(3, 11),
+            "testannot/0003.png": stripes(11),
+            **pictures("train", "0001.png"),
+            **pictures("test", "0002.png", "0003.png"),
+        },
+        CAMVID_CLASSES,
+        {"train": {"0001": ("sky", "road", "car")}, "test": {"0002": ("road",), "0003": ()}},
+        truths=("segmentation",),
+    ),
+)
+CITYSCAPES = Published(
+    cityscapes,
+    ("train", "val"),  # the labels of test are secret
+    ("gtFine/train", "gtFine/val"),
+    Example(
+        {
+            f"gtFine/train/aachen/aachen_000000_000019{CITY_MAP}.png": stripes(7, 0, 26, 33),
+            f"gtFine/val/ulm/ulm_000001_000019{CITY_MAP}.png": stripes(3, 255),
+            **pictures("leftImg8bit/train/aachen", f"aachen_000000_000019{CITY_IMAGE}.png"),
+            **pictures("leftImg8bit/val/ulm", f"ulm_000001_000019{CITY_IMAGE}.png"),
+        },
+        tuple(CITY_CLASSES.values()),
+        {"train": {"aachen/aachen_000000_000019": ("road", "car", "bicycle")}, "val": {"ulm/ulm_000001_000019": ()}},
+        truths=("segmentation",),
+    ),
+)
+STUFF_EXAMPLE = Example(
+    {
+        STUFF_NAMES: "0: unlabeled\n1: person\n2: bicycle\n3: sky-other\n",
+        "stuffthingmaps/train2017/000000000009.png": stripes(2, 255, 0),
+        "stuffthingmaps/val2017/000000000139.png": stripes(1, 2),
+        **pictures("train2017", "000000000009.jpg"),
+        **pictures("val2017", "000000000139.jpg"),
+    },
+    ("person", "bicycle", "sky-other"),
+    {"train2017": {"000000000009": ("person", "sky-other")}, "val2017": {"000000000139": ("bicycle", "sky-other")}},
+    truths=("segmentation",),
+)
+STUFF_SIGNS = tuple(f"{folder}/{split}" for folder in STUFF for split in SPLITS)
+COCO_STUFF = Published(coco_stuff, SPLITS, STUFF_SIGNS, STUFF_EXAMPLE, yields_to=(*SIGNS, *PANOPTIC_SIGNS))
+CART = '{"id": 7, "name": "cart"}'
+OBJECTS = f"""{{
+"images": [{{"id": 1, "file_name": "a.jpg"}}, {{"id": 2, "file_name": "deep/b.png"}}],
+"annotations": [{{"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]}}],
+"categories": [{CART}]
+}}"""
+MAP_FOLDER_EXAMPLE = Example(
+    {
+        COLOURS: "# of a game\n128 64 128 road\n0 0 0 Void\n70 70 70\tbrick wall\n244, 35, 232, road\n",
+        "labels/train/a.png": stripes((128, 64, 128), (0, 0, 0), (70, 70, 70), (244, 35, 232)),
+        "labels/train/deep/b.png": stripes((70, 70, 70)),
+        "labels/test/c.png": stripes(0),
+        "instances/train.json": OBJECTS,
+        "instances/test.json": f'{{"images": [{{"id": 1, "file_name": "c.png"}}], "annotations": [], "categories": [{CART}]}}',
+        **pictures("images/train", "a.jpg", "deep/b.png"),
+        **pictures("images/test", "c.png"),
+    },
+    ("road", "brick wall"),
+    {"train": {"a": ("road", "brick wall"), "deep/b": ("brick wall",)}, "test": {"c": ()}},
+    truths=("segmentation", "instances"),
+)
+MAP_FOLDER = Published(map_folder, ("train", "val", "test"), (NAMES, COLOURS), MAP_FOLDER_EXAMPLE)
