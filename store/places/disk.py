@@ -188,7 +188,6 @@ def place_file(path: Path, target: Path) -> bool:
     """
     path.stat()
     make_folder(target.parent)
-    target.with_name(target.name + PARTIAL).unlink(missing_ok=True)  # of an earlier version that was killed
     try:
         os.link(path, target)  # a rename would replace what is there
     except FileExistsError:

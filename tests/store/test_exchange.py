@@ -322,10 +322,7 @@ class TestHostile:
             (_member(FIRST, _npy(np.zeros(10, np.uint8))), r"holds \[10\] uint8, described as \[9\] uint8"),
             (_member(FIRST, _npy(np.zeros(9, np.uint8))[:-1]), "holds 8 bytes of values, expected 9"),
             (_member(FIRST, _npy(np.zeros(9, np.uint8)) + b"x"), "holds 10 bytes of values, expected 9"),
-            (
-                _member("000000032.images.id.npy", _npy(np.zeros(9, np.uint8))),
-                "row 32 of images/id appears twice, or belongs",
-            ),
+            (_member("000000032.images.id.npy", _npy(np.zeros(9, np.uint8))), "row 32 of images/id appears twice, or belongs"),
             (_member("000000001.images.id.npy", _npy(np.zeros(9, np.uint8))), "row 1 of images/id appears twice"),
         ],
     )

@@ -113,11 +113,7 @@ STRANGERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("moment", ["before", "meanwhile", "at last"])
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
 def test_a_set_with_other_files_is_not_replaced(
-    stranger: Callable[[Path], object],
-    moment: str,
-    path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stranger: Callable[[Path], object], moment: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     OLD.make(path)
     if moment == "before":

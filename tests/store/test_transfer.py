@@ -352,10 +352,7 @@ class TestPull:
 
     def test_two_at_a_time(self, shared: str, tmp_path: Path) -> None:
         key = FeatureStore.open(shared).spec.key
-        with (
-            alone(tmp_path / PULLED / f"one-{key}", "one"),
-            pytest.raises(StoreError, match="one is being written by process"),
-        ):
+        with alone(tmp_path / PULLED / f"one-{key}", "one"), pytest.raises(StoreError, match="one is being written by process"):
             pull(shared, tmp_path / "one")
         pull(shared, tmp_path / "one")
 
