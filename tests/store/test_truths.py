@@ -19,7 +19,8 @@ from store.format.array import ArrayReader
 from store.format.layout import flat_layout
 from store.moving.receipt import Receipt
 from store.moving.transfer import upload
-from store.truths import Instance, TruthColumns, instance_columns, rle
+from store.truths import Instance, rle
+from store.truths.reading import TruthColumns, instance_columns
 from store.writing.repair import salvage
 from tests.features import write_features
 from tests.folders import files
