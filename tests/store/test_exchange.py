@@ -404,23 +404,5 @@ class TestForms:
     def test_seen_from_the_source(self, ready, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="there is no "):
             form_of(tmp_path / "none")
-        with pytest.raises(StoreError, match=r"expected hdf5 \(a file.*--from"):
-            form_of(tmp_path)
         renamed = Path(shutil.copy(ready("hdf5"), tmp_path / "features.bin"))
         assert form_of(renamed).name == "hdf5"
-
-
-@pytest.mark.parametrize("form", ["hdf5", "npy"])
-def test_what_gets_the_name_meanwhile_stays(form: str, written: Path, tmp_path: Path) -> None:
-    """A file or a folder."""
-    store, out = FeatureStore.open(written), tmp_path / "out"
-
-    def put(_: int) -> None:
-        if form == "npy":
-            out.mkdir(exist_ok=True)
-        (out / "mine" if form == "npy" else out).write_text("mine")
-
-    with pytest.raises(StoreError, match="was made by others meanwhile, and stays"):
-        get_exchange(form).export(store, out, ["images/label"], put)
-    assert (files(out) or out.read_text()) in ({"mine": b"mine"}, "mine")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]

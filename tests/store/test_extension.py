@@ -104,13 +104,3 @@ def test_a_damaged_row_is_not_completed(tmp_path: Path) -> None:
     flip(path / "patch/block3/view0/c/1/0/0", 0)
     with new.begin(path, FeatureStore.open(path)) as writer, pytest.raises(StoreError, match="rows 32 to 39"):
         new.write(writer, 1)
-
-
-def test_shards_to_be_left_out(tmp_path: Path) -> None:
-    path, new = OLD.make(tmp_path / "one"), CASES["rows"]
-    with new.begin(path, FeatureStore.open(path), skip=[("images/label", 0), ("images/label", 2)]) as writer:
-        assert writer.arrays_to_compute(0) == ["images/label"]
-        assert writer.arrays_to_compute(1) == []
-        assert (first_row(writer, 0), first_row(writer, 2)) == (0, 64)
-        new.finish(writer)
-    assert files(path) == new.expected(tmp_path / "expected")

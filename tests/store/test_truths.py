@@ -1,6 +1,5 @@
 """Label maps and instances in a feature set: as they were given, image by image, and what is wrong is refused."""
 
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from store.exchange import EXCHANGES
 from store.exchange.exchange import WRITTEN
 from store.format import layout
 from store.format.array import ArrayReader
-from store.format.layout import flat_layout
 from store.moving.receipt import Receipt
 from store.moving.transfer import upload
 from store.truths import Instance, rle
-from store.truths.reading import TruthColumns, instance_columns
+from store.truths.reading import TruthColumns
 from store.writing.repair import salvage
 from tests.features import write_features
 from tests.folders import files
@@ -67,10 +65,6 @@ def test_instances(store: FeatureStore) -> None:
         np.testing.assert_array_equal(image.masks(), MASKS[row])
         assert image.boxes.shape == (len(image), 4)
     assert truths.of(1).boxes.dtype == np.float32
-
-
-def test_a_reader_can_be_sent_to_another_process(store: FeatureStore) -> None:
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(store.segmentation)).label_map(2), MAPS[2])
 
 
 def test_boxes_alone(tmp_path: Path) -> None:
@@ -193,14 +187,6 @@ def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_pa
     assert [problem[0] for problem in verify(stored.path) if problem[2]] == [COUNTS]
 
 
-def test_layouts_of_flat_arrays() -> None:
-    """A small one is one chunk, as the final norm has always been; a large one has chunks of 64 KiB in shards of 64 MiB."""
-    small, large = flat_layout("norm/weight", (768,), "float32"), flat_layout("images/instances/box", (9_000_000, 4), "float32")
-    assert (small.chunk_rows, small.shard_rows, small.dimensions) == (768, 768, ("channel",))
-    assert (large.chunk_rows, large.shard_rows, large.n_shards) == (4096, 1 << 22, 3)
-    assert large.dimensions == ("instance", "corner")
-
-
 def coded(numbers: list[int]) -> bytes:
     """Run lengths as their bytes, whatever they are."""
     content = b""
@@ -265,20 +251,8 @@ class TestRunLengths:
             rle.decode(counts, (6, 5))
 
 
-def test_some_with_masks_and_some_without_is_our_own_mistake() -> None:
-    with pytest.raises(AssertionError, match="some instances have masks"):
-        instance_columns([[Instance(0, (0, 0, 1, 1), 1), Instance(0, (0, 0, 1, 1), 1, False, b"1")]])
-
-
 class TestAsPartOfTheSet:
     """What is done with whole sets is done with their truths."""
-
-    @pytest.mark.parametrize("form", EXCHANGES)
-    def test_there_and_back(self, form: str, store: FeatureStore, tmp_path: Path) -> None:
-        exported = export(store, form, tmp_path)
-        again = import_as(form, exported, tmp_path / "again")
-        assert files(tmp_path / "again") == files(store.path)
-        np.testing.assert_array_equal(again.instances.of(2).masks(), MASKS[2])
 
     def test_in_several_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two chunks a shard: 150,000 bytes are two shards; the second can be fetched, checked and exchanged."""

@@ -99,18 +99,6 @@ class TestRows:
             counted = [int((~np.isfinite(contents[a.name][slice(*s["rows"])])).sum()) for s in shards]  # type: ignore[index,union-attr,misc,call-overload]
             assert [s["nonfinite"] for s in shards] == counted  # type: ignore[index,union-attr,call-overload]
 
-    def test_wrong_rows_are_our_own_error(self, tmp_path: Path, contents: Contents) -> None:
-        writer = _begin(tmp_path / "new")
-        with pytest.raises(AssertionError):
-            writer.write_unit(2, unit_of(contents, layouts(), 1))
-        unit = unit_of(contents, layouts(), 0)
-        with pytest.raises(AssertionError):
-            writer.write_unit(0, unit | {"images/label": unit["images/label"].astype("int32")})
-        del unit["images/label"]
-        with pytest.raises(AssertionError):
-            writer.write_unit(0, unit)
-        assert writer.missing_units() == [0, 1, 2]
-
 
 class TestLinks:
     @pytest.mark.parametrize("can_link", [True, False])
