@@ -37,9 +37,6 @@ class Exported(contextlib.AbstractContextManager["Exported"]):
         self.source, self.store = source, store
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Close open files, if there are any."""
 
     @abstractmethod

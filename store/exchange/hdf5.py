@@ -97,7 +97,7 @@ class _ExportedHdf5(Exported):
     def where(self, name: str, shard: int) -> str:
         return str(self.source)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:

@@ -96,7 +96,7 @@ def content_of(file: Path) -> bytes | None:
     """All of a file; None if there is none."""
     try:
         return file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
 
 
