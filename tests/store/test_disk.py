@@ -32,15 +32,6 @@ def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
-def test_a_link_shares_the_file(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "a/b/target"
-    source.write_bytes(b"x")
-    assert LocalFolder(tmp_path).link(source, "a/b/target")
-    (tmp_path / "another").write_bytes(b"y")
-    assert not LocalFolder(tmp_path).link(tmp_path / "another", "a/b/target"), "what is there stays"
-    assert source.stat().st_ino == target.stat().st_ino
-
-
 def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
     """As DVC may keep files; the symlink may go, its meaning is ours."""
     (tmp_path / "cached").write_bytes(b"x")
@@ -52,16 +43,6 @@ def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
 
 def _no_link(*_: object) -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-
-def test_a_copy_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", _no_link)
-    (tmp_path / "source").write_bytes(b"x" * 1000)
-    assert LocalFolder(tmp_path).link(tmp_path / "source", "target")
-    assert not LocalFolder(tmp_path).link(tmp_path / "source", "target")
-    assert (tmp_path / "target").read_bytes() == b"x" * 1000
-    assert (tmp_path / "source").stat().st_ino != (tmp_path / "target").stat().st_ino
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "target"]
 
 
 @pytest.mark.parametrize("system", ["renameat2", "refused", "none"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from store import ArrayLayout, FeatureStore, StoreError, verify
 from store.format.array import Verify
-from tests.store.conftest import CONSTANTS, SHARD, SPEC, N, T, edit, flip, layouts, put, put_at, same, values, write
+from tests.store.conftest import SHARD, SPEC, N, T, edit, flip, layouts, put, put_at, same, values, write
 
 Contents = dict[str, np.ndarray]
 
@@ -41,13 +41,6 @@ def test_any_shape(tmp_path: Path, n: int, shard_rows: int, tail: list[int], dty
     reader = FeatureStore.open(tmp_path / "s").tokens("patch", block=0)
     assert same(reader.rows(wanted), expected[wanted])
     assert same(np.asarray(zarr.open_group(tmp_path / "s", mode="r")["patch/block0/view0"][:]), expected)  # type: ignore[index]
-
-
-def test_constants(written: Path) -> None:
-    store, plain = FeatureStore.open(written), zarr.open_group(written, mode="r")
-    for name, expected in CONSTANTS.items():
-        assert same(store.array(name).all(), expected)
-        assert same(np.asarray(plain[name][:]), expected)  # type: ignore[index]
 
 
 def test_what_a_store_says(written: Path, contents: Contents) -> None:
