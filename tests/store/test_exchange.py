@@ -106,22 +106,17 @@ class TestPartOfASet:
 class TestDamage:
     @FORMS
     def test_another_dtype_or_shape(self, form: str, exported: Path, tmp_path: Path) -> None:
-        def changed(rows: int) -> None:
-            if form == "hdf5":
-                with h5py.File(exported, "r+") as file:
-                    attribute = file[PATCH].attrs["beyondcls"]
-                    del file[PATCH]
-                    file[PATCH] = np.zeros((rows, 3, 6), "<f4")
-                    file[PATCH].attrs["beyondcls"] = attribute
-            elif form == "npy":
-                np.save(exported / f"{PATCH}.npy", np.zeros((rows, 3, 6), "<f4"))
-            else:
-                _retar(
-                    exported / "features-000000.tar",
-                    _replaced(f"000000000.{PATCH.replace('/', '.')}.npy", _npy(np.zeros((3, 6), "<i2"))),
-                )
-
-        changed(N - 1)
+        if form == "hdf5":
+            with h5py.File(exported, "r+") as file:
+                attribute = file[PATCH].attrs["beyondcls"]
+                del file[PATCH]
+                file[PATCH] = np.zeros((N - 1, 3, 6), "<f4")
+                file[PATCH].attrs["beyondcls"] = attribute
+        elif form == "npy":
+            np.save(exported / f"{PATCH}.npy", np.zeros((N - 1, 3, 6), "<f4"))
+        else:
+            other = _replaced(f"000000000.{PATCH.replace('/', '.')}.npy", _npy(np.zeros((3, 6), "<i2")))
+            _retar(exported / "features-000000.tar", other)
         with pytest.raises(StoreError, match=r"described as \[(70, )?3, 6\] float16"):
             import_as(form, exported, tmp_path / "back")
 
