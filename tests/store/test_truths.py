@@ -1,5 +1,6 @@
 """Label maps and instances in a feature set: as they were given, image by image, and what is wrong is refused."""
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,10 @@ def test_instances(store: FeatureStore) -> None:
         np.testing.assert_array_equal(image.masks(), MASKS[row])
         assert image.boxes.shape == (len(image), 4)
     assert truths.of(1).boxes.dtype == np.float32
+
+
+def test_a_reader_can_be_sent_to_another_process(store: FeatureStore) -> None:
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(store.segmentation)).label_map(2), MAPS[2])
 
 
 def test_boxes_alone(tmp_path: Path) -> None:
