@@ -13,7 +13,7 @@ import xxhash
 
 from store.errors import StoreError, other_version, unknown
 from store.format.array import VERIFY, ArrayReader, Verify, row_numbers
-from store.format.layout import ATTRIBUTE, GROUP, KINDS, SAFE_NAME, SCALE, ArrayName, kind_of, with_digest
+from store.format.layout import ATTRIBUTE, GROUP, SAFE_NAME, SCALE, ArrayName, kind_of, with_digest
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.format.unfinished import progress_at
 from store.places import LocalFolder, place_at
@@ -435,8 +435,8 @@ def _hint(place: Place) -> str:
         )
     if isinstance(place, LocalFolder) and (staged := sorted(place.folder.parent.glob(f".staging/{place.folder.name}-*[!k]"))):
         return f"an extraction into it is unfinished ({staged[0]}): run it again"
-    if any(map(place.has_folder, KINDS)):
-        return "that is lost, and nothing else vouches for the arrays: pull or extract the set again"
+    if place.content("images/zarr.json") is not None:
+        return "that is lost, or not sent yet, and nothing else vouches for the arrays: send, pull or extract the set again"
     return "name what `beyondcls extract --out` wrote"
 
 

@@ -95,7 +95,7 @@ def content_of(file: Path) -> bytes | None:
     """All of a file; None if there is none."""
     try:
         return file.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -32,7 +32,7 @@ class LocalFolder(Place):
         return str(self.folder / name) if name else str(self.folder)
 
     def content(self, name: str) -> bytes | None:
-        return disk.content_of(self.folder / name)
+        return self.content_now(name) if (self.folder / name).is_file() else None
 
     def size(self, name: str) -> int | None:
         file = self.folder / name
@@ -111,6 +111,10 @@ class LocalFolder(Place):
                 return self.create(name, iter(lambda: file.read(disk.DIRECT_NBYTES), b""), 0)
         disk.sync_folder(target.parent)
         return True
+
+    def content_now(self, name: str) -> bytes | None:
+        """All of a small file, asked for anew; None if there is none."""
+        return disk.content_of(self.folder / name)
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
         """When each file below a folder was last written by the clock of the place, by path; None if it does not say."""

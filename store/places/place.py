@@ -79,10 +79,6 @@ class Place(ABC):
             StoreError: it is missing or cannot be read.
         """
 
-    def content_now(self, name: str) -> bytes | None:
-        """All of a small file, asked for anew; None if there is none."""
-        return self.content(name)
-
     def size_now(self, name: str) -> int | None:
         """Bytes of a file, asked for anew; None if there is none."""
         return self.size(name)

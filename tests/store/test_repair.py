@@ -115,7 +115,7 @@ def test_a_set_with_another_key(path: Path) -> None:
 def test_a_set_whose_description_is_lost(path: Path) -> None:
     (path / GROUP).unlink()
     with pytest.raises(
-        StoreError, match=r"it has no zarr\.json; that is lost, and nothing else vouches for the arrays: pull or"
+        StoreError, match=r"it has no zarr\.json; that is lost, or not sent yet, and nothing else vouches for the arrays: "
     ):
         salvage(path, TINY.spec, _layouts)
 
