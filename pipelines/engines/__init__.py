@@ -11,7 +11,12 @@ from pipelines.parameters.engine import configured_engine
 from store import BeyondClsError
 from store.errors import unknown
 
-ENGINES: dict[str, type[Engine]] = {"here": Here, "processes": Processes, "slurm": Slurm, "ray": RayTasks}
+ENGINES: dict[str, type[Engine]] = {
+    "here": Here,
+    "processes": Processes,
+    "slurm": Slurm,
+    "ray": RayTasks,
+}
 
 
 def choose_engine(

@@ -38,6 +38,7 @@ TRIES = 3
 SECONDS = 1.0  # between two looks at how far a set is
 JOIN = "--join"  # and where the set is staged: a task that computes units of a set which another process finishes
 IMPORTS = ("pipelines.extract", "extract.run", "extract.encoders")  # which tasks of an extraction import
+LOSSES = 20  # of a run, each with the machine that it was on, that are taken for more than bad luck
 
 
 @dataclass(frozen=True)
@@ -190,15 +191,18 @@ class Agenda:
         self.n_done = 0  # that have succeeded
         self.problems: dict[str, str] = {}  # of those that have failed, by name
         self._todo, self._handed = list(self.runs), 0
-        self._kills = Counter[str]()
+        self._kills, self._losses = Counter[str](), Counter[str]()
 
     @property
     def is_done(self) -> bool:
         """Whether all runs have ended, or after a stop those that were handed out."""
-        return not self._handed and (not self._todo or self.watch.stops())
+        return not self._handed and (not self._todo or self.stops())
+
+    def stops(self) -> bool:
+        return self.watch.stops()
 
     def take(self) -> Run | None:
-        if not self._todo or self.watch.stops():
+        if not self._todo or self.stops():
             return None
         self._handed += 1
         return self._todo.pop(0)
@@ -242,8 +246,12 @@ class Agenda:
 
     def lost(self, run: Run) -> None:
         """The machine of a run has gone, which is no failure of the run."""
-        self.left(run)
-        self.watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
+        self._losses[run.name] += 1
+        if self._losses[run.name] >= LOSSES:
+            self.failed(run, f"the machine that it was on has gone {LOSSES} times")
+        else:
+            self.left(run)
+            self.watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
 
 
 def _how(status: int) -> str:

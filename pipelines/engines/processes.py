@@ -108,7 +108,7 @@ def run_in_forks(agenda: Agenda, places: Sequence[Place]) -> None:
                 if process.exitcode is not None:
                     del running[number]
                     agenda.ended(run, process.exitcode)
-                elif agenda.watch.stops():  # each time, as it may not listen yet
+                elif agenda.stops():  # each time, as it may not listen yet
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process.pid or 0, signal.SIGUSR1)
     finally:

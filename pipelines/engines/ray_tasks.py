@@ -64,7 +64,7 @@ class RayTasks(Engine):
                             agenda.ended(run, -signal.SIGKILL)
                         except ray.exceptions.RayError as error:  # e.g. nodes without this program
                             agenda.failed(run, f"Ray could not run it: {str(error).strip()}")
-                    for call, run in list(calls.items()) if agenda.watch.stops() else ():
+                    for call, run in list(calls.items()) if agenda.stops() else ():
                         if agenda.again or not run.log.exists():  # no signal reaches it
                             ray.cancel(call, force=True)
                             agenda.left(calls.pop(call))

@@ -240,7 +240,7 @@ class RunArray:
                     status = status_in(last_lines(run.log))
                     if status is not None and status != TO_BE_CONTINUED and status <= 128:  # else it is queued again
                         agenda.ended(left.pop(number), status)
-                if agenda.watch.stops() and not is_told:
+                if agenda.stops() and not is_told:
                     subprocess.run(["scancel", "--state=PENDING", job], check=False)
                     is_told = True
                 if not has_ended:
@@ -250,7 +250,7 @@ class RunArray:
             lines, of_slurm = last_lines(run.log), last_lines(self.logs / f"{task}.log")
             if waiting.returncode == 0:  # its log is seen later here
                 agenda.ended(run, 0)
-            elif agenda.watch.stops() and not lines:
+            elif agenda.stops() and not lines:
                 agenda.left(run)
             elif (status := status_in(lines)) is not None:
                 agenda.failed(run, f"it ended with status {status} too often: {problem_in(of_slurm or lines)}")

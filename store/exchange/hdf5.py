@@ -97,7 +97,7 @@ class _ExportedHdf5(Exported):
     def where(self, name: str, shard: int) -> str:
         return str(self.source)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:

@@ -106,17 +106,22 @@ class TestPartOfASet:
 class TestDamage:
     @FORMS
     def test_another_dtype_or_shape(self, form: str, exported: Path, tmp_path: Path) -> None:
-        if form == "hdf5":
-            with h5py.File(exported, "r+") as file:
-                attribute = file[PATCH].attrs["beyondcls"]
-                del file[PATCH]
-                file[PATCH] = np.zeros((N - 1, 3, 6), "<f4")
-                file[PATCH].attrs["beyondcls"] = attribute
-        elif form == "npy":
-            np.save(exported / f"{PATCH}.npy", np.zeros((N - 1, 3, 6), "<f4"))
-        else:
-            other = _replaced(f"000000000.{PATCH.replace('/', '.')}.npy", _npy(np.zeros((3, 6), "<i2")))
-            _retar(exported / "features-000000.tar", other)
+        def changed(rows: int) -> None:
+            if form == "hdf5":
+                with h5py.File(exported, "r+") as file:
+                    attribute = file[PATCH].attrs["beyondcls"]
+                    del file[PATCH]
+                    file[PATCH] = np.zeros((rows, 3, 6), "<f4")
+                    file[PATCH].attrs["beyondcls"] = attribute
+            elif form == "npy":
+                np.save(exported / f"{PATCH}.npy", np.zeros((rows, 3, 6), "<f4"))
+            else:
+                _retar(
+                    exported / "features-000000.tar",
+                    _replaced(f"000000000.{PATCH.replace('/', '.')}.npy", _npy(np.zeros((3, 6), "<i2"))),
+                )
+
+        changed(N - 1)
         with pytest.raises(StoreError, match=r"described as \[(70, )?3, 6\] float16"):
             import_as(form, exported, tmp_path / "back")
 
@@ -168,20 +173,36 @@ class TestDescription:
             (put_at("form", "npz"), "it is of the form 'npz'"),
             (put_at("group", []), "does not describe"),
             (put_at("arrays", {}), "it lacks 8 of its 8 arrays"),
+            (put_at(*GROUP, "encoder", 3), "wrong type or range in encoder"),
+            (put_at(*GROUP, "classes", {"cat": 1}), "wrong type or range in classes"),
+            (put_at(*GROUP, "classes", "cat"), "wrong type or range in classes"),
+            (put_at(*GROUP, "norm_eps", "0"), "wrong type or range in norm_eps"),
+            (put_at(*GROUP, "problems", [1]), "wrong type or range in problems"),
+            (put_at(*GROUP, "invalid", [{"row": N, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": -1, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": 2, "id": "", "problem": ""}] * 2), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": 2, "id": 7, "problem": ""}]), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": True, "id": "", "problem": ""}]), "wrong type or range in invalid"),
             (put_at(*GROUP, "invalid", 3), "does not describe"),
             (put_at(*SPEC_, "n_images", "70"), "does not describe"),
             (put_at(*SPEC_, "n_images", 71), "70 rows for 71 images"),
+            (put_at(*SPEC_, "blocks", "35"), "wrong type or range in spec.blocks"),
+            (put_at(*SPEC_, "statistics", "cls"), "wrong type or range in spec.statistics"),
+            (put_at(*SPEC_, "transform", []), "wrong type or range in spec.transform"),
+            (put_at(*SPEC_, "weights", 0), "wrong type or range in spec.weights"),
             (put_at(*SPEC_, "more", 0), "wrong fields"),
             (put_at(*SPEC_, "format_version", 1), "format version 1"),
             (put_at(*ARRAYS, "shape", [N, 3]), "rows or bytes of its shards"),
+            (put_at(*ARRAYS, "shape", "7"), f"wrong type or range in {PATCH}"),
+            (put_at(*ARRAYS, "shape", [N, 3, -6]), f"wrong type or range in {PATCH}"),
             (put_at(*ARRAYS, "shape", [10**30, 3, 6]), "does not describe|rows or bytes"),
             (put_at(*ARRAYS, "dtype", "object"), "does not describe"),
-            (put_at(*ARRAYS, "dtype", ["<f2"]), "does not describe"),
-            (put_at(*ARRAYS, "shape", "7"), "does not describe"),
-            (put_at(*ARRAYS, "shard_rows", 0), "does not describe"),
+            (put_at(*ARRAYS, "dtype", ["<f2"]), f"wrong type or range in {PATCH}"),
             (put_at(*ARRAYS, "dtype", "float32"), "float16 stored as float32|rows or bytes"),
             (put_at(*ARRAYS, "codec", "int8"), "int8 stored as float16"),
             (put_at(*ARRAYS, "codec", "zip"), "unknown dtype 'zip'"),
+            (put_at(*ARRAYS, "dimension_names", "abc"), f"wrong type or range in {PATCH}"),
+            (put_at(*ARRAYS, "shard_rows", 0), f"wrong type or range in {PATCH}"),
             (put_at(*ARRAYS, "chunk_rows", 5), "shards on axis 0 only"),
             (put_at(*ARRAYS, "shards", []), "rows or bytes of its shards"),
             (put_at(*ARRAYS, "shards", 3), "does not describe"),
@@ -301,7 +322,10 @@ class TestHostile:
             (_member(FIRST, _npy(np.zeros(10, np.uint8))), r"holds \[10\] uint8, described as \[9\] uint8"),
             (_member(FIRST, _npy(np.zeros(9, np.uint8))[:-1]), "holds 8 bytes of values, expected 9"),
             (_member(FIRST, _npy(np.zeros(9, np.uint8)) + b"x"), "holds 10 bytes of values, expected 9"),
-            (_member("000000032.images.id.npy", _npy(np.zeros(9, np.uint8))), "row 32 of images/id appears twice, or belongs"),
+            (
+                _member("000000032.images.id.npy", _npy(np.zeros(9, np.uint8))),
+                "row 32 of images/id appears twice, or belongs",
+            ),
             (_member("000000001.images.id.npy", _npy(np.zeros(9, np.uint8))), "row 1 of images/id appears twice"),
         ],
     )
@@ -399,5 +423,23 @@ class TestForms:
     def test_seen_from_the_source(self, ready, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="there is no "):
             form_of(tmp_path / "none")
+        with pytest.raises(StoreError, match=r"expected hdf5 \(a file.*--from"):
+            form_of(tmp_path)
         renamed = Path(shutil.copy(ready("hdf5"), tmp_path / "features.bin"))
         assert form_of(renamed).name == "hdf5"
+
+
+@pytest.mark.parametrize("form", ["hdf5", "npy"])
+def test_what_gets_the_name_meanwhile_stays(form: str, written: Path, tmp_path: Path) -> None:
+    """A file or a folder."""
+    store, out = FeatureStore.open(written), tmp_path / "out"
+
+    def put(_: int) -> None:
+        if form == "npy":
+            out.mkdir(exist_ok=True)
+        (out / "mine" if form == "npy" else out).write_text("mine")
+
+    with pytest.raises(StoreError, match="was made by others meanwhile, and stays"):
+        get_exchange(form).export(store, out, ["images/label"], put)
+    assert (files(out) or out.read_text()) in ({"mine": b"mine"}, "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -9,7 +9,7 @@ import pytest
 from store import FeatureStore, StoreError, verify
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
-from tests.store.tiny import SHARD, Tiny, first_row
+from tests.store.tiny import SHARD, Tiny, first_row, notes
 
 OLD = Tiny(70, (3,))
 CASES: dict[str, Any] = {
@@ -63,6 +63,15 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
         assert [first_row(writer, unit) for unit in (2, 3, 4)] == [70, 96, 128]
 
 
+def test_fewer_rows(tmp_path: Path) -> None:
+    """The shard that is cut is made from the base's rows."""
+    path, new = OLD.make(tmp_path / "one"), Tiny(40, (3,))
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        assert writer.arrays_to_compute(0) == writer.arrays_to_compute(1) == []
+        new.finish(writer)
+    assert files(path) == new.expected(tmp_path / "expected")
+
+
 @pytest.mark.parametrize(("field", "value"), [("codec", "float32"), ("dtype", "uint16"), ("dimensions", ())])
 def test_another_way_to_store_carries_nothing_over(tmp_path: Path, field: str, value: Any) -> None:
     path, new = OLD.make(tmp_path / "one"), Tiny(70, (3, 5))
@@ -70,6 +79,15 @@ def test_another_way_to_store_carries_nothing_over(tmp_path: Path, field: str, v
     object.__setattr__(base.arrays["patch/block3/view0"].layout, field, value)
     with new.begin(path, base) as writer:
         assert writer.arrays_to_compute(0) == ["patch/block3/view0", "patch/block5/view0"]
+
+
+def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
+    """Row 35 is not valid; only rows from 40 on are computed."""
+    path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        assert first_row(writer, 1) == 40
+        new.finish(writer)
+    assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
 
 
 def test_a_damaged_tail_is_not_carried_over(tmp_path: Path) -> None:
@@ -86,3 +104,13 @@ def test_a_damaged_row_is_not_completed(tmp_path: Path) -> None:
     flip(path / "patch/block3/view0/c/1/0/0", 0)
     with new.begin(path, FeatureStore.open(path)) as writer, pytest.raises(StoreError, match="rows 32 to 39"):
         new.write(writer, 1)
+
+
+def test_shards_to_be_left_out(tmp_path: Path) -> None:
+    path, new = OLD.make(tmp_path / "one"), CASES["rows"]
+    with new.begin(path, FeatureStore.open(path), skip=[("images/label", 0), ("images/label", 2)]) as writer:
+        assert writer.arrays_to_compute(0) == ["images/label"]
+        assert writer.arrays_to_compute(1) == []
+        assert (first_row(writer, 0), first_row(writer, 2)) == (0, 64)
+        new.finish(writer)
+    assert files(path) == new.expected(tmp_path / "expected")

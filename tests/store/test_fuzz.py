@@ -1,9 +1,10 @@
-"""With any metadata (test_corruption.py has any bytes): a StoreError or the right rows, and no file outside the folder."""
+"""With any metadata and traces of writers: a StoreError or the right rows, and no file outside the folder."""
 
 import copy
 import json
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,10 @@ import torch
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, Loader, StoreError, verify
 from store.codecs import get_codec
-from tests.store.conftest import CONSTANTS, edit, layouts, put, values, write
+from store.format.unfinished import HEADER, record_bytes, record_name
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES, CONSTANTS, edit, layouts, put, values, write
+from tests.store.tiny import Tiny
 
 PARTS, EACH = 2, 80
 
@@ -63,6 +67,34 @@ def _mutated(meta: Any, generator: random.Random) -> Any:
     return meta
 
 
+def _mangled(data: bytes, generator: random.Random) -> bytes:
+    """Other bytes, much like these."""
+    out = bytearray(data)
+    while out == data:
+        _mangle(out, generator)
+    return bytes(out)
+
+
+def _mangle(out: bytearray, generator: random.Random) -> None:
+    for _ in range(generator.choice([1, 1, 2, 5])):
+        at, n = generator.randrange(len(out) + 1), generator.choice([1, 1, 2, 20])
+        how = generator.randrange(7)
+        if how == 0 and at < len(out):
+            out[at] ^= 1 << generator.randrange(8)
+        elif how == 1:
+            del out[at : at + n]
+        elif how == 2:
+            out[at:at] = generator.randbytes(n)
+        elif how == 3:
+            out[at:at] = generator.choice([b'"', b"{", b"]", b",", b"\n", b"\0", b"9" * 20, b"1e999", b"\xff\xfe", b"\\ud800"])
+        elif how == 4:
+            out[at : at + n] = out[:n]
+        elif how == 5 and generator.random() < 0.3:
+            del out[at:]
+        elif generator.random() < 0.1:
+            out[at:at] = generator.choice([b"[", b'{"a":']) * 20_000
+
+
 _watched: list[Path] = []  # where files may be opened now
 
 
@@ -87,7 +119,7 @@ sys.addaudithook(_watch)
 @contextmanager
 def _inside(folder: Path) -> Iterator[None]:
     """Nothing is executed, imported, or opened elsewhere."""
-    _watched.append(folder.resolve())
+    _watched.extend([folder.resolve(), Path(f"/proc/{os.getpid()}")])  # a claim says when its process began
     try:
         yield
     finally:
@@ -169,24 +201,31 @@ ARRAYS = ("images/label", "images/id", "patch/block0/view0", "patch/block0/view0
 def test_metadata_of_arrays(folder: Path, contents: dict[str, np.ndarray], part: int, vouch: bool) -> None:
     def change(generator: random.Random) -> None:
         name = generator.choice(ARRAYS)
-        meta = json.loads((folder / name / "zarr.json").read_bytes())
-        put(folder, json.dumps(_mutated(meta, generator)).encode(), name, vouch)
+        content = (folder / name / "zarr.json").read_bytes()
+        if generator.random() < 0.4:
+            content = _mangled(content, generator)
+        else:
+            content = json.dumps(_mutated(json.loads(content), generator)).encode()
+        put(folder, content, name, vouch)
 
     n_read = _fuzz(folder, contents, part, change)
     assert n_read > 5 if vouch else n_read == 0  # some fields do not matter
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("how", ["mutated", "vouched", "with its key"])
+@pytest.mark.parametrize("how", ["mangled", "mutated", "vouched", "with its key"])
 def test_metadata_of_the_group(folder: Path, contents: dict[str, np.ndarray], part: int, how: str) -> None:
     def change(generator: random.Random) -> None:
-        if how == "mutated":
-            put(folder, json.dumps(_mutated(json.loads((folder / "zarr.json").read_bytes()), generator)).encode())
+        content = (folder / "zarr.json").read_bytes()
+        if how == "mangled":
+            put(folder, _mangled(content, generator))
+        elif how == "mutated":
+            put(folder, json.dumps(_mutated(json.loads(content), generator)).encode())
         else:
             edit(folder, lambda meta: _change_description(meta, generator, how == "with its key"))
 
     n_read = _fuzz(folder, contents, part, change)
-    assert n_read == 0 if how == "mutated" else 8 < n_read < EACH * 0.8
+    assert n_read == 0 if how in ("mangled", "mutated") else 8 < n_read < EACH * 0.8
 
 
 def _change_description(meta: dict[str, Any], generator: random.Random, key: bool) -> None:
@@ -196,3 +235,72 @@ def _change_description(meta: dict[str, Any], generator: random.Random, key: boo
         with suppress(KeyError, TypeError, ValueError):
             changed["key"] = FeatureSpec.from_dict(changed["spec"]).key
     meta["attributes"]["beyondcls"] = changed
+
+
+# -- what writers keep -------------------------------------------------------------------------------------------------
+
+TINY = Tiny(40, (3,))
+KEPT = (HEADER, record_name(0))
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """Where a writer was killed after one of two units; and the files that it would have written."""
+    out = tmp_path_factory.mktemp("staged") / "a" / "one"
+    with TINY.begin(out) as writer:
+        TINY.write(writer, 0)
+    return out, dict(TINY.expected(tmp_path_factory.mktemp("expected") / "one"))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("vouch", [False, True])
+@pytest.mark.parametrize("name", KEPT)
+def test_headers_and_records(tmp_path: Path, staged: tuple[Path, dict[str, bytes]], part: int, vouch: bool, name: str) -> None:
+    """What a kill or a bad disk leaves is noticed; even a forged one does no harm."""
+    killed, expected = staged
+    generator, n_finished = random.Random(part), 0
+    folder = shutil.copytree(killed.parent, tmp_path / "a")
+    file = folder / ".staging" / f"one-{TINY.spec.key}" / name
+    sound = files(folder)
+    content = file.read_bytes()
+    for i in range(EACH // 2):
+        changed = _forged(name, content, generator) if vouch else _mangled(content, generator)
+        file.write_bytes(changed)
+        try:
+            with _inside(folder):
+                finished = _finish(folder / "one", vouch or i % 3 == 0) or _finish(folder / "one", True)
+            n_finished += finished
+            if (folder / "one").exists() and not vouch:
+                assert files(folder / "one") == expected
+        except Exception as error:
+            raise AssertionError(f"mutation {i} of part {part}: {changed!r}") from error
+        finally:
+            shutil.rmtree(folder)
+            for path, data in sound.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(data)
+    assert n_finished == EACH // 2 or name == HEADER or vouch
+
+
+def _forged(name: str, content: bytes, generator: random.Random) -> bytes:
+    """Another record or header that seems to be one."""
+    document = json.loads(content if name == HEADER else content.partition(b"\n")[2])
+    mutated = _mutated(document, generator)
+    return json.dumps(mutated).encode() if name == HEADER else record_bytes(mutated)
+
+
+def _finish(path: Path, all_of_it: bool) -> bool:
+    """Whether a writer went on and the set is right, or refused."""
+    try:
+        with TINY.begin(path) as writer:
+            if not all_of_it:
+                return 1 in writer.missing_units()
+            for unit in writer.missing_units():
+                TINY.write(writer, unit)
+            writer.finish(ATTRIBUTES)
+        store = FeatureStore.open(path)
+        for name in writer.layouts:
+            assert np.array_equal(store.array(name).stored(np.arange(TINY.n)), TINY.values(name)), name
+    except StoreError:
+        return False
+    return True

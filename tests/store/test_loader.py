@@ -13,11 +13,12 @@ import torch
 import xxhash
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError
+from store.format.array import Verify
 from store.loading.loader import Stats
 from store.loading.placement import Placement
 from store.loading.reading import DISK_READS
 from tests.forked import CONTEXT, start, status
-from tests.store.conftest import INVALID, N, flip, same, write
+from tests.store.conftest import INVALID, N, flip, same, shuffle_quality, write
 from tests.store.tiny import Tiny
 
 BOTH = pytest.mark.parametrize("placement", ["memory", "stream"])
@@ -46,6 +47,14 @@ def test_every_row_once(written: Path, placement: Placement, batch_size: int) ->
 
 
 @BOTH
+def test_seed_fixes_the_order(written: Path, placement: Placement) -> None:
+    loader = _loader(written, placement)
+    assert _rows(loader, 1) == _rows(loader, 1) == _rows(_loader(written, placement), 1)
+    assert _rows(loader, 1) != _rows(loader, 2)
+    assert _rows(loader, 1) != list(range(N))
+
+
+@BOTH
 def test_order_of_the_rows_without_shuffling(written: Path, placement: Placement) -> None:
     rows = np.array([9, 140, 3, 77, 4])
     assert _rows(_loader(written, placement, rows, shuffle=False, batch_size=2)) == rows.tolist()
@@ -55,6 +64,15 @@ def test_order_of_the_rows_without_shuffling(written: Path, placement: Placement
 def test_subset(written: Path, placement: Placement) -> None:
     rows = np.flatnonzero(FeatureStore.open(written).valid)
     assert sorted(_rows(_loader(written, placement, rows))) == [row for row in range(N) if row not in INVALID]
+
+
+def test_stream_reads_neighbours_together(written: Path) -> None:
+    """With windows of one block, its batches have neighbouring rows, shuffled among themselves."""
+    for batch in _loader(written, "stream", block_rows=16, batch_size=16, buffer_nbytes=1).epoch():
+        rows = batch["label"].tolist()
+        if len(rows) == 16 and rows != sorted(rows) and max(rows) - min(rows) == 15:
+            return
+    pytest.fail("no batch holds a whole block")
 
 
 def _readers() -> list[str]:
@@ -258,6 +276,19 @@ def test_batches_that_are_kept_are_not_overwritten(
                 np.testing.assert_array_equal(batch["patch"].numpy(), expected.astype(batch["patch"].numpy().dtype))
 
 
+@pytest.mark.parametrize("placement", ["memory", "stream"])
+def test_memory_is_used_again(written: Path, placement: Placement) -> None:
+    """Twenty epochs of whole batches need no more buffers than one."""
+    loader = _loader(written, placement, np.arange(140), batch_size=10, buffer_nbytes=1)
+    for _ in loader.epoch():
+        pass
+    made = loader._pool.n_made
+    for seed in range(20):
+        for _ in loader.epoch(seed):
+            pass
+    assert loader._pool.n_made <= made + 2 <= 14
+
+
 def test_the_number_of_threads_does_not_matter(written: Path) -> None:
     """Nor do the page cache and the size of reads: the seed alone fixes what comes when."""
     expected = None
@@ -291,6 +322,17 @@ def test_rows_of_any_size(tmp_path: Path, row_nbytes: int, direct: bool | None) 
         for batch in loader.epoch():
             assert same(batch["x"].numpy(), contents[name][batch["row"].numpy()])
     assert same(array.all(), contents[name])
+
+
+@pytest.mark.parametrize(("how", "n"), [("first", [2, 0]), ("always", [2, 2]), ("never", [0, 0])])
+def test_digests_are_compared_when_promised(written: Path, digests: list[int], how: Verify, n: list[int]) -> None:
+    """Of each of the first shard's two chunks, once."""
+    array = FeatureStore.open(written, verify=how).tokens("patch")
+    loader = Loader({"x": array}, np.arange(N), np.arange(64), placement="stream", shuffle=False, batch_size=64, threads=1)
+    for expected in n:
+        digests.clear()
+        assert len(list(loader.epoch())) == 1
+        assert len(digests) == expected
 
 
 def test_damage_that_comes_between_two_epochs(small: Path) -> None:
@@ -337,6 +379,11 @@ def test_what_an_epoch_did(written: Path) -> None:
     assert str(Stats()) == "0.00 GB/s, 0% of the time waiting for data"
 
 
+def test_quality_of_the_order(written: Path) -> None:
+    assert 0.8 < shuffle_quality(_loader(written, "memory").order.visited(0))["displacement"] < 1.2
+    assert shuffle_quality(_loader(written, "stream", shuffle=False).order.visited(0))["displacement"] == 0
+
+
 def _measure(path: Path, answer: Connection) -> None:
     """Send by how many kB an epoch makes this process larger, and how many the array has."""
     array = FeatureStore.open(path).tokens("patch")
@@ -360,6 +407,28 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     grown, nbytes = receiver.recv()
     assert nbytes > 190 * 1000
     assert grown < nbytes / 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("placement", ["device", "memory", "stream"])
+def test_batches_on_a_gpu(written: Path, placement: Placement) -> None:
+    """Equal to those on the CPU, also when they are kept."""
+    expected = list(_loader(written, "memory", batch_size=10).epoch(2))
+    store = FeatureStore.open(written)
+    arrays = {"patch": store.tokens("patch"), "number": store.array("images/label")}
+    options: dict[str, Any] = {"placement": placement, "batch_size": 10, "device": "cuda", "buffer_nbytes": 1 << 20}
+    loader = Loader(arrays, np.arange(N), **options)
+    rows = []
+    for batch in list(loader.epoch(2)):
+        assert {values.device.type for values in batch.values()} == {"cuda"}
+        rows += batch["row"].tolist()
+        on_cpu = {name: values.cpu() for name, values in batch.items()}
+        whole = {name: torch.cat([b[name] for b in expected]) for name in on_cpu}
+        at = torch.tensor([whole["row"].tolist().index(row) for row in on_cpu["row"].tolist()])
+        for name, values in on_cpu.items():
+            assert torch.equal(values.view(torch.uint8), whole[name][at].view(torch.uint8)), name
+    assert sorted(rows) == list(range(N))
 
 
 def test_what_is_kept_on_a_device_needs_no_copy(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.loading.order import Order
-from tests.store.conftest import displacement
+from tests.store.conftest import shuffle_quality
 
 ORDERS = st.builds(
     Order,
@@ -56,6 +56,13 @@ def test_ranks(order: Order, seed: int, world_size: int) -> None:
         assert len(np.unique(share[:n])) == n  # repeats come at the end
         assert np.array_equal(share[n : 2 * n], share[: len(share) - n][:n])
         assert np.array_equal(np.sort(rank.visited(seed)), np.sort(share))
+
+
+def test_shares_are_fair() -> None:
+    """No rank has more than one shard beyond the others."""
+    order = _order(64 * 10 + 5, world_size=3)
+    assert order.n_rows == 64 * 4
+    assert len(replace(order, rank=2).visited(7)) == 64 * 4
 
 
 def test_shares_are_of_rows_not_of_shards() -> None:
@@ -110,15 +117,31 @@ def test_windows_mix_only_their_own_rows() -> None:
         assert not np.array_equal(visited[start : start + 100], reading[start : start + 100])
 
 
-def test_displacement_in_closed_form() -> None:
-    """No shuffle; a reversal: the mean of |n - 1 - 2 i| is n / 2 for even n, one and a half times that of a shuffle."""
-    assert (displacement(np.arange(900)), displacement(np.arange(900)[::-1])) == (0, pytest.approx(1.5))
+@pytest.mark.parametrize(
+    ("order", "displacement", "neighbours"),
+    [
+        (np.arange(900), 0, 1 / 300),
+        # The mean of |n - 1 - 2 i| is n / 2 for even n: one and a half times that of a shuffle.
+        (np.arange(900)[::-1], 1.5, 1 / 300),
+        # By k of n rows: n - k rows move by k and k rows by n - k, in all 2 k (n - k).
+        (np.roll(np.arange(900), 300), 2 * 300 * 600 / 900 / 300, (898 + 899) / 899 / 300),
+    ],
+    ids=["no shuffle", "reversal", "rotation"],
+)
+def test_quality_in_closed_form(order: np.ndarray, displacement: float, neighbours: float) -> None:
+    assert shuffle_quality(order) == {"displacement": pytest.approx(displacement), "neighbours": pytest.approx(neighbours)}
+
+
+def test_quality_of_a_full_shuffle() -> None:
+    for seed in range(3):
+        quality = shuffle_quality(np.random.default_rng(seed).permutation(50_000))
+        assert quality == {"displacement": pytest.approx(1, abs=0.02), "neighbours": pytest.approx(1, abs=0.02)}
 
 
 def test_streaming_mixes_as_well_as_a_full_shuffle() -> None:
     """50,000 images of ViT-B in float16: blocks of a MiB, windows of a batch of 1,024."""
     order = Order(np.arange(50_000), 1728, 3, 1024, True)
     for seed in range(3):
-        assert displacement(order.visited(seed)) == pytest.approx(1, abs=0.05)
+        assert shuffle_quality(order.visited(seed))["displacement"] == pytest.approx(1, abs=0.05)
     whole = replace(order, block_rows=32)
-    assert displacement(whole.visited(0)) == pytest.approx(1, abs=0.05)
+    assert shuffle_quality(whole.visited(0))["displacement"] == pytest.approx(1, abs=0.05)

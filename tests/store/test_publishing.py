@@ -13,7 +13,7 @@ from store import FeatureStore, FeatureWriter, StoreError
 from store.places import disk
 from store.places.disk import content_of, exchange
 from store.writing import claims, publishing
-from store.writing.publishing import discard_staging, refused_sets
+from store.writing.publishing import Found, discard_staging, refused_sets
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
@@ -113,7 +113,11 @@ STRANGERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("moment", ["before", "meanwhile", "at last"])
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
 def test_a_set_with_other_files_is_not_replaced(
-    stranger: Callable[[Path], object], moment: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stranger: Callable[[Path], object],
+    moment: str,
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     OLD.make(path)
     if moment == "before":
@@ -152,6 +156,14 @@ def test_another_set_than_was_found_is_not_replaced(system: None, path: Path, tm
         with pytest.raises(StoreError, match=r"another feature set than when this run began.* the finished set is in"):
             NEW.finish(writer)
     assert files(path) == OTHER.expected(tmp_path / "expected")
+
+
+def test_what_a_run_found_counts_not_what_is_there_when_it_writes(path: Path, tmp_path: Path) -> None:
+    found = Found.at(OLD.make(path))
+    shutil.rmtree(path)
+    OTHER.make(path)
+    with pytest.raises(StoreError, match="another feature set than when this run began"):
+        found.check()
 
 
 def test_the_file_that_dvc_writes_among_its_outs_stays(system: None, path: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The key: content alone, and all of it."""
 
+import hashlib
+import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -39,6 +41,11 @@ def test_every_field_changes_the_key(name: str) -> None:
     assert (changed.encoder_key == SPEC.encoder_key) == (name in ("data", "n_images", "truths"))
 
 
+def test_key_is_the_digest_of_canonical_json() -> None:
+    described = json.dumps(SPEC.to_dict(), sort_keys=True, separators=(",", ":"))
+    assert SPEC.key == hashlib.sha256(described.encode()).hexdigest()[:32]
+
+
 def test_key_of_a_known_description() -> None:
     """Keys in stores that exist must not change without a new format version."""
     plain = replace(SPEC, vectors=())
@@ -60,6 +67,11 @@ def test_vectors_by_block_and_in_words() -> None:
 def test_key_does_not_depend_on_order_or_on_lists() -> None:
     turned = replace(SPEC, transform=dict(reversed(SPEC.transform.items())), blocks=[3, 5])  # type: ignore[call-overload,arg-type]
     assert turned.key == SPEC.key
+
+
+def test_round_trip() -> None:
+    described = json.loads(json.dumps(SPEC.to_dict()))
+    assert FeatureSpec.from_dict(described) == SPEC
 
 
 @pytest.mark.parametrize(("change", "named"), [({"colour": 1}, "unknown ['colour']"), ({"data": None}, "missing ['data']")])

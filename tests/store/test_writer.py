@@ -57,6 +57,15 @@ class TestStaging:
         _go_on(_begin(tmp_path / "empty"), contents)
         assert files(tmp_path / "empty") == files(written)
 
+    def test_what_an_earlier_version_has_begun_is_left_to_it(self, tmp_path: Path) -> None:
+        with TINY.begin(tmp_path / "f") as writer:
+            shutil.rmtree(writer.staging)
+            writer.staging.mkdir()
+            (writer.staging / "journal").write_text("0")
+        with pytest.raises(StoreError, match=r"was begun by an earlier version.*store rm --staging"):
+            TINY.begin(tmp_path / "f")
+        assert files(tmp_path) == {f".staging/f-{TINY.spec.key}/journal": b"0"}
+
     def test_old_files_without_a_name_are_removed(self, tmp_path: Path) -> None:
         with TINY.begin(tmp_path / "f") as writer:
             old, new = (writer.staging / UNNAMED / name for name in ("old", "new"))
@@ -98,6 +107,18 @@ class TestRows:
             shards = zarr.open_array(written / a.name, mode="r").attrs["beyondcls"]["shards"]  # type: ignore[index,call-overload]
             counted = [int((~np.isfinite(contents[a.name][slice(*s["rows"])])).sum()) for s in shards]  # type: ignore[index,union-attr,misc,call-overload]
             assert [s["nonfinite"] for s in shards] == counted  # type: ignore[index,union-attr,call-overload]
+
+    def test_wrong_rows_are_our_own_error(self, tmp_path: Path, contents: Contents) -> None:
+        writer = _begin(tmp_path / "new")
+        with pytest.raises(AssertionError):
+            writer.write_unit(2, unit_of(contents, layouts(), 1))
+        unit = unit_of(contents, layouts(), 0)
+        with pytest.raises(AssertionError):
+            writer.write_unit(0, unit | {"images/label": unit["images/label"].astype("int32")})
+        del unit["images/label"]
+        with pytest.raises(AssertionError):
+            writer.write_unit(0, unit)
+        assert writer.missing_units() == [0, 1, 2]
 
 
 class TestLinks:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engines.engine import Run
+from pipelines.engines.engine import LOSSES, Run
 from tests.pipelines.engines.runs import Watched
 
 A, B = (Run.writing(f"probes/{name}", ("probe", "--head", name)) for name in "ab")
@@ -80,6 +80,17 @@ def test_results_of_the_last_time_are_said() -> None:
     watched = Watched([a])
     watched.agenda.ended(watched.agenda.take() or a, 0)
     assert watched.said == ["probes/a: top-1 50", "probes/a/c: mAP 3"]
+
+
+def test_a_machine_that_has_gone_is_no_failure_of_a_run() -> None:
+    watched = Watched([A], tries=1)
+    for _ in range(LOSSES - 1):
+        assert watched.agenda.take() is A
+        watched.agenda.lost(A)
+    assert not watched.agenda.problems
+    assert watched.agenda.take() is A
+    watched.agenda.lost(A)
+    assert "the machine that it was on has gone 20 times" in watched.agenda.problems["probes/a"]
 
 
 def test_after_a_stop_no_more_are_handed_out() -> None:

@@ -46,7 +46,13 @@ def test_a_task_computes_here_whatever_the_parameter_file_says() -> None:
     [
         ({"on": "rai"}, (), False, "unknown engine 'rai'; did you mean 'ray'? known: here, processes, ray, slurm. Give one of"),
         ({"on": "ray"}, ("on",), True, "--on ray starts workers itself, and this is one of several tasks already"),
-        ({"on": "here", "tasks": 2}, ("tasks",), False, "--tasks 2 is not for --on here; leave it out, or give --on processes"),
+        ({"on": "ray", "gpus": 2}, ("gpus",), False, "--gpus 2 is not for --on ray; leave it out, or give --on processes"),
+        (
+            {"on": "here", "tasks": 2},
+            ("tasks",),
+            False,
+            "--tasks 2 is not for --on here; leave it out, or give --on processes or",
+        ),
         ({"tasks": 0, "on": "processes"}, (), False, "tasks is 0, expected 1 or more"),
         ({"tries": 0, "on": "ray"}, (), False, "tries is 0, expected 1 or more"),
         ({"tasks": 2, "gpus": 2}, (), False, "tasks is 2 and gpus is 2: there is one worker for each GPU; give one of them"),

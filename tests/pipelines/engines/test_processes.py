@@ -1,6 +1,7 @@
 """Processes of this machine, as `beyondcls extract --on processes` starts them: same bytes as one, whatever ends them."""
 
 import os
+import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -69,6 +70,25 @@ def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
     again = command(*loaded.command(images, "f", *TWO))
     assert again[0] == 0
     assert len(loaded.seen()) == n_loaded, "no task is started for a set that is there"
+
+
+@pytest.mark.parametrize("seed", range(1))
+def test_tasks_that_are_killed_at_random(
+    seed: int, command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    drawn, killed = random.Random(seed), list[int]()
+
+    def kill() -> None:
+        if len(killed) < 12 and (found := tasks()):
+            killed.append(drawn.choice(found).pid)
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with meanwhile(kill, lambda: drawn.uniform(0, 0.6)):
+        status, out, err = command(*load(1, "slow").command(images, "f", *TWO, "--tries", 20))
+    assert status == 0, out + err
+    assert killed
+    assert files(tmp_path / "f") == whole
+    assert not (tmp_path / ".staging").exists()
 
 
 def test_a_stop_lets_tasks_finish_their_units(

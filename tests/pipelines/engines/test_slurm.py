@@ -142,8 +142,23 @@ def test_lines_of_the_cluster_in_the_users_own_configuration(
 
 
 def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
-    of_engines = ["--on", "slurm", "--tasks=8", "--sbatch", "-p gpu", "--setup", "module load cuda", "--dry-run"]
-    given = ["extract", *of_engines, "--out", "f", "--data", "--on", "x", "--update"]
+    given = [
+        "extract",
+        "--on",
+        "slurm",
+        "--tasks=8",
+        "--out",
+        "f",
+        "--sbatch",
+        "-p gpu",
+        "--setup",
+        "module load cuda",
+        "--dry-run",
+        "--data",
+        "--on",
+        "x",
+        "--update",
+    ]
     assert without_engine(given) == ["extract", "--out", "f", "--data", "--update"]
 
 

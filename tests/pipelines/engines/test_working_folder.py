@@ -13,8 +13,20 @@ from tests.extract.pictures import picture, write_file
 from tests.machines.project import ROOT
 from tests.pipelines.engines.test_slurm import TASK
 
-OURS = ("extract", "pipelines", "probe", "store")
-NAMES = (*OURS, "multiprocessing", "numpy", "selectors", "signal", "socket", "torch", "typer", "yaml")
+NAMES = (
+    "extract",
+    "multiprocessing",
+    "numpy",
+    "pipelines",
+    "probe",
+    "selectors",
+    "signal",
+    "socket",
+    "store",
+    "torch",
+    "typer",
+    "yaml",
+)
 # What pip installs, and after it processes of each kind that the program starts.
 SCRIPT = """\
 import multiprocessing, sys
