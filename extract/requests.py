@@ -21,7 +21,6 @@ from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.errors import unknown
 from store.format.layout import kind_of, shard_rows_of
-from store.writing.repair import is_pooled, is_unnumbered
 
 TRUTHS = ("segmentation", "instances")
 VECTORS = ("kept", "all", "only")  # [cls] of the blocks whose tokens are kept; vectors of all blocks beside; in place of tokens
@@ -225,9 +224,10 @@ class Request:
         return self._unnumbered() if any("/" not in name for name in store.spec.maps) else self
 
     def named_as_at(self, folder: Path) -> Self:
-        """Likewise for a damaged set, as far as its files show; older ones also lack what an encoder's own pooling gives."""
-        request = self._unnumbered() if self.map_blocks and is_unnumbered(folder) else self
-        return replace(request, pooled=False) if self.pooled and not is_pooled(folder) else request
+        """Likewise for a damaged set; older ones also lack what an encoder's own pooling gives."""
+        store = FeatureStore.describe(folder)
+        request = self.named_as(store) if self.map_blocks else self
+        return replace(request, pooled=False) if self.pooled and not store.spec.is_pooled else request
 
     def _unnumbered(self) -> Self:
         return replace(self, map_blocks=(self.encoder.n_blocks - 1,), numbered=False)

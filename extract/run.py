@@ -199,7 +199,7 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
         raise BeyondClsError("one process repairs a feature set; leave out the number of tasks, or give --on here")
     run = _Run(request, settings, Found.at(out))
     run.request = request = request.named_as_at(out)
-    base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None), request.constants)
+    base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None))
     rows = np.arange(len(base))
     rows[_readable_again(base, request.images)] = -1
     return run.write(layouts, base, rows, skip)

@@ -20,11 +20,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def machine(device: str) -> dict[str, str]:
-    """The kind of this machine, in words.
-
-    Args:
-        device: the model of the GPU that computes, or "cpu".
-    """
+    """The kind of this machine, in words; `device`: the model of the GPU that computes, or "cpu"."""
     return {"system": platform.system(), "architecture": platform.machine(), "processor": processor(), "device": device}
 
 

@@ -26,14 +26,7 @@ class BeyondClsWarning(_Redacted, UserWarning):
 
 
 def other_version(where: object, version: object, expected: int, again: str) -> str:
-    """Message for a file of another format version.
-
-    Args:
-        where: the file.
-        version: what it says.
-        expected: what this program reads.
-        again: how an older file is made again.
-    """
+    """Message for a file that says another format version than this program reads; `again`: how an older one is made anew."""
     later = isinstance(version, int) and version > expected
     remedy = "a later beyondcls wrote it: pip install --upgrade beyondcls" if later else again
     return f"{where} has format version {version}, expected {expected}; {remedy}"

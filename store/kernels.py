@@ -2,8 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 
@@ -16,28 +14,15 @@ SWITCH = "BEYONDCLS_KERNELS"  # "0" in the environment keeps to PyTorch's operat
 CAPABILITY = (8, 0)  # of the oldest devices that multiply bfloat16, and for which the kernels are compiled in tests
 TRITON = "3.6"  # the oldest that compiles all of them; PyTorch 2.10 comes with it
 
-_is_off = False
-
 
 def apply_to(tensor: torch.Tensor) -> bool:
     """Whether kernels run on this tensor: on a CUDA device of capability 8.0 or more, where Triton is installed.
 
     A process warns once if Triton is too old (BeyondClsWarning).
     """
-    if tensor.device.type != "cuda" or _is_off or os.environ.get(SWITCH) == "0":
+    if tensor.device.type != "cuda" or os.environ.get(SWITCH) == "0":
         return False
     return _is_capable(tensor.device) and _can_be_compiled()
-
-
-@contextmanager
-def off() -> Iterator[None]:
-    """PyTorch's operations alone, in all threads: what kernels are compared with."""
-    global _is_off
-    before, _is_off = _is_off, True
-    try:
-        yield
-    finally:
-        _is_off = before
 
 
 @cache

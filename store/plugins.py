@@ -56,17 +56,22 @@ class Plugin:
     def __str__(self) -> str:
         return f"{GROUPS.get(self.group, 'entry')} {self.name!r} of the package {self.package} {self.version}"
 
-    def load(self) -> Any:
-        """Import what is declared.
+    def load(self, check: Callable[[Any], object]) -> Any:
+        """Import what is declared; `check` raises TypeError for what cannot be an entry.
 
         Raises:
-            BeyondClsError: the package cannot be imported, or lacks it.
+            BeyondClsError: the package cannot be imported, or lacks it; or it is refused.
         """
         try:
-            return EntryPoint(self.name, self.value, PREFIX + self.group).load()
+            entry = EntryPoint(self.name, self.value, PREFIX + self.group).load()
         except (Exception, SystemExit) as error:
             reason = str(error).splitlines()[0] if str(error) else ""
             raise self.fault(f"cannot be imported ({type(error).__name__}: {reason})") from error
+        try:
+            check(entry)
+        except TypeError as error:
+            raise self.fault(f"is refused: {error}") from error
+        return entry
 
     def fault(self, why: str) -> BeyondClsError:
         """What is wrong with it, and what to do."""
@@ -141,8 +146,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self._path: tuple[str, ...] | None = None
         self._plugins: dict[str, Plugin] = {}
         self._refused: list[str] = []
-        self._loaded: dict[str, T] = {}
-        self._failed: dict[str, str] = {}  # tried once: metrics are asked for with every batch
+        self._loaded: dict[str, T | BeyondClsError] = {}  # failures too: metrics are asked for with every batch
 
     def __or__(self, own: Mapping[str, T]) -> "Registry[T]":
         """The registry with these entries of this program."""
@@ -158,7 +162,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         """
         if self._path == (path := tuple(sys.path)):
             return self._plugins
-        self._path, self._plugins, self._refused, self._loaded, self._failed = path, {}, [], {}, {}
+        self._path, self._plugins, self._refused, self._loaded = path, {}, [], {}
         for plugin in (every := declared(self.group)):
             rivals = [other.package for other in every if other.name == plugin.name and other is not plugin]
             remedy = f"its package has to name it otherwise; until then it is refused (pip uninstall {plugin.package})"
@@ -213,20 +217,14 @@ class Registry(MutableMapping[str, T], Generic[T]):
         plugin = self.plugins().get(name)
         if plugin is None:
             return self.own[name]
-        if name in self._failed:
-            raise BeyondClsError(self._failed[name])
         if name not in self._loaded:
             try:
-                entry: T = plugin.load()
-                try:
-                    self._check(entry)
-                except TypeError as error:
-                    raise plugin.fault(f"is refused: {error}") from error
+                self._loaded[name] = plugin.load(self._check)
             except BeyondClsError as error:
-                self._failed[name] = str(error)
-                raise
-            self._loaded[name] = entry
-        return self._loaded[name]
+                self._loaded[name] = error
+        if isinstance(entry := self._loaded[name], BeyondClsError):
+            raise entry
+        return entry
 
     def __setitem__(self, name: str, entry: T) -> None:
         self.own[name], self._path = entry, None

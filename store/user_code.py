@@ -1,16 +1,14 @@
 """Code of the user: what FILE.py:NAME names."""
 
 import hashlib
-import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from store.errors import BeyondClsError
@@ -93,21 +91,12 @@ def _path(name: str) -> Path:
 def _module(path: Path, digest: str) -> ModuleType:
     """The module that running a file gives; `digest` is that of its content, so that an edited file runs again."""
     name = f"_beyondcls_own_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}_{digest[:16]}"
-    loader = _Source(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module
-    try:
-        loader.exec_module(module)
+    try:  # not by a loader of importlib: bytecode caches miss an edit within the same second that keeps the length
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
     return module
-
-
-class _Source(SourceFileLoader):
-    """Compiles the file itself: bytecode caches miss an edit within the same second that keeps the length."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)

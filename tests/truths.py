@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from store import ArrayLayout, FeatureStore
-from store.truths import Instance, Segment, TruthColumns, instance_columns, patch_labels, segment_columns
+from store.truths.reading import Instance, Segment, TruthColumns, instance_columns, segment_columns
 from store.truths.rle import encode
+from store.truths.view import patch_labels
 from tests.features import write_arrays
 
 SIZE = (32, 32)  # height and width of the input, where a set does not say it

@@ -12,7 +12,7 @@ from store.format.unfinished import HEADER, progress_at
 from store.places import LocalFolder, place_at
 from store.places.disk import TOKEN
 from store.writing.claims import holder
-from store.writing.publishing import JOURNAL, PUBLISHING, STAGING
+from store.writing.publishing import PUBLISHING, STAGING
 
 REMOVED = ".removed-"  # what the name of a feature set begins with once its removal has begun
 
@@ -85,8 +85,6 @@ class Staged:
         working = f"being written by {writer}" if writer else "nobody writes it"
         if self.folder.name.startswith(REMOVED):
             return "half removed" + (f", {working}" if writer else "")
-        if (self.folder / JOURNAL).exists():
-            return "begun by an earlier version, which alone can go on with it"
         if not (self.folder / HEADER).is_file():
             return f"replaced by the one at {self.feature_set}, or not begun; {working}"
         if (progress := progress_at(LocalFolder(self.folder))) is None:

@@ -2,13 +2,16 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.parameters.extraction import CHECKPOINT
 from pipelines.parameters.options import takes_options
 from pipelines.store.look import FeatureSet
+
+if TYPE_CHECKING:
+    from store import FeatureSpec
 
 
 def verify(path: FeatureSet) -> None:
@@ -66,22 +69,14 @@ def repair(
     """
     from pipelines import extract
     from pipelines.parameters.params import without_none
-    from pipelines.store.find import is_feature_set
-    from pipelines.store.legible import options_of, options_of_spec
-    from store import BeyondClsError, FeatureStore, StoreError
+    from store import FeatureStore
 
-    digests: dict[str, str] = {}
-    try:
-        bad = _damaged(str(path))
-        store = FeatureStore.describe(path)
-        digests = store.attributes["arrays"]
-        options = {"encoder": store.attributes["encoder"], **options_of_spec(store.spec)}
-        if store.attributes["invalid"] or store.attributes["problems"]:
-            options["on_error"] = "record"
-    except StoreError as error:
-        if not is_feature_set(path):
-            raise
-        bad, options = [str(error)], options_of(path)
+    bad = _damaged(str(path))
+    store = FeatureStore.describe(path)
+    digests = store.attributes["arrays"]
+    options = {"encoder": store.attributes["encoder"], **_options_of_spec(store.spec)}
+    if store.attributes["invalid"] or store.attributes["problems"]:
+        options["on_error"] = "record"
     for problem in bad:
         typer.echo(problem)
     if not bad:
@@ -89,19 +84,31 @@ def repair(
         return
     options |= without_none(encoder=encoder, params=params, model=model, random_seed=random_seed, **of_checkpoint)
     options |= without_none(form=form, split=split, classes=classes, batch_size=batch_size)
-    typer.echo(_command(path, data or "IMAGES", {"encoder": "ENCODER", **options}, device))
+    typer.echo(_command(path, data or "IMAGES", options, device))
     if data is None:
         typer.echo("give --data with the images it was made from to run this")
         raise typer.Exit(1)
-    if "encoder" not in options:
-        raise BeyondClsError(f"{path} no longer tells its encoder; name it with --encoder")
     extract.main(**options, data=data, out=path, device=device, repair=True)
     mended = FeatureStore.describe(path).attributes["arrays"]
     differing = [name for name in digests if mended.get(name) != digests[name]]
     if differing:
         typer.echo(f"{path}: sound, but not the same bytes as before in {', '.join(differing)}; another machine or batch size?")
     else:
-        typer.echo(f"{path}: sound" + (", and the same bytes as before" if digests else ""))
+        typer.echo(f"{path}: sound, and the same bytes as before")
+
+
+def _options_of_spec(spec: "FeatureSpec") -> dict[str, Any]:
+    """Options of `beyondcls extract` that give a spec."""
+    amp = {"bfloat16": "bf16", "float16": "fp16"}.get(spec.compute_dtype)
+    return {
+        **({"views": spec.n_views} if spec.n_views > 1 else {}),
+        **({"drop_path": spec.drop_path} if spec.drop_path else {}),
+        **({"amp": amp} if amp else {}),
+        "blocks": ",".join(map(str, spec.blocks)),
+        "statistics": ",".join(spec.statistics) or "none",
+        "maps": bool(spec.maps),
+        "dtype": spec.dtype,
+    }
 
 
 def _command(path: Path, data: str, options: dict[str, Any], device: str) -> str:

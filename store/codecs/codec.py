@@ -109,9 +109,6 @@ class Coded(Tensor):
     Args:
         codec: made the parts.
         parts: stored arrays by the suffix of their names, on one device; the first axis of all is N.
-
-    Attributes:
-        codec, parts: likewise.
     """
 
     codec: Codec

@@ -106,10 +106,7 @@ class ArrayLayout:
         """The layout that an array's zarr.json describes.
 
         Raises:
-            ValueError: it is not sharded on axis 0 only, uncompressed, little-endian.
-            KeyError: it is not sharded on axis 0 only, uncompressed, little-endian.
-            TypeError: it is not sharded on axis 0 only, uncompressed, little-endian.
-            AttributeError: it is not sharded on axis 0 only, uncompressed, little-endian.
+            ValueError, KeyError, TypeError, AttributeError: it is not sharded on axis 0 only, uncompressed, little-endian.
         """
         (sharding,) = meta["codecs"]
         (inner,), settings = sharding["configuration"]["codecs"], sharding["configuration"]

@@ -23,7 +23,6 @@ from store.places.place import Place, map_parallel
 
 if TYPE_CHECKING:
     import torch
-    import zarr
 
     from store.format.dataset import TokenDataset
     from store.truths.reading import Instances, Segmentation
@@ -64,11 +63,7 @@ class FeatureStore:
 
     @classmethod
     def open(
-        cls,
-        path: str | os.PathLike[str],
-        key: str | None = None,
-        verify: Verify = "first",
-        cache: DiskCache | None = None,
+        cls, path: str | os.PathLike[str], key: str | None = None, verify: Verify = "first", cache: DiskCache | None = None
     ) -> "FeatureStore":
         """Open and check a feature set.
 
@@ -335,12 +330,6 @@ class FeatureStore:
             )
         return TokenDataset(self.tokens(kind, block, view), self.labels, chosen, dtype, transform)
 
-    def zarr(self) -> "zarr.Group":
-        """The set as zarr-python opens it, for other software: nothing is checked, values stay as they are stored."""
-        import zarr
-
-        return zarr.open_group(self.where, mode="r")
-
     @cached_property
     def labels(self) -> np.ndarray:
         """[N] int64, the class, -1 where an image has none; in a multi-label set [N, C] uint8, 1 for each class."""
@@ -446,6 +435,8 @@ def _hint(place: Place) -> str:
         )
     if isinstance(place, LocalFolder) and (staged := sorted(place.folder.parent.glob(f".staging/{place.folder.name}-*[!k]"))):
         return f"an extraction into it is unfinished ({staged[0]}): run it again"
+    if place.content("images/zarr.json") is not None:
+        return "that is lost, or not sent yet, and nothing else vouches for the arrays: send, pull or extract the set again"
     return "name what `beyondcls extract --out` wrote"
 
 

@@ -179,7 +179,7 @@ class Loader:
         stored = self._stored_batches(seed, start)
         # Features on the device are there already; all others are copied to a GPU on a separate stream.
         copied = self.device.type == "cuda" and "device" not in self.places.values()
-        lane = self._lane() if copied else None
+        lane = Lane(self.device) if copied else None
         on_gpu = None if lane is None else batches_on_gpu(stored, lane, self._decode)
         batches: Iterator[dict[str, Tensor]] = map(self._decode, stored) if on_gpu is None else on_gpu
         try:
@@ -196,9 +196,6 @@ class Loader:
             self.stats.total_s += time.perf_counter() - began
             if self._stream is not None:
                 self.stats.wait_s, self._stream.wait_s = self.stats.wait_s + self._stream.wait_s, 0.0
-
-    def _lane(self) -> Lane:
-        return Lane(self.device)
 
     def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""

@@ -95,9 +95,6 @@ class Source:
     ):
         self.parts, self.rows_in, self.pool, self.threads, self.direct, self.wait_s = parts, rows_in, pool, threads, direct, 0.0
 
-    def readers(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads, "beyondcls-loader")
-
     def jobs(
         self, key: Key, views: Sequence[ArrayReader], images: np.ndarray, view: np.ndarray | None, target: Tensor, stop: Event
     ) -> Iterator[Callable[[], None]]:
@@ -144,7 +141,7 @@ class Source:
         """
         remaining, stop = iter(windows), Event()
         ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
-        with self.readers() as readers:
+        with ThreadPoolExecutor(self.threads, "beyondcls-loader") as readers:
 
             def begin_next() -> None:
                 for rows in islice(remaining, 1):
@@ -190,14 +187,11 @@ class Resident:
         self._slot = torch.from_numpy(slot).to(device)  # position of an image among those that are kept
         self._values: dict[Key, Tensor] = {}
         on_host, stop = device.type == "cpu", Event()
-        with source.readers() as readers:
+        with ThreadPoolExecutor(source.threads, "beyondcls-loader") as readers:
             for key, views in source.parts.items():
                 nbytes = views[0].layout.row_nbytes
-                shape = (
-                    len(views),
-                    len(rows),
-                    nbytes,
-                )  # on the CPU page-aligned, so that rows are read straight to their places
+                shape = (len(views), len(rows), nbytes)
+                # On the CPU page-aligned, so that rows are read straight to their places.
                 empty = torch.from_numpy(aligned_zeros(shape, np.uint8)) if on_host else None
                 values = torch.empty(shape, dtype=torch.uint8, device=device) if empty is None else empty
                 # Before they are copied to the device: enough to keep all threads busy.

@@ -19,7 +19,7 @@ from store.moving.receipt import Receipt
 from store.places import LocalFolder, place_at
 from store.places.disk import exchange, remove_partials, sync_folder, write_file
 from store.places.object_store import ObjectStore
-from store.places.place import Place, aligned_memory, map_parallel
+from store.places.place import aligned_memory, map_parallel
 from store.writing.claims import alone
 from store.writing.publishing import Found, check_own, discard, discard_records, publish
 from store.writing.shard import is_whole
@@ -109,7 +109,7 @@ def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> 
     todo, place = [], place_at(staging)
     for array in arrays:
         for shard in range(array.layout.n_shards):
-            if has_shard(place, array, shard):
+            if is_whole(place, array.layout, shard, array.shards[shard]["xxh3_128"]):
                 progress(array.layout.nbytes(shard))
             else:
                 todo.append((array, shard))
@@ -192,7 +192,7 @@ def upload(store: FeatureStore, address: str, progress: Progress | None = None) 
 
     def send(item: tuple[ArrayReader, int]) -> None:
         array, shard = item
-        if not has_shard(place, array, shard):
+        if not is_whole(place, array.layout, shard, array.shards[shard]["xxh3_128"]):
             place.put(array.layout.file(shard), pieces(array, shard), array.layout.nbytes(shard))
         report(array.layout.nbytes(shard))
 
@@ -226,8 +226,3 @@ def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
         yield array.fetch(row, min(row + n, stop), scratch)
     yield bytes(layout.data_nbytes(shard) - (stop - start) * layout.row_nbytes)
     yield tail
-
-
-def has_shard(place: Place, array: ArrayReader, shard: int) -> bool:
-    """Whether a place has a shard already: a file of the right size, and the digests at its end are those of our rows."""
-    return is_whole(place, array.layout, shard, array.shards[shard]["xxh3_128"])

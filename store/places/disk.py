@@ -10,7 +10,6 @@ import stat
 import tarfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from store.errors import StoreError
@@ -188,7 +187,6 @@ def place_file(path: Path, target: Path) -> bool:
     """
     path.stat()
     make_folder(target.parent)
-    target.with_name(target.name + PARTIAL).unlink(missing_ok=True)  # of an earlier version that was killed
     try:
         os.link(path, target)  # a rename would replace what is there
     except FileExistsError:
@@ -253,30 +251,21 @@ def _write(descriptor: int, view: memoryview) -> None:
 
 def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
     """In whole blocks from page-aligned memory, copied there if need be; the file is cut to its size in the end."""
-    buffer, spare = aligned_memory(DIRECT_NBYTES), aligned_memory(DIRECT_NBYTES)
-    filled = total = 0
-    with ThreadPoolExecutor(1, "beyondcls-writer") as meanwhile:  # one buffer is written while the other is filled
-        writing: Future[None] | None = None
-        for part in parts:
-            view = memoryview(part)
-            total += len(view)
-            if not filled and is_aligned(view):
-                if writing is not None:
-                    writing.result()
-                whole = len(view) - len(view) % ALIGNMENT
-                _write(descriptor, view[:whole])
-                view = view[whole:]
-            while len(view):
-                n = min(len(view), DIRECT_NBYTES - filled)
-                buffer[filled : filled + n] = view[:n]
-                view, filled = view[n:], filled + n
-                if filled == DIRECT_NBYTES:
-                    if writing is not None:
-                        writing.result()
-                    writing = meanwhile.submit(_write, descriptor, buffer)
-                    buffer, spare, filled = spare, buffer, 0
-        if writing is not None:
-            writing.result()
+    buffer, filled, total = aligned_memory(DIRECT_NBYTES), 0, 0
+    for part in parts:
+        view = memoryview(part)
+        total += len(view)
+        if not filled and is_aligned(view):
+            whole = len(view) - len(view) % ALIGNMENT
+            _write(descriptor, view[:whole])
+            view = view[whole:]
+        while len(view):
+            n = min(len(view), DIRECT_NBYTES - filled)
+            buffer[filled : filled + n] = view[:n]
+            view, filled = view[n:], filled + n
+            if filled == DIRECT_NBYTES:
+                _write(descriptor, buffer)
+                filled = 0
     _write(descriptor, buffer[: filled + -filled % ALIGNMENT])
     os.ftruncate(descriptor, total)
 

@@ -59,6 +59,7 @@ class ObjectStore(Place):
         import fsspec  # type: ignore[import-untyped]
 
         self.url = url.rstrip("/")
+        self._protocol = self.url.partition("://")[0]
         why = "chains (::) are not followed" if "::" in url else REFUSED.get(self._protocol.partition(":")[0].lower())
         if self._protocol in BUCKETS and "@" in url.split("/")[2]:
             why = "a bucket has no user or password; the service's own configuration holds them"
@@ -66,18 +67,16 @@ class ObjectStore(Place):
             raise StoreError(
                 f"{url} is no place of feature sets: {why}; name a folder, or an address such as s3://bucket/features"
             )
+        is_s3 = self._protocol in ("s3", "s3a")
         try:
             options: dict[str, Any] = {}
-            if self._protocol in (
-                "s3",
-                "s3a",
-            ):  # as many connections as requests, not ten; the user's configuration comes first
+            if is_s3:  # as many connections as requests, not ten; the user's configuration comes first
                 configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
                 options = {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}}
             self._fs, root = fsspec.core.url_to_fs(self.url, **options)
         except (ImportError, ValueError) as error:
             raise StoreError(f"{url} cannot be opened: {error}") from error
-        self._root, self._in_parts = root.rstrip("/"), PARTS if self._protocol in ("s3", "s3a") else {}
+        self._root, self._in_parts = root.rstrip("/"), PARTS if is_s3 else {}
         self._sizes: dict[str, int] | None = None  # as listed for readers
         self._expected: dict[str, bytes] = {}
         self.cached: CachedSet | None = None
@@ -87,10 +86,6 @@ class ObjectStore(Place):
 
     def address(self, name: str = "") -> str:
         return f"{self.url}/{name}" if name else self.url
-
-    @property
-    def _protocol(self) -> str:
-        return self.url.partition("://")[0]
 
     def _content(self, parts: Iterable[memoryview | bytes], nbytes: int) -> bytes | bytearray:
         """All of a file, for one request (or one upload in parts): a stream that is cut short could be taken for a file."""

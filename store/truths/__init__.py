@@ -3,31 +3,7 @@
 Truths are kept at the resolution of the original image, without loss: every mask is COCO's compressed run lengths.
 """
 
-from store.truths.reading import (
-    VOID,
-    Instance,
-    Instances,
-    InstancesOfImage,
-    Segment,
-    Segmentation,
-    TruthColumns,
-    instance_columns,
-    segment_columns,
-)
-from store.truths.view import boxes_in_view, map_in_view, masks_in_view, patch_labels
+from store.truths.reading import VOID, Instance, Instances, InstancesOfImage
+from store.truths.view import boxes_in_view, map_in_view, masks_in_view
 
-__all__ = [
-    "VOID",
-    "Instance",
-    "Instances",
-    "InstancesOfImage",
-    "Segment",
-    "Segmentation",
-    "TruthColumns",
-    "boxes_in_view",
-    "instance_columns",
-    "map_in_view",
-    "masks_in_view",
-    "patch_labels",
-    "segment_columns",
-]
+__all__ = ["VOID", "Instance", "Instances", "InstancesOfImage", "boxes_in_view", "map_in_view", "masks_in_view"]

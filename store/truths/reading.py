@@ -124,8 +124,11 @@ class Columns:
 
     Args:
         arrays: all of the set, `images/size` among them.
-        classes: names in order of labels.
         array: gives an array of the set by its name.
+
+    Attributes:
+        classes: names in order of labels.
+        has_masks: whether items have masks; objects may have boxes alone.
     """
 
     name: ClassVar[str]
@@ -192,11 +195,7 @@ class Columns:
 
 
 class Segmentation(Columns):
-    """Label maps of the images of a feature set, at the resolution of the originals.
-
-    Attributes:
-        classes: names in order of labels.
-    """
+    """Label maps of the images of a feature set, at the resolution of the originals."""
 
     name = "segmentation"
 
@@ -263,12 +262,7 @@ class InstancesOfImage:
 
 
 class Instances(Columns):
-    """Objects of the images of a feature set.
-
-    Attributes:
-        classes: names in order of labels.
-        has_masks: whether masks are known, not boxes alone.
-    """
+    """Objects of the images of a feature set."""
 
     name = "instances"
 

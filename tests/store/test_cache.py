@@ -140,17 +140,6 @@ def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> 
     assert Service.nbytes() > 0
 
 
-def test_what_is_in_use_stays(sets: list[Path], tmp_path: Path) -> None:
-    """Also what a process has open that reads nothing just now."""
-    cache = DiskCache(tmp_path, int(1.2 * of_shards(sets[0])))
-    first = opened(sets[0], cache)
-    first.tokens("patch").all()
-    opened(sets[1], cache).tokens("patch").all()
-    Service.reset()
-    first.tokens("patch").all()
-    assert Service.nbytes() == 0
-
-
 def test_a_smaller_bound_than_last_time(sets: list[Path], tmp_path: Path) -> None:
     opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
     DiskCache(tmp_path, 2 * WHOLE)
@@ -254,16 +243,6 @@ def test_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"file cannot be used as a disk cache \(File exists\); give another folder"):
         DiskCache(tmp_path / "file", 5)
-
-
-def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Any, *_: Any) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr("store.places.cache.os.open", refused)  # root may write everywhere
-        with pytest.raises(StoreError, match=r"cannot be used as a disk cache \(Permission denied\)"):
-            DiskCache(tmp_path, 5)
 
 
 def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Feature sets as data sets of torch: by themselves, and in workers of a DataLoader."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -59,11 +57,6 @@ def test_in_worker_processes(context, store):
         torch.cat([tokens for tokens, _ in batches]), 2.0 * store.tokens("patch").rows(range(90))[::-1]
     )
     np.testing.assert_array_equal(torch.cat([labels for _, labels in batches]), store.labels[:90][::-1])
-
-
-def test_it_can_be_pickled(store):
-    dataset = pickle.loads(pickle.dumps(store.to_torch_dataset("cls", rows=[5, 7])))
-    assert torch.equal(dataset[1][0], store.to_torch_dataset("cls")[7][0])
 
 
 def test_several_labels(tmp_path):

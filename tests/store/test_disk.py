@@ -12,7 +12,7 @@ import pytest
 from store import StoreError
 from store.places import LocalFolder, disk
 from store.places.disk import write_synced
-from store.places.place import ALIGNMENT, aligned_memory, aligned_zeros, is_aligned
+from store.places.place import ALIGNMENT, aligned_memory, is_aligned
 
 
 def test_a_file_is_replaced_not_changed(tmp_path: Path) -> None:
@@ -32,15 +32,6 @@ def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
-def test_a_link_shares_the_file(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "a/b/target"
-    source.write_bytes(b"x")
-    assert LocalFolder(tmp_path).link(source, "a/b/target")
-    (tmp_path / "another").write_bytes(b"y")
-    assert not LocalFolder(tmp_path).link(tmp_path / "another", "a/b/target"), "what is there stays"
-    assert source.stat().st_ino == target.stat().st_ino
-
-
 def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
     """As DVC may keep files; the symlink may go, its meaning is ours."""
     (tmp_path / "cached").write_bytes(b"x")
@@ -52,31 +43,6 @@ def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
 
 def _no_link(*_: object) -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-
-def test_a_copy_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", _no_link)
-    (tmp_path / "source").write_bytes(b"x" * 1000)
-    assert LocalFolder(tmp_path).link(tmp_path / "source", "target")
-    assert not LocalFolder(tmp_path).link(tmp_path / "source", "target")
-    assert (tmp_path / "target").read_bytes() == b"x" * 1000
-    assert (tmp_path / "source").stat().st_ino != (tmp_path / "target").stat().st_ino
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "target"]
-
-
-def test_half_a_copy_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(descriptor: int, data: memoryview) -> int:
-        if len(data) < 1000:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(descriptor, data[:500])
-
-    write = os.write
-    monkeypatch.setattr(os, "link", _no_link)
-    monkeypatch.setattr(os, "write", half)
-    (tmp_path / "source").write_bytes(b"x" * 1000)
-    with pytest.raises(OSError, match="No space left"):
-        LocalFolder(tmp_path).link(tmp_path / "source", "target")
-    assert [p.name for p in tmp_path.iterdir()] == ["source"]
 
 
 @pytest.mark.parametrize("system", ["renameat2", "refused", "none"])
@@ -218,12 +184,3 @@ def test_full_disk(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(OSError, match="No space left"):
         write_synced(tmp_path / "file", [_part(5 * STEP, False, 0)], direct=True)
     assert os.listdir(tmp_path) == []
-
-
-def test_zeros() -> None:
-    values = aligned_zeros((3, 1000), "float16")
-    assert values.shape == (3, 1000)
-    assert not values.any()
-    assert is_aligned(memoryview(values.reshape(-1).view(np.uint8).data))
-    values[:] = 1
-    assert aligned_zeros((0, 5), "int64").shape == (0, 5)

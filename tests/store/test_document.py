@@ -403,7 +403,8 @@ def test_rows_of_a_shard() -> None:
     assert abs(shard_rows_of(row, 1_281_167) * row - most) < 32 * row
     assert abs(shard_rows_of(row, 10) * row - least) < 32 * row
     assert abs(shard_rows_of(row, 10_000) * row - 10_000 * row / 16) < 32 * row
-    assert all(shard_rows_of(row, n) % CHUNK_ROWS == 0 for n in range(0, 9000, 500))
+    assert all(shard_rows_of(row, n) % CHUNK_ROWS == 0 for n in range(500, 9000, 500))
+    assert shard_rows_of(row, 0) == shard_rows_of(1 << 30, 100) == CHUNK_ROWS
 
 
 def test_codecs() -> None:

@@ -3,9 +3,6 @@
 import errno
 import os
 import re
-import resource
-import signal
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +12,6 @@ from store import FeatureStore, StoreError
 from store.places.disk import PARTIAL
 from store.writing.publishing import discard_staging
 from tests.folders import files
-from tests.forked import CONTEXT, status
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
 
@@ -142,25 +138,3 @@ def test_a_copied_base_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert files(path) == old
     TINY.make(path, FeatureStore.open(path))
     assert files(path) == expected
-
-
-def make_with_a_limit(path: Path, limit: int, answer: Connection) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        TINY.make(path)
-    except StoreError as error:
-        answer.send(str(error))
-
-
-@pytest.mark.parametrize("limit", [100, 400])
-def test_a_limit_of_the_system(tmp_path: Path, limit: int) -> None:
-    """Files of more than so many bytes cannot be written: the header, or the widest shard."""
-    receiver, sender = CONTEXT.Pipe()
-    assert status(make_with_a_limit, tmp_path / "one", limit, sender) == 0
-    message = receiver.recv()
-    assert "no space left while writing" in message
-    assert not (tmp_path / "one").exists()
-    assert not _halves(tmp_path)
-    TINY.make(tmp_path / "one")
-    assert files(tmp_path / "one") == TINY.expected(tmp_path / "expected")

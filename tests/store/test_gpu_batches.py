@@ -102,7 +102,7 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateLane]:
     lane = LateLane()
     PinnedPool.ranges = []
     monkeypatch.setattr("store.loading.loader.Pool", PinnedPool)
-    monkeypatch.setattr(Loader, "_lane", lambda self: lane)
+    monkeypatch.setattr("store.loading.loader.Lane", lambda device: lane)
     return lane
 
 

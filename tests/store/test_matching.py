@@ -38,8 +38,6 @@ def test_an_image_that_the_other_lacks_must_be_left_out(tmp_path: Path) -> None:
 
 
 def test_no_image_in_common(tmp_path: Path, written: Path) -> None:
-    from store import FeatureStore
-
     with pytest.raises(StoreError, match=r"no image in common: the first has ids like '000000', the second like 'é0'"):
         join(write_features(tmp_path / "one"), FeatureStore.open(written))
 

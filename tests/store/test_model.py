@@ -114,7 +114,7 @@ class Life(RuleBasedStateMachine):
                 hit[layout.name, shard] = file
         damaged = {(name, shard) for name, shard, problem in verify(self.path) if problem}
         assert damaged == set(hit)
-        base, _, skip = salvage(self.path, tiny.spec, lambda _: tiny.layouts, tiny.constants)
+        base, _, skip = salvage(self.path, tiny.spec, lambda _: tiny.layouts)
         assert set(skip) == damaged
         with tiny.begin(self.path, base, skip) as writer:
             tiny.finish(writer)

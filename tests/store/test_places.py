@@ -39,11 +39,6 @@ def test_nothing_there() -> None:
         FeatureStore.open("memory://nowhere")
 
 
-def test_an_unknown_protocol() -> None:
-    with pytest.raises(StoreError, match="nonsense://bucket/one cannot be opened: Protocol not known"):
-        FeatureStore.open("nonsense://bucket/one")
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -17,7 +17,7 @@ from store import ArrayLayout, FeatureStore, Loader
 from store.format.array import ArrayReader
 from store.loading.reading import CACHED_READS, DISK_READS, Pool
 from store.places import local
-from store.places.place import ALIGNMENT, SECTOR, aligned_memory, is_aligned
+from store.places.place import SECTOR, aligned_memory, is_aligned
 from tests.store.conftest import same, write
 
 N, NAME = 160, "patch/block5/view0"
@@ -143,21 +143,6 @@ def test_the_order_of_epochs_is_that_of_earlier_versions(folder: Path, options: 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_dropped_is_used_again() -> None:
-    pool = Pool()
-    for _ in range(5):
-        first = pool.take(1000).data_ptr()
-        assert first % ALIGNMENT == 0
-    assert pool.n_made == 1
-
-
-def test_what_is_kept_is_not_overwritten() -> None:
-    pool = Pool()
-    kept = [pool.take(64).fill_(i) for i in range(4)]
-    assert pool.n_made == 4
-    assert [int(t.sum()) for t in kept] == [0, 64, 128, 192]
-
-
 def test_views_keep_the_memory() -> None:
     """Of another dtype, a slice, a reshape, a numpy array."""
     for view in (
@@ -177,12 +162,6 @@ def test_views_keep_the_memory() -> None:
         pool.take(64)
         pool.take(64)
         assert pool.n_made == 2
-
-
-def test_sizes_do_not_mix() -> None:
-    pool = Pool()
-    assert [len(pool.take(n)) for n in (10, 20, 10, 0, 20)] == [10, 20, 10, 0, 20]
-    assert pool.n_made == 3
 
 
 def test_memory_outlives_its_pool() -> None:

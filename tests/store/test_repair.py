@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ def _layouts(shard_rows: int | None) -> Sequence[ArrayLayout]:
 
 def _repair(path: Path) -> list[tuple[str, int]]:
     """What had to be computed again."""
-    base, layouts, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
+    base, layouts, skip = salvage(path, TINY.spec, _layouts)
     assert layouts == TINY.layouts
     with TINY.begin(path, base, skip) as writer:
         asked = [(name, unit) for unit in writer.missing_units() for name in writer.arrays_to_compute(unit)]
@@ -71,8 +70,6 @@ def _sound_but_not_ours(path: Path) -> None:
 
 
 GROUP, META, SHARD_0, SHARD_1, SHARD_2 = "zarr.json", f"{PATCH}/zarr.json", *(f"{PATCH}/c/{unit}/0/0" for unit in range(3))
-# Units with images that are not valid are computed again where the group's notes on them are lost: rows 3, 35, 45.
-NOTES = [(a.name, unit) for a in TINY.layouts for unit in (0, 1)]
 OF_PATCH = [(PATCH, unit) for unit in range(3)]
 DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] = {
     "nothing": ([], []),
@@ -90,15 +87,6 @@ DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] 
     **{f"metadata and bit {at}": ([_flip(META, 40), _flip(SHARD_1, at)], OF_PATCH) for at in (0, 12 * SHARD + 3, -1)},
     "metadata and a lost shard": ([_flip(META, 40), _lose(SHARD_1)], OF_PATCH),
     "metadata and a shard of other rows": ([_flip(META, 40), _sound_but_not_ours], OF_PATCH),
-    # Without the group's, arrays vouch for themselves.
-    "group flipped": ([_flip(GROUP, 200)], NOTES),
-    "group lost": ([_lose(GROUP)], NOTES),
-    "group no JSON": ([_put(GROUP, b"[" * 10**5)], NOTES),
-    "group edited": ([lambda path: _put(GROUP, (path / GROUP).read_bytes().replace(b'"vit"', b'"vat"'))(path)], NOTES),
-    "group and arrays": ([_lose(GROUP), _put(f"{OTHER}/{GROUP}", b"{"), _flip(SHARD_2, 0)], [*NOTES, (PATCH, 2), (OTHER, 2)]),
-    "group and a description": ([_lose(GROUP), _describe_otherwise], [*NOTES, (PATCH, 2)]),
-    "group and validity": ([_lose(GROUP), _flip("images/valid/c/0", 0)], NOTES),
-    "group and more validity": ([_lose(GROUP), _flip("images/valid/c/2", 0)], [*NOTES, *((a.name, 2) for a in TINY.layouts)]),
     "groups in between": ([_flip("patch/zarr.json", 3), _lose("registers/zarr.json"), _put("patch/block3/zarr.json", b"")], []),
     "constants": ([_flip("norm/weight/c/0", 0), _lose("norm/weight/zarr.json")], []),
     "many kinds": (
@@ -119,48 +107,32 @@ def test_what_is_computed_again(path: Path, sound: Path, what: str) -> None:
     assert not (path.parent / ".staging").exists()
 
 
-def test_no_metadata_at_all(path: Path, sound: Path) -> None:
-    """Nothing vouches for anything: all is computed again, with the rows of a shard that are usual."""
-    for file in path.rglob("zarr.json"):
-        file.unlink()
-    base, layouts, _ = salvage(path, TINY.spec, _layouts, TINY.constants)
-    assert [a.shard_rows for a in layouts] == [7 * SHARD] * len(layouts)
-    assert base.arrays == {}
-
-
-@pytest.mark.parametrize("rows", [16, 64])
-def test_rows_of_a_shard_are_those_of_most(path: Path, rows: int) -> None:
-    def change(meta: dict[str, Any]) -> None:
-        meta["chunk_grid"]["configuration"]["chunk_shape"][0] = rows
-        meta["codecs"][0]["configuration"]["chunk_shape"][0] = 16
-
-    edit(path, change, "images/label")
-    _, layouts, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
-    assert layouts == TINY.layouts
-    assert skip == []
-
-
 def test_a_set_with_another_key(path: Path) -> None:
     with pytest.raises(StoreError, match=r"has key .*, but these options give .* \(weights differ\); repair it with"):
-        salvage(path, replace(TINY.spec, weights="2" * 32), _layouts, TINY.constants)
+        salvage(path, replace(TINY.spec, weights="2" * 32), _layouts)
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_copy_without_a_kind(path: Path, lost: bool) -> None:
+def test_a_set_whose_description_is_lost(path: Path) -> None:
+    (path / GROUP).unlink()
+    with pytest.raises(
+        StoreError, match=r"it has no zarr\.json; that is lost, or not sent yet, and nothing else vouches for the arrays: "
+    ):
+        salvage(path, TINY.spec, _layouts)
+
+
+def test_a_copy_without_a_kind(path: Path) -> None:
     shutil.rmtree(path / "patch")
-    if lost:
-        (path / "zarr.json").unlink()
     with pytest.raises(StoreError, match=f"is a copy without {PATCH}; pull all of it first"):
-        salvage(path, TINY.spec, _layouts, TINY.constants)
+        salvage(path, TINY.spec, _layouts)
 
 
 def test_killed_during_the_repair(path: Path, sound: Path) -> None:
     flip(path / PATCH / "c/1/0/0", 0)
     flip(path / OTHER / "c/2/0/0", 0)
-    base, _, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
+    base, _, skip = salvage(path, TINY.spec, _layouts)
     with TINY.begin(path, base, skip) as writer:
         TINY.write(writer, 1)
-    base, _, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
+    base, _, skip = salvage(path, TINY.spec, _layouts)
     with TINY.begin(path, base, skip) as again:
         assert again.missing_units() == [0, 2]
         assert again.arrays_to_compute(0) == []

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from store.truths import boxes_in_view, map_in_view, masks_in_view, patch_labels
+from store.truths.view import boxes_in_view, map_in_view, masks_in_view, patch_labels
 
 MAPS = arrays_of.arrays(np.int16, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(-1, 3))
 SIZES = st.tuples(st.integers(1, 12), st.integers(1, 12))

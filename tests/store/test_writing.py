@@ -466,17 +466,17 @@ def interrupt(*_: Any) -> Any:
 
 
 class TestWhatIsThere:
-    def test_another_layout(self, where: Where) -> None:
-        begin(where)
-        with pytest.raises(StoreError, match="was begun with other shards, or other options; give the command that"):
-            FeatureWriter(where, TINY.spec, TINY.layouts[:-1], TINY.constants)
-
     @pytest.mark.parametrize("header", [b"x", b"[]", b"{}"])
     def test_a_header_that_is_none(self, header: bytes, where: Where) -> None:
         with begin(where) as writer:
             writer.place.put(HEADER, [header], len(header))
         with pytest.raises(StoreError, match="was begun with other shards, or other options; give the command that"):
             begin(where)
+
+    def test_another_layout(self, where: Where) -> None:
+        begin(where)
+        with pytest.raises(StoreError, match="was begun with other shards, or other options; give the command that"):
+            FeatureWriter(where, TINY.spec, TINY.layouts[:-1], TINY.constants)
 
     def test_another_set(self, where: Where, whole: Any) -> None:
         finish(begin(where, LEAN), LEAN)
@@ -742,16 +742,6 @@ class TestAlone:
                 with alone(tmp_path / "other", "it"):
                     pass
             assert list(tmp_path.iterdir()) == []
-
-    def test_after_a_process_here_that_has_ended(
-        self, beside: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(claims, "SECONDS", 60.0)
-        owner = claimed_by(beside, pid=NONE)
-        with alone(tmp_path / "one", "it"):
-            pass
-        owner.close()
-        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("renews", [False, True])
     def test_after_one_elsewhere(
