@@ -10,7 +10,6 @@ import timm
 from extract.encoders import (
     beitv2,
     capi,
-    convnext,
     dino,
     dinov2,
     dinov3,
@@ -18,9 +17,7 @@ from extract.encoders import (
     ibot,
     ijepa,
     mae,
-    mae_finetuned,
     maskfeat,
-    mixer,
     mocov3,
     quickstart,
     simmim,
@@ -47,7 +44,6 @@ def _check(make: object) -> None:
 ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
     **quickstart.ENCODERS,
     **mae.ENCODERS,
-    **mae_finetuned.ENCODERS,
     **simmim.ENCODERS,
     **maskfeat.ENCODERS,
     **beitv2.ENCODERS,
@@ -60,8 +56,6 @@ ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
     **mocov3.ENCODERS,
     **ibot.ENCODERS,
     **supervised.ENCODERS,
-    **convnext.ENCODERS,
-    **mixer.ENCODERS,
 }
 
 
