@@ -1,5 +1,6 @@
 """Seeing the attention of every block during the same forward pass that makes the tokens."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,6 +15,7 @@ from extract.attention.attention import Attention, TokenLayout
 from extract.attention.softmax import LOG2_E, attend
 from store import BeyondClsError
 
+MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum")
 SAME = ("dropout", "to", "type", "type_as", "float", "half", "bfloat16", "view", "reshape", "contiguous")
@@ -161,42 +163,23 @@ class _Watch(TorchFunctionMode):
         self._block = None
 
 
-def multi_head(
-    mode: TorchFunctionMode,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    width: int,
-    n_heads: int,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    *others: Any,
-    **options: Any,
-) -> tuple[Tensor, None]:
+def multi_head(mode: TorchFunctionMode, *args: Any, **options: Any) -> tuple[Tensor, None]:
     """What `nn.MultiheadAttention` computes, [N, B, D], with its attention where `mode` sees it.
 
     torch's own function would hide it, as it calls nothing that a mode is shown.
     """
-    names = ("bias_k", "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias")
-    given = {**dict(zip(names, others, strict=False)), **options}
-    is_plain = query is key and key is value
-    if (
-        weight is None
-        or not is_plain
-        or any(given.get(name) is not None for name in ("bias_k", "key_padding_mask"))
-        or given["add_zero_attn"]
-    ):
+    given = MULTI_HEAD.bind(*args, **options).arguments
+    query, weight = given["query"], given["in_proj_weight"]
+    is_plain = query is given["key"] is given["value"] and weight is not None
+    if not is_plain or given["add_zero_attn"] or any(given.get(name) is not None for name in ("bias_k", "key_padding_mask")):
         raise BeyondClsError(
             "nn.MultiheadAttention attends to something else than its queries, expected attention of tokens to themselves; "
             "extract with --statistics none --no-maps"
         )
-    n, n_images, _ = query.shape
-    q, k, v = (
-        part.reshape(n, n_images, n_heads, -1).permute(1, 2, 0, 3) for part in F.linear(query, weight, bias).chunk(3, dim=-1)
-    )
+    parts = F.linear(query, weight, given["in_proj_bias"]).unflatten(-1, (3, given["num_heads"], -1))  # [N, B, 3, H, d]
     with mode:
-        mixed = F.scaled_dot_product_attention(q, k, v, given.get("attn_mask"))
-    mixed = mixed.permute(2, 0, 1, 3).reshape(n, n_images, width)
+        mixed = F.scaled_dot_product_attention(*parts.permute(2, 1, 3, 0, 4), given.get("attn_mask"))
+    mixed = mixed.permute(2, 0, 1, 3).reshape(query.shape)
     return F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"]), None
 
 
