@@ -156,7 +156,6 @@ def load_encoder(
         if loaded.side is not None and input_size is None:
             side = f"{loaded.side} x {loaded.side} pixels"
             notes.append(f"{name}: it sees {side}, as its positions are for that size; --input-size gives another")
-        notes += [f"{name}: {loaded.assumed}"] if loaded.assumed else []
         if checkpoint is not None:
             notes.append(_assumed_note(encoder, entry, transform))
         elif random_seed is None:
