@@ -1,12 +1,10 @@
 """Where memory does not suffice for a batch, smaller ones go on."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from extract.run import extract
 from store import BeyondClsError
@@ -40,18 +38,18 @@ class Narrow(Encoder):
         (MemoryError, ""),
     ],
 )
-def test_batches_are_halved(error: type[RuntimeError | MemoryError], text: str, forty: ImageSet, tmp_path: Path) -> None:
+def test_batches_are_halved(error, text, forty, tmp_path):
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error, narrow.text = error, text
-    warned: list[str] = []
-    options: Any = {"shard_rows": 32, "views": 2, "drop_path": 0.9}  # each image is to keep its own draws
+    warned = []
+    options = {"shard_rows": 32, "views": 2, "drop_path": 0.9}  # each image is to keep its own draws
     extract(narrow, forty, tmp_path / "narrow", batch_size=32, **options, warn=warned.append)
     assert warned == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
     extract(Encoder("tiny", narrow.model, {}), forty, tmp_path / "wide", batch_size=4, **options)
     assert files(tmp_path / "narrow") == files(tmp_path / "wide")
 
 
-def test_not_even_one_image(forty: ImageSet, tmp_path: Path) -> None:
+def test_not_even_one_image(forty, tmp_path):
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.room = 1
     probe = narrow(torch.zeros(1, 3, 32, 32), [1])
@@ -59,7 +57,7 @@ def test_not_even_one_image(forty: ImageSet, tmp_path: Path) -> None:
     calls = iter(range(100))
 
     class None_(Narrow):
-        def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        def __call__(self, images, *arguments, **named):
             if next(calls) > 0:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return Encoder.__call__(self, images, *arguments, **named)
@@ -68,7 +66,7 @@ def test_not_even_one_image(forty: ImageSet, tmp_path: Path) -> None:
         extract(None_("tiny", narrow.model, {}), forty, tmp_path / "f", batch_size=2)
 
 
-def test_other_errors_are_not_taken_for_it(forty: ImageSet, tmp_path: Path) -> None:
+def test_other_errors_are_not_taken_for_it(forty, tmp_path):
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error, narrow.text = RuntimeError, "mat1 and mat2 shapes cannot be multiplied"
     with pytest.raises(RuntimeError, match="mat1 and mat2"):

@@ -16,7 +16,7 @@ from extract.requests import Request
 from extract.run import confirm, rows_in
 from extract.sample import SampleCheck
 from extract.writing import Settings
-from store import FeatureStore, StoreError
+from store import StoreError
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_file, write_tar, write_text
 from tests.extract.tiny import Counting, tiny_encoder
@@ -142,14 +142,13 @@ def opened(source: Path) -> ImageSet:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_features_are_kept_and_all_else_is_as_it_is_now(name: str, tmp_path: Path) -> None:
+def test_features_are_kept_and_all_else_is_as_it_is_now(name, tmp_path):
     """`update`, and another set of which it is the source."""
     write, edit = EDITS[name]
     source, encoder, checks = write(tmp_path / "d"), Counting("tiny", tiny_encoder().model, {}), list[SampleCheck]()
 
-    def run(out: str, **options: Any) -> FeatureStore:
+    def run(out, **options):
         store = extract(encoder, images, tmp_path / out, **GIVEN, **options, checked=lambda _, check: checks.append(check))
-        assert store is not None
         return store
 
     images = opened(source)
@@ -166,11 +165,10 @@ def test_features_are_kept_and_all_else_is_as_it_is_now(name: str, tmp_path: Pat
         assert files(store.path) == files(fresh.path)
 
 
-def test_equal_images_keep_a_row_each(tmp_path: Path) -> None:
+def test_equal_images_keep_a_row_each(tmp_path):
     """One that is not valid is nobody's, not even where its image is still in its place."""
     encoder, before = tiny_encoder(), opened(folder(tmp_path / "d"))
     store = extract(encoder, before, tmp_path / "f", **GIVEN)
-    assert store is not None
     write_file(tmp_path / "d/a/!.png", picture(N + 1))  # all others move down by one
     shutil.copy(tmp_path / "d/a/33.png", tmp_path / "d/a/34.png")
     images = opened(tmp_path / "d")
@@ -188,7 +186,7 @@ def test_equal_images_keep_a_row_each(tmp_path: Path) -> None:
     assert rows_now == [-1 if row == equal[1] else row for row in range(N)]
 
 
-def test_a_set_with_the_labels_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_with_the_labels_of_before(tmp_path, monkeypatch):
     """Under the key of its present images, as earlier versions wrote it."""
     before = opened(folder(tmp_path / "d"))
     images = ImageSet(before.source, [replace(s, labels=(2,)) if s.id == "a/00" else s for s in before.samples], before.classes)
@@ -197,14 +195,12 @@ def test_a_set_with_the_labels_of_before(tmp_path: Path, monkeypatch: pytest.Mon
         patch.setattr("extract.writing.annotations_of", lambda _, *others: annotations_of(before, *others))
         stale = extract(encoder, images, tmp_path / "f", **GIVEN)
     fresh = extract(encoder, images, tmp_path / "fresh", **GIVEN)
-    assert stale is not None
-    assert fresh is not None
     assert (stale.spec.key, stale.labels[0], fresh.labels[0]) == (fresh.spec.key, 0, 2)
     with pytest.raises(StoreError, match=r"holds other annotations \(images/label\) than .*/d has\. --update writes them anew"):
         extract(encoder, images, tmp_path / "f", **GIVEN)
     with pytest.raises(StoreError, match=r"holds other annotations .* has\. If the change is meant, remove that set"):
         confirm(Request.resolve(encoder, images, shard_rows=32), stale, Settings())
-    notes: list[str] = []
+    notes = []
     extract(encoder, images, tmp_path / "f", **GIVEN, existing="update", warn=notes.append)
     assert len(notes) == 1
     assert files(tmp_path / "f") == files(fresh.path)

@@ -1,7 +1,6 @@
 """What training scripts leave beside the weights: read as plain data, without the packages that wrote it."""
 
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +21,7 @@ class OfAnyKind:
         return np.float64(1).__reduce__()[0], (np.dtype("O"), b"8 bytes.")
 
 
-def test_numbers_of_an_older_numpy(tmp_path: Path) -> None:
+def test_numbers_of_an_older_numpy(tmp_path):
     """Schedules are arrays, so learning rates are numbers of numpy, which older files name by another module."""
     written = {"teacher": WEIGHTS, "optimizer": {"lr": np.float64(1e-4), "weight_decay": np.float32(0.4)}}
     torch.save(written, tmp_path / "new.pth", _use_new_zipfile_serialization=False)
@@ -35,23 +34,23 @@ def test_numbers_of_an_older_numpy(tmp_path: Path) -> None:
         assert torch.equal(content["teacher"]["norm.weight"], torch.ones(3))
 
 
-def test_numbers_of_numpy_are_no_objects(tmp_path: Path) -> None:
+def test_numbers_of_numpy_are_no_objects(tmp_path):
     """A number of numpy may be any object, whose unpickling would run its code."""
     torch.save({"teacher": WEIGHTS, "lr": OfAnyKind()}, tmp_path / "w.pth")
     with pytest.raises(BeyondClsError, match=r"holds more than tensors, a numpy.dtype 'O8', and is not loaded"):
         read_checkpoint(tmp_path / "w.pth")
 
 
-def test_settings_of_yacs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_yacs(tmp_path, monkeypatch):
     """SimMIM's training script saves its settings as they are; they are read without yacs and without running code."""
 
     class CfgNode(dict[str, Any]):
-        def __init__(self, **values: Any):
+        def __init__(self, **values):
             super().__init__(values)
             self.__dict__["__immutable__"] = True
 
     yacs = ModuleType("yacs.config")
-    CfgNode.__module__, CfgNode.__qualname__, yacs.CfgNode = "yacs.config", "CfgNode", CfgNode  # type: ignore[attr-defined]
+    CfgNode.__module__, CfgNode.__qualname__, yacs.CfgNode = "yacs.config", "CfgNode", CfgNode
     monkeypatch.setitem(sys.modules, "yacs", ModuleType("yacs"))
     monkeypatch.setitem(sys.modules, "yacs.config", yacs)
     settings = CfgNode(MODEL=CfgNode(TYPE="vit", DROP=0.1, SIZES=[1, 2]), BASE=("",))

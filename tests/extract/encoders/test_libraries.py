@@ -158,7 +158,7 @@ def test_other_libraries(name):
         torch.testing.assert_close(out.maps["cls/block0"], a[:, :, 0, encoder.layout.n_prefix :], **CLOSE)
 
 
-def test_a_folder_of_transformers(tmp_path: Path):
+def test_a_folder_of_transformers(tmp_path):
     made, _ = of_library("ViT")
     made.model.save_pretrained(tmp_path)
     transformers.ViTImageProcessor(size={"height": 32, "width": 32}, resample=2).save_pretrained(tmp_path)
@@ -212,7 +212,7 @@ not_a_function = 3
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> str:
+def mine(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     return f"{tmp_path}/mine.py"
 
@@ -266,7 +266,7 @@ def test_wrapping_is_the_same_whoever_wraps():
     assert wrap is __import__("beyondcls").wrap
 
 
-def test_a_folder_of_timm(tmp_path: Path):
+def test_a_folder_of_timm(tmp_path):
     """As timm writes one for a hub: config.json, and safetensors."""
     torch.manual_seed(0)
     arguments = {"depth": 2, "embed_dim": 48, "num_heads": 2, "img_size": 32}
