@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from extract.encoders import Encoded
 from extract.run import extract
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -56,20 +55,3 @@ def test_branches_are_dropped_outside_of_compiled_code(sizes, images, tmp_path):
     options = {"batch_size": 12, "shard_rows": 32, "on_error": "record"}
     extract(encoder, images, tmp_path / "compiled", **options, views=2, drop_path=0.5)
     assert len(sizes) == 3 + 3 + 1, "of view 0 alone"
-
-
-def test_the_first_of_all_features():
-    values = torch.arange(12.0).view(4, 3)
-    by_block = {
-        "patch": {1: values[:, None]},
-        "cls": {1: values},
-        "registers": {1: values[:, None]},
-        "average": {0: values},
-    }
-    encoded = Encoded(**by_block, pooled=values, statistics={"a": values[..., None]}, maps={"cls/block1": values[:, :1, None]})
-    first = encoded.first(2)
-    kept = [*(first.patch | first.cls).values(), *first.registers.values(), *first.average.values(), first.pooled]
-    kept += [*first.statistics.values(), *first.maps.values()]
-    assert [len(part) for part in kept if part is not None] == [2] * 6
-    assert torch.equal(first.cls[1], values[:2])
-    assert Encoded().first(2) == Encoded()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.attention import centre
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import load_encoder
 from extract.layouts import patch_labels_of
@@ -217,25 +216,10 @@ class TestInputsThatAreNotSquare:
         assert store.attention("centre").shape == (N, 2, 24)
         assert encoder.layout.grid == (4, 6)
 
-    def test_positions_of_the_centre(self):
-        assert [centre(24, (4, 6)), centre(15, (3, 5)), centre(16), centre(24, (5, 5))] == [15, 7, 10, 12]
-
     def test_square_ones_record_no_grid(self, whole):
         """So that sets have the bytes that they had."""
         assert "grid" not in whole().attributes
         assert whole().grid == (4, 4)
-
-    @pytest.mark.parametrize("size", ["32x", "axb", "32x48x3", (32,), (32, 0), True, 1.5])
-    def test_what_is_no_size(self, size):
-        with pytest.raises(
-            BeyondClsError, match=r"input_size is .*, expected the side .*, or its height and width, e\.g\. 336x448"
-        ):
-            load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size=size)
-
-    def test_no_whole_number_of_patches(self):
-        message = "input_size is 36x48, expected a multiple of the 8 pixels of a patch of tiny; give 32x48 or 40x48"
-        with pytest.raises(BeyondClsError, match=message):
-            load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size="36x48")
 
     def test_as_options(self):
         assert as_options({"input_size": [3, 32, 48], "crop_pct": 1.0}) == "--crop-pct 1.0 --input-size 32x48"

@@ -76,23 +76,6 @@ BY_HAND = (
 )
 
 
-def test_rows_on_one_patch_have_no_entropy():
-    layout = LAYOUTS["cls and registers"]
-    attention = torch.zeros(1, 1, layout.n_prefix + T, layout.n_prefix + T)
-    attention[..., layout.n_prefix + 2] = 1  # every token looks at patch 2 alone
-    values = {name: statistic(name, attention, layout).item() for name in BY_HAND}
-    assert values == {
-        "cls_self": 0,
-        "cls_patch_entropy": 0,
-        "patch_self": pytest.approx(1 / T),  # patch 2 alone looks at itself
-        "patch_patch_entropy": 0,
-        "cls_self_adjusted": 0,
-        "patch_self_raw": pytest.approx(1 / T),
-        "cls_to_patches": pytest.approx(1 / T),
-        "patches_to_cls": 0,
-    }
-
-
 def test_identity():
     layout = LAYOUTS["cls and registers"]
     attention = torch.eye(layout.n_prefix + T)[None, None]
@@ -127,15 +110,6 @@ def test_two_patches_in_unequal_parts():
     }
 
 
-def test_norm_ratios():
-    """By hand: [cls], a register, two patches; norms 5, 1, 2, 4 before, 10, 7, 1, 6 of what is added."""
-    residual = torch.tensor([[[3.0, 4.0], [1.0, 0.0], [0.0, 2.0], [4.0, 0.0]]])
-    branch = torch.tensor([[[6.0, -8.0], [7.0, 0.0], [1.0, 0.0], [0.0, 6.0]]])
-    layout = TokenLayout(has_cls=True, n_prefix=2)
-    values = {name: of(residual, branch, layout).tolist() for name, of in PER_BLOCK.items()}
-    assert values == {"cls_norm_ratio": [2.0], "patch_norm_ratio": [(0.5 + 1.5) / 2]}
-
-
 def test_logits_that_are_far_apart():
     """Entropy of a row that is nearly all on one patch, in float32, against float64."""
     logits = 30 * torch.randn(4, 2, 60, 60, generator=torch.Generator().manual_seed(0))
@@ -144,8 +118,3 @@ def test_logits_that_are_far_apart():
     given = STATISTICS["cls_patch_entropy"](Attention.from_logits((logits + 200) * math.log2(math.e), LAYOUTS["cls"]))
     assert exact.min() < 0.01
     torch.testing.assert_close(given.double(), exact, rtol=0, atol=5e-6)
-
-
-@pytest.mark.parametrize(("has_cls", "n_prefix", "n_registers"), [(True, 1, 0), (True, 5, 4), (False, 4, 4), (False, 0, 0)])
-def test_layout_counts_registers(has_cls, n_prefix, n_registers):
-    assert TokenLayout(has_cls, n_prefix).n_registers == n_registers

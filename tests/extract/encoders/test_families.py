@@ -8,7 +8,6 @@ import torch
 
 from extract.encoders import ENCODERS, load_encoder
 from extract.encoders.capi import initial_frequencies
-from extract.encoders.dinov2 import at_224
 from extract.encoders.pretrained import cls_caution, listing_of, timm_model
 from probe.grid import HeadSpec
 from probe.head import FinalNorm
@@ -37,11 +36,6 @@ def test_another_image_size():
     encoder = load_encoder("capi-l14", random_seed=0, arguments=SMALL)
     assert encoder.described_transform["input_size"] == [3, 56, 56]
     assert encoder(torch.zeros(1, 3, 56, 56), [0], encoder.statistics).patch[0].shape == (1, 16, 32)
-
-
-def test_published_for_four_sets_of_images():
-    files = {ENCODERS[name].weights.rsplit("/", 1)[-1] for name in ENCODERS if name.startswith("capi-")}
-    assert files == {f"capi_vitl14_{images}.pth" for images in ("in1k", "i22k", "lvd", "p205")}
 
 
 def test_heads_apply_its_final_norm(forty, tmp_path):
@@ -121,11 +115,6 @@ def test_without_attention(model, side, block, shape, hub, monkeypatch):
     assert encoder(torch.zeros(1, 3, side, side), [block]).patch[block].shape == shape
 
 
-def test_positions_that_are_those_of_224():
-    positions = torch.randn(1, 256, 8)
-    assert at_224(positions, False) is positions
-
-
 @pytest.mark.parametrize(
     ("name", "millions", "tokens", "block"),
     [
@@ -177,9 +166,3 @@ def test_transform_is_that_of_the_official_code(name):
     seen = {"crop_mode": "center", **ENCODERS[name].transform}
     assert (seen["mean"], seen["std"], seen["crop_pct"]) == SEEN[name.split("-")[0]]
     assert (seen["crop_mode"], seen["interpolation"]) == ("center", "bicubic")
-
-
-@pytest.mark.parametrize(("name", "block"), [("simmim-b16", 8), ("simmim-ft-b16", 11)])
-def test_block_that_is_read(name, block):
-    encoder = load_encoder(name, random_seed=0, arguments={"embed_dim": 24, "num_heads": 2})
-    assert encoder.block == listing_of(ENCODERS[name]).block == block

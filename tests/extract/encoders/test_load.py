@@ -111,14 +111,16 @@ class TestTransform:
             ({"interpolation": "bicubik"}, "unknown interpolation 'bicubik'; did you mean 'bicubic'"),
             ({"std": (0.5, 0, 0.5)}, r"std is \(0\.5, 0, 0\.5\), expected numbers above 0: pixels are divided"),
             ({"mean": (0.5,)}, r"mean is \(0\.5,\), expected three numbers, of red, green and blue"),
-            ({"mean": 0.5}, "mean is 0.5, expected three numbers"),
-            ({"mean": (0.5, float("nan"), 0.5)}, "expected three numbers"),
-            ({"mean": "0.5"}, "mean is '0.5', expected three numbers"),
+            *(({"mean": mean}, "expected three numbers") for mean in (0.5, (0.5, float("nan"), 0.5), "0.5")),
             ({"mean": (123.7, 116.3, 103.5)}, "divide those of 0 to 255 by 255"),
             ({"crop_pct": 87.5}, r"crop_pct is 87\.5, expected a share above 0 and up to 1"),
             ({"crop_pct": 0}, "crop_pct is 0, expected"),
             ({"input_size": 44}, "input_size is 44, expected a multiple of the 8 pixels of a patch of tiny; give 40 or 48"),
-            ({"input_size": "32"}, "input_size is '32', expected the side of the square input in pixels"),
+            ({"input_size": "36x48"}, "36x48, expected a multiple of the 8 pixels of a patch of tiny; give 32x48 or 40x48"),
+            *(
+                ({"input_size": size}, r"input_size is .*, expected the side .*, or its height and width, e\.g\. 336x448")
+                for size in ("32", "32x", "axb", "32x48x3", (32,), (32, 0), True, 1.5)
+            ),
         ],
     )
     def test_refused(self, given, message):
@@ -317,10 +319,9 @@ class TestWhatIsAssumed:
         """Of a name of timm nothing is claimed; the published file is known; random weights were not trained."""
         save_file(state(), tmp_path / "w.safetensors")
         published = replace(ENCODERS["mae-s16"], weights=str(tmp_path / "w.safetensors"))
-        assert published.load(arguments=TINY).assumed == ""
-        assert published.load(random_seed=0, arguments=TINY).assumed == ""
-        assert Pretrained(MODEL, "see timm", "MIT").load(tmp_path / "w.safetensors", arguments=TINY).assumed == ""
-        assert published.load(tmp_path / "w.safetensors", arguments=TINY).assumed
+        assert published.load(arguments=TINY).notes == published.load(random_seed=0, arguments=TINY).notes == ()
+        assert Pretrained(MODEL, "see timm", "MIT").load(tmp_path / "w.safetensors", arguments=TINY).notes == ()
+        assert published.load(tmp_path / "w.safetensors", arguments=TINY).notes
 
 
 class TestDigest:
