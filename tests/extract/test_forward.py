@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import nn
 
-from extract.encoders import Encoder, load_encoder
+from extract.encoders import load_encoder
 from extract.forward import BRANCHES, FastLinear, draw_factors
 from extract.requests import Request
-from store import BeyondClsError, FeatureStore, StoreError, onednn
+from store import BeyondClsError, StoreError, onednn
 from tests.extract.extracting import extract
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -30,14 +30,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 EVERY: Any = {"statistics": ["patch_self"], "maps": [3], "vectors": [2]}
 
 
-def encoder_of(model: str) -> Encoder:
-    return tiny_encoder(0, model, **ARCHITECTURES[model])
-
-
-def pictures(n: int = 8) -> torch.Tensor:
-    return torch.rand(n, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
 class Drawn(DropPath):
     """Drops as timm's module does in training, with given draws in place of its own."""
 
@@ -49,56 +41,17 @@ class Drawn(DropPath):
         return x * self.factors[:, None, None]
 
 
-def put_in_place(encoder: Encoder, factors: torch.Tensor) -> None:
-    for block, of_block in zip(encoder.model.blocks, factors.unbind(1), strict=True):
+@pytest.mark.parametrize("model", ARCHITECTURES)
+def test_it_is_what_drop_path_of_the_model_itself_does(model):
+    encoder, dropping = (tiny_encoder(0, model, **ARCHITECTURES[model]) for _ in range(2))
+    images, factors = torch.rand(8, 3, 32, 32), encoder.drop_factors(IDS, 1, 0.8)
+    for block, of_block in zip(dropping.model.blocks, factors.unbind(1), strict=True):
         for branch, of_branch in zip(BRANCHES, of_block.unbind(1), strict=True):
             setattr(block, branch, Drawn(of_branch))
-
-
-@pytest.mark.parametrize("model", ARCHITECTURES)
-class TestOfAnEncoder:
-    def test_it_is_what_drop_path_of_the_model_itself_does(self, model):
-        encoder, dropping = encoder_of(model), encoder_of(model)
-        factors = encoder.drop_factors(IDS, 1, 0.8)
-        put_in_place(dropping, factors)
-        ours, theirs = encoder(pictures(), [3], **EVERY, factors=factors), dropping(pictures(), [3], **EVERY)
-        assert torch.equal(ours.patch[3], theirs.patch[3])
-        assert torch.equal(ours.statistics["patch_self"], theirs.statistics["patch_self"])
-        assert not torch.equal(ours.patch[3], encoder(pictures(), [3]).patch[3])
-
-    def test_a_rate_of_0_changes_no_bit(self, model):
-        encoder = encoder_of(model)
-        factors = encoder.drop_factors(IDS, 1, 0.0)
-        assert bool((factors == 1).all())
-        plain, same = encoder(pictures(), [1, 3]), encoder(pictures(), [1, 3], factors=factors)
-        assert all(torch.equal(plain.patch[block], same.patch[block]) for block in (1, 3))
-
-    def test_without_any_branch_the_embedding_is_left(self, model):
-        encoder = encoder_of(model)
-        embedded = []
-        hook = encoder.model.blocks[0].register_forward_pre_hook(lambda _m, inputs: embedded.append(inputs[0]))
-        encoded = encoder(pictures(), [3], factors=torch.zeros(8, 4, 2))
-        hook.remove()
-        assert torch.equal(encoded.patch[3], embedded[0][:, encoder.layout.n_prefix :])
-
-    def test_the_mean_over_draws_is_the_plain_branch(self, model):
-        """Of attention in the last block, without its MLP, whose input depends on the draw: (1 - p) · 1 / (1 - p) = 1."""
-        encoder, p = encoder_of(model), 0.25
-        tokens = []
-        for factor in (0.0, 1 / (1 - p), 1.0):
-            factors = torch.ones(8, 4, 2)
-            factors[:, 3] = torch.tensor([factor, 0.0])
-            tokens.append(encoder(pictures(), [3], factors=factors).patch[3].double())
-        dropped, kept, plain = tokens
-        assert not torch.allclose(dropped, plain, atol=1e-4)
-        torch.testing.assert_close(p * dropped + (1 - p) * kept, plain, rtol=0, atol=1e-5)
-
-    def test_each_image_has_draws_of_its_own(self, model):
-        encoder = encoder_of(model)
-        together = encoder(pictures(), [3], factors=encoder.drop_factors(IDS, 2, 0.8)).patch[3]
-        for i in (0, 5):
-            alone = encoder(pictures()[i : i + 1], [3], factors=encoder.drop_factors(IDS[i : i + 1], 2, 0.8)).patch[3]
-            torch.testing.assert_close(alone[0], together[i], rtol=0, atol=1e-5)
+    ours, theirs = encoder(images, [3], **EVERY, factors=factors), dropping(images, [3], **EVERY)
+    assert torch.equal(ours.patch[3], theirs.patch[3])
+    assert torch.equal(ours.statistics["patch_self"], theirs.statistics["patch_self"])
+    assert not torch.equal(ours.patch[3], encoder(images, [3]).patch[3])
 
 
 class TestDraws:
@@ -136,7 +89,7 @@ RATE: Any = {"views": 3, "drop_path": 0.9, "shard_rows": 32, "on_error": "record
 class TestExtraction:
     def test_view_0_is_exact_and_crops_are_those_of_the_encoder(self, forty, tmp_path):
         encoder = tiny_encoder(depth=4)
-        plain = extract(encoder, forty, tmp_path / "plain", views=3, shard_rows=32, vectors="all")
+        plain = extract(encoder, forty, tmp_path / "plain", views=3, shard_rows=32, vectors="all", batch_size=7)
         noisy = extract(encoder, forty, tmp_path / "noisy", **RATE, vectors="all", batch_size=7)
         for name in plain.arrays:
             equal = np.array_equal(plain.array(name).all(), noisy.array(name).all())
@@ -146,27 +99,12 @@ class TestExtraction:
         expected = encoder(crop, [3], factors=encoder.drop_factors(["0007"], 2, 0.9)).patch[3]
         np.testing.assert_allclose(noisy.array("patch/block3/view2").rows([7]), expected, rtol=2e-3, atol=2e-3)
 
-    def test_other_batches_and_a_resumed_run_give_the_same(self, images, tmp_path):
+    def test_other_batches_give_the_same(self, images, tmp_path):
         """Two of the 70 images cannot be read, so rows of a batch move."""
-        encoder = tiny_encoder(depth=4)
-        extract(encoder, images, tmp_path / "whole", **RATE, batch_size=12)
-
-        def interrupt(n):
-            done.append(n)
-            if sum(done) > 40:
-                raise KeyboardInterrupt
-
-        done = []
-        with pytest.raises(KeyboardInterrupt):
-            extract(encoder, images, tmp_path / "resumed", **RATE, batch_size=12, progress=interrupt)
-        extract(encoder, images, tmp_path / "resumed", **RATE, batch_size=12)
-        assert files(tmp_path / "resumed") == files(tmp_path / "whole")
-        other = extract(encoder, images, tmp_path / "other", **RATE, batch_size=5)
-        whole = FeatureStore.open(tmp_path / "whole")
+        whole, other = (extract(tiny_encoder(depth=4), images, tmp_path / f"{n}", **RATE, batch_size=n) for n in (12, 5))
         for name in whole.arrays:
-            np.testing.assert_allclose(
-                other.array(name).all().astype(float), whole.array(name).all().astype(float), rtol=2e-3, atol=2e-3
-            )
+            one, two = (store.array(name).all().astype(float) for store in (whole, other))
+            np.testing.assert_allclose(two, one, rtol=2e-3, atol=2e-3)
 
     def test_a_set_that_exists_is_confirmed_by_the_same_draws(self, forty, tmp_path):
         checked = []

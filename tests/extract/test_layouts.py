@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from extract.layouts import as_array, check, stored_parts
+from extract.layouts import check, stored_parts
 from store import BeyondClsError
 from store.codecs import CODECS, SCALE
 from tests.fake_gpu import ON_A_FAKE_GPU
@@ -46,17 +46,6 @@ def test_not_finite(bad, dtype):
 
 def test_nothing_fits():
     assert [end for (_, end), _ in stored_parts({NAME: torch.zeros(2, 0, 4)}, [NAME], "float16")] == [""]
-
-
-@pytest.mark.parametrize("dtype", CODECS)
-def test_bits_and_dtypes(dtype):
-    values = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0))
-    parts = {end: part for (_, end), part in stored_parts({NAME: values}, [NAME, NAME + SCALE], dtype) if end is not None}
-    for end, expected in CODECS[dtype].encode(values).items():
-        array = as_array(parts[end], NAME, end, dtype)
-        shape, zarr_dtype = CODECS[dtype].parts((2, 3, 64))[end]
-        assert (array.shape, array.dtype) == (shape, zarr_dtype)
-        assert array.tobytes() == expected.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 @pytest.mark.parametrize("dtype", CODECS)

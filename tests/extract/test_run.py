@@ -168,10 +168,6 @@ class TestChoices:
         assert {name.split("/")[0] for name in store.arrays} == {"images", "patch", "cls", "norm"}
         assert store.spec.statistics == store.spec.maps == ()
 
-    def test_some_statistics(self, run, tmp_path):
-        store = run(tmp_path / "f", statistics=("patch_self",), maps=False)
-        assert [name for name in store.arrays if "statistics" in name] == ["statistics/patch_self/view0"]
-
     @pytest.mark.parametrize("blocks", [(-1, 1, -2, 0), (1, 0)])
     def test_blocks_are_counted_from_0_once_each(self, blocks, run, store, tmp_path):
         other = run(tmp_path / "f", blocks=blocks)
@@ -244,6 +240,8 @@ class TestRefused:
             ({"blocks": ()}, "no block was asked for; give at least one"),
             ({"shard_rows": 48}, "shard_rows is 48, expected a multiple of 32"),
             ({"shard_rows": 0}, "shard_rows is 0, expected a multiple of 32"),
+            ({"vectors": "al"}, "unknown value of vectors 'al'; did you mean 'all'"),
+            ({"views": 0}, r"views is 0, expected 1 \(the evaluation crop\) or more"),
         ],
         ids=str,
     )

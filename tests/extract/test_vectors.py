@@ -60,11 +60,6 @@ def test_without_them_a_set_is_what_it_was(images, encoder, make_set, tmp_path):
     assert replace(both, vectors=()) == Request.resolve(encoder, images, blocks=(0, 1)).spec
 
 
-def test_another_word_is_refused(images, encoder):
-    with pytest.raises(BeyondClsError, match="unknown value of vectors 'al'; did you mean 'all'"):
-        Request.resolve(encoder, images, vectors="al")
-
-
 class TestAdded:
     """To a set that has tokens alone."""
 
@@ -83,14 +78,6 @@ class TestAdded:
         for task in range(2):
             run(tmp_path / "f", vectors="all", source=source, task_id=task, n_tasks=2)
         assert files(tmp_path / "f") == whole(vectors="all")
-
-
-def test_damaged_ones_are_mended(run, make_set, whole, tmp_path):
-    make_set(tmp_path / "f", vectors="all")
-    shard = tmp_path / "f/average/block0/view0/c/1/0"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    run(tmp_path / "f", vectors="all", existing="repair")
-    assert files(tmp_path / "f") == whole(vectors="all")
 
 
 def test_a_sample_shows_averages_that_changed(images, encoder, make_set, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import functional as F
 
 from extract.transform import Crop, Normalisation, Views, random_crop
-from store import BeyondClsError, FeatureStore
+from store import FeatureStore
 from tests.extract.extracting import extract
 from tests.extract.tiny import Counting, tiny_encoder
 from tests.folders import files
@@ -135,11 +135,6 @@ def test_views_are_stored_with_their_crops(forty, tmp_path):
     assert not np.array_equal(store.array("patch/block1/view1").all(), store.array("patch/block1/view2").all())
 
 
-def test_no_view(forty, tmp_path):
-    with pytest.raises(BeyondClsError, match=r"views is 0, expected 1 \(the evaluation crop\) or more"):
-        extract(tiny_encoder(), forty, tmp_path / "f", views=0)
-
-
 def noise(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
@@ -165,21 +160,13 @@ def test_view_0_is_that_of_timm(mode, sides, interpolation):
     assert torch.equal(normalised, create_transform(**config, is_training=False)(image))
 
 
-def test_an_image_by_itself_and_in_a_batch():
-    encoder, image = tiny_encoder(), noise(50, 40)
-    batch = torch.stack([encoder.views.cut(image, "a", view)[0] for view in (0, 1)])
-    assert torch.equal(encoder.normalised(batch)[0], encoder.transform(image))
-
-
-def test_what_is_normalised_already_stays():
-    encoder, images = tiny_encoder(), torch.randn(2, 3, 32, 32)
-    assert torch.equal(encoder.normalised(images), images)
-
-
 def test_an_encoder_takes_pixels_too():
     encoder, pixels = tiny_encoder(), torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    of_pixels, of_normalised = (encoder(images, [1]).patch[1] for images in (pixels, encoder.normalised(pixels)))
-    assert torch.equal(of_pixels, of_normalised)
+    normalised = encoder.normalised(pixels)
+    assert torch.equal(encoder.normalised(normalised), normalised)
+    assert torch.equal(encoder(pixels, [1]).patch[1], encoder(normalised, [1]).patch[1])
+    image = noise(50, 40)
+    assert torch.equal(encoder.normalised(encoder.views.cut(image, "a", 0)[0][None])[0], encoder.transform(image))
 
 
 def test_on_the_device_of_the_pixels():
