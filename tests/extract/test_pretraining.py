@@ -11,7 +11,7 @@ from extract.encoders import Encoder, known_pretraining, load_encoder
 from extract.requests import Request
 from extract.run import confirm
 from extract.writing import Settings
-from store import BeyondClsError, FeatureStore
+from store import FeatureStore
 from store.format.pretraining import JOINT, LABELS, MASKED, NAMES, UNKNOWN, UNTRAINED, Pretraining
 from tests.extract.extracting import extract
 from tests.extract.pictures import samples, write_tar
@@ -68,17 +68,6 @@ def test_an_encoder_is_what_its_name_its_seed_or_the_user_says(name, options, pr
     loaded = load_encoder(name, arguments={"depth": 1}, **given).pretraining
     assert loaded == pretraining
     assert loaded.is_untrained == (pretraining in (DRAWN, Pretraining(random_seed=3)) or UNTRAINED in pretraining.family)
-
-
-def test_a_wrong_family_is_named_with_the_remedy():
-    with pytest.raises(
-        BeyondClsError, match=r"unknown family 'join-embeding'; did you mean 'joint embedding'\? known: .*labels"
-    ):
-        load_encoder("quickstart-random", family="join-embeding")
-    with pytest.raises(
-        BeyondClsError, match=r"mine has random weights \(seed 1\), but its family is 'labels'; leave the family"
-    ):
-        load_encoder("mine", model="quickstart-mae", random_seed=1, family=LABELS)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import tarfile
 import warnings
 import zipfile
@@ -9,6 +10,7 @@ from argparse import Namespace
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path, PosixPath, PurePosixPath
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -39,22 +41,68 @@ def state(**changes: Any) -> dict[str, torch.Tensor]:
     return tiny_encoder(1, **changes).model.state_dict()
 
 
+OF_THE_TRANSFORM = [
+    ({"crop_mode": "centre"}, "unknown crop mode 'centre'; did you mean 'center'"),
+    ({"interpolation": "bicubik"}, "unknown interpolation 'bicubik'; did you mean 'bicubic'"),
+    ({"std": (0.5, 0, 0.5)}, r"std is \(0\.5, 0, 0\.5\), expected numbers above 0: pixels are divided"),
+    ({"mean": (0.5,)}, r"mean is \(0\.5,\), expected three numbers, of red, green and blue"),
+    *(({"mean": mean}, "expected three numbers") for mean in (0.5, (0.5, float("nan"), 0.5), "0.5")),
+    ({"mean": (123.7, 116.3, 103.5)}, "divide those of 0 to 255 by 255"),
+    ({"crop_pct": 87.5}, r"crop_pct is 87\.5, expected a share above 0 and up to 1"),
+    ({"crop_pct": 0}, "crop_pct is 0, expected"),
+    ({"input_size": 44}, "input_size is 44, expected a multiple of the 8 pixels of a patch of tiny; give 40 or 48"),
+    ({"input_size": "36x48"}, "36x48, expected a multiple of the 8 pixels of a patch of tiny; give 32x48 or 40x48"),
+    *(
+        ({"input_size": size}, r"input_size is .*, expected the side .*, or its height and width, e\.g\. 336x448")
+        for size in ("32", "32x", "axb", "32x48x3", (32,), (32, 0), True, 1.5)
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("quickstart-mea", {}, "unknown encoder 'quickstart-mea'; did you mean 'quickstart-mae'"),
+        ("vit_bse_patch16_224", {}, "unknown encoder 'vit_bse_patch16_224'; did you mean 'vit_base_patch16_224'"),
+        (
+            "mine",
+            {"model": "vit_tiny_patch61_224"},
+            "unknown encoder 'vit_tiny_patch61_224'; did you mean 'vit_tiny_patch16_224'",
+        ),
+        ("mine", {"model": "resnet18", "random_seed": 0}, r"mine is not a ViT: ResNet has no `blocks`; choose a vit_"),
+        (
+            "mine",
+            {"checkpoint": "x.pt", "random_seed": 3},
+            r"was given a checkpoint \(x\.pt\) and a random seed \(3\); give one",
+        ),
+        *(
+            (
+                "mine",
+                {"model": MODEL, "random_seed": 0, option: "x"},
+                "without a checkpoint; leave them out, or give --checkpoint",
+            )
+            for option in ("checkpoint_key", "checkpoint_prefix", "ignore")
+        ),
+        (
+            "mine",
+            {"family": "join-embeding"},
+            r"unknown family 'join-embeding'; did you mean 'joint embedding'\? known: .*labels",
+        ),
+        (
+            "mine",
+            {"model": "quickstart-mae", "random_seed": 1, "family": "labels"},
+            r"mine has random weights \(seed 1\), but its family is 'labels'; leave the family",
+        ),
+        ("mixer-b16", {"random_seed": 0, "input_size": 448}, "448, but mixer-b16 takes images of 224 x 224 pixels only"),
+        *(("tiny", {"model": MODEL, "arguments": TINY, "random_seed": 0, **given}, says) for given, says in OF_THE_TRANSFORM),
+    ],
+)
+def test_refused(name, options, message):
+    with pytest.raises(BeyondClsError, match=message):
+        load_encoder(name, **options)
+
+
 class TestNames:
-    @pytest.mark.parametrize(
-        ("name", "meant"), [("quickstart-mea", "quickstart-mae"), ("vit_bse_patch16_224", "vit_base_patch16_224")]
-    )
-    def test_unknown_name_suggests_the_nearest(self, name, meant):
-        with pytest.raises(BeyondClsError, match=f"unknown encoder '{name}'; did you mean '{meant}'"):
-            load_encoder(name)
-
-    def test_unknown_architecture(self):
-        with pytest.raises(BeyondClsError, match="unknown encoder 'vit_tiny_patch61_224'; did you mean 'vit_tiny_patch16_224'"):
-            load_encoder("mine", model="vit_tiny_patch61_224")
-
-    def test_no_vit(self):
-        with pytest.raises(BeyondClsError, match=r"mine is not a ViT: ResNet has no `blocks`; choose a vit_"):
-            load_encoder("mine", model="resnet18", random_seed=0)
-
     def test_a_vit_whose_cls_joins_behind_the_blocks(self):
         """Position 0 in the blocks of CaiT is a patch; taking it for [cls] would be wrong without a word."""
         need_cait()
@@ -104,29 +152,6 @@ class TestTransform:
         assert (warning_text == "") == silent
         assert not any(f"{name} " in warning_text.split(";")[0] for name in given)
 
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ({"crop_mode": "centre"}, "unknown crop mode 'centre'; did you mean 'center'"),
-            ({"interpolation": "bicubik"}, "unknown interpolation 'bicubik'; did you mean 'bicubic'"),
-            ({"std": (0.5, 0, 0.5)}, r"std is \(0\.5, 0, 0\.5\), expected numbers above 0: pixels are divided"),
-            ({"mean": (0.5,)}, r"mean is \(0\.5,\), expected three numbers, of red, green and blue"),
-            *(({"mean": mean}, "expected three numbers") for mean in (0.5, (0.5, float("nan"), 0.5), "0.5")),
-            ({"mean": (123.7, 116.3, 103.5)}, "divide those of 0 to 255 by 255"),
-            ({"crop_pct": 87.5}, r"crop_pct is 87\.5, expected a share above 0 and up to 1"),
-            ({"crop_pct": 0}, "crop_pct is 0, expected"),
-            ({"input_size": 44}, "input_size is 44, expected a multiple of the 8 pixels of a patch of tiny; give 40 or 48"),
-            ({"input_size": "36x48"}, "36x48, expected a multiple of the 8 pixels of a patch of tiny; give 32x48 or 40x48"),
-            *(
-                ({"input_size": size}, r"input_size is .*, expected the side .*, or its height and width, e\.g\. 336x448")
-                for size in ("32", "32x", "axb", "32x48x3", (32,), (32, 0), True, 1.5)
-            ),
-        ],
-    )
-    def test_refused(self, given, message):
-        with pytest.raises(BeyondClsError, match=message):
-            load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=0, **given)
-
     def test_another_size_of_images(self, file):
         """As the architecture made for that size, with positions between those that were learnt."""
         with pytest.warns(BeyondClsWarning):
@@ -137,8 +162,6 @@ class TestTransform:
         assert encoder(torch.zeros(1, 3, 48, 48), [1]).patch[1].shape == (1, 36, 32)
         same = load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=1, input_size=32)
         assert (same.weights, same.architecture) == (tiny_encoder(1).weights, tiny_encoder(1).architecture)
-        with pytest.raises(BeyondClsError, match="input_size is 448, but mixer-b16 takes images of 224 x 224 pixels only"):
-            load_encoder("mixer-b16", random_seed=0, input_size=448)
 
     @pytest.mark.parametrize(
         ("name", "given", "says"),
@@ -359,12 +382,6 @@ class TestDigest:
         assert weights_digest(model) == before
 
 
-class TestContradictions:
-    def test_checkpoint_and_seed(self):
-        with pytest.raises(BeyondClsError, match=r"was given a checkpoint \(x\.pt\) and a random seed \(3\); give one"):
-            load_encoder("quickstart-mae", checkpoint="x.pt", random_seed=3)
-
-
 class TestRandom:
     def test_seed_decides(self):
         assert tiny_encoder(3).weights == tiny_encoder(3).weights
@@ -425,3 +442,53 @@ class TestPublishedFiles:
         message = "cannot be fetched by a program; get them from https://example.org/weights and give --checkpoint FILE"
         with pytest.raises(BeyondClsError, match=message):
             load_encoder("mine")
+
+
+class OfAnyKind:
+    """Pickled as a number of numpy whose type is `object`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.float64(1).__reduce__()[0], (np.dtype("O"), b"8 bytes.")
+
+
+def test_numbers_of_an_older_numpy(tmp_path):
+    """Schedules are arrays, so learning rates are numbers of numpy, which older files name by another module."""
+    written = {
+        "teacher": {"norm.weight": torch.ones(3)},
+        "optimizer": {"lr": np.float64(1e-4), "weight_decay": np.float32(0.4)},
+    }
+    torch.save(written, tmp_path / "new.pth", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "new.pth").read_bytes()
+    assert b"cnumpy._core.multiarray\nscalar" in content
+    (tmp_path / "old.pth").write_bytes(content.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n"))
+    for age in ("new", "old"):
+        content = read_checkpoint(tmp_path / f"{age}.pth")
+        assert content["optimizer"] == written["optimizer"]
+        assert torch.equal(content["teacher"]["norm.weight"], torch.ones(3))
+
+
+def test_numbers_of_numpy_are_no_objects(tmp_path):
+    """A number of numpy may be any object, whose unpickling would run its code."""
+    torch.save({"teacher": {"norm.weight": torch.ones(3)}, "lr": OfAnyKind()}, tmp_path / "w.pth")
+    with pytest.raises(BeyondClsError, match=r"holds more than tensors, a numpy.dtype 'O8', and is not loaded"):
+        read_checkpoint(tmp_path / "w.pth")
+
+
+def test_settings_of_yacs(tmp_path, monkeypatch):
+    """SimMIM's training script saves its settings as they are; they are read without yacs and without running code."""
+
+    class CfgNode(dict[str, Any]):
+        def __init__(self, **values):
+            super().__init__(values)
+            self.__dict__["__immutable__"] = True
+
+    yacs = ModuleType("yacs.config")
+    CfgNode.__module__, CfgNode.__qualname__, yacs.CfgNode = "yacs.config", "CfgNode", CfgNode
+    monkeypatch.setitem(sys.modules, "yacs", ModuleType("yacs"))
+    monkeypatch.setitem(sys.modules, "yacs.config", yacs)
+    settings = CfgNode(MODEL=CfgNode(TYPE="vit", DROP=0.1, SIZES=[1, 2]), BASE=("",))
+    torch.save({"model": {"norm.weight": torch.ones(3)}, "config": settings, "epoch": 799}, tmp_path / "w.pth")
+    monkeypatch.delitem(sys.modules, "yacs.config")
+    content = read_checkpoint(tmp_path / "w.pth")
+    assert content["config"] == {"MODEL": {"TYPE": "vit", "DROP": 0.1, "SIZES": [1, 2]}, "BASE": ("",)}
+    assert torch.equal(content["model"]["norm.weight"], torch.ones(3))

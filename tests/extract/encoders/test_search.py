@@ -283,11 +283,6 @@ class TestRefused:
         with pytest.raises(BeyondClsError, match=message):
             load(tmp_path, content, **options)
 
-    @pytest.mark.parametrize("option", ["checkpoint_key", "checkpoint_prefix", "ignore"])
-    def test_a_choice_without_a_file(self, option):
-        with pytest.raises(BeyondClsError, match="without a checkpoint; leave them out, or give --checkpoint FILE"):
-            load_encoder("mine", model=MODEL, arguments=TINY, random_seed=0, **{option: "x"})
-
     def test_dictionaries_within_themselves(self, tmp_path):
         content = {"model": behind("module.", A)}
         content["model"]["again"] = content
