@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ class PatchEmbed(nn.Conv2d):
 
     def __init__(self, img_size: int, patch_size: int, dim: int):
         super().__init__(3, dim, patch_size, patch_size)
-        self.img_size = (img_size, img_size)
+        self.img_size, self.patch_size = (img_size, img_size), (patch_size, patch_size)
 
 
 class Attention(nn.Module):
@@ -127,11 +126,6 @@ def rotate(x: Float[Tensor, "B H N d"], angles: Float[Tensor, "N d"]) -> Float[T
     return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
 
 
-def capi(model: str, **arguments: Any) -> nn.Module:
-    """The model; there is one architecture."""
-    return Capi(**arguments)
-
-
 def _capi(images: str) -> Pretrained:
     """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters.
 
@@ -141,7 +135,7 @@ def _capi(images: str) -> Pretrained:
         "capi_vitl14",
         f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth",
         "Apache-2.0",
-        make=capi,
+        make=lambda model, **arguments: Capi(**arguments),  # there is one architecture
         convert=partial(unwrapped, prefixes=("backbone.",), dropped=("decoder.", "mask_token"), renamed=RENAMED),
         signs=(),
         family=MASKED,

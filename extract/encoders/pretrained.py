@@ -299,11 +299,9 @@ class Listing:
 
     Attributes:
         n_parameters: without classification or projection heads.
-        n_blocks, width: blocks, and channels of the last block's output.
+        width: channels of the last block's output.
         block: whose tokens are read, counted from 0.
-        n_patches, n_registers, has_cls: the tokens of an image.
-        attends: whether it has attention.
-        cls_caution: a caution about probing its [cls]; empty if there is none.
+        cls_caution: about probing its [cls]; empty if there is none.
     """
 
     n_parameters: int

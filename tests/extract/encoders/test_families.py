@@ -34,7 +34,7 @@ def test_frequencies_at_the_start():
 def test_another_image_size():
     """Positions are fractions of the image: there is nothing to interpolate."""
     encoder = load_encoder("capi-l14", random_seed=0, arguments=SMALL)
-    assert encoder.described_transform["input_size"] == [3, 56, 56]
+    assert (encoder.described_transform["input_size"], encoder.grid) == ([3, 56, 56], (4, 4))
     assert encoder(torch.zeros(1, 3, 56, 56), [0], encoder.statistics).patch[0].shape == (1, 16, 32)
 
 
