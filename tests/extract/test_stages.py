@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -70,22 +70,22 @@ class TestCourse:
         assert course.spent.seconds[WRITING] == 4
 
 
-class TestSpent:
-    SECONDS: ClassVar = {DECODING: 61.0, COPYING_IN: 0.0, ENCODING: 38.0, COPYING_BACK: 0.0, WRITING: 0.0, ELSE: 1.0}
+@pytest.mark.parametrize(
+    ("bookkeeping_s", "device_s", "says"),
+    [
+        (1.0, None, "decoding binds: encoder idle 62 %"),
+        (101.0, None, "bookkeeping binds: encoder idle 81 %"),
+        (1.0, 75.0, "decoding binds: encoder idle 25 %"),  # a GPU is busy while the thread waits for something else
+    ],
+)
+def test_in_words(bookkeeping_s, device_s, says):
+    seconds = {**dict.fromkeys(STAGES, 0.0), DECODING: 61.0, ENCODING: 38.0, ELSE: bookkeeping_s}
+    assert str(Spent(seconds, device_s)) == says
 
-    def test_in_words(self):
-        assert str(Spent(self.SECONDS)) == "decoding binds: encoder idle 62 %"
 
-    def test_bookkeeping_may_bind(self):
-        assert str(Spent({**self.SECONDS, ELSE: 101.0})) == "bookkeeping binds: encoder idle 81 %"
-
-    def test_a_gpu_is_busy_while_the_thread_waits_for_something_else(self):
-        assert str(Spent(self.SECONDS, device_s=75.0)) == "decoding binds: encoder idle 25 %"
-
-    def test_of_nothing(self):
-        spent = Course().spent
-        assert spent.encoder_idle == 0
-        assert not spent.is_telling
+def test_of_nothing():
+    spent = Course().spent
+    assert (spent.encoder_idle, spent.is_telling) == (0, False)
 
 
 def slow(owner: Any, name: str, every: int = 1) -> Callable[[Patch], None]:

@@ -12,7 +12,6 @@ import torch
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.encoders import load_encoder
 from extract.encoders.libraries import _of_processor, of_transformers
-from extract.encoders.wrapped import wrap
 from store import BeyondClsError
 from tests.extract.encoders.test_wrapped import CLOSE, wrapped
 
@@ -92,18 +91,6 @@ def _with_outputs(model):
         (),
         {"__call__": staticmethod(call), "__getattr__": lambda _, name: getattr(model, name), "forward": staticmethod(call)},
     )()
-
-
-def test_a_fused_implementation_is_seen_alike():
-    made, _ = of_library("DINOv2")
-    images = torch.randn(2, 3, 32, 32)
-    eager = wrapped(made.model, **made.known)
-    a = eager(images, [1], eager.statistics)
-    made.model.set_attn_implementation("sdpa")
-    fused = wrapped(made.model, **made.known)
-    b = fused(images, [1], fused.statistics)
-    for name in eager.statistics:
-        torch.testing.assert_close(a.statistics[name], b.statistics[name], rtol=1e-3, atol=1e-4)
 
 
 def test_other_sizes_interpolate_positions():
@@ -260,10 +247,6 @@ def test_a_library_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(BeyondClsError, match=r"needs transformers .*: pip install 'beyondcls\[transformers\]'"):
         load_encoder("transformers:google/vit")
-
-
-def test_wrapping_is_the_same_whoever_wraps():
-    assert wrap is __import__("beyondcls").wrap
 
 
 def test_a_folder_of_timm(tmp_path):
