@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -126,6 +127,11 @@ def rotate(x: Float[Tensor, "B H N d"], angles: Float[Tensor, "N d"]) -> Float[T
     return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
 
 
+def capi(model: str, **arguments: Any) -> nn.Module:
+    """The model; there is one architecture."""
+    return Capi(**arguments)
+
+
 def _capi(images: str) -> Pretrained:
     """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters.
 
@@ -135,7 +141,7 @@ def _capi(images: str) -> Pretrained:
         "capi_vitl14",
         f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth",
         "Apache-2.0",
-        make=lambda model, **arguments: Capi(**arguments),  # there is one architecture
+        make=capi,
         convert=partial(unwrapped, prefixes=("backbone.",), dropped=("decoder.", "mask_token"), renamed=RENAMED),
         signs=(),
         family=MASKED,
