@@ -213,27 +213,29 @@ class TestChoices:
         assert sum(again) == N
 
 
-class TestDtype:
-    def test_beyond_float16(self, run, tmp_path):
-        model = tiny_encoder().model
-        model.blocks[-1].mlp.fc2.weight.data *= 1e7
-        message = r"patch/block1/view0 reaches [\d.e+]+, beyond the range of float16 \(±65504\); extract with --dtype float32"
-        with pytest.raises(BeyondClsError, match=message):
-            run(tmp_path / "f", encoder=Encoder("large", model, {}))
-        assert not (tmp_path / "f").exists()
-
-    def test_nan(self, run, tmp_path):
-        model = tiny_encoder().model
-        model.blocks[-1].mlp.fc2.bias.data[3] = float("nan")
-        with pytest.raises(BeyondClsError, match="broken gives NaN or Inf in patch/block1/view0; its weights or its input"):
-            run(tmp_path / "f", encoder=Encoder("broken", model, {}))
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        (
+            "weight",
+            lambda x: x.mul_(1e7),
+            r"reaches .*, beyond the range of float16 \(±65504\); extract with --dtype float32",
+        ),
+        ("bias", lambda x: x.fill_(torch.nan), "its weights or its input"),
+    ],
+)
+def test_values_that_cannot_be_stored(part, change, message, run, tmp_path):
+    model = tiny_encoder().model
+    change(getattr(model.blocks[-1].mlp.fc2, part).data)
+    with pytest.raises(BeyondClsError, match=rf"patch/block1/view0.*{message}"):
+        run(tmp_path / "f", encoder=Encoder("broken", model, {}))
+    assert not (tmp_path / "f").exists()
 
 
 class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"statistics": ("cls_slef",)}, "unknown attention statistic 'cls_slef'; did you mean 'cls_self'"),
             ({"dtype": "float61"}, "unknown dtype 'float61'; did you mean 'float16'"),
             ({"blocks": (2,)}, r"there is no block 2: the encoder has blocks 0 to 1 \(negative ones count from the end\)"),
             ({"blocks": (-3,)}, "there is no block -3: the encoder has blocks 0 to 1"),
@@ -241,6 +243,8 @@ class TestRefused:
             ({"shard_rows": 48}, "shard_rows is 48, expected a multiple of 32"),
             ({"shard_rows": 0}, "shard_rows is 0, expected a multiple of 32"),
             ({"vectors": "al"}, "unknown value of vectors 'al'; did you mean 'all'"),
+            ({"drop_path": 0.1}, "views is 1"),
+            *(({"views": 2, "drop_path": rate}, "drop_path is") for rate in (1, 1.0, -0.1, float("nan"), "0.1", True)),
             ({"views": 0}, r"views is 0, expected 1 \(the evaluation crop\) or more"),
         ],
         ids=str,

@@ -178,12 +178,13 @@ def few_bad(images: ImageSet) -> list[int]:
     return [sum(sample.id == f"{bad:04d}" for bad in BAD) for sample in images.samples]
 
 
-class TestEditedCode:
-    @pytest.fixture
-    def edit(self, monkeypatch):
-        before = STATISTICS["cls_self"]
-        return lambda: monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
+@pytest.fixture
+def edit(monkeypatch):
+    before = STATISTICS["cls_self"]
+    return lambda: monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
 
+
+class TestEditedCode:
     @pytest.mark.parametrize("arguments", [{}, {"existing": "update", "blocks": (0,)}, {"existing": "extend", "blocks": (0,)}])
     def test_stops(self, arguments, edit, run, tmp_path):
         """Also where another set would begin with it: it would hold the features of two programs."""
@@ -258,13 +259,12 @@ class TestWhatOthersMade:
         make_set(tmp_path / "whole", blocks=(0, 1))
         assert files(tmp_path / "g") == files(tmp_path / "whole")
 
-    def test_not_if_the_program_was_changed_since(self, run, encoder, monkeypatch, make_set, tmp_path):
+    def test_not_if_the_program_was_changed_since(self, run, encoder, edit, make_set, tmp_path):
         with pytest.raises(StoreError, match="the finished set is in"):
             run(
                 tmp_path / "f", progress=lambda _: make_set(tmp_path / "f", blocks=(0,)) if not (tmp_path / "f").exists() else 0
             )
-        before = STATISTICS["cls_self"]
-        monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
+        edit()
         run(tmp_path / "g")
         assert encoder.seen > 2 * N
 
@@ -276,11 +276,10 @@ class TestWhatOthersMade:
         assert files(tmp_path / "photos") == {"images/cat.jpg": b"mine"}
         assert encoder.seen <= 1, "refused before anything is computed"
 
-    def test_recomputed_under_another_name(self, run, computed, make_set, monkeypatch, tmp_path):
+    def test_recomputed_under_another_name(self, run, computed, make_set, edit, tmp_path):
         """The key is that of the set which is there; giving the same command again removes nothing."""
         make_set(tmp_path / "f")
-        before = STATISTICS["cls_self"]
-        monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
+        edit()
         put = lambda _: (tmp_path / "f/notes.txt").write_text("mine")  # noqa: E731
         for _ in range(2):
             with pytest.raises(StoreError, match=r"notes\.txt"):
