@@ -253,8 +253,9 @@ def multi_head(mode: TorchFunctionMode, *args: Any, **options: Any) -> tuple[Ten
             "extract with --statistics none --no-maps"
         )
     parts = F.linear(query, weight, given["in_proj_bias"]).unflatten(-1, (3, given["num_heads"], -1))  # [N, B, 3, H, d]
+    q, k, v = parts.permute(2, 1, 3, 0, 4)
     with mode:
-        mixed = F.scaled_dot_product_attention(*parts.permute(2, 1, 3, 0, 4), given.get("attn_mask"))
+        mixed = F.scaled_dot_product_attention(q, k, v, given.get("attn_mask"))
     mixed = mixed.permute(2, 0, 1, 3).reshape(query.shape)
     return F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"]), None
 

@@ -41,9 +41,9 @@ def pooling(content: Content) -> dict[str, str]:
 
 
 def _finetuned(model: str, weights: str, licence: str = LICENCE) -> Pretrained:
-    # With the classifier on [cls], files look like those of ViTs that were trained on labels alone.
-    how = {"arguments_of": pooling, "convert": convert_finetuned, "family": LABELS, "signs": ("fc_norm.",)}
-    return Pretrained(model, weights, licence, {"global_pool": "avg"}, **how)
+    signs = ("fc_norm.",)  # with the classifier on [cls], files look like those of ViTs that were trained on labels alone
+    average = {"global_pool": "avg"}
+    return Pretrained(model, weights, licence, average, pooling, convert=convert_finetuned, family=LABELS, signs=signs)
 
 
 ENCODERS = {
