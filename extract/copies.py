@@ -39,9 +39,6 @@ class Streams:
         """The end of what was given to the device to compute so far."""
         return _event(torch.cuda.current_stream(self._device), timed=True)
 
-    def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return begin.elapsed_time(end) / 1000
-
     @contextmanager
     def behind(self, computed: torch.cuda.Event) -> Iterator[None]:
         """A context in which the device works on another stream, once `computed` is passed."""
@@ -159,7 +156,7 @@ class Copies:
         with self._of_thread.doing(ENCODING):
             computed.synchronize()
         if began is not None:
-            self.course.computed(streams.seconds(began, computed))
+            self.course.computed(began.elapsed_time(computed) / 1000)
         with self._of_thread.doing(COPYING_BACK):
             try:
                 copies = copied()

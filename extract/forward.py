@@ -4,7 +4,8 @@ random for training views; and linear layers by the faster of two libraries.
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,19 +64,14 @@ def draw_factors(image_ids: Sequence[str], view: int, rate: float, n_blocks: int
 def dropped(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Iterator[None]:
     """While active, branches of blocks are multiplied by `factors`, image by image, before they are added to the tokens."""
 
-    def multiplied(values: Tensor, of_branch: Tensor) -> Tensor:
-        return values * of_branch.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
+    def multiplied(of_branch: Tensor, _module: Any, _inputs: Any, out: Tensor) -> Tensor:
+        return out * of_branch.to(out.dtype).view(-1, *[1] * (out.ndim - 1))
 
-    hooks: list[Any] = []
-    try:
+    with ExitStack() as active:
         for index, block in enumerate(blocks):
             for branch, of_branch in zip(BRANCHES, factors[:, index].unbind(1), strict=True):
-                hook = getattr(block, branch).register_forward_hook(lambda _m, _i, out, f=of_branch: multiplied(out, f))
-                hooks.append(hook)
+                active.enter_context(getattr(block, branch).register_forward_hook(partial(multiplied, of_branch)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class FastLinear(TorchFunctionMode):

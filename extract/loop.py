@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -48,14 +48,10 @@ class Unit:
     rows: Sequence[int]
     names: Sequence[str]
 
-    @cached_property
-    def views(self) -> list[int]:
-        return sorted({view for name in self.names if (view := ArrayName.parse(name).view) is not None})
 
-    @cached_property
-    def encoded_views(self) -> list[int]:
-        """Views of which it has features; of others it has only the crop."""
-        return Unit(self.number, (), [name for name in self.names if not name.startswith("images/")]).views
+def views_of(names: Iterable[str]) -> list[int]:
+    """Views that arrays of these names are of."""
+    return sorted({view for name in names if (view := ArrayName.parse(name).view) is not None})
 
 
 @dataclass(frozen=True)
@@ -143,9 +139,12 @@ class Passes:
         """Begin to decode a batch; what is returned waits for it."""
         shape = self.request.encoder.config["input_size"]
         with self.course.doing(COPYING_IN):  # waits for a buffer that is still copied from
-            pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in unit.encoded_views}
+            # Of views without features only the crop is of interest.
+            encoded = views_of(name for name in unit.names if not name.startswith("images/"))
+            pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in encoded}
+        views = views_of(unit.names)
         decoding = [
-            self.threads.submit(self.decode, row, unit.views, {view: of_batch[i] for view, of_batch in pixels.items()})
+            self.threads.submit(self.decode, row, views, {view: of_batch[i] for view, of_batch in pixels.items()})
             for i, row in enumerate(rows)
         ]
 
@@ -156,7 +155,7 @@ class Passes:
         return finish
 
     def decode(self, row: int, views: Sequence[int], targets: Mapping[int, Tensor]) -> Decoded:
-        """An image and its views; their pixels go to `targets`, and of views without one only the crop is of interest."""
+        """An image and its views; their pixels go to `targets`, and of views without one only the crop is made."""
         images, cutter = self.request.images, self.request.encoder.views
         sample = images.samples[row]
         if sample.problem:

@@ -105,7 +105,7 @@ class PlainPickle:
                 outer.append(stack)
                 stack = []
             elif name == "TUPLE":
-                items = above_mark()
+                items = above_mark()  # first, as it replaces the stack
                 stack.append(tuple(items))
             elif name in ("APPEND", "APPENDS"):
                 items = above_mark() if name == "APPENDS" else [stack.pop()]
@@ -118,7 +118,9 @@ class PlainPickle:
                 _of_type(stack[-1], set).update(map(key, items))
             elif name in ("GLOBAL", "STACK_GLOBAL"):
                 parts = argument.split(" ", 1) if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
-                stack.append(self._named(".".join(parts)))
+                if (named := ".".join(parts)) not in self._names:
+                    raise UnknownName(named)
+                stack.append(Named(named, self._names[named]))
             elif name in ("REDUCE", "NEWOBJ"):
                 arguments = _of_type(stack.pop(), tuple)
                 self._charge(sum(map(_cost, arguments)))
@@ -134,11 +136,6 @@ class PlainPickle:
             elif name not in ("PROTO", "FRAME"):
                 raise ValueError(f"a pickle with the operation {name}, which plain data does not need")
         raise AssertionError("genops ends with STOP")
-
-    def _named(self, name: str) -> Named:
-        if name not in self._names:
-            raise UnknownName(name)
-        return Named(name, self._names[name])
 
     def _charge(self, n_steps: int) -> None:
         self._left -= n_steps

@@ -181,15 +181,15 @@ class Crop:
 
 
 class Views:
-    """Cuts images. `config`: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct,
-    crop_mode.
+    """Cuts images; `evaluation` gives the pixels of view 0 [3, H, W].
+
+    `config`: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct, crop_mode.
     """
 
     def __init__(self, config: Mapping[str, Any]):
         self.config = dict(config)
-        self._evaluation = create_transform(**self.config, is_training=False, normalize=False)
+        self.evaluation: Callable[[Image.Image], Tensor] = create_transform(**self.config, is_training=False, normalize=False)
         self._size = tuple(self.config["input_size"][1:])  # height, width
-
         # How random views are drawn, for the key.
         self.described = {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
 
@@ -203,9 +203,6 @@ class Views:
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return F.pil_to_tensor(part), crop
-
-    def evaluation(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
-        return self._evaluation(image)
 
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
         if view:

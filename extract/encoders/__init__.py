@@ -10,7 +10,6 @@ import timm
 from extract.encoders import (
     beitv2,
     capi,
-    convnext,
     dino,
     dinov2,
     dinov3,
@@ -18,9 +17,7 @@ from extract.encoders import (
     ibot,
     ijepa,
     mae,
-    mae_finetuned,
     maskfeat,
-    mixer,
     mocov3,
     quickstart,
     simmim,
@@ -47,7 +44,6 @@ def _check(make: object) -> None:
 ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
     **quickstart.ENCODERS,
     **mae.ENCODERS,
-    **mae_finetuned.ENCODERS,
     **simmim.ENCODERS,
     **maskfeat.ENCODERS,
     **beitv2.ENCODERS,
@@ -60,8 +56,6 @@ ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
     **mocov3.ENCODERS,
     **ibot.ENCODERS,
     **supervised.ENCODERS,
-    **convnext.ENCODERS,
-    **mixer.ENCODERS,
 }
 
 
@@ -162,7 +156,6 @@ def load_encoder(
         if loaded.side is not None and input_size is None:
             side = f"{loaded.side} x {loaded.side} pixels"
             notes.append(f"{name}: it sees {side}, as its positions are for that size; --input-size gives another")
-        notes += [f"{name}: {loaded.assumed}"] if loaded.assumed else []
         if checkpoint is not None:
             notes.append(_assumed_note(encoder, entry, transform))
         elif random_seed is None:

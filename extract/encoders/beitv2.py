@@ -3,15 +3,11 @@
 Relative position bias (BEiT, Bao et al. 2021, arXiv 2106.08254) is a number per offset and attention head, added to logits.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from timm.layers import gen_relative_position_index
-from torch import Tensor
 
 from extract.encoders.pretrained import MASKED, Pretrained
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import Content, State, unwrapped
 from store import BeyondClsError
 
 SHARED, INDEX = "rel_pos_bias.relative_position_bias_table", "relative_position_index"
@@ -21,7 +17,7 @@ FROM_CLS = "cls_pt_layers."
 PREDICTION = ("mask_token", FROM_CLS, "cls_pt_norm.", "cls_pt_lm_head.", "lm_head.")
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The official files hold `model`, whose blocks share one table of position biases; other scripts write one for each."""
     state = unwrapped(content, WRAPPERS)
     if "lm_head.weight" in state and not any(name.startswith(FROM_CLS) for name in state):
@@ -32,7 +28,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return with_table_per_block(unwrapped(state, dropped=PREDICTION))
 
 
-def with_table_per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_table_per_block(state: State) -> State:
     """The tensors with a table of biases in every block, as timm's BEiT has it: one that all blocks share is repeated.
 
     Index buffers are left out. timm computes its own; the file's must be equal, or its table has another order.

@@ -28,7 +28,7 @@ class PatchEmbed(nn.Conv2d):
 
     def __init__(self, img_size: int, patch_size: int, dim: int):
         super().__init__(3, dim, patch_size, patch_size)
-        self.img_size = (img_size, img_size)
+        self.img_size, self.patch_size = (img_size, img_size), (patch_size, patch_size)
 
 
 class Attention(nn.Module):

@@ -1,19 +1,14 @@
 """DINO (Caron et al. 2021, arXiv 2104.14294): a student agrees with its average, the teacher, about views."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor
-
 from extract.encoders.pretrained import JOINT, Pretrained
-from extract.encoders.weights import name_with, unwrapped
+from extract.encoders.weights import Content, State, name_with, unwrapped
 from store import BeyondClsError
 
 OF_IBOT = ("ibot_loss", "masked_embed", "last_layer2.")
 LOSS = "dino_loss"
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The teacher's backbone: the whole file if it has the backbone only, `teacher` in full checkpoints."""
     if name := name_with(content, OF_IBOT):
         raise BeyondClsError(f"it holds `{name}`, which iBOT writes and DINO does not; load it as ibot-s16, -b16 or -l16")

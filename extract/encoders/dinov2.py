@@ -1,8 +1,6 @@
 """DINOv2 (Oquab et al. 2023, arXiv 2304.07193), and with registers (Darcet et al. 2023, arXiv 2309.16588)."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.encoders.pretrained import Pretrained
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import Content, State, unwrapped
 
 SIDE = 16  # patches of 14 pixels along 224
 TO_TIMM = {r"mlp\.w12\.": "mlp.fc1.", r"mlp\.w3\.": "mlp.fc2."}  # of SwiGLU, which only ViT-g has
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The official files have tensors at the top: positions for 518 pixels, and a mask token that only training needs."""
     state = unwrapped(content, dropped=("mask_token",), renamed=TO_TIMM)
     if "pos_embed" not in state or "cls_token" not in state:

@@ -1,13 +1,12 @@
 """DINOv3 (Siméoni et al. 2025, arXiv 2508.10104): rotary positions, four registers."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from extract.encoders.pretrained import Pretrained, timm_model
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import Content, State, unwrapped
 from store import BeyondClsError
 
 TO_TIMM = {
@@ -24,10 +23,10 @@ def make(model: str, **arguments: Any) -> nn.Module:
     return vit
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The official files have tensors at the top, and masks for biases of `qkv`: keys have none."""
     published = unwrapped(content, dropped=("mask_token",), renamed=TO_TIMM)
-    state: dict[str, Tensor] = {}
+    state: State = {}
     for name, value in published.items():
         if name.endswith("attn.qkv.bias"):
             mask = published.get(f"{name}_mask", torch.ones_like(value))

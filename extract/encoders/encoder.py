@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -23,15 +23,13 @@ from store import BeyondClsError, onednn
 from store.errors import unknown
 from store.format.pretraining import UNKNOWN, Pretraining
 
-AMP = {"bf16": "bfloat16", "fp16": "float16"}
+AMP = {"none": "float32", "bf16": "bfloat16", "fp16": "float16"}
 INSTEAD = "choose a vit_*, deit_*, beit*, eva* or aimv2_* model"
 HIERARCHICAL = "it merges patches between its stages, so its blocks have no one grid of patches"
 # By the class of timm's model: what keeps it from being read, and what to use. Others lack what a plain ViT has.
 REASONS = {
-    "Hiera": (HIERARCHICAL, "choose a plain ViT that was trained by masking, such as mae-b16"),
-    "HieraDet": (HIERARCHICAL, "choose a plain ViT that was trained by masking, such as mae-b16"),
-    "SwinTransformer": (HIERARCHICAL, INSTEAD),
-    "SwinTransformerV2": (HIERARCHICAL, INSTEAD),
+    **dict.fromkeys(("Hiera", "HieraDet"), (HIERARCHICAL, "choose a plain ViT that was trained by masking, such as mae-b16")),
+    **dict.fromkeys(("SwinTransformer", "SwinTransformerV2"), (HIERARCHICAL, INSTEAD)),
     "VisionTransformerSAM": (
         "most of its blocks attend within windows, and all give maps with channels last",
         "choose the encoder that it was trained from, mae-b16, mae-l16 or mae-h14",
@@ -60,10 +58,7 @@ class Encoded:
 
     def first(self, n: int) -> "Encoded":
         """Features of the first n images."""
-        parts = {one.name: getattr(self, one.name) for one in fields(self)}
-        cut = {
-            name: {key: values[:n] for key, values in part.items()} for name, part in parts.items() if isinstance(part, dict)
-        }
+        cut = {name: {k: x[:n] for k, x in part.items()} for name, part in vars(self).items() if isinstance(part, dict)}
         return Encoded(**cut, pooled=None if self.pooled is None else self.pooled[:n])
 
 
@@ -107,10 +102,9 @@ class Encoder:
         self.views, self.pixels = Views(self.config), Pixels.of(transform or {})
         self._normalisation = Normalisation(self.config["mean"], self.config["std"])
         self.cls_caution, self.pretraining = cls_caution, pretraining
-        self.amp: str | None = None
+        self.compute_dtype = "float32"  # in which matrices are multiplied
         self.is_compiled = False
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
-        self._pool: Callable[..., Tensor] = getattr(model, "forward_head", None)  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format
         self._linear: Callable[[], AbstractContextManager[Any]] = FastLinear if onednn.is_faster() else nullcontext
 
@@ -127,9 +121,9 @@ class Encoder:
         Raises:
             BeyondClsError: unknown `amp`.
         """
-        if amp != "none" and amp not in AMP:
-            raise BeyondClsError(unknown("amp", amp, ["none", *AMP]))
-        self.amp = None if amp == "none" else amp
+        if amp not in AMP:
+            raise BeyondClsError(unknown("amp", amp, AMP))
+        self.compute_dtype = AMP[amp]
         self._memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.model.to(memory_format=self._memory_format)
         if compile:
@@ -147,7 +141,7 @@ class Encoder:
 
     def autocast(self, device_type: str) -> torch.autocast:
         """A context in which matrices are multiplied in `compute_dtype`."""
-        return torch.autocast(device_type, getattr(torch, self.compute_dtype), enabled=self.amp is not None)
+        return torch.autocast(device_type, getattr(torch, self.compute_dtype), enabled=self.compute_dtype != "float32")
 
     @property
     def n_blocks(self) -> int:
@@ -170,11 +164,6 @@ class Encoder:
     def device(self) -> torch.device:
         """The device of its weights."""
         return next(self.model.parameters()).device
-
-    @property
-    def compute_dtype(self) -> str:
-        """The dtype in which matrices are multiplied."""
-        return AMP[self.amp] if self.amp is not None else "float32"
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -303,7 +292,7 @@ class Encoder:
             forward: Any = self._forward if len(images) > 1 and factors is None else self.model.forward_features
             final = forward(images.contiguous(memory_format=self._memory_format))
             if pooled and self.pools:
-                out.pooled = self._pool(final, pre_logits=True).float()
+                out.pooled = self.model.forward_head(final, pre_logits=True).float()  # type: ignore[operator]
         n_tokens = final.flatten(2).shape[2] if final.ndim == 4 else final.shape[1]
         for block, n_of_block in n_tokens_of.items():
             if self.attends and n_of_block != n_tokens:  # CaiT and XCiT add [cls] after these blocks

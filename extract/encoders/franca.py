@@ -1,20 +1,18 @@
 """Franca (Venkataramanan et al. 2025, arXiv 2507.14137): DINOv2's training with nested clusters; its MLPs have gates."""
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from timm.layers import SwiGLUPacked
-from torch import Tensor, nn
+from torch import nn
 
 from extract.encoders import dinov2
 from extract.encoders.pretrained import Pretrained, timm_model
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import Content, State, unwrapped
 
 ONE_LIST = {r"^blocks\.\d+\.(\d+)\.": r"blocks.\1."}  # the group of a block, and its number among all
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The teacher's backbone, whose blocks are in groups; other names are those of DINOv2."""
     return dinov2.convert(unwrapped(content, wrappers=("teacher",), prefixes=("module.", "backbone."), renamed=ONE_LIST))
 

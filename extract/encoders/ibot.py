@@ -1,18 +1,13 @@
 """iBOT (Zhou et al. 2022, arXiv 2111.07832): DINO, with masked patches that are to agree with the teacher's."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor
-
 from extract.encoders.dino import LOSS as LOSS_OF_DINO
 from extract.encoders.dino import OF_IBOT
 from extract.encoders.pretrained import JOINT, Pretrained
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import Content, State, unwrapped
 from store import BeyondClsError
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The teacher's backbone: `state_dict` in the files with the backbone only, `teacher` in full checkpoints."""
     if LOSS_OF_DINO in content:
         raise BeyondClsError(f"it holds `{LOSS_OF_DINO}`, which DINO writes and iBOT does not; load it as dino-s16 or dino-b16")

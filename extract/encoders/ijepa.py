@@ -1,18 +1,13 @@
 """I-JEPA (Assran et al. 2023, arXiv 2301.08243): predicts a network's output for parts of an image from other parts."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor
-
 from extract.encoders.pretrained import MASKED, Pretrained
-from extract.encoders.weights import shorten, unwrapped
+from extract.encoders.weights import Content, State, shorten, unwrapped
 from store import BeyondClsError
 
 ENCODER = "target_encoder"
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The official files hold two networks of this shape; only `target_encoder` sees whole images."""
     if ENCODER not in content:
         raise BeyondClsError(

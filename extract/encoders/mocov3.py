@@ -1,18 +1,15 @@
 """MoCo v3 (Chen et al. 2021, arXiv 2104.02057): contrastive learning with a momentum encoder."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from extract.encoders.pretrained import JOINT, Pretrained
-from extract.encoders.weights import names_in, unwrapped
+from extract.encoders.weights import Content, State, names_in, unwrapped
 from store import BeyondClsError
 
 PARALLEL, BASE, MOMENTUM = "module.", "base_encoder.", "momentum_encoder."
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The official files hold three networks; the encoder is `base_encoder`, whose projection head is an MLP.
 
     Its fixed sin-cos positions are in the file as well. Checkpoints of the linear classifier hold the encoder alone, in a

@@ -73,14 +73,12 @@ class Loaded:
     Attributes:
         model: with its weights.
         architecture: its name and arguments.
-        assumed: what the file does not show and was assumed; empty if nothing.
-        notes: what was chosen of a file, and what of it is left out.
+        notes: what was chosen of a file, what of it is left out, and what it does not show and was assumed.
         side: of the images that positions in the file are for, in pixels, if the architecture's own is another.
     """
 
     model: nn.Module
     architecture: dict[str, Any]
-    assumed: str = ""
     notes: tuple[str, ...] = ()
     side: int | None = None
 
@@ -198,9 +196,9 @@ class Pretrained:
         notes = [*found.notes, *([f"left out by --ignore: {', '.join(grouped(ignored))}"] if ignored else [])]
         if is_local and (parts := wrapping_in(content)):
             notes.append(f"names are taken without {', '.join(parts)}")
-        confirmed = not is_local or self.is_confirmed_by(content)
-        assumed = "" if confirmed else f"no name in {file} shows how it was trained, so its name is taken at its word"
-        return Loaded(model, {**architecture, **arguments}, assumed, tuple(notes), found.side)
+        if is_local and not self.is_confirmed_by(content):
+            notes.append(f"no name in {file} shows how it was trained, so its name is taken at its word")
+        return Loaded(model, {**architecture, **arguments}, tuple(notes), found.side)
 
     def search(
         self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
@@ -217,9 +215,11 @@ class Pretrained:
         for name, entry in registry.items():
             if "num_heads" not in entry.arguments:
                 continue
-            is_theirs = entry.is_confirmed_by(content)
-            if not is_theirs and not entry.reads(content):
-                continue
+            if not (is_theirs := entry.is_confirmed_by(content)):
+                try:
+                    entry.read(content)
+                except BeyondClsError:
+                    continue
             with torch.device("meta"):
                 their_shapes, their_heads = _shapes_and_heads(entry.make(entry.model, **{**entry.arguments, **arguments}))
             if their_shapes != shapes or their_heads == heads:
@@ -242,14 +242,6 @@ class Pretrained:
                 f"give a name of your own with --model {self.model}"
             )
         return state, self.arguments_of(content)
-
-    def reads(self, content: Mapping[str, Any]) -> bool:
-        """Whether the content of a checkpoint has the names of this training's files."""
-        try:
-            self.read(content)
-        except BeyondClsError:
-            return False
-        return True
 
     def is_confirmed_by(self, content: Mapping[str, Any]) -> bool:
         """Whether a name in the content of a checkpoint that fits shows that it comes from this training."""
@@ -307,11 +299,9 @@ class Listing:
 
     Attributes:
         n_parameters: without classification or projection heads.
-        n_blocks, width: blocks, and channels of the last block's output.
+        width: channels of the last block's output.
         block: whose tokens are read, counted from 0.
-        n_patches, n_registers, has_cls: the tokens of an image.
-        attends: whether it has attention.
-        cls_caution: a caution about probing its [cls]; empty if there is none.
+        cls_caution: about probing its [cls]; empty if there is none.
     """
 
     n_parameters: int

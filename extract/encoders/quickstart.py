@@ -1,12 +1,11 @@
 """The quickstart's ViT of 2.7 M parameters for 32 x 32 images; cards beside the weights say how they were trained."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from extract.encoders.pretrained import JOINT, LABELS, MASKED, Pretrained, timm_model
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import Content, State, unwrapped
 from store import BeyondClsError
 
 WEIGHTS = "quickstart/encoders"  # in the repository, where `dvc repro` runs
@@ -24,7 +23,7 @@ def small_vit(model: str, **arguments: Any) -> nn.Module:
     return timm_model("vit_tiny_patch16_224", **{**ARCHITECTURE, **arguments})
 
 
-def with_classifier(content: Mapping[str, Any]) -> Mapping[str, Tensor]:
+def with_classifier(content: Content) -> State:
     """Files of fine-tuning hold the classifier of [cls]."""
     state = unwrapped(content)
     if "head.weight" not in state:

@@ -1,13 +1,10 @@
 """SimMIM (Xie et al. 2022, arXiv 2111.09886): a ViT that reconstructs the pixels of masked patches with one linear layer."""
 
-from collections.abc import Mapping
 from typing import Any
-
-from torch import Tensor
 
 from extract.encoders.beitv2 import with_table_per_block
 from extract.encoders.pretrained import LABELS, MASKED, Pretrained
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import Content, State, unwrapped
 from store import BeyondClsError
 
 ENCODER = "encoder."
@@ -15,7 +12,7 @@ OF_SIMMIM = ("config", "max_accuracy")  # what its training script writes beside
 OF_BEIT = "args"  # what BEiT's writes
 
 
-def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert(content: Content) -> State:
     """The official files hold `model`: `encoder.*`, whose blocks share one table of position biases, beside `decoder.*`.
 
     After fine-tuning there is only the encoder, with a table in every block.
@@ -24,7 +21,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return with_table_per_block(unwrapped(content, dropped=dropped, renamed={r"^encoder\.": ""}))
 
 
-def convert_finetuned(content: Mapping[str, Any]) -> dict[str, Tensor]:
+def convert_finetuned(content: Content) -> State:
     """Tensors of a fine-tuned SimMIM under timm's names."""
     if OF_BEIT in content:
         raise BeyondClsError(

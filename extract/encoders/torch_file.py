@@ -23,14 +23,14 @@ MOST_AXES = 64
 DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 STORAGES = {
     "torch.storage.UntypedStorage": torch.uint8,
-    **{f"torch.{kind}Storage": getattr(torch, kind.lower()) for kind in ("Double", "Float", "Half", "BFloat16", "Bool")},
     "torch.ComplexDoubleStorage": torch.complex128,
     "torch.ComplexFloatStorage": torch.complex64,
-    "torch.LongStorage": torch.int64,
-    "torch.IntStorage": torch.int32,
-    "torch.ShortStorage": torch.int16,
     "torch.CharStorage": torch.int8,
     "torch.ByteStorage": torch.uint8,
+    **{
+        f"torch.{kind}Storage": getattr(torch, kind.lower())
+        for kind in ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Bool")
+    },
 }
 # Without a storage of their own.
 UNTYPED = {torch.uint16, torch.uint32, torch.uint64, *(dtype for dtype in DTYPES.values() if dtype.is_floating_point)}

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from extract.encoders.torch_file import HoldsCode, read_torch_file
 from store import BeyondClsError
 
+Content = Mapping[str, Any]  # of a checkpoint
+State = dict[str, Tensor]  # tensors by name
 WRAPPERS = ("model", "state_dict")
 # Names of the classification head, which does not belong to the encoder.
 CLASSIFIER = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")

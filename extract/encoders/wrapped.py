@@ -27,47 +27,25 @@ CLS_NAMES = ("cls", "class")  # parts of the name of the parameter that [cls] st
 
 
 class Wrapped(nn.Module):
-    """A module with the attributes that an `Encoder` expects of its model.
+    """A module with the attributes that an `Encoder` expects of its model, among them its blocks and last norm.
 
     Args:
         seen: a pass over an image.
         blocks: paths of the modules whose outputs are tokens [B, N, D], in the order in which they run.
-        branches: of each block, the path of the module that gives what its attention adds; empty if there is none.
         norm: path of the last norm, applied to the last block's tokens; empty if there is none.
-        grid: rows and columns of patches.
-        n_prefix: tokens in front of them.
-        has_cls: whether the first of these is [cls].
+        facts: further attributes.
     """
 
     blocks: list[nn.Module | ListedBlock]
     norm: nn.Module | None
     run: Forward
 
-    def __init__(
-        self,
-        seen: Record,
-        blocks: Sequence[str],
-        branches: Sequence[str],
-        norm: str,
-        grid: tuple[int, int],
-        n_prefix: int,
-        has_cls: bool,
-    ):
+    def __init__(self, seen: Record, blocks: Sequence[str], norm: str, **facts: Any):
         super().__init__()
         self.model = seen.model
-        height, width = seen.images.shape[2:]
         # Beside torch's registry of submodules, so that no tensor gets a second name.
-        self.__dict__.update(
-            run=seen.forward,
-            blocks=[seen.listed[path] if path in seen.listed else seen.modules[path] for path in blocks],
-            branches=[seen.modules.get(path) for path in branches] or [None] * len(blocks),
-            norm=seen.modules.get(norm),
-            attends=bool(branches),
-            num_prefix_tokens=n_prefix,
-            cls_token=True if has_cls else None,
-            patch_embed=SimpleNamespace(img_size=(height, width), patch_size=(height // grid[0], width // grid[1])),
-            pretrained_cfg=dict(IMAGENET),
-        )
+        modules = {**seen.modules, **seen.listed}
+        self.__dict__.update(facts, run=seen.forward, blocks=[modules[path] for path in blocks], norm=modules.get(norm))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """The last block's tokens after the last norm, [B, N, D]."""
@@ -139,7 +117,7 @@ def wrap(
         )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     image = torch.randn(1, 3, *sides, generator=torch.Generator().manual_seed(0)).to(device)
-    seen = Record(model, forward or _call, image)
+    seen = Record(model, forward or (lambda model, images: model(images)), image)
     paths = _find_blocks(seen) if blocks is None else _blocks_at(seen, blocks)
     grid = sides[0] // patch[0], sides[1] // patch[1]
     n_prefix = _find_prefix(seen, paths, grid)
@@ -154,7 +132,17 @@ def wrap(
     transform = checked_transform(cut | {"scale": scale, "orientation": orientation}) | {"input_size": (3, *sides)}
     encoder = Encoder(
         name,
-        Wrapped(seen, paths, branches, last_norm, grid, n_prefix, is_cls),
+        Wrapped(
+            seen,
+            paths,
+            last_norm,
+            branches=[seen.modules.get(path) for path in branches] or [None] * len(paths),
+            attends=bool(branches),
+            num_prefix_tokens=n_prefix,
+            cls_token=True if is_cls else None,
+            patch_embed=SimpleNamespace(img_size=sides, patch_size=patch),
+            pretrained_cfg=dict(IMAGENET),
+        ),
         {"model": f"{type(model).__module__}.{type(model).__qualname__}", **(architecture or {})},
         transform,
         block,
@@ -175,10 +163,6 @@ def wrap(
     for note in filter(None, notes):
         warnings.warn(f"{name}: {note}", BeyondClsWarning, stacklevel=2)
     return encoder
-
-
-def _call(model: nn.Module, images: Tensor) -> Any:
-    return model(images)
 
 
 def _side_of(model: nn.Module) -> tuple[int, int]:

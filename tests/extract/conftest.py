@@ -2,12 +2,11 @@
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from extract.datasets import ImageSet, open_images
+from extract.datasets import open_images
 from extract.encoders import Encoder
 from store import FeatureStore
 from tests.extract.extracting import extract
@@ -23,7 +22,7 @@ Whole = Callable[..., dict[str, bytes]]
 
 
 @pytest.fixture(scope="session")
-def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tars(tmp_path_factory):
     """40 images in the first tar, 30 in the second."""
     folder, content = tmp_path_factory.mktemp("tars"), samples(N)
     for bad in BAD:
@@ -34,38 +33,38 @@ def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def images(tars: Path) -> ImageSet:
+def images(tars):
     return open_images(str(tars))
 
 
 @pytest.fixture(scope="session")
-def forty(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+def forty(tmp_path_factory):
     """Sound ones."""
     return open_images(str(write_tar(tmp_path_factory.mktemp("forty") / "0.tar", samples(40))))
 
 
 @pytest.fixture
-def encoder() -> Counting:
+def encoder():
     return Counting("tiny", tiny_encoder().model, {})
 
 
 @pytest.fixture
-def run(encoder: Counting, images: ImageSet) -> Run:
+def run(encoder, images):
     """extract() with small shards; every argument can be given otherwise."""
 
-    def run(out: Path, images: ImageSet = images, encoder: Encoder = encoder, **arguments: Any) -> FeatureStore:
+    def run(out, images=images, encoder=encoder, **arguments):
         return extract(encoder, images, out, **{**GIVEN, **arguments})
 
     return run
 
 
 @pytest.fixture(scope="session")
-def _extracted(images: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def _extracted(images, tmp_path_factory):
     """The set of some options, extracted once; not to be changed."""
     folder, folders = tmp_path_factory.mktemp("extracted"), {}
     tiny = Encoder("tiny", tiny_encoder().model, {})
 
-    def extracted(images: ImageSet = images, encoder: Encoder = tiny, **options: Any) -> Path:
+    def extracted(images=images, encoder=tiny, **options):
         key = repr((images.digest, images.classes, encoder.weights, encoder.config, sorted(options.items())))
         if key not in folders:
             folders[key] = folder / str(len(folders))
@@ -76,16 +75,16 @@ def _extracted(images: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> Ca
 
 
 @pytest.fixture
-def make_set(_extracted: Callable[..., Path]) -> Run:
+def make_set(_extracted):
     """A copy of what an extraction with these options gives."""
 
-    def make_set(out: Path, **options: Any) -> FeatureStore:
+    def make_set(out, **options):
         return FeatureStore.open(shutil.copytree(_extracted(**options), out))
 
     return make_set
 
 
 @pytest.fixture
-def whole(_extracted: Callable[..., Path]) -> Whole:
+def whole(_extracted):
     """The files of a set that was extracted at once with these options."""
     return lambda **options: files(_extracted(**options))

@@ -14,12 +14,15 @@ POISON = 0xA5
 class LateEvent:
     """Does what was given to the device up to here when it is waited for."""
 
-    def __init__(self, work: list[Callable[[], None]]):
-        self._work = work
+    def __init__(self, work: list[Callable[[], None]], computing_s: float = 0.0):
+        self._work, self._computing_s = work, computing_s
 
     def synchronize(self) -> None:
         while self._work:
             self._work.pop(0)()
+
+    def elapsed_time(self, end: "LateEvent") -> float:
+        return 1000 * self._computing_s
 
 
 class LateStreams(Streams):
@@ -55,9 +58,6 @@ class LateStreams(Streams):
 
     def mark(self) -> LateEvent:
         return LateEvent([])
-
-    def seconds(self, begin: LateEvent, end: LateEvent) -> float:
-        return 0.0
 
     @contextmanager
     def behind(self, computed: LateEvent) -> Iterator[None]:

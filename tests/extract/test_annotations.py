@@ -26,11 +26,11 @@ def table(folder: Path, labels: Sequence[str], n: int = N, column: str = "labels
 
 def run(images: ImageSet, out: Path, existing: str = "refuse", on_error: str = "raise") -> FeatureStore:
     return extract(
-        tiny_encoder(), images, out, shard_rows=32, batch_size=8, workers=2, existing=existing, on_error=on_error  # type: ignore[arg-type]
+        tiny_encoder(), images, out, shard_rows=32, batch_size=8, workers=2, existing=existing, on_error=on_error
     )  # fmt: skip
 
 
-def test_several_labels(tmp_path: Path) -> None:
+def test_several_labels(tmp_path):
     store = run(table(tmp_path / "d", ["ape;cat", "", "bee"]), tmp_path / "f")
     assert store.multilabel
     assert store.labels.dtype == np.uint8
@@ -44,7 +44,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert batch["label"].tolist() == store.labels[batch["row"]].tolist()
 
 
-def test_boxes(tmp_path: Path) -> None:
+def test_boxes(tmp_path):
     store = run(table(tmp_path / "d", ["0", "1", "2"], column="label"), tmp_path / "f")
     assert not store.multilabel
     assert store.labels[:3].tolist() == [0, 1, 2]
@@ -60,7 +60,7 @@ def test_boxes(tmp_path: Path) -> None:
     assert not [problem for _, _, problem in verify(store.path) if problem]
 
 
-def test_a_set_without_boxes_has_no_array_for_them(tmp_path: Path) -> None:
+def test_a_set_without_boxes_has_no_array_for_them(tmp_path):
     write_file(tmp_path / "d" / "ape" / "0.png", picture(0))
     store = run(open_images(str(tmp_path / "d")), tmp_path / "f")
     assert not any("box" in name for name in store.arrays)
@@ -69,7 +69,7 @@ def test_a_set_without_boxes_has_no_array_for_them(tmp_path: Path) -> None:
         store.boxes(0)
 
 
-def test_labels_and_boxes_of_an_image_that_is_missing_are_kept(tmp_path: Path) -> None:
+def test_labels_and_boxes_of_an_image_that_is_missing_are_kept(tmp_path):
     images = table(tmp_path / "d", ["ape;cat", "", "bee"])
     (tmp_path / "d" / "3.png").unlink()
     images = open_images(str(tmp_path / "d" / "images.csv"))
@@ -81,7 +81,7 @@ def test_labels_and_boxes_of_an_image_that_is_missing_are_kept(tmp_path: Path) -
     assert store.attributes["invalid"] == [{"row": 3, "id": "i3", "problem": "'i3' in 3.png: is in the list, but not there"}]
 
 
-def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path: Path) -> None:
+def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path):
     source, root = write_example(tmp_path / "d", "cub"), tmp_path / "d"
     write_file(root / "CUB_200_2011" / "images" / "extra.jpg", picture(0, "jpeg"))
     (root / "CUB_200_2011" / "images" / "002.Laysan_Albatross" / "c.jpg").unlink()
@@ -91,7 +91,7 @@ def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path: Path) 
     assert str(tmp_path) not in (store.path / "zarr.json").read_text()
 
 
-def test_more_images_with_more_boxes(tmp_path: Path) -> None:
+def test_more_images_with_more_boxes(tmp_path):
     """The rows that are there get the wider array too."""
     few = table(tmp_path / "d", ["ape;cat", "", "bee"], n=33)
     run(few, tmp_path / "f")
@@ -111,7 +111,7 @@ def sample(labels: tuple[int, ...] | None, boxes: tuple[Box, ...], file: Path) -
     return Sample("x", labels, file, 0, file.stat().st_size, None, boxes)
 
 
-def test_labels_and_boxes_enter_the_digest(tmp_path: Path) -> None:
+def test_labels_and_boxes_enter_the_digest(tmp_path):
     file = write_file(tmp_path / "x.png", picture(0))
     box = Box(1, 2, 3, 4, 0)
     sets = [
@@ -131,7 +131,7 @@ def test_labels_and_boxes_enter_the_digest(tmp_path: Path) -> None:
     assert other_order.digest == sets[4].digest, "the labels of an image have no order"
 
 
-def test_join_of_multilabel_sets(tmp_path: Path) -> None:
+def test_join_of_multilabel_sets(tmp_path):
     one = run(table(tmp_path / "a", ["ape;cat", "", "bee"]), tmp_path / "one")
     same = run(table(tmp_path / "b", ["ape;cat", "", "bee"], n=33), tmp_path / "same")
     other = run(table(tmp_path / "c", ["ape;cat", "", "cat"]), tmp_path / "other")

@@ -3,21 +3,20 @@
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from extract.datasets import ImageSet, open_images
+from extract.datasets import open_images
 from extract.encoders import Encoder
 from extract.layouts import is_annotation
 from extract.requests import Request
 from extract.run import confirm
 from extract.writing import Settings
 from store import FeatureStore, StoreError, verify
-from tests.extract.conftest import N, Run, Whole
+from tests.extract.conftest import N
 from tests.extract.pictures import samples, write_tar
-from tests.extract.tiny import Counting, tiny_encoder
+from tests.extract.tiny import tiny_encoder
 from tests.features import as_older
 from tests.folders import files
 
@@ -41,9 +40,7 @@ def shards(folder: Path) -> dict[str, tuple[int, int]]:
     ],
     ids=["block", "statistics", "maps", "all"],
 )
-def test_what_is_added_is_what_would_have_been_there(
-    less: dict[str, Any], run: Run, make_set: Run, whole: Whole, tmp_path: Path
-) -> None:
+def test_what_is_added_is_what_would_have_been_there(less, run, make_set, whole, tmp_path):
     make_set(tmp_path / "f", **{"blocks": (0, 1), **less})
     before = shards(tmp_path / "f")
     run(tmp_path / "f", blocks=(0, 1), existing="extend")
@@ -53,7 +50,7 @@ def test_what_is_added_is_what_would_have_been_there(
     assert not (tmp_path / ".staging").exists()
 
 
-def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, make_set: Run, tmp_path: Path) -> None:
+def test_what_is_there_stays_though_it_is_not_asked_for(run, make_set, tmp_path):
     make_set(tmp_path / "f", blocks=(0,))
     extended = run(tmp_path / "f", blocks=(1,), statistics=(), maps=False, existing="extend")
     assert extended.spec.blocks == (0, 1)
@@ -61,7 +58,7 @@ def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, make_set: Run,
     assert extended.spec.maps
 
 
-def test_more_images(run: Run, encoder: Counting, images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+def test_more_images(run, encoder, images, make_set, whole, tmp_path):
     """The last shard of 40 images held 8; they are kept, and only images behind them are computed."""
     small = make_set(tmp_path / "f", images=images.part(range(40)))
     tokens = small.tokens("patch").all()
@@ -78,7 +75,7 @@ def test_more_images(run: Run, encoder: Counting, images: ImageSet, make_set: Ru
     assert files(tmp_path / "f") == whole()
 
 
-def test_longer_ids(run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+def test_longer_ids(run, make_set, whole, tmp_path):
     write_tar(tmp_path / "tars" / "0.tar", samples(40))
     make_set(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
     longer = [{**sample, "__key__": f"one-with-a-long-name-{i}"} for i, sample in enumerate(samples(3))]
@@ -89,7 +86,7 @@ def test_longer_ids(run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> No
     assert files(tmp_path / "f") == whole(images=images)
 
 
-def test_nothing_to_add(run: Run, encoder: Counting, make_set: Run, tmp_path: Path) -> None:
+def test_nothing_to_add(run, encoder, make_set, tmp_path):
     make_set(tmp_path / "f")
     before, encoder.seen = shards(tmp_path / "f"), 0
     run(tmp_path / "f", existing="extend")
@@ -100,7 +97,7 @@ def test_nothing_to_add(run: Run, encoder: Counting, make_set: Run, tmp_path: Pa
 class TestOlder:
     """Sets that have the last block's attention maps alone, under names that do not say the block."""
 
-    def test_have_what_is_asked_for(self, run: Run, encoder: Counting, images: ImageSet, make_set: Run, tmp_path: Path) -> None:
+    def test_have_what_is_asked_for(self, run, encoder, images, make_set, tmp_path):
         as_older(make_set(tmp_path / "new"), tmp_path / "f")
         before = files(tmp_path / "f")
         for existing in ("refuse", "extend"):
@@ -114,7 +111,7 @@ class TestOlder:
             run(tmp_path / "f", blocks=(0, 1))
 
     @pytest.mark.parametrize("block", [1, 0], ids=["last", "another"])
-    def test_get_maps_of_other_blocks(self, block: int, run: Run, make_set: Run, tmp_path: Path) -> None:
+    def test_get_maps_of_other_blocks(self, block, run, make_set, tmp_path):
         """That of the last block stays, under its new name, also where the tokens were of another one."""
         both = make_set(tmp_path / "both", blocks=(0, 1))
         as_older(both, tmp_path / "f", blocks=(block,))
@@ -127,7 +124,7 @@ class TestOlder:
             assert after[f"attention/{row}/block1/view0/c/1/0/0"] == before[f"attention/{row}/view0/c/1/0/0"], "linked"
 
 
-def test_extending_what_is_not_there_makes_it(run: Run, tmp_path: Path) -> None:
+def test_extending_what_is_not_there_makes_it(run, tmp_path):
     assert len(run(tmp_path / "f", existing="extend")) == N
 
 
@@ -137,14 +134,12 @@ class TestRefused:
         [({"encoder": tiny_encoder(1)}, "weights, architecture differ; give another set"), ({"dtype": "int8"}, "dtype differ")],
         ids=["encoder", "dtype"],
     )
-    def test_another_encoder_or_dtype(
-        self, other: dict[str, Any], differ: str, run: Run, make_set: Run, tmp_path: Path
-    ) -> None:
+    def test_another_encoder_or_dtype(self, other, differ, run, make_set, tmp_path):
         make_set(tmp_path / "f")
         with pytest.raises(StoreError, match=f"f cannot be extended: {differ}"):
             run(tmp_path / "f", **other, existing="extend")
 
-    def test_another_transform(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+    def test_another_transform(self, run, make_set, tmp_path):
         """Such as that of a custom checkpoint, which was once taken from timm: the message has the options that give it."""
         old = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.5, 0.5, 0.5), "crop_pct": 0.9})
         new = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.485, 0.456, 0.406), "crop_pct": 0.875})
@@ -164,9 +159,7 @@ class TestRefused:
         ],
         ids=["before those that are there", "fewer"],
     )
-    def test_images(
-        self, stored_rows: range, requested_rows: range, message: str, run: Run, images: ImageSet, make_set: Run, tmp_path: Path
-    ) -> None:
+    def test_images(self, stored_rows, requested_rows, message, run, images, make_set, tmp_path):
         make_set(tmp_path / "f", images=images.part(stored_rows))
         before = files(tmp_path / "f")
         with pytest.raises(StoreError, match=message):
@@ -176,7 +169,7 @@ class TestRefused:
 
 class TestRepair:
     @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "older", "all"])
-    def test_same_bytes_as_before(self, damage: str, run: Run, encoder: Counting, make_set: Run, tmp_path: Path) -> None:
+    def test_same_bytes_as_before(self, damage, run, encoder, make_set, tmp_path):
         if damage == "older":
             as_older(make_set(tmp_path / "new"), tmp_path / "f")
             damage = "all"
@@ -201,21 +194,21 @@ class TestRepair:
         computed = {"flip": 31, "cut": 31, "missing": 0, "array": 0, "all": 37}
         assert encoder.seen == 1 + computed[damage]
 
-    def test_with_other_options(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+    def test_with_other_options(self, run, make_set, tmp_path):
         make_set(tmp_path / "f")
         with pytest.raises(
             StoreError, match=r"but these options give .* \(blocks, maps differ\); repair it with what it was made"
         ):
             run(tmp_path / "f", blocks=(0,), existing="repair")
 
-    def test_of_a_part(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+    def test_of_a_part(self, run, make_set, tmp_path):
         make_set(tmp_path / "f")
         shutil.rmtree(tmp_path / "f" / "cls")
         with pytest.raises(StoreError, match="is a copy without cls/block1/view0; pull all of it first"):
             run(tmp_path / "f", existing="repair")
 
 
-def test_shards_that_suit_the_set(run: Run, tmp_path: Path) -> None:
+def test_shards_that_suit_the_set(run, tmp_path):
     """A small set has one shard of at least 4 MiB."""
     store = run(tmp_path / "f", shard_rows=None)
     assert store.shard_rows * store.tokens("patch").layout.row_nbytes >= 4 << 20

@@ -1,10 +1,8 @@
 """Decoding images on threads beside the one that encodes."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +24,7 @@ class OneImage:
 
 
 @pytest.fixture
-def four_threads() -> Iterator[None]:
+def four_threads():
     """PyTorch has as many to share its work among."""
     before = torch.get_num_threads()
     torch.set_num_threads(4)
@@ -40,11 +38,11 @@ def n_threads() -> int:
 
 
 @pytest.mark.usefixtures("four_threads")
-def test_a_decoder_wakes_no_threads_of_pytorch() -> None:
+def test_a_decoder_wakes_no_threads_of_pytorch():
     """They would take turns with those that encode: extraction by two cores was a fifth slower."""
     encoder = tiny_encoder(img_size=SIDE)
     targets = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
-    request: Any = SimpleNamespace(encoder=encoder, images=OneImage())
+    request = SimpleNamespace(encoder=encoder, images=OneImage())
     with ThreadPoolExecutor(1) as decoders:
         decoders.submit(bool).result()
         before = n_threads()
@@ -58,7 +56,7 @@ def test_a_decoder_wakes_no_threads_of_pytorch() -> None:
 
 
 @pytest.mark.parametrize(("n", "device", "expected"), [(None, "cpu", 4), (None, "cuda", 6), (3, "cuda", 3), (9, "cpu", 9)])
-def test_as_many_threads_as_cores_beside_a_gpu(n: int | None, device: str, expected: int) -> None:
+def test_as_many_threads_as_cores_beside_a_gpu(n, device, expected):
     before = torch.get_num_threads()
     torch.set_num_threads(6)
     try:

@@ -42,11 +42,10 @@ def annotated(folder: Path, images: Sequence[bytes], boxes: Sequence[Box], maps:
 
 def run(images: ImageSet, out: Path, options: dict[str, Any], **others: Any) -> FeatureStore:
     store = extract(encoder(**options), images, out, truths="all", views=2, shard_rows=32, **others)
-    assert store is not None
     return store
 
 
-def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path: Path) -> None:
+def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path):
     """Pixels, sizes, crops, boxes, label maps and labels of patches; all eight orientations."""
     orientations = range(1, 9)
     stored = [not_upright(orientation, "png", SIZE) for orientation in orientations]
@@ -74,10 +73,10 @@ def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path
     assert not np.array_equal(as_they_are.array("images/boxes").all(), got.array("images/boxes").all())
 
 
-def test_it_is_said_once_that_images_are_not_upright(tmp_path: Path) -> None:
+def test_it_is_said_once_that_images_are_not_upright(tmp_path):
     for i in range(3):
         write_file(tmp_path / f"d/cat/{i}.jpg", not_upright(6 if i else 1))
-    said: list[str] = []
+    said = []
     run(open_images(str(tmp_path / "d")), tmp_path / "f", {}, warn=said.append)
     [note] = [note for note in said if "EXIF" in note]
     assert "'cat/1'" in note
@@ -87,7 +86,7 @@ def test_it_is_said_once_that_images_are_not_upright(tmp_path: Path) -> None:
     assert not [note for note in said if "EXIF" in note]
 
 
-def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_path: Path) -> None:
+def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_path):
     values = np.random.default_rng(0).integers(0, 256, (40, 36))
     write_file(tmp_path / "deep/cat/0.png", png16(values * 257))
     write_file(tmp_path / "d/cat/0.png", saved(Image.fromarray(values.astype(np.uint8)), "png"))
@@ -103,33 +102,33 @@ def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_p
 
 class TestKey:
     @pytest.fixture
-    def images(self, tmp_path: Path) -> ImageSet:
+    def images(self, tmp_path):
         write_file(tmp_path / "cat/0.png", picture(0))
         return open_images(str(tmp_path))
 
     def key(self, images: ImageSet, **options: Any) -> str:
         return Request.resolve(encoder(**options), images).spec.key
 
-    def test_what_is_usual_is_not_part_of_it(self, images: ImageSet) -> None:
+    def test_what_is_usual_is_not_part_of_it(self, images):
         assert self.key(images, orientation="stored") == self.key(images)
         assert set(encoder().described_transform) == {*options_of(encoder().described_transform), "views"}
         assert not {"scale", "orientation"} & encoder().described_transform.keys()
 
-    def test_what_is_given_is(self, images: ImageSet) -> None:
-        options: list[dict[str, Any]] = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}]
+    def test_what_is_given_is(self, images):
+        options = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}]
         assert len({self.key(images, **one) for one in options}) == 4
 
-    def test_it_does_not_depend_on_the_limit(self, images: ImageSet) -> None:
+    def test_it_does_not_depend_on_the_limit(self, images):
         assert self.key(images.with_pixels(Pixels(max_pixels=10**9))) == self.key(images)
 
 
 @pytest.mark.parametrize("value", [[0], [1, 1], [5, 0], [0, float("nan")], ["a", "b"], "0,1", [0, 1, 2], True])
-def test_what_is_no_range(value: object) -> None:
+def test_what_is_no_range(value):
     with pytest.raises(BeyondClsError, match=r"the lower one first, e\.g\. 0,65535"):
         checked_transform({"scale": value})
 
 
-def test_transforms_differ_where_one_does_not_record_it() -> None:
+def test_transforms_differ_where_one_does_not_record_it():
     turned_one = encoder(orientation="exif", scale=[0, 9]).described_transform
     assert differing_values(turned_one, encoder().described_transform) == ["scale", "orientation"]
     assert as_options(turned_one, ["scale", "orientation"]) == "--scale 0.0,9.0 --orientation exif"

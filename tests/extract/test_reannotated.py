@@ -16,7 +16,7 @@ from extract.requests import Request
 from extract.run import confirm, rows_in
 from extract.sample import SampleCheck
 from extract.writing import Settings
-from store import FeatureStore, StoreError
+from store import StoreError
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_file, write_tar, write_text
 from tests.extract.tiny import Counting, tiny_encoder
@@ -76,10 +76,6 @@ def move(old: str, new: str) -> Edit:
     return edit
 
 
-def copy(old: str, new: str) -> Edit:
-    return lambda root: shutil.copy(root / old, root / new)
-
-
 def remove(*names: str) -> Edit:
     return lambda root: [(root / name).unlink() for name in names]
 
@@ -100,39 +96,24 @@ def reverse_lines(root: Path) -> None:
     write_text(root / "images.csv", first, *others[::-1])
 
 
-def relabel_tar(root: Path) -> None:
-    content = samples(20)
-    content[4]["cls"] = 2
-    write_tar(root / "0.tar", content)
-
-
 LABELS = table("id,path,label", lambda i: str(i % 3))
 SEVERAL = table("id,path,labels", lambda i: ["ape;cat", "", "bee"][i % 3])
 BOXES = table("id,path,label,boxes", lambda i: f"{i % 3},1 2 3 {4 + i}")
 EDITS: dict[str, tuple[Callable[[Path], Path], Edit]] = {
     "an image in another class": (folder, move("a/00.png", "b/zz.png")),
     "the first of its class now": (folder, move("c/35.png", "a/!.png")),
-    "a class renamed": (folder, move("b", "z")),
-    "an image renamed": (folder, move("c/02.png", "c/x.png")),
-    "a copy in another class": (folder, copy("a/00.png", "b/00.png")),
-    "another copy of those that are equal": (folder, copy("a/33.png", "c/01.png")),
+    "a copy in another class": (folder, lambda root: shutil.copy(root / "a/00.png", root / "b/00.png")),
     "without the copies": (folder, remove("b/34.png", "c/35.png")),
-    "without the first": (folder, remove("a/00.png")),
     "a class merged into another": (folder, lambda root: [move(f"c/{i:02d}.png", f"b/{i:02d}.png")(root) for i in C]),
     "a label in a list": (LABELS, line("i4,04.png,1", "i4,04.png,2")),
     "an id in a list": (LABELS, line("i4,04.png,1", "other,04.png,1")),
     "a list in another order": (LABELS, reverse_lines),
     "a longer id": (LABELS, line("i9,09.png,0", "an-id-that-is-longer-than-all-others,09.png,0")),
     "one of several labels": (SEVERAL, line("i3,03.png,ape;cat", "i3,03.png,ape")),
-    "a label where there was none": (SEVERAL, line("i4,04.png,", "i4,04.png,bee")),
-    "a box": (BOXES, line("i4,04.png,1,1 2 3 8", "i4,04.png,1,1 2 3 9")),
     "one box more": (BOXES, line("i4,04.png,1,1 2 3 8", "i4,04.png,1,1 2 3 8;0 0 5 5")),
     "no box": (BOXES, line("i4,04.png,1,1 2 3 8", "i4,04.png,1,")),
-    "the label of a box": (BOXES, line("i4,04.png,1,1 2 3 8", "i4,04.png,2,1 2 3 8")),
-    "a label in a tar": (tars, relabel_tar),
-    "names of classes beside tars": (tars, lambda root: write_text(root / "classes.txt", "ape", "bee", "cat")),
+    "a label in a tar": (tars, lambda root: write_tar(root / "0.tar", [{**one, "cls": 2} for one in samples(20)])),
     "a label map": (maps, lambda root: draw_map(root, 5, np.arange(40) >= 30)),
-    "a label map that shows one class more": (maps, lambda root: draw_map(root, 0, np.arange(40) == 7)),
     "a map and an image fewer": (maps, remove("labels/train/07.png", "images/train/07.png")),
 }  # fmt: skip
 
@@ -142,14 +123,13 @@ def opened(source: Path) -> ImageSet:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_features_are_kept_and_all_else_is_as_it_is_now(name: str, tmp_path: Path) -> None:
+def test_features_are_kept_and_all_else_is_as_it_is_now(name, tmp_path):
     """`update`, and another set of which it is the source."""
     write, edit = EDITS[name]
     source, encoder, checks = write(tmp_path / "d"), Counting("tiny", tiny_encoder().model, {}), list[SampleCheck]()
 
-    def run(out: str, **options: Any) -> FeatureStore:
+    def run(out, **options):
         store = extract(encoder, images, tmp_path / out, **GIVEN, **options, checked=lambda _, check: checks.append(check))
-        assert store is not None
         return store
 
     images = opened(source)
@@ -166,11 +146,10 @@ def test_features_are_kept_and_all_else_is_as_it_is_now(name: str, tmp_path: Pat
         assert files(store.path) == files(fresh.path)
 
 
-def test_equal_images_keep_a_row_each(tmp_path: Path) -> None:
+def test_equal_images_keep_a_row_each(tmp_path):
     """One that is not valid is nobody's, not even where its image is still in its place."""
     encoder, before = tiny_encoder(), opened(folder(tmp_path / "d"))
     store = extract(encoder, before, tmp_path / "f", **GIVEN)
-    assert store is not None
     write_file(tmp_path / "d/a/!.png", picture(N + 1))  # all others move down by one
     shutil.copy(tmp_path / "d/a/33.png", tmp_path / "d/a/34.png")
     images = opened(tmp_path / "d")
@@ -188,7 +167,7 @@ def test_equal_images_keep_a_row_each(tmp_path: Path) -> None:
     assert rows_now == [-1 if row == equal[1] else row for row in range(N)]
 
 
-def test_a_set_with_the_labels_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_with_the_labels_of_before(tmp_path, monkeypatch):
     """Under the key of its present images, as earlier versions wrote it."""
     before = opened(folder(tmp_path / "d"))
     images = ImageSet(before.source, [replace(s, labels=(2,)) if s.id == "a/00" else s for s in before.samples], before.classes)
@@ -197,14 +176,12 @@ def test_a_set_with_the_labels_of_before(tmp_path: Path, monkeypatch: pytest.Mon
         patch.setattr("extract.writing.annotations_of", lambda _, *others: annotations_of(before, *others))
         stale = extract(encoder, images, tmp_path / "f", **GIVEN)
     fresh = extract(encoder, images, tmp_path / "fresh", **GIVEN)
-    assert stale is not None
-    assert fresh is not None
     assert (stale.spec.key, stale.labels[0], fresh.labels[0]) == (fresh.spec.key, 0, 2)
     with pytest.raises(StoreError, match=r"holds other annotations \(images/label\) than .*/d has\. --update writes them anew"):
         extract(encoder, images, tmp_path / "f", **GIVEN)
     with pytest.raises(StoreError, match=r"holds other annotations .* has\. If the change is meant, remove that set"):
         confirm(Request.resolve(encoder, images, shard_rows=32), stale, Settings())
-    notes: list[str] = []
+    notes = []
     extract(encoder, images, tmp_path / "f", **GIVEN, existing="update", warn=notes.append)
     assert len(notes) == 1
     assert files(tmp_path / "f") == files(fresh.path)

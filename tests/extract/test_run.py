@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from extract.encoders import Encoder
 from extract.loop import Passes
 from extract.requests import possible_statistics
 from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError, verify
-from tests.extract.conftest import N, Run
+from tests.extract.conftest import N
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
@@ -23,7 +22,7 @@ from tests.folders import files
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+def images(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tars")
     content = samples(N)
     content[5]["png"] = picture(5, width=33, height=50)
@@ -34,24 +33,24 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
+def encoder():
     encoder = tiny_encoder()
     sharpen(encoder.model, 8)
     return Encoder("tiny", encoder.model, {"sharp": True})
 
 
 @pytest.fixture(scope="module")
-def run(encoder: Encoder, images: ImageSet) -> Run:
+def run(encoder, images):
     """extract() with small shards; every argument can be given otherwise."""
 
-    def run(out: Path, encoder: Encoder = encoder, images: ImageSet = images, **arguments: Any) -> FeatureStore:
+    def run(out, encoder=encoder, images=images, **arguments):
         return extract(encoder, images, out, **{"shard_rows": 32, "batch_size": 8, "workers": 2, **arguments})
 
     return run
 
 
 @pytest.fixture(scope="module")
-def store(run: Run, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+def store(run, tmp_path_factory):
     return run(tmp_path_factory.mktemp("whole") / "features", blocks=(0, -1))
 
 
@@ -67,7 +66,7 @@ def with_bad(folder: Path) -> ImageSet:
 
 
 class TestWhole:
-    def test_rows_are_the_images_in_order(self, store: FeatureStore, images: ImageSet) -> None:
+    def test_rows_are_the_images_in_order(self, store, images):
         assert len(store) == N
         assert store.ids == [f"{i:04}" for i in range(N)]
         assert store.labels.tolist() == [i % 3 for i in range(N)]
@@ -75,7 +74,7 @@ class TestWhole:
         sizes = store.array("images/size").all().tolist()
         assert sizes == [[50, 33] if i == 5 else [40, 36] for i in range(N)], "height, width"
 
-    def test_arrays(self, store: FeatureStore) -> None:
+    def test_arrays(self, store):
         shapes = {name: (array.shape[1:], array.dtype.name) for name, array in store.arrays.items()}
         tokens, token, rows, statistic = (16, 32), (32,), (2, 16), (2, 2)
         assert shapes == {
@@ -102,24 +101,19 @@ class TestWhole:
         ("dtype", "small"),
         [("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("int8", "float32"), ("int4", "float32")],
     )
-    def test_cls_and_registers_are_never_stored_in_few_bits(
-        self, dtype: str, small: str, images: ImageSet, tmp_path: Path
-    ) -> None:
+    def test_cls_and_registers_are_never_stored_in_few_bits(self, dtype, small, images, tmp_path):
         registers = tiny_encoder(model="vit_base_patch14_reg4_dinov2", reg_tokens=4)
         store = extract(registers, images, tmp_path / "set", dtype=dtype, statistics=())
-        assert store is not None
-        codecs = {kind: store.tokens(kind).layout.codec for kind in ("patch", "cls", "registers")}  # type: ignore[arg-type]
+        codecs = {kind: store.tokens(kind).layout.codec for kind in ("patch", "cls", "registers")}
         assert codecs == {"patch": dtype, "cls": small, "registers": small}
         maps = store.array("attention/cls/block1/view0")
         assert maps.dtype == (np.float32 if dtype == "float32" else np.float16)
 
-    def test_each_row_is_what_the_encoder_says_of_that_image(
-        self, store: FeatureStore, images: ImageSet, encoder: Encoder
-    ) -> None:
+    def test_each_row_is_what_the_encoder_says_of_that_image(self, store, images, encoder):
         for row in (0, 5, 31, 32, 69):
             encoded = encoder(encoder.transform(images.image(row))[None], [0, 1], encoder.statistics, maps=[0, 1])
 
-            def compare(name: str, values: torch.Tensor, tolerance: float, row: int = row) -> None:
+            def compare(name, values, tolerance, row=row):
                 stored = store.array(name).rows([row])[0].astype(np.float32)
                 np.testing.assert_allclose(stored, values[0].numpy(), rtol=tolerance, atol=tolerance, err_msg=f"{row} {name}")
 
@@ -131,13 +125,13 @@ class TestWhole:
             for name, values in encoded.maps.items():
                 compare(f"attention/{name}/view0", values, 1e-3)
 
-    def test_images_differ(self, store: FeatureStore) -> None:
+    def test_images_differ(self, store):
         """Else the order of rows would not show."""
         tokens = store.tokens("cls").all().astype(np.float32)
         distances = np.abs(tokens[:, None] - tokens[None]).max(-1) + np.eye(N)
         assert distances.min() > 5e-3
 
-    def test_final_norm_is_kept(self, store: FeatureStore, encoder: Encoder, images: ImageSet) -> None:
+    def test_final_norm_is_kept(self, store, encoder, images):
         """So that normalised tokens follow from the stored ones."""
         weight, bias = store.array("norm/weight").all(), store.array("norm/bias").all()
         eps = store.attributes["norm_eps"]
@@ -148,7 +142,7 @@ class TestWhole:
             expected = encoder.model.forward_features(encoder.transform(images.image(7))[None])[:, 1:]
         torch.testing.assert_close(normalised, expected, rtol=0, atol=5e-3)
 
-    def test_what_the_store_says_of_itself(self, store: FeatureStore, encoder: Encoder, images: ImageSet) -> None:
+    def test_what_the_store_says_of_itself(self, store, encoder, images):
         spec = store.spec
         assert (spec.weights, spec.data, spec.n_images) == (encoder.weights, images.digest, N)
         assert spec.blocks == (0, 1)
@@ -161,7 +155,7 @@ class TestWhole:
 
 
 class TestChoices:
-    def test_batch_size_changes_nothing_but_rounding(self, run: Run, store: FeatureStore, tmp_path: Path) -> None:
+    def test_batch_size_changes_nothing_but_rounding(self, run, store, tmp_path):
         other = run(tmp_path / "f", blocks=(0, -1), batch_size=13, workers=1, shard_rows=64)
         assert other.ids == store.ids
         assert other.spec.key == store.spec.key
@@ -169,28 +163,22 @@ class TestChoices:
             one, two = array.all().astype(np.float64), other.array(name).all().astype(np.float64)
             np.testing.assert_allclose(two, one, rtol=0, atol=1e-3, err_msg=name)
 
-    def test_no_statistics_and_no_maps(self, run: Run, tmp_path: Path) -> None:
+    def test_no_statistics_and_no_maps(self, run, tmp_path):
         store = run(tmp_path / "f", statistics=(), maps=False)
         assert {name.split("/")[0] for name in store.arrays} == {"images", "patch", "cls", "norm"}
         assert store.spec.statistics == store.spec.maps == ()
 
-    def test_some_statistics(self, run: Run, tmp_path: Path) -> None:
-        store = run(tmp_path / "f", statistics=("patch_self",), maps=False)
-        assert [name for name in store.arrays if "statistics" in name] == ["statistics/patch_self/view0"]
-
     @pytest.mark.parametrize("blocks", [(-1, 1, -2, 0), (1, 0)])
-    def test_blocks_are_counted_from_0_once_each(
-        self, blocks: tuple[int, ...], run: Run, store: FeatureStore, tmp_path: Path
-    ) -> None:
+    def test_blocks_are_counted_from_0_once_each(self, blocks, run, store, tmp_path):
         other = run(tmp_path / "f", blocks=blocks)
         assert other.spec.key == store.spec.key
 
-    def test_last_block_by_default(self, run: Run, store: FeatureStore, tmp_path: Path) -> None:
+    def test_last_block_by_default(self, run, store, tmp_path):
         other = run(tmp_path / "f")
         assert other.spec.blocks == (1,)
         np.testing.assert_array_equal(other.tokens("patch").all(), store.tokens("patch", 1).all())
 
-    def test_without_cls(self, run: Run, tmp_path: Path) -> None:
+    def test_without_cls(self, run, tmp_path):
         encoder = tiny_encoder(class_token=False, global_pool="avg")
         store = run(tmp_path / "f", encoder=encoder)
         assert set(store.arrays) == {
@@ -205,7 +193,7 @@ class TestChoices:
         with pytest.raises(BeyondClsError, match=message):
             run(tmp_path / "g", encoder=encoder, statistics=("cls_self",))
 
-    def test_a_list_for_several_encoders(self) -> None:
+    def test_a_list_for_several_encoders(self):
         without = tiny_encoder(class_token=False, global_pool="avg")
         names = ["patch_self", "cls_self", "cls_norm_ratio"]
         assert possible_statistics(without, names) == ["patch_self"]
@@ -217,45 +205,51 @@ class TestChoices:
         with pytest.raises(BeyondClsError, match=r"statistics is 'cls_self', expected a list, e\.g\. \[cls_self\]"):
             possible_statistics(without, "cls_self")
 
-    def test_progress_counts_every_image(self, run: Run, tmp_path: Path) -> None:
-        counts: list[int] = []
+    def test_progress_counts_every_image(self, run, tmp_path):
+        counts = []
         run(tmp_path / "f", progress=counts.append)
         assert sum(counts) == N
         run(tmp_path / "f", progress=(again := []).append)
         assert sum(again) == N
 
 
-class TestDtype:
-    def test_beyond_float16(self, run: Run, tmp_path: Path) -> None:
-        model = tiny_encoder().model
-        model.blocks[-1].mlp.fc2.weight.data *= 1e7
-        message = r"patch/block1/view0 reaches [\d.e+]+, beyond the range of float16 \(±65504\); extract with --dtype float32"
-        with pytest.raises(BeyondClsError, match=message):
-            run(tmp_path / "f", encoder=Encoder("large", model, {}))
-        assert not (tmp_path / "f").exists()
-
-    def test_nan(self, run: Run, tmp_path: Path) -> None:
-        model = tiny_encoder().model
-        model.blocks[-1].mlp.fc2.bias.data[3] = float("nan")
-        with pytest.raises(BeyondClsError, match="broken gives NaN or Inf in patch/block1/view0; its weights or its input"):
-            run(tmp_path / "f", encoder=Encoder("broken", model, {}))
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        (
+            "weight",
+            lambda x: x.mul_(1e7),
+            r"reaches .*, beyond the range of float16 \(±65504\); extract with --dtype float32",
+        ),
+        ("bias", lambda x: x.fill_(torch.nan), "its weights or its input"),
+    ],
+)
+def test_values_that_cannot_be_stored(part, change, message, run, tmp_path):
+    model = tiny_encoder().model
+    change(getattr(model.blocks[-1].mlp.fc2, part).data)
+    with pytest.raises(BeyondClsError, match=rf"patch/block1/view0.*{message}"):
+        run(tmp_path / "f", encoder=Encoder("broken", model, {}))
+    assert not (tmp_path / "f").exists()
 
 
 class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"statistics": ("cls_slef",)}, "unknown attention statistic 'cls_slef'; did you mean 'cls_self'"),
             ({"dtype": "float61"}, "unknown dtype 'float61'; did you mean 'float16'"),
             ({"blocks": (2,)}, r"there is no block 2: the encoder has blocks 0 to 1 \(negative ones count from the end\)"),
             ({"blocks": (-3,)}, "there is no block -3: the encoder has blocks 0 to 1"),
             ({"blocks": ()}, "no block was asked for; give at least one"),
             ({"shard_rows": 48}, "shard_rows is 48, expected a multiple of 32"),
             ({"shard_rows": 0}, "shard_rows is 0, expected a multiple of 32"),
+            ({"vectors": "al"}, "unknown value of vectors 'al'; did you mean 'all'"),
+            ({"drop_path": 0.1}, "views is 1"),
+            *(({"views": 2, "drop_path": rate}, "drop_path is") for rate in (1, 1.0, -0.1, float("nan"), "0.1", True)),
+            ({"views": 0}, r"views is 0, expected 1 \(the evaluation crop\) or more"),
         ],
         ids=str,
     )
-    def test_arguments(self, arguments: dict[str, Any], message: str, run: Run, tmp_path: Path) -> None:
+    def test_arguments(self, arguments, message, run, tmp_path):
         with pytest.raises(BeyondClsError, match=message):
             run(tmp_path / "f", **arguments)
         assert not list(tmp_path.iterdir())
@@ -270,7 +264,7 @@ class TestRefused:
         ],
         ids=["encoder", "dtype", "blocks", "statistics"],
     )
-    def test_place_of_another_feature_set(self, change: dict[str, Any], differ: str, run: Run, tmp_path: Path) -> None:
+    def test_place_of_another_feature_set(self, change, differ, run, tmp_path):
         first = run(tmp_path / "f")
         before = files(tmp_path / "f")
         with pytest.raises(StoreError) as caught:
@@ -280,7 +274,7 @@ class TestRefused:
         assert f"holds a feature set with key {first.spec.key}" in str(caught.value)
         assert files(tmp_path / "f") == before
 
-    def test_place_of_other_files(self, run: Run, tmp_path: Path) -> None:
+    def test_place_of_other_files(self, run, tmp_path):
         write_file(tmp_path / "f" / "thesis.tex", b"years of work")
         with pytest.raises(StoreError, match=r"f already holds files \(thesis\.tex\); give another --out"):
             run(tmp_path / "f")
@@ -288,7 +282,7 @@ class TestRefused:
 
 
 class TestBadImages:
-    def test_all_that_is_seen_beforehand_is_named_before_anything_is_computed(self, run: Run, tmp_path: Path) -> None:
+    def test_all_that_is_seen_beforehand_is_named_before_anything_is_computed(self, run, tmp_path):
         bad = with_bad(tmp_path / "tars")
         with pytest.raises(DataError) as caught:
             run(tmp_path / "f", images=bad)
@@ -300,13 +294,13 @@ class TestBadImages:
         assert len(lines) == 4
         assert not (tmp_path / "f").exists()
 
-    def test_many_are_counted(self, run: Run, tmp_path: Path) -> None:
+    def test_many_are_counted(self, run, tmp_path):
         content = [{"__key__": str(i), "png": picture(i)} for i in range(12)]
         tar = write_tar(tmp_path / "a.tar", [*content, {"__key__": "last", "png": picture(12), "cls": "0"}])
         with pytest.raises(DataError, match=r"(?s)'9' in .*\n\(12 problems in all\)\nmend the data"):
             run(tmp_path / "f", images=open_images(str(tar)))
 
-    def test_image_that_cannot_be_decoded_stops_the_run(self, run: Run, tmp_path: Path) -> None:
+    def test_image_that_cannot_be_decoded_stops_the_run(self, run, tmp_path):
         content = samples(40)
         content[36]["png"] = picture(36)[:-40]
         images = open_images(str(write_tar(tmp_path / "a.tar", content)))
@@ -315,7 +309,7 @@ class TestBadImages:
             run(tmp_path / "f", images=images)
         assert not (tmp_path / "f").exists()
 
-    def test_recorded(self, run: Run, tmp_path: Path) -> None:
+    def test_recorded(self, run, tmp_path):
         store = run(tmp_path / "f", images=with_bad(tmp_path / "tars"), on_error="record")
         assert len(store) == 40, "no row is dropped"
         assert store.ids == [f"{i:04}" for i in range(40)]
@@ -334,14 +328,14 @@ class TestBadImages:
                 assert not values[~store.valid].any(), name
                 assert values[store.valid].any(1).all(), name
 
-    def test_rows_beside_recorded_ones_are_their_own(self, run: Run, store: FeatureStore, tmp_path: Path) -> None:
+    def test_rows_beside_recorded_ones_are_their_own(self, run, store, tmp_path):
         """Row i is image i, although the batch of its forward pass was shorter."""
         other = run(tmp_path / "f", images=with_bad(tmp_path / "tars"), on_error="record")
         good = np.flatnonzero(other.valid & (np.arange(40) != 5))  # 5 is another picture there
         one, two = other.tokens("patch").rows(good), store.tokens("patch", 1).rows(good)
         np.testing.assert_allclose(one.astype(np.float32), two.astype(np.float32), rtol=0, atol=2e-3)
 
-    def test_a_batch_without_a_single_good_image(self, run: Run, tmp_path: Path) -> None:
+    def test_a_batch_without_a_single_good_image(self, run, tmp_path):
         content = samples(9)
         for sample in content[:8]:
             sample["png"] = b"no image"
@@ -349,7 +343,7 @@ class TestBadImages:
         store = run(tmp_path / "f", images=images, on_error="record", batch_size=4)
         assert store.valid.tolist() == [False] * 8 + [True]
 
-    def test_no_image_at_all(self, run: Run, tmp_path: Path) -> None:
+    def test_no_image_at_all(self, run, tmp_path):
         images = open_images(str(write_file(tmp_path / "a.tar", b"")))
         with pytest.raises(DataError, match=r"has no readable images:\n.*is empty \(0 bytes\)"):
             run(tmp_path / "f", images=images, on_error="record")
@@ -374,21 +368,19 @@ def kill_after(n_images: int) -> Callable[[int], None]:
 
 class TestGoingOn:
     @pytest.mark.parametrize(("n_images", "n_written"), [(8, 0), (64, 32), (N, 64)])
-    def test_killed_and_run_again_is_byte_identical(
-        self, n_images: int, n_written: int, run: Run, store: FeatureStore, tmp_path: Path
-    ) -> None:
+    def test_killed_and_run_again_is_byte_identical(self, n_images, n_written, run, store, tmp_path):
         with pytest.raises(Killed):
             run(tmp_path / "features", blocks=(0, -1), progress=kill_after(n_images))
         assert not (tmp_path / "features").exists(), "a part is never taken for the whole"
         with pytest.raises(StoreError, match="is unfinished"):
             FeatureStore.open(tmp_path / "features")
-        counts: list[int] = []
+        counts = []
         run(tmp_path / "features", blocks=(0, -1), progress=counts.append, workers=1)
         assert counts[0] == n_written, "what was written before is used"
         assert sum(counts) == N
         assert files(tmp_path / "features") == files(store.path)
 
-    def test_finished_set_is_left_alone(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_finished_set_is_left_alone(self, run, tmp_path, monkeypatch):
         first = run(tmp_path / "f")
         times = {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")}
         monkeypatch.setattr(FeatureWriter, "write_unit", lambda *_: pytest.fail("something was written again"))
@@ -397,20 +389,20 @@ class TestGoingOn:
         assert {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")} == times
 
 
-def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path, monkeypatch):
     write_tar(tmp_path / "0.tar", samples(64))
     images, encoder = open_images(str(tmp_path / "0.tar")), tiny_encoder()
     seen = threading.Event()
     decode = Passes.decode
 
-    def watched(self: Passes, row: int, *about: Any) -> Any:
+    def watched(self, row, *about):
         if row == 32:
             seen.set()
         return decode(self, row, *about)
 
     forward, ahead = Passes.forward, []
 
-    def waiting(self: Passes, *given: Any) -> Any:
+    def waiting(self, *given):
         ahead.append(seen.wait(10))
         return forward(self, *given)
 

@@ -1,9 +1,9 @@
 """The stage that binds is named, whichever it is."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 class TestCourse:
-    def test_what_is_within_counts_for_itself(self) -> None:
+    def test_what_is_within_counts_for_itself(self):
         clock = Clock()
         course = Course(clock)
         clock.s = 5  # before anything is done
@@ -47,7 +47,7 @@ class TestCourse:
         clock.s += 32
         assert course.spent.seconds == {**dict.fromkeys(STAGES, 0), ELSE: 17, ENCODING: 10, DECODING: 4}
 
-    def test_waiting_counts_for_what_the_other_does(self) -> None:
+    def test_waiting_counts_for_what_the_other_does(self):
         clock = Clock()
         course, other = Course(clock), Course(clock)
         with other.doing(ENCODING):
@@ -60,7 +60,7 @@ class TestCourse:
             clock.s += 8  # it does nothing that it knows of
         assert course.spent.seconds == {**dict.fromkeys(STAGES, 0), ELSE: 0, ENCODING: 2, WRITING: 4, COPYING_BACK: 8}
 
-    def test_up_to_now(self) -> None:
+    def test_up_to_now(self):
         clock = Clock()
         course = Course(clock)
         with course.doing(WRITING):
@@ -70,22 +70,22 @@ class TestCourse:
         assert course.spent.seconds[WRITING] == 4
 
 
-class TestSpent:
-    SECONDS: ClassVar = {DECODING: 61.0, COPYING_IN: 0.0, ENCODING: 38.0, COPYING_BACK: 0.0, WRITING: 0.0, ELSE: 1.0}
+@pytest.mark.parametrize(
+    ("bookkeeping_s", "device_s", "says"),
+    [
+        (1.0, None, "decoding binds: encoder idle 62 %"),
+        (101.0, None, "bookkeeping binds: encoder idle 81 %"),
+        (1.0, 75.0, "decoding binds: encoder idle 25 %"),  # a GPU is busy while the thread waits for something else
+    ],
+)
+def test_in_words(bookkeeping_s, device_s, says):
+    seconds = {**dict.fromkeys(STAGES, 0.0), DECODING: 61.0, ENCODING: 38.0, ELSE: bookkeeping_s}
+    assert str(Spent(seconds, device_s)) == says
 
-    def test_in_words(self) -> None:
-        assert str(Spent(self.SECONDS)) == "decoding binds: encoder idle 62 %"
 
-    def test_bookkeeping_may_bind(self) -> None:
-        assert str(Spent({**self.SECONDS, ELSE: 101.0})) == "bookkeeping binds: encoder idle 81 %"
-
-    def test_a_gpu_is_busy_while_the_thread_waits_for_something_else(self) -> None:
-        assert str(Spent(self.SECONDS, device_s=75.0)) == "decoding binds: encoder idle 25 %"
-
-    def test_of_nothing(self) -> None:
-        spent = Course().spent
-        assert spent.encoder_idle == 0
-        assert not spent.is_telling
+def test_of_nothing():
+    spent = Course().spent
+    assert (spent.encoder_idle, spent.is_telling) == (0, False)
 
 
 def slow(owner: Any, name: str, every: int = 1) -> Callable[[Patch], None]:
@@ -109,7 +109,7 @@ SLOW = {
 
 
 def spent_by(images: ImageSet, out: Path) -> Spent:
-    told: list[Spent] = []
+    told = []
     request = Request.resolve(tiny_encoder(), images, shard_rows=32, statistics=(), maps=False)
     create(request, out, Settings(batch_size=8, workers=1, spent=told.append))
     (spent,) = told
@@ -118,7 +118,7 @@ def spent_by(images: ImageSet, out: Path) -> Spent:
 
 @pytest.mark.parametrize("stage", SLOW)
 @pytest.mark.parametrize("device", ["cpu", "late"])
-def test_a_slow_stage_is_named(stage: str, device: str, forty: ImageSet, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_slow_stage_is_named(stage, device, forty, tmp_path, monkeypatch):
     if device == "late":
         streams = LateStreams()
         monkeypatch.setattr("extract.loop.streams_of", lambda _: streams)
@@ -131,10 +131,10 @@ def test_a_slow_stage_is_named(stage: str, device: str, forty: ImageSet, tmp_pat
     assert spent.total_s >= max(spent.seconds.values())
 
 
-def test_slow_copying_back_is_named(forty: ImageSet, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_slow_copying_back_is_named(forty, tmp_path, monkeypatch):
     from extract.layouts import stored_parts as before
 
-    def slowed(*given: Any) -> Iterator[Any]:
+    def slowed(*given):
         time.sleep(SLOWED_S)
         yield from before(*given)
 
@@ -144,9 +144,9 @@ def test_slow_copying_back_is_named(forty: ImageSet, tmp_path: Path, monkeypatch
     assert spent_by(forty, tmp_path / "late").binding == COPYING_BACK
 
 
-def test_nothing_to_compute(forty: ImageSet, tmp_path: Path) -> None:
+def test_nothing_to_compute(forty, tmp_path):
     spent_by(forty, tmp_path / "set")
-    told: list[Spent] = []
+    told = []
     request = Request.resolve(tiny_encoder(), forty, shard_rows=32, statistics=(), maps=False)
     create(request, tmp_path / "set", Settings(spent=told.append))
     assert not told

@@ -7,12 +7,11 @@ from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from extract.datasets import ImageSet, open_images
+from extract.datasets import open_images
 from extract.requests import Request
 from extract.run import create_at
 from extract.writing import Settings
@@ -61,57 +60,57 @@ def share(
 
     encoder, images = tiny_encoder(), open_images(str(tars))
     begins.set()
-    options: dict[str, Any] = {"shard_rows": 32, "batch_size": 16, "workers": 1, "views": 2, "progress": progress}
+    options = {"shard_rows": 32, "batch_size": 16, "workers": 1, "views": 2, "progress": progress}
     store = extract(encoder, images, out, **task, **options)
     outcome.send("stopped" if store is None else "published")
 
 
 @pytest.fixture(scope="module")
-def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tars(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tars")
     write_tar(folder / "0.tar", samples(N))
     return folder
 
 
 @pytest.fixture(scope="module")
-def images(tars: Path) -> ImageSet:
+def images(tars):
     return open_images(str(tars))
 
 
 @pytest.fixture(scope="module")
-def whole(tars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole(tars, tmp_path_factory):
     """The files of an uninterrupted run of one process."""
     out = tmp_path_factory.mktemp("whole") / "f"
     assert Task(tars, out, 0, 1).finished() == "published"
     return files(out)
 
 
-def test_tasks_at_the_same_time(tars: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_tasks_at_the_same_time(tars, whole, tmp_path):
     outcomes = [task.finished() for task in [Task(tars, tmp_path / "f", i, 3) for i in range(3)]]
     assert outcomes == ["published"] * 3
     assert files(tmp_path / "f") == whole
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 
 
-def test_a_task_whose_others_never_start_does_it_all(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_task_whose_others_never_start_does_it_all(images, whole, tmp_path):
     store = extract(tiny_encoder(), images, tmp_path / "f", shard_rows=32, batch_size=16, task_id=1, n_tasks=4, views=2)
     assert isinstance(store, FeatureStore)
     assert set(files(tmp_path / "f")) == set(whole)
 
 
-def test_straight_to_an_object_store(images: ImageSet, whole: dict[str, bytes]) -> None:
+def test_straight_to_an_object_store(images, whole):
     """What another task has written before it was killed is taken, and counts as done."""
 
-    def count(n: int, limit: int) -> None:
+    def count(n, limit):
         done.append(n)
         if sum(done) > limit:
             raise KeyboardInterrupt
 
     address, request = f"memory://{uuid.uuid4().hex}/f", Request.resolve(tiny_encoder(), images, shard_rows=32, views=2)
     for task, limit in ((0, 100), (1, N)):
-        done: list[int] = []
-        settings = Settings(16, 1, task_id=task, n_tasks=2, progress=lambda n, limit=limit: count(n, limit))  # type: ignore[misc]
-        with nullcontext() if task else pytest.raises(KeyboardInterrupt):  # type: ignore[attr-defined]
+        done = []
+        settings = Settings(16, 1, task_id=task, n_tasks=2, progress=lambda n, limit=limit: count(n, limit))
+        with nullcontext() if task else pytest.raises(KeyboardInterrupt):
             create_at(request, address, settings)
     assert done[0] > 0
     assert sum(done) == N
@@ -120,14 +119,14 @@ def test_straight_to_an_object_store(images: ImageSet, whole: dict[str, bytes]) 
     assert FeatureStore.open(address).spec == request.spec
 
 
-def test_the_order_of_tries() -> None:
+def test_the_order_of_tries():
     first, second = own_first(range(12), 1, 3), own_first(range(12), 2, 3)
     assert first[:4] == [1, 4, 7, 10]
     assert sorted(first) == sorted(second) == list(range(12))
     assert [u for u in first if u % 3 == 0] != [u for u in second if u % 3 == 0], "they do not all try the same one"
 
 
-def test_kills_and_other_numbers_of_tasks(tars: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_kills_and_other_numbers_of_tasks(tars, whole, tmp_path):
     """A short form of benchmarks/kills.py."""
     chance = random.Random(0)
     for n in (2, 1, 3):
@@ -139,20 +138,18 @@ def test_kills_and_other_numbers_of_tasks(tars: Path, whole: dict[str, bytes], t
     assert files(tmp_path / "f") == whole
 
 
-def test_one_shares_with_another_that_was_not_asked_to(
-    images: ImageSet, tars: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_one_shares_with_another_that_was_not_asked_to(images, tars, whole, tmp_path):
     """It computes what the other has not claimed, and waits for that."""
     task = Task(tars, tmp_path / "f", 0, 1, pauses=True)
     assert task.waits.wait(60)
-    done: list[int] = []
+    done = []
 
-    def progress(n: int) -> None:
+    def progress(n):
         done.append(n)
         if sum(done) >= N - 64:
             task.goes_on.set()
 
-    options: dict[str, Any] = {"shard_rows": 32, "batch_size": 16, "views": 2}
+    options = {"shard_rows": 32, "batch_size": 16, "views": 2}
     assert extract(tiny_encoder(), images, tmp_path / "f", progress=progress, **options) is not None
     assert task.finished() == "published"
     assert sum(done) == N
@@ -161,11 +158,9 @@ def test_one_shares_with_another_that_was_not_asked_to(
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_one_that_is_asked_to_stop_ends_after_a_whole_unit(
-    n: int, images: ImageSet, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    done: list[int] = []
-    given: dict[str, Any] = {"shard_rows": 32, "batch_size": 16, "views": 2, "n_tasks": n}
+def test_one_that_is_asked_to_stop_ends_after_a_whole_unit(n, images, whole, tmp_path):
+    done = []
+    given = {"shard_rows": 32, "batch_size": 16, "views": 2, "n_tasks": n}
     store = extract(tiny_encoder(), images, tmp_path / "f", stops=lambda: sum(done) >= 16, progress=done.append, **given)
     assert store is None
     assert sum(done) in (32, 64), "not the half of a unit"
@@ -174,11 +169,11 @@ def test_one_that_is_asked_to_stop_ends_after_a_whole_unit(
 
 
 @pytest.mark.parametrize(("task", "n"), [(2, 2), (-1, 2), (1, 1)])
-def test_no_such_task(task: int, n: int, images: ImageSet, tmp_path: Path) -> None:
+def test_no_such_task(task, n, images, tmp_path):
     with pytest.raises(BeyondClsError, match=rf"task_id is {task}, expected 0 to {n - 1} \(n_tasks is {n}\)"):
         extract(tiny_encoder(), images, tmp_path / "f", task_id=task, n_tasks=n)
 
 
-def test_repair_is_for_one(images: ImageSet, tmp_path: Path) -> None:
+def test_repair_is_for_one(images, tmp_path):
     with pytest.raises(BeyondClsError, match="one process repairs a feature set"):
         extract(tiny_encoder(), images, tmp_path / "f", existing="repair", n_tasks=2)

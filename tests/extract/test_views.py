@@ -2,8 +2,6 @@
 torchvision does, whichever way they come.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +12,8 @@ from timm.data import create_transform
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import functional as F
 
-from extract.datasets import ImageSet
 from extract.transform import Crop, Normalisation, Views, random_crop
-from store import BeyondClsError, FeatureStore
+from store import FeatureStore
 from tests.extract.extracting import extract
 from tests.extract.tiny import Counting, tiny_encoder
 from tests.folders import files
@@ -55,7 +52,7 @@ def as_shares(crop: Crop, width: int, height: int) -> tuple[float, float, float,
 
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])
 @pytest.mark.parametrize("size", [(400, 300), (200, 500), (256, 256)])
-def test_the_box_of_the_evaluation_crop_is_what_it_shows(mode: str, size: tuple[int, int]) -> None:
+def test_the_box_of_the_evaluation_crop_is_what_it_shows(mode, size):
     views = Views({**CONFIG, "crop_mode": mode, "crop_pct": 0.875 if mode != "border" else 1.0})
     tensor, crop = views.cut(gradient(*size), "a", 0)
     assert tensor.shape == (3, 28, 28)
@@ -69,7 +66,7 @@ def test_the_box_of_the_evaluation_crop_is_what_it_shows(mode: str, size: tuple[
 
 
 @pytest.mark.parametrize("size", [(400, 300), (200, 500), (256, 256)])
-def test_the_box_of_a_random_crop_is_what_it_shows(size: tuple[int, int]) -> None:
+def test_the_box_of_a_random_crop_is_what_it_shows(size):
     views = Views(CONFIG)
     flips = set()
     for view in range(1, 9):
@@ -79,7 +76,7 @@ def test_the_box_of_a_random_crop_is_what_it_shows(size: tuple[int, int]) -> Non
     assert flips == {True, False}
 
 
-def test_fixed_draws() -> None:
+def test_fixed_draws():
     """Features that were stored before belong to these."""
     assert random_crop("0001", 1, (400, 300)) == Crop((83, 37, 341, 264), False)
     assert random_crop("0001", 2, (400, 300)) == Crop((125, 18, 391, 281), False)
@@ -87,7 +84,7 @@ def test_fixed_draws() -> None:
 
 
 @given(st.text(), st.integers(1, 9), st.integers(1, 600), st.integers(1, 600))
-def test_crops_lie_in_the_image(image_id: str, view: int, width: int, height: int) -> None:
+def test_crops_lie_in_the_image(image_id, view, width, height):
     crop = random_crop(image_id, view, (width, height))
     x0, y0, x1, y1 = crop.box
     assert 0 <= x0 < x1 <= width
@@ -95,7 +92,7 @@ def test_crops_lie_in_the_image(image_id: str, view: int, width: int, height: in
     assert crop == random_crop(image_id, view, (width, height))
 
 
-def test_areas_and_aspects_are_those_of_the_protocol() -> None:
+def test_areas_and_aspects_are_those_of_the_protocol():
     """Uniform area from 0.08 to 1; aspect from 3/4 to 4/3, as often below 1 as above. Wide crops of a large image."""
     crops = [random_crop(str(i), 1, (3000, 3000)) for i in range(2000)]
     boxes = np.array([crop.box for crop in crops])
@@ -112,7 +109,7 @@ def test_areas_and_aspects_are_those_of_the_protocol() -> None:
 N = 40
 
 
-def test_views_are_added_to_those_that_are_there(forty: ImageSet, tmp_path: Path) -> None:
+def test_views_are_added_to_those_that_are_there(forty, tmp_path):
     encoder = Counting("tiny", tiny_encoder().model, {})
     extract(encoder, forty, tmp_path / "whole", views=3, shard_rows=32)
     first = extract(encoder, forty, tmp_path / "f", views=2, shard_rows=32)
@@ -124,10 +121,9 @@ def test_views_are_added_to_those_that_are_there(forty: ImageSet, tmp_path: Path
     assert files(tmp_path / "f") == files(tmp_path / "whole")
 
 
-def test_views_are_stored_with_their_crops(forty: ImageSet, tmp_path: Path) -> None:
+def test_views_are_stored_with_their_crops(forty, tmp_path):
     encoder = tiny_encoder()
     store = extract(encoder, forty, tmp_path / "f", views=3, dtype="float32")
-    assert store is not None
     boxes, flips = (store.array(f"images/{what}/view2").all() for what in ("crop", "flip"))
     tensor, crop = encoder.views.cut(forty.image(7), "0007", 2)
     assert tuple(boxes[7]) == crop.box
@@ -139,17 +135,12 @@ def test_views_are_stored_with_their_crops(forty: ImageSet, tmp_path: Path) -> N
     assert not np.array_equal(store.array("patch/block1/view1").all(), store.array("patch/block1/view2").all())
 
 
-def test_no_view(forty: ImageSet, tmp_path: Path) -> None:
-    with pytest.raises(BeyondClsError, match=r"views is 0, expected 1 \(the evaluation crop\) or more"):
-        extract(tiny_encoder(), forty, tmp_path / "f", views=0)
-
-
 def noise(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 @pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ((0.5,) * 3, (0.5,) * 3), ((0.1, -0.3, 1.0), (1e-3, 0.7, 1.0))])
-def test_every_value_in_every_colour(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+def test_every_value_in_every_colour(mean, std):
     pixels = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(3, -1, -1).contiguous()
     expected = F.normalize(F.to_tensor(F.to_pil_image(pixels)), list(mean), list(std))
     normalise = Normalisation(mean, std)
@@ -160,33 +151,25 @@ def test_every_value_in_every_colour(mean: tuple[float, ...], std: tuple[float, 
 
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])
 @pytest.mark.parametrize(("sides", "interpolation"), [((28, 28), "bicubic"), ((28, 42), "bilinear")])
-def test_view_0_is_that_of_timm(mode: str, sides: tuple[int, int], interpolation: str) -> None:
+def test_view_0_is_that_of_timm(mode, sides, interpolation):
     config = {**CONFIG, "input_size": (3, *sides), "interpolation": interpolation, "crop_mode": mode}
     image = noise(61, 47)
     pixels = Views(config).evaluation(image)
     assert pixels.dtype == torch.uint8
-    normalised = Normalisation(config["mean"], config["std"])(pixels)  # type: ignore[arg-type]
-    assert torch.equal(normalised, create_transform(**config, is_training=False)(image))  # type: ignore[arg-type]
+    normalised = Normalisation(config["mean"], config["std"])(pixels)
+    assert torch.equal(normalised, create_transform(**config, is_training=False)(image))
 
 
-def test_an_image_by_itself_and_in_a_batch() -> None:
-    encoder, image = tiny_encoder(), noise(50, 40)
-    batch = torch.stack([encoder.views.cut(image, "a", view)[0] for view in (0, 1)])
-    assert torch.equal(encoder.normalised(batch)[0], encoder.transform(image))
-
-
-def test_what_is_normalised_already_stays() -> None:
-    encoder, images = tiny_encoder(), torch.randn(2, 3, 32, 32)
-    assert torch.equal(encoder.normalised(images), images)
-
-
-def test_an_encoder_takes_pixels_too() -> None:
+def test_an_encoder_takes_pixels_too():
     encoder, pixels = tiny_encoder(), torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    of_pixels, of_normalised = (encoder(images, [1]).patch[1] for images in (pixels, encoder.normalised(pixels)))
-    assert torch.equal(of_pixels, of_normalised)
+    normalised = encoder.normalised(pixels)
+    assert torch.equal(encoder.normalised(normalised), normalised)
+    assert torch.equal(encoder(pixels, [1]).patch[1], encoder(normalised, [1]).patch[1])
+    image = noise(50, 40)
+    assert torch.equal(encoder.normalised(encoder.views.cut(image, "a", 0)[0][None])[0], encoder.transform(image))
 
 
-def test_on_the_device_of_the_pixels() -> None:
+def test_on_the_device_of_the_pixels():
     """As far as shows without a GPU: no operation mixes devices."""
     with FakeTensorMode():
         normalised = Normalisation(MEAN, STD)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="cuda"))
@@ -195,7 +178,7 @@ def test_on_the_device_of_the_pixels() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_the_same_bits_on_a_gpu() -> None:
+def test_the_same_bits_on_a_gpu():
     pixels = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(3, -1, -1).contiguous()
     normalise = Normalisation(MEAN, STD)
     assert torch.equal(normalise(pixels.cuda()).cpu(), normalise(pixels))

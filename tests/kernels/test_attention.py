@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, fused
-from extract.attention import softmax as softmax_file
+from extract.attention import watch as watch_file
 from extract.attention.fused import TILES, Tiles, applies_to, attend_fused, norms_of, tiles_of
-from extract.attention.softmax import LOG2_E, attend
+from extract.attention.watch import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
 from extract.encoders import encoder as encoder_file
 from store import kernels
@@ -255,7 +255,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.dtype, torch.d
         calls.append((query.dtype, value.dtype))
         return attend_fused(layout, query, key, value, *rest)
 
-    monkeypatch.setattr(softmax_file, "attend_fused", counted)
+    monkeypatch.setattr(watch_file, "attend_fused", counted)
     return calls
 
 
@@ -289,8 +289,8 @@ class TestEncodersOnADeviceThatIsNotThere:
         kinds = encoder(torch.zeros(1, *encoder.config["input_size"]), [0]).patch[0].dtype
         with fake_cuda(monkeypatch) as mode:
             placed(encoder, mode)
-            for amp, dtype in ((None, torch.float32), ("bf16", torch.bfloat16)):
-                encoder.amp = amp
+            for dtype in (torch.float32, torch.bfloat16):
+                encoder.compute_dtype = str(dtype).removeprefix("torch.")
                 features = encoded(encoder, "cuda")
                 parts = (features.patch, features.cls, features.registers, features.average, features.statistics, features.maps)
                 tensors = [values for part in parts for values in part.values()]

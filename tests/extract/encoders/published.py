@@ -5,7 +5,6 @@ tests/contracts/test_encoders.py writes such files with random values, loads the
 encoder's output with a plain computation on the authors' names.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
@@ -75,8 +74,11 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published(ABC):
+class Published:
     """A file with the tensors of one encoder.
+
+    `tensors()` gives them by their names after `at`; `output` blocks, patches and width of the last block's output;
+    `smaller()` a file that takes no time to compute with, and the arguments that make the entry's architecture as small.
 
     Attributes:
         at: where they are: keys of dictionaries from the top, each followed by "/", then the prefix of their names;
@@ -94,19 +96,6 @@ class Published(ABC):
     tells: bool = True
     side: int = 224
     eps: float = 1e-6
-
-    @property
-    @abstractmethod
-    def output(self) -> tuple[int, int, int]:
-        """Blocks, patches and width of the last block's output."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, Part]:
-        """Tensors of the encoder, by their names after `at`."""
-
-    @abstractmethod
-    def smaller(self) -> tuple[Self, dict[str, Any]]:
-        """A file that takes no time to compute with, and the arguments that make the entry's architecture as small."""
 
 
 @dataclass(frozen=True)
@@ -154,11 +143,6 @@ class Vit(Published):
         return self.side // self.patch
 
     @property
-    def learnt_grid(self) -> int:
-        """Patches along an edge of the images that positions were learnt for."""
-        return (self.learnt_at or self.side) // self.patch
-
-    @property
     def output(self) -> tuple[int, int, int]:
         return self.depth, self.grid**2, self.width
 
@@ -203,7 +187,7 @@ class Vit(Published):
             "H": self.heads,
             "I": 2 * hidden if self.swiglu else hidden,
             "M": hidden,
-            "N": self.learnt_grid**2 + int(self.cls_position and self.name("cls") is not None),
+            "N": ((self.learnt_at or self.side) // self.patch) ** 2 + int(self.cls_position and self.name("cls") is not None),
             "O": (2 * self.grid - 1) ** 2 + 3,
             "P": self.patch,
             "R": self.n_registers,

@@ -168,7 +168,7 @@ def resized(positions: Tensor, new: int, registers: bool) -> Tensor:
 
 def added(file: Vit, positions: Tensor) -> Tensor:
     """Those of patches [1, T, D], learnt for images of this or another size."""
-    return positions if file.learnt_grid == file.grid else resized(positions, file.grid, file.n_registers > 0)
+    return positions if positions.shape[1] == file.grid**2 else resized(positions, file.grid, file.n_registers > 0)
 
 
 def offsets(grid: int) -> Tensor:

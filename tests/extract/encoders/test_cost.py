@@ -15,20 +15,18 @@ def products(side: int, patch: int, width: int, depth: int) -> int:
     return n_patches * 3 * patch**2 * width + depth * (n * width * 12 * width + 2 * n * n * width)
 
 
-def test_a_vit_b() -> None:
+def test_a_vit_b():
     with torch.device("meta"):
         model = timm_model("vit_base_patch16_224")
     cost = cost_of(model, (3, 224, 224))
-    assert cost is not None
     assert cost.flops == 2 * products(224, 16, 768, 12) == 35_126_120_448  # 17.6 G products
 
 
-def test_weights_are_neither_copied_nor_moved() -> None:
+def test_weights_are_neither_copied_nor_moved():
     encoder = tiny_encoder()
     before = {name: value.data_ptr() for name, value in encoder.model.state_dict().items()}
     sizes = (TINY[name] for name in ("img_size", "patch_size", "embed_dim", "depth"))
     cost = cost_of(encoder.model, encoder.config["input_size"])
-    assert cost is not None
     assert cost.flops == 2 * products(*sizes)
     after = {name: value.data_ptr() for name, value in encoder.model.state_dict().items() if value.device.type == "cpu"}
     assert after == before
@@ -41,15 +39,14 @@ class Hesitant(nn.Module):
         return images if images.mean() > 0 else -images
 
 
-def test_a_model_whose_steps_depend_on_values() -> None:
+def test_a_model_whose_steps_depend_on_values():
     assert cost_of(Hesitant(), (3, 8, 8)) is None
 
 
-def test_bytes_that_a_vit_moves() -> None:
+def test_bytes_that_a_vit_moves():
     """Each operation reads and writes what it needs of N x D numbers; attention keeps its logits on the chip."""
     encoder = tiny_encoder()
     cost = cost_of(encoder.model, encoder.config["input_size"])
-    assert cost is not None
     side, width, depth = TINY["img_size"], TINY["embed_dim"], TINY["depth"]
     n_patches = (side // TINY["patch_size"]) ** 2
     n = n_patches + 1

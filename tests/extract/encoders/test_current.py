@@ -64,7 +64,7 @@ def tiny(row: Row) -> Encoder:
 
 @pytest.mark.parametrize("row", SUPPORTED, ids=lambda row: row.name)
 class TestSupported:
-    def test_is_as_the_page_says(self, row: Row) -> None:
+    def test_is_as_the_page_says(self, row):
         encoder = tiny(row)
         statistics = EVERY if encoder.layout.has_cls else {name for name in EVERY if not facts_of(name).of_cls}
         assert set(encoder.statistics) == statistics
@@ -75,13 +75,13 @@ class TestSupported:
         assert described == (row.cls, row.registers, row.pooling, row.statistics, row.read)
         assert ("final norm" in row.note) == (not encoder.norm()[0]), "which heads can apply"
 
-    def test_attention_and_tokens_are_those_of_the_model(self, row: Row) -> None:
+    def test_attention_and_tokens_are_those_of_the_model(self, row):
         assert_tokens_of_the_model(tiny(row))
         assert_attention_of_the_model(tiny(row))
 
-    def test_the_name_has_weights(self, row: Row) -> None:
+    def test_the_name_has_weights(self, row):
         if row.name not in ENCODERS and row.is_here:
-            config: Any = timm.get_pretrained_cfg(row.name)
+            config = timm.get_pretrained_cfg(row.name)
             assert config.tag == row.name.partition(".")[2]
             assert config.hf_hub_id
             assert "quickgelu" in row.name or not any("QuickGELU" in note for note in config.notes or ()), "as it was trained"
@@ -89,7 +89,7 @@ class TestSupported:
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.name)
-def test_refused(row: Row) -> None:
+def test_refused(row):
     """The message names the model, why, and what to use."""
     if not row.is_here:
         pytest.skip(f"timm {timm.__version__} has no {row.architecture}")

@@ -12,7 +12,6 @@ import torch
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.encoders import load_encoder
 from extract.encoders.libraries import _of_processor, of_transformers
-from extract.encoders.wrapped import wrap
 from store import BeyondClsError
 from tests.extract.encoders.test_wrapped import CLOSE, wrapped
 
@@ -94,18 +93,6 @@ def _with_outputs(model):
     )()
 
 
-def test_a_fused_implementation_is_seen_alike():
-    made, _ = of_library("DINOv2")
-    images = torch.randn(2, 3, 32, 32)
-    eager = wrapped(made.model, **made.known)
-    a = eager(images, [1], eager.statistics)
-    made.model.set_attn_implementation("sdpa")
-    fused = wrapped(made.model, **made.known)
-    b = fused(images, [1], fused.statistics)
-    for name in eager.statistics:
-        torch.testing.assert_close(a.statistics[name], b.statistics[name], rtol=1e-3, atol=1e-4)
-
-
 def test_other_sizes_interpolate_positions():
     made, _ = of_library("DINOv2")
     assert wrapped(made.model, **made.known, input_size=48).layout.grid == (6, 6)
@@ -158,7 +145,7 @@ def test_other_libraries(name):
         torch.testing.assert_close(out.maps["cls/block0"], a[:, :, 0, encoder.layout.n_prefix :], **CLOSE)
 
 
-def test_a_folder_of_transformers(tmp_path: Path):
+def test_a_folder_of_transformers(tmp_path):
     made, _ = of_library("ViT")
     made.model.save_pretrained(tmp_path)
     transformers.ViTImageProcessor(size={"height": 32, "width": 32}, resample=2).save_pretrained(tmp_path)
@@ -212,7 +199,7 @@ not_a_function = 3
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> str:
+def mine(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     return f"{tmp_path}/mine.py"
 
@@ -262,11 +249,7 @@ def test_a_library_that_is_not_installed(monkeypatch):
         load_encoder("transformers:google/vit")
 
 
-def test_wrapping_is_the_same_whoever_wraps():
-    assert wrap is __import__("beyondcls").wrap
-
-
-def test_a_folder_of_timm(tmp_path: Path):
+def test_a_folder_of_timm(tmp_path):
     """As timm writes one for a hub: config.json, and safetensors."""
     torch.manual_seed(0)
     arguments = {"depth": 2, "embed_dim": 48, "num_heads": 2, "img_size": 32}

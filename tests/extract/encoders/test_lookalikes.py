@@ -5,7 +5,6 @@ Those that an entry declares as its own are tested by the contract of encoders; 
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +65,7 @@ FILES: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_against_every_transformer(file: str) -> None:
+def test_against_every_transformer(file):
     content, entry, unsure = FILES[file]
     taken = [name for name in ENCODERS if name.startswith(FAMILIES) and takes(name, content, depth=DEPTH)]
     assert {name for name in taken if ENCODERS[name].is_confirmed_by(content)} == ({entry} if entry else set())
@@ -143,13 +142,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("file", REFUSED)
-def test_is_refused(file: str) -> None:
+def test_is_refused(file):
     name, content, message = REFUSED[file]
     with pytest.raises(BeyondClsError, match=message):
         ENCODERS[name].read(content)
 
 
-def test_mocov3_without_the_authors_prefixes(tmp_path: Path) -> None:
+def test_mocov3_without_the_authors_prefixes(tmp_path):
     """Any ViT-S would fit, and run with twice its attention heads. The message's remedy makes it a file that loads."""
     file, arguments = PUBLISHED["mocov3-s16"][0].smaller()
     state = values_of(file.tensors())

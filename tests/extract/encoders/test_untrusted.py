@@ -7,9 +7,6 @@ import pickle
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ from extract import plain_pickle
 from extract.encoders.torch_file import NAMES
 from extract.encoders.weights import read_checkpoint
 from store import BeyondClsError
-from tests.extract.untrusted import Reading, reading
+from tests.extract.untrusted import reading
 
 STORAGE_NBYTES = 64
 
@@ -83,7 +80,7 @@ def legacy(program: bytes, n_storages: int = 1) -> bytes:
     head = stored.getvalue()[: stored.getvalue().index(b"\x80\x02}q\x00.")]
     program = program.replace(b"tQ", b"NtQ")  # where a storage begins in another one
     n_storages *= b"tQ" in program
-    keys: Any = pickle.dumps([str(i) for i in range(n_storages)], protocol=2)
+    keys = pickle.dumps([str(i) for i in range(n_storages)], protocol=2)
     storages = (struct.pack("<q", STORAGE_NBYTES // 4) + bytes(range(STORAGE_NBYTES))) * n_storages
     return head + b"\x80\x02" + program + b"." + keys + storages
 
@@ -169,25 +166,25 @@ READ = {  # what is plain data after all
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[Reading]:
+def reader():
     with reading("checkpoint") as process:
         yield process
 
 
 @pytest.mark.parametrize("form", [zipped, legacy])
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile(what: str, form: Callable[[bytes], bytes], reader: Reading) -> None:
+def test_hostile(what, form, reader):
     assert reader.outcome(form(dictionary(HOSTILE[what]))).startswith("read" if what in READ else "refused: ")
 
 
 @pytest.mark.parametrize("form", [zipped, legacy])
-def test_what_hostile_programs_are_made_of(form: Callable[[bytes], bytes], reader: Reading) -> None:
+def test_what_hostile_programs_are_made_of(form, reader):
     """Without it, all could be refused for a fault in this file."""
     for sound in (tensor(), tensor((4, 4), (1, 4)), tensor((3, 16), (0, 1)), call(SCALAR, NUMBER, data(b"12345678"))):
         assert reader.outcome(form(dictionary(sound))) == "read"
 
 
-def test_too_many_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_too_many_steps(monkeypatch, tmp_path):
     monkeypatch.setattr(plain_pickle, "MOST_STEPS", 1000)
     for n, is_read in ((900, True), (1100, False)):
         (tmp_path / "w.pth").write_bytes(zipped(dictionary(b"](" + b"\x8f" * n + b"e")))
@@ -287,7 +284,7 @@ def files(draw: st.DrawFn) -> bytes:
     suppress_health_check=list(HealthCheck),
 )
 @given(files())
-def test_any_program(reader: Reading, content: bytes) -> None:
+def test_any_program(reader, content):
     """Built of what the reader knows: nothing crashes, hangs or takes memory, and what is read is plain data."""
     outcome = reader.outcome(content)
     OUTCOMES[outcome.split(":")[0]] += 1

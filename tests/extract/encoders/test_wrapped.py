@@ -11,7 +11,7 @@ from torch import nn
 
 import beyondcls
 from extract.attention import PER_BLOCK, STATISTICS
-from extract.attention.softmax import attend
+from extract.attention.watch import attend
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 
