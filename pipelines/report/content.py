@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from jaxtyping import UInt8
+
 Kind = Literal["text", "number", "spread"]
 State = Literal["holds", "contradicted", "not shown"]
 
@@ -216,9 +219,9 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a data URI, with what it shows in words, and lines below it."""
+    """An image, with what it shows in words, and lines below it."""
 
-    uri: str
+    pixels: UInt8[np.ndarray, "H W 3"] = field(compare=False)
     alt: str
     lines: tuple[str, ...] = ()
 
@@ -236,18 +239,25 @@ class Gallery:
     """Pictures of several images, each beside what belongs to it. The page shows one image at a time, if the reader likes.
 
     Attributes:
+        name: of its files, unique in the report; lower-case words joined by "-".
         groups: names of neighbouring columns and how many each spans; columns of one name in several groups are of one kind,
             and can be shown by themselves.
         legend: colours that the pictures have in common.
         large: pictures are shown larger than usual.
     """
 
+    name: str
     title: str
     groups: tuple[tuple[str, int], ...]
     columns: tuple[str, ...]
     rows: tuple[tuple[Picture, ...], ...]
     legend: tuple[Swatch, ...] = ()
     large: bool = False
+
+    @property
+    def group_of_columns(self) -> list[str]:
+        """Empty where there is none."""
+        return [name for name, span in self.groups for _ in range(span)] or [""] * len(self.columns)
 
 
 @dataclass(frozen=True)

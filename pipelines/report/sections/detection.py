@@ -8,8 +8,8 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
 from pipelines.report.dense import apart, notes_of, twin_of, warnings, within_spread
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
-from pipelines.report.detected_pictures import examples_of_objects
 from pipelines.report.each_dataset import each_dataset
+from pipelines.report.galleries.predictions import objects
 from pipelines.report.measured import Measure
 from pipelines.report.published import table_5_v1
 from pipelines.report.tables import NOTHING, change, listed, named, number, spread, unbroken, unbroken_mean
@@ -42,7 +42,7 @@ def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Detec
         blocks.append(Text("Noted when these were measured:", notes, "notice"))
     blocks += [_by_encoder(dataset, name, results, kind) for kind in KINDS if any(kind in one.measures for one in results)]
     blocks.append(_settings(dataset, name, results))
-    return blocks + examples_of_objects(inputs, dataset, results)
+    return blocks + objects(inputs, dataset, name, results)
 
 
 def _findings(dataset: str, results: Sequence[Detected]) -> list[str]:

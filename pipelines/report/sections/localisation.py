@@ -8,8 +8,8 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Measure
-from pipelines.report.predicted_boxes import Boxes, examples_of_boxes, read_boxes
 from pipelines.report.published import table_8
 from pipelines.report.reading import files_in, pretraining_in, read
 from pipelines.report.tables import named, points, spread, title
@@ -102,7 +102,7 @@ def section(inputs: Inputs) -> Section | None:
         *[Text(warning, kind="notice") for warning in _warnings(localised)],
         _summary(localised),
         *_frames(localised),
-        *examples_of_boxes(inputs, _boxes([file for _, file in read_files])),
+        *boxes(inputs, {one.encoder: file.with_name("boxes.json") for one, file in read_files}),
         _every_map(localised),
         published(),
     ]
@@ -140,12 +140,6 @@ def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
         return {}
     area = float(entry["on_objects"]["chance"])
     return {"on_objects": _measure(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
-
-
-def _boxes(files: Sequence[Path]) -> list[Boxes]:
-    """Those beside what was measured, in its order; results of earlier versions have none."""
-    beside = [file.with_name("boxes.json") for file in files]
-    return [read(file, "beyondcls localise", read_boxes) for file in beside if file.is_file()]
 
 
 def _measure(content: dict[str, object]) -> Measure:

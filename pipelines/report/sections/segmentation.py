@@ -8,10 +8,10 @@ from pipelines.report.content import Block, Cell, Column, Row, Section, Table, T
 from pipelines.report.dense import apart, notes_of, twin_of, warnings, within_spread
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.foreground import foreground_blocks
+from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
 from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
-from pipelines.report.segmented_pictures import examples_of_maps
 from pipelines.report.tables import change, file_names, listed, named, number, spread, unbroken, unbroken_mean
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -42,7 +42,7 @@ def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segme
     blocks += [_by_protocol(dataset, name, results, resolution) for resolution in resolutions]
     blocks += [_by_class(dataset, name, results, resolutions[0]), _settings(dataset, name, results)]
     blocks += foreground_blocks(dataset, name, results)
-    return blocks + examples_of_maps(inputs, dataset, results)
+    return blocks + label_maps(inputs, dataset, name, results)
 
 
 def at(resolution: str) -> str:

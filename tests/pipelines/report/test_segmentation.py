@@ -1,26 +1,18 @@
 """The report's section on segmentation: its tables, what it says, and its pictures."""
 
-import base64
-import io
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from extract.datasets import open_images
-from pipelines.report.class_colours import COLOURS, VOID, rgb
 from pipelines.report.collect import Examples, Folders, Inputs, collect
-from pipelines.report.content import Gallery, Picture, Section
+from pipelines.report.content import Section
 from pipelines.report.dense import apart
-from pipelines.report.dense_images import DenseImages
 from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
 from store import BeyondClsError
-from tests.pipelines.report.dense import on_foreground, protocol, write_maps, write_segmentation
+from tests.pipelines.report.dense import on_foreground, protocol, write_segmentation
 from tests.pipelines.report.parts import best, shown, tables, words
-from tests.pipelines.report.written import write_images
 
 IDS = ("000", "001", "002")
 
@@ -33,15 +25,6 @@ def built(root: Path, **others: object) -> Section:
     result = section(collected(root, **others))
     assert result is not None
     return result
-
-
-def gallery(root: Path, **others: object) -> Gallery:
-    (found,) = (block for block in built(root, **others).blocks if isinstance(block, Gallery))
-    return found
-
-
-def pixels(picture: Picture) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.uri.partition(",")[2]))).convert("RGB"))
 
 
 def test_a_table_for_each_resolution_with_baselines_and_the_twin(tmp_path):
@@ -158,69 +141,6 @@ def test_warns_of_what_makes_numbers_odd(tmp_path):
     ]
 
 
-def test_the_protocol_that_is_best_on_held_out_images_is_drawn_over_the_images(tmp_path):
-    data = write_images(tmp_path / "dense/streets", pictures=[Image.new("RGB", (16, 8), (200, 30, 60))] * 3)
-    digest = open_images(data).digest
-    for encoder in ("mae", "dino"):
-        write_maps(write_segmentation(tmp_path / "seg/streets", encoder, data=digest), IDS, digest)
-    of_images = DenseImages(str(tmp_path / "dense"), split=None)
-    drawn = gallery(tmp_path / "seg", dense_images=of_images)
-    assert drawn.columns == ("image", "true label map", "dino", "mae")
-    assert [row[0].lines for row in drawn.rows] == [("000",), ("001",)]
-    image, truth, predicted, _ = map(pixels, drawn.rows[0])
-    assert np.abs(image.astype(int) - (200, 30, 60)).max() < 12
-    assert truth.shape == (256, 256, 3)
-    assert [tuple(truth[y, 255]) for y in (5, 100, 200)] == [VOID, rgb(COLOURS[1]), rgb(COLOURS[0])]
-    assert [tuple(predicted[100, x]) for x in (5, 200)] == [rgb(COLOURS[2]), rgb(COLOURS[0])], "linear, not k-NN"
-    assert drawn.rows[0][2].lines == ("50.0 % right",), "of 56 labelled pixels, 28 are 0, of which 4 are predicted as 2"
-    assert [swatch.name for swatch in drawn.legend] == ["road", "sky", "car", "void, or not shown by the view"]
-    note = words(built(tmp_path / "seg", dense_images=of_images), "note")[-1]
-    assert note.startswith(
-        "Label maps of test images beside those that are predicted: linear, which is best on held-out images"
-    )
-
-
-def test_without_images_label_maps_alone_are_drawn(tmp_path):
-    write_maps(write_segmentation(tmp_path / "streets", "mae"), IDS)
-    assert gallery(tmp_path).columns == ("true label map", "mae")
-    (notice,) = words(built(tmp_path), "notice")
-    assert notice.startswith("Label maps alone are drawn. No images were named")
-    assert "--dense-data" in notice
-
-
-def test_other_images_than_those_that_were_measured_are_not_shown(tmp_path):
-    write_images(tmp_path / "dense/streets", 3)
-    write_maps(write_segmentation(tmp_path / "seg/streets", "mae"), IDS)
-    of_images = DenseImages(str(tmp_path / "dense"), split=None)
-    assert gallery(tmp_path / "seg", dense_images=of_images).columns == ("true label map", "mae")
-    assert "holds other images" in words(built(tmp_path / "seg", dense_images=of_images), "notice")[0]
-
-
-def test_results_without_maps_say_what_to_do(tmp_path):
-    folder = write_segmentation(tmp_path / "streets", "dino")
-    write_segmentation(tmp_path / "streets", "mae")
-    remedy = "were saved to be shown; run `beyondcls segment --save-maps 6` for them."
-    assert words(built(tmp_path), "notice") == [f"No label maps of dino, mae {remedy}"]
-    write_maps(folder, IDS)
-    assert words(built(tmp_path), "notice")[0] == f"No label maps of mae {remedy}"
-    write_maps(tmp_path / "streets/mae", IDS[:2])
-    assert words(built(tmp_path), "notice")[0].startswith("The maps of mae are of other images")
-
-
-def test_images_are_those_that_were_asked_for(tmp_path):
-    write_maps(write_segmentation(tmp_path / "streets", "mae"), IDS)
-    inputs = collected(tmp_path)
-
-    def drawn(examples: Examples) -> list[list[str]]:
-        result = section(replace(inputs, examples=examples))
-        galleries = [block for block in result.blocks if isinstance(block, Gallery)]
-        return [[row[0].lines[0] for row in one.rows] for one in galleries]
-
-    assert drawn(Examples(6, ("002",))) == [["002"]]
-    assert drawn(Examples(1)) == [["000"]]
-    assert drawn(Examples(0)) == []
-
-
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
@@ -229,25 +149,15 @@ def test_images_are_those_that_were_asked_for(tmp_path):
         ("metrics.json", ('"miou_grid"', '"miou_../x"'), "miou_../x is at no resolution"),
         ("metrics.json", ('"n_test"', '"n"'), "has no 'n_test'"),
         ("per_class.csv", "class\nroad\n", "has no 'n_training_patches'"),
-        ("maps/images.json", ('"unseen"', '"other"'), "has no 'unseen'"),
-        ("maps/truth/000.png", "no picture", "is damaged"),
-        ("maps/images.json", ('"sky", ', ""), "class 2, expected one of 2"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, file: str, damage: str | tuple[str, str], message: str):
-    write_maps(folder := write_segmentation(tmp_path / "streets", "mae"), IDS)
+    folder = write_segmentation(tmp_path / "streets", "mae")
     before = (folder / file).read_bytes()
     if isinstance(damage, tuple):
         assert damage[0] in before.decode()
     (folder / file).write_text(damage if isinstance(damage, str) else before.decode().replace(*damage))
     with pytest.raises(BeyondClsError, match=f"{message}.*`beyondcls segment`"):
-        built(tmp_path)
-
-
-def test_a_map_of_another_shape_is_refused(tmp_path):
-    write_maps(folder := write_segmentation(tmp_path / "streets", "mae"), IDS)
-    Image.new("L", (4, 4)).save(folder / "maps/linear/000.png")
-    with pytest.raises(BeyondClsError, match=r"000.png is \[4, 4\] pixels, the true label map \[8, 8\]; run"):
         built(tmp_path)
 
 
