@@ -9,13 +9,13 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.content import Cell, Column, Figure, Figures, Look, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe
-from pipelines.report.published import table_7
+from pipelines.report.published.printed import printed
 from pipelines.report.scores import AXES, SENTENCE
 from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
-from pipelines.report.tables import NOTHING, file_names, listed, number, plus_minus, title
+from pipelines.report.tables import NOTHING, file_names, listed, plus_minus, title
 
 STUDY = "poolings"
 MANY = 4  # plots, of which more are folded
@@ -29,7 +29,9 @@ def section(inputs: Inputs) -> Section | None:
         return None
     items = tuple(_finding(encoder, probes_of_encoder) for encoder, probes_of_encoder in by_encoder(known).items())
     findings = Text("No other head reaches more with as few operations as these:", items, "finding", "The heads on each front")
-    return Section("cost", "Accuracy against cost", (fronts(known), figures(known), findings, measured(known), published()))
+    return Section(
+        "cost", "Accuracy against cost", (fronts(known), figures(known), findings, measured(known), printed("table-7"))
+    )
 
 
 def fronts(study: Study) -> Figures:
@@ -91,23 +93,6 @@ def figures(study: Study) -> Figures:
     plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in probes_of.items())
     summary = f"All heads of each of {len(plots)} encoders" if len(plots) > MANY else ""
     return Figures(plots, tuple(by_head.values()), summary)
-
-
-def published() -> Table:
-    """Table 7 of v2."""
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("vit", "ViT", "text"),
-        Column("abmilp", "AbMILP"),
-        Column("ap_1", "AP (1 head)"),
-        Column("ap_12", "AP (12 heads)"),
-    )
-    rows = tuple(
-        Row((Cell(e.encoder, e.encoder), Cell(e.vit, e.vit), *(number(v, 1) for v in (e.abmilp, e.ap_1, e.ap_12))))
-        for e in table_7.TABLE_7
-    )
-    note = f"Published: {table_7.WHAT}. Other images, encoders and training than above."
-    return Table("published-table-7", "Table 7 of the paper (v2)", note, columns, rows, table_7.SOURCE)
 
 
 def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Look], study: Study) -> Figure:

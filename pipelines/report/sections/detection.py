@@ -11,7 +11,7 @@ from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.measured import Measure
-from pipelines.report.published import table_5_v1
+from pipelines.report.published.printed import printed
 from pipelines.report.tables import NOTHING, change, listed, named, number, spread, unbroken, unbroken_mean
 from store.format.pretraining import JOINT, LABELS, MASKED
 
@@ -32,7 +32,8 @@ def section(inputs: Inputs) -> Section | None:
     if not inputs.detection:
         return None
     blocks = each_dataset("detection", inputs.detection, partial(_of_dataset, inputs))
-    return Section("detection", "Which objects are found", (Text(ABOUT), *blocks, published(), differences()))
+    of_paper = (printed("table-5-v1"), printed("table-5-v1-differing"))
+    return Section("detection", "Which objects are found", (Text(ABOUT), *blocks, *of_paper))
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:
@@ -146,41 +147,3 @@ def _settings(dataset: str, name: str, results: Sequence[Detected]) -> Table:
 
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def published() -> Table:
-    """Table 5 of the paper's first version."""
-    columns = [ENCODER]
-    columns += [
-        Column(f"{kind}_ap_{size}", f"{kind.capitalize()} AP, {size}", apart=size == SIZES[0])
-        for kind in KINDS
-        for size in SIZES
-    ]
-    every = [(*row.box, *row.mask) for row in table_5_v1.TABLE_5_V1]
-    highest = [max(values) for values in zip(*every, strict=True)]
-    rows = []
-    for row, values in zip(table_5_v1.TABLE_5_V1, every, strict=True):
-        cells = [
-            Cell(shown.text, shown.value, best=value == most)
-            for value, most in zip(values, highest, strict=True)
-            if (shown := number(value, 1))
-        ]
-        rows.append(Row((Cell(row.encoder, row.encoder), *cells)))
-    note = f"Published: {table_5_v1.WHAT}. Not measured here. Bold: the highest of a column."
-    return Table(
-        "published-table-5-v1",
-        "Table 5 of the paper (v1)",
-        note,
-        tuple(columns),
-        tuple(rows),
-        published=table_5_v1.SOURCE,
-    )
-
-
-def differences() -> Table:
-    """What tells the detector of that table from ours."""
-    columns = (Column("part", "Part", "text"), Column("published", "Published", "text"), Column("here", "Here", "text"))
-    rows = tuple(Row(tuple(Cell(text, text) for text in row)) for row in table_5_v1.DIFFERENCES)
-    note = "So values compare only between rows of one table: which encoder is ahead, and for which sizes of objects."
-    title = "Where the detector differs from the published one"
-    return Table("published-table-5-v1-differing", title, note, columns, rows, published=table_5_v1.SOURCE)

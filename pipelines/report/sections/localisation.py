@@ -10,7 +10,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
 from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Measure
-from pipelines.report.published import table_8
+from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in, pretraining_in, read
 from pipelines.report.tables import named, points, spread, title
 from probe.result_files import read_result
@@ -104,7 +104,7 @@ def section(inputs: Inputs) -> Section | None:
         *_frames(localised),
         *boxes(inputs, {one.encoder: file.with_name("boxes.json") for one, file in read_files}),
         _every_map(localised),
-        published(),
+        printed("table-8"),
     ]
     return Section("localisation", "Where the object is", tuple(blocks))
 
@@ -325,24 +325,6 @@ def _every_map(localised: Sequence[Localisation]) -> Table:
     if weighed:
         note += f" {WEIGHT}"
     return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
-
-
-def published() -> Table:
-    columns = (
-        ENCODER,
-        Column("vit", "ViT", "text"),
-        Column("cls", "[cls] attention"),
-        Column("abmilp", "AbMILP"),
-    )
-    rows = []
-    for row in table_8.TABLE_8:
-        cells = _cells([Measure(value, 0.0, (value,)) for value in (row.cls, row.abmilp)])
-        rows.append(Row((Cell(row.encoder, row.encoder), Cell(row.vit, row.vit), *cells)))
-    note = (
-        f"Published: {table_8.WHAT}. Not measured here, and not comparable with the tables above in absolute terms: other "
-        "encoders, other images. Bold: the higher of a row."
-    )
-    return Table("published-table-8", "Table 8 of the paper (v2)", note, columns, tuple(rows), published=table_8.SOURCE)
 
 
 def _cells(measures: Sequence[Measure | None]) -> list[Cell]:
