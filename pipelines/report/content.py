@@ -101,7 +101,7 @@ class Figure:
     Attributes:
         name: of its files, unique in the report; lower-case words joined by "-".
         svg: inline, in the page's colours; empty if there was nothing to draw; `caption` then says why.
-        files: standalone, by suffix ("svg", "png").
+        files: standalone, by suffix ("svg", "png", "pdf").
         alt: says in words what the plot shows.
     """
 

@@ -22,7 +22,7 @@ PAGE = "index.html"
 
 
 def write(out: Path | ResultFolder, inputs: Inputs, sections: Sequence[Section], reload_s: float | None = None) -> None:
-    """index.html, metrics.json, tables/results.csv (every head), tables/NAME.csv, .tex, .md, figures/NAME.svg, .png.
+    """index.html, metrics.json, tables/results.csv (every head), tables/NAME.csv, .tex, .md, figures/NAME.svg, .png, .pdf.
 
     Pictures of galleries are figures/GALLERY-ROW-COLUMN.png.
 
