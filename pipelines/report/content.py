@@ -3,6 +3,7 @@
 Nothing here is HTML, LaTeX or Markdown: strings are plain text, which the writers escape.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -69,7 +70,8 @@ class Table:
 
     Attributes:
         name: of its files, unique in the report; lower-case words joined by "-".
-        note: what the numbers are: measure, unit, mean and spread over what, what bold means.
+        note: what the numbers are: measure, unit, mean and spread over what, what bold means. Its first two sentences are the
+            caption; what explains more follows them.
         published: where the numbers were taken from, if they are not ours; such a table is set apart on the page.
         folded: closed on the page until it is clicked.
     """
@@ -81,6 +83,19 @@ class Table:
     rows: tuple[Row, ...]
     published: str = ""
     folded: bool = False
+
+    @property
+    def caption(self) -> str:
+        return " ".join(self._sentences[:2])
+
+    @property
+    def explanation(self) -> str:
+        """What of the note is no caption."""
+        return " ".join(self._sentences[2:])
+
+    @property
+    def _sentences(self) -> list[str]:
+        return re.split(r"(?<=[.?!]) (?=[A-Z“`×±\[])", self.note)
 
 
 @dataclass(frozen=True)
