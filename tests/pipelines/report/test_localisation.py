@@ -80,16 +80,14 @@ def test_the_weight_on_objects_is_beside_their_area(tmp_path):
     assert "area_of_objects" not in [column.name for column in tables(built(tmp_path))["localisation"].columns]
 
 
-def test_says_what_the_numbers_show(tmp_path):
+def test_maps_against_others(tmp_path):
     write(tmp_path, "down", maps(cls=50, abmilp=(40, 41)))
     write(tmp_path, "up", maps())
-    (finding,) = words(built(tmp_path), "finding")
-    assert finding == (
-        "In points of MaxBoxAccV2: on down, AbMILP's weights are at −9.5 ± 0.7 against the mean [cls] map and +6.0 ± 0.7 "
-        "against the centre baseline, the mean [cls] map at +15.5 against that baseline; on up, AbMILP's weights are at "
-        "+26.0 ± 2.0 against the mean [cls] map and +11.5 ± 2.0 against the centre baseline, the mean [cls] map at −14.5 "
-        "against that baseline."
-    )
+    table = tables(built(tmp_path))["localisation-differences"]
+    assert cells(table) == [
+        ["down", "−9.5 ± 0.7", "+6.0 ± 0.7", "+15.5", "[cls], mean", "50.0"],
+        ["up", "+26.0 ± 2.0", "+11.5 ± 2.0", "−14.5", "AbMILP", "46.0 ± 2.0"],
+    ]
 
 
 def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
@@ -97,11 +95,9 @@ def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     write(tmp_path, "weak", maps(abmilp=(21, 21)))
     write(tmp_path, "a-twin", maps(heads=(21, 22), abmilp=(20, 20), centre=50))
     write(tmp_path, "random", maps(heads=(33, 40), abmilp=(20, 20)))
-    assert words(built(tmp_path), "finding")[1] == (
-        "random was never trained, and its best map ([cls], attention head 1) still finds 40.0: so much stands out in the "
-        "images by itself. Against that, the best map of mae (AbMILP) is at +6.0 ± 2.0, that of weak "
-        "([cls], attention head 0) at −10.0."
-    )
+    table = tables(built(tmp_path))["localisation-differences"]
+    assert table.columns[-1].title == "− best of random"
+    assert [row[-1] for row in cells(table)] == ["+6.0 ± 2.0", "−10.0", "–", "–"]
 
 
 def test_maps_that_are_missing_leave_dashes(tmp_path):
@@ -111,11 +107,7 @@ def test_maps_that_are_missing_leave_dashes(tmp_path):
     of_mae, without = cells(tables(result)["localisation"])
     assert without[:6] == ["no-cls", "–", "–", "–", "30.5 ± 0.7", "34.0"]
     assert of_mae[4] == "–"
-    assert "no-cls" not in words(result, "finding")[0]
-    (tmp_path / "mae/localisation.json").unlink()
-    assert words(built(tmp_path), "finding") == [
-        "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
-    ]
+    assert cells(tables(result)["localisation-differences"])[1][:4] == ["no-cls", "–", "–", "–"]
 
 
 def test_warns_of_what_makes_numbers_odd(tmp_path):
