@@ -118,7 +118,7 @@ def _note(results: Sequence[Segmented], resolution: str) -> str:
     views = {one.shown for one in results if one.shown and resolution != GRID}
     return (
         f"Intersection over union of {compared}, percent, mean over classes; {n} test images. Bold: the highest of a column; "
-        "±: the standard deviation over seeds, where there are several. k-NN and logistic regression draw nothing. Baselines "
+        "±: the standard deviation over seeds, where there are several. Logistic regression and k-NN draw nothing. Baselines "
         f"see no image: one class everywhere, or classes drawn by their share of the training patches. {AGAINST_TWIN} "
         + (f"Views show: {'; '.join(sorted(views))}. " if views else "")
         + "Values at another resolution don't compare with these."
