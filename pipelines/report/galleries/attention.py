@@ -87,8 +87,8 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
             continue
         for kind, file, missing in _sources(inputs, encoder):
             weights = None if file is None else array_of(file, "an array [N, T]; run its stage again")
-            if reason := missing if weights is None else _unfit(weights, len(images)):
-                left_out.append(f"{encoder}, {kind}: {reason}.")
+            if weights is None or (missing := _unfit(weights, len(images))):
+                left_out.append(f"{encoder}, {kind}: {missing}.")
             elif kind == CLS or np.ptp(weights, axis=1).any():  # not that of a plain average
                 maps.append(Maps(encoder, kind, weights, crops))
     return maps, left_out

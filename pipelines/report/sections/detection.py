@@ -79,8 +79,8 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
 
 def _by_family(dataset: str, name: str, results: Sequence[Detected]) -> list[Table]:
     """Box AP by size of encoders of other families against masked ones; nothing without such encoders."""
-    columns = (ENCODER, Column("family", "Pretraining", "text"), Column("against", "Against", "text"))
-    columns += tuple(Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=size == SIZES[0]) for size in SIZES)
+    columns = [ENCODER, Column("family", "Pretraining", "text"), Column("against", "Against", "text")]
+    columns += [Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=size == SIZES[0]) for size in SIZES]
     rows = []
     for family, words in ((JOINT, "joint embedding"), (LABELS, "labels")):
         for one in (one for one in results if one.pretraining.family == family):
@@ -94,7 +94,7 @@ def _by_family(dataset: str, name: str, results: Sequence[Detected]) -> list[Tab
         "finds boxes of DINO ahead of those of MAE at all sizes, and those of MAE after fine-tuning with labels ahead for "
         "large objects, behind for medium and small ones (Table 5 of v1)."
     )
-    return [Table(f"{name}-families", f"{dataset}: boxes by family", note, columns, tuple(rows))] if rows else []
+    return [Table(f"{name}-families", f"{dataset}: boxes by family", note, tuple(columns), tuple(rows))] if rows else []
 
 
 def _settings(dataset: str, name: str, results: Sequence[Detected]) -> Table:
