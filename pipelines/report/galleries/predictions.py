@@ -349,9 +349,9 @@ def _kept(
     inputs: Inputs, files: Mapping[str, Path], command: str, build: Callable[[Path], K]
 ) -> tuple[dict[str, K], list[str], list[Block]]:
     """What was kept of each encoder, of those with the images of the first; ids of images to show; notes on other encoders."""
+    kept = {name: read(file, command, build) for name, file in files.items() if file.is_file()}
     if not (inputs.examples.n or inputs.examples.ids):
         return {}, [], []
-    kept = {name: read(file, command, build) for name, file in files.items() if file.is_file()}
     first = next((one for one in kept.values() if one.images), None)
     same = {name: one for name, one in kept.items() if first and one.alike == first.alike}
     notes = [
