@@ -5,8 +5,7 @@ import math
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.measured import Attention
-from pipelines.report.published import table_3
-from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, number
+from pipelines.report.tables import EFFECTIVE, NOTHING, effective, number
 
 ENTROPY = "cls_patch_entropy"
 UNIFORM = "no [cls]: uniform"
@@ -59,37 +58,6 @@ def measured(inputs: Inputs) -> Table:
         f"encoders of equal T only. {EFFECTIVE}"
     )
     return Table("aggregation-entropy", "How evenly [cls] gathers the patches", note, columns, tuple(rows))
-
-
-def published() -> Table:
-    """Table 3 (v2) of the paper."""
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("entropy", "Entropy"),
-        Column("effective_patches", "Effective patches"),
-        Column("ln_T", "ln T", apart=True),
-        Column("n_tokens", "T"),
-    )
-    rows = [
-        Row(
-            (
-                Cell(entry.encoder, entry.encoder, tag=UNIFORM if entry.uniform else ""),
-                number(entry.entropy),
-                effective(entry.entropy),
-                number(entry.limit),
-                number(entry.n_tokens, 0),
-            ),
-            entry.family,
-        )
-        for entry in table_3.TABLE_3
-    ]
-    note = f"Published: {table_3.WHAT}. Not measured here; with another number of patches only the order can be compared."
-    if others := [entry for entry in table_3.TABLE_3 if entry.uniform and round(entry.limit, 2) != entry.entropy]:
-        note += (
-            f" Printed for {listed([entry.encoder for entry in others])} is {others[0].entropy:.2f}; an average of their "
-            f"{others[0].n_tokens} patches has {others[0].limit:.2f}."
-        )
-    return Table("published-table-3", "Table 3 (v2) of the paper", note, columns, tuple(rows), table_3.SOURCE)
 
 
 def _without_cls(inputs: Inputs, encoder: str) -> bool:

@@ -105,8 +105,8 @@ def main(
     segmentation, detection, and the images that params.yaml names. With --probes, of the folders and images that are named and
     of nothing else; so with --only and --attention, --localisation, --segmentation or --detection, which need no probes.
 
-    Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png),
-    and prints the accuracies.
+    Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png,
+    .pdf), and prints the accuracies.
     """
     from pipelines.parameters.params import without_none
     from pipelines.process.console import SafeConsole

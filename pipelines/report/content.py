@@ -3,9 +3,13 @@
 Nothing here is HTML, LaTeX or Markdown: strings are plain text, which the writers escape.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
+from jaxtyping import UInt8
 
 Kind = Literal["text", "number", "spread"]
 State = Literal["holds", "contradicted", "not shown"]
@@ -66,7 +70,8 @@ class Table:
 
     Attributes:
         name: of its files, unique in the report; lower-case words joined by "-".
-        note: what the numbers are: measure, unit, mean and spread over what, what bold means.
+        note: what the numbers are: measure, unit, mean and spread over what, what bold means. Its first two sentences are the
+            caption; what explains more follows them.
         published: where the numbers were taken from, if they are not ours; such a table is set apart on the page.
         folded: closed on the page until it is clicked.
     """
@@ -78,6 +83,19 @@ class Table:
     rows: tuple[Row, ...]
     published: str = ""
     folded: bool = False
+
+    @property
+    def caption(self) -> str:
+        return " ".join(self._sentences[:2])
+
+    @property
+    def explanation(self) -> str:
+        """What of the note is no caption."""
+        return " ".join(self._sentences[2:])
+
+    @property
+    def _sentences(self) -> list[str]:
+        return re.split(r"(?<=[.?!]) (?=[A-Z“`×±\[])", self.note)
 
 
 @dataclass(frozen=True)
@@ -98,7 +116,7 @@ class Figure:
     Attributes:
         name: of its files, unique in the report; lower-case words joined by "-".
         svg: inline, in the page's colours; empty if there was nothing to draw; `caption` then says why.
-        files: standalone, by suffix ("svg", "png").
+        files: standalone, by suffix ("svg", "png", "pdf").
         alt: says in words what the plot shows.
     """
 
@@ -216,9 +234,9 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a data URI, with what it shows in words, and lines below it."""
+    """An image, with what it shows in words, and lines below it."""
 
-    uri: str
+    pixels: UInt8[np.ndarray, "H W 3"] = field(compare=False)
     alt: str
     lines: tuple[str, ...] = ()
 
@@ -236,18 +254,25 @@ class Gallery:
     """Pictures of several images, each beside what belongs to it. The page shows one image at a time, if the reader likes.
 
     Attributes:
+        name: of its files, unique in the report; lower-case words joined by "-".
         groups: names of neighbouring columns and how many each spans; columns of one name in several groups are of one kind,
             and can be shown by themselves.
         legend: colours that the pictures have in common.
         large: pictures are shown larger than usual.
     """
 
+    name: str
     title: str
     groups: tuple[tuple[str, int], ...]
     columns: tuple[str, ...]
     rows: tuple[tuple[Picture, ...], ...]
     legend: tuple[Swatch, ...] = ()
     large: bool = False
+
+    @property
+    def group_of_columns(self) -> list[str]:
+        """Empty where there is none."""
+        return [name for name, span in self.groups for _ in range(span)] or [""] * len(self.columns)
 
 
 @dataclass(frozen=True)

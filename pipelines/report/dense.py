@@ -39,6 +39,11 @@ class Dense(Protocol):
         ...
 
 
+# What notes of tables say of differences to the random twin.
+AGAINST_TWIN = (
+    "Minus twin: the difference to the random twin that is named, in points; one within twice its ± shows nothing, and what "
+    "other test images would change is in no ±."
+)
 T = TypeVar("T")
 D = TypeVar("D", bound=Dense)
 
@@ -91,9 +96,12 @@ def apart(one: Measure | None, other: Measure | None) -> Measure | None:
     return Measure(one.mean - other.mean, math.hypot(one.std, other.std) if n > 1 else 0.0, (math.nan,) * n)
 
 
-def within_spread(difference: Measure) -> str:
-    """In words, that a difference is within twice its spread over seeds; empty where it is not, or where there is none."""
-    return ", within twice the spread" if len(difference.values) > 1 and abs(difference.mean) <= 2 * difference.std else ""
+def minus(one: Measure | None, other: Measure | None) -> Measure | None:
+    """`one` − `other`; the spread is that over the seeds of those that have several, as attention and areas have none."""
+    if one is None or other is None:
+        return None
+    n = max(len(one.values), len(other.values))
+    return Measure(one.mean - other.mean, math.hypot(one.std, other.std), (math.nan,) * n)
 
 
 def warnings(results: Sequence[Dense]) -> list[str]:

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.patches import Rectangle
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table, Text
+from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table
 from pipelines.report.drawing import INK, STYLE, drawn
 from pipelines.report.measured import FIRST_HEADS
 from pipelines.report.reading import files_in, read
-from pipelines.report.tables import file_names, number, title
+from pipelines.report.tables import NOTHING, file_names, number, title
 
 LONGEST = 24  # characters of a name in a figure
 SHADE = (0.03, 0.4)  # opacity of 0 and of the highest value: numbers stay legible on it
@@ -93,27 +93,26 @@ def heads_of(pairs: list[Pair]) -> list[str]:
     return [head for head in FIRST_HEADS if head in names] + sorted(names - set(FIRST_HEADS))
 
 
-def nearest(divergences: Mapping[str, list[Pair]]) -> list[Text]:
-    """Which weights are most like AbMILP's on each encoder, in both directions, of those whose divergence is finite."""
-    items = []
+def nearest(divergences: Mapping[str, list[Pair]]) -> list[Table]:
+    """Which weights are most like AbMILP's on each encoder, in both directions; nothing without AbMILP."""
+    columns = [Column("encoder", "Encoder", "text")]
+    for name, divergence, head in (("from_abmilp", "KL(AbMILP || q)", "q"), ("to_abmilp", "KL(p || AbMILP)", "p")):
+        columns.append(Column(name, f"{head} of the lowest {divergence}", "text", apart=True))
+        columns.append(Column(f"{name}_kl", divergence))
+        columns.append(Column(f"{name}_heads", "of heads"))
+    rows = []
     for encoder, pairs in divergences.items():
-        to_others = {pair.q: pair.mean for pair in pairs if pair.p == "abmilp" and not pair.n_infinite}
-        from_others = {pair.p: pair.mean for pair in pairs if pair.q == "abmilp" and not pair.n_infinite}
-        sides = [_lowest("KL(AbMILP || q)", "q", to_others), _lowest("KL(p || AbMILP)", "p", from_others)]
+        finite = [(pair.p, pair.q, pair.mean) for pair in pairs if pair.mean is not None and not pair.n_infinite]
+        sides = [(mean, q) for p, q, mean in finite if p == "abmilp"], [(mean, p) for p, q, mean in finite if q == "abmilp"]
         if any(sides):
-            items.append(f"{encoder}: {'; '.join(side for side in sides if side)}.")
-    text = "Weights that are most like those of AbMILP, of the heads whose divergence is finite on every image:"
-    return [Text(text, tuple(items), "finding")] if items else []
-
-
-def _lowest(divergence: str, name: str, values: Mapping[str, float | None]) -> str:
-    """`KL(AbMILP || q) is lowest for q = average, 0.43 nats (of 6 heads)`."""
-    known = {head: value for head, value in values.items() if value is not None}
-    if not known:
-        return ""
-    low = min(known, key=known.__getitem__)
-    n = f"{len(known)} head{'s' * (len(known) > 1)}"
-    return f"{divergence} is lowest for {name} = {title(low)}, {known[low]:.2f} nats (of {n})"
+            cells: list[Cell] = [Cell(encoder, encoder)]
+            for side in sides:
+                mean, head = min(side, default=(0.0, ""))
+                known = (Cell(title(head), head), number(mean), number(len(side), 0))
+                cells += known if side else [NOTHING] * 3
+            rows.append(Row(tuple(cells)))
+    note = "Nats, mean over the test images. Of the heads whose divergence is finite on every image."
+    return [Table("divergence-nearest", "Weights most like those of AbMILP", note, tuple(columns), tuple(rows))] if rows else []
 
 
 def heat_maps(divergences: Mapping[str, list[Pair]]) -> list[Figures]:

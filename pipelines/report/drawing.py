@@ -19,6 +19,12 @@ N_COLOURS = 6  # --series-0 … --series-5 of page.css; --series-random is grey
 DASHES = ("solid", "dashdot", "dotted")  # of the first, second and third round through the colours; random ones are dashed
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"))
 DPI = 200  # of PNG files
+# Metadata by format that differ from day to day, or from version to version of matplotlib.
+DATED = {
+    "svg": ("Date", "Creator", "Format", "Type"),
+    "png": ("Software",),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
 TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot contain angle brackets
 LONG = 1000  # characters of a path, beyond which it is in tenths of a point, not in hundredths
 WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most
@@ -83,17 +89,16 @@ def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: I
         inline = _inline(figure, name, series)
         if series:
             _legend(figure, series)
-        with matplotlib.rc_context({"svg.fonttype": "path"}):  # looks the same where the font is missing
+        with matplotlib.rc_context({"svg.fonttype": "path", "pdf.fonttype": 42}):  # looks the same where the font is missing
             box = figure.get_tightbbox().padded(0.1)  # inches
-            files = {suffix: _saved(figure, suffix, facecolor="white", bbox_inches=box) for suffix in ("svg", "png")}
+            files = {suffix: _saved(figure, suffix, facecolor="white", bbox_inches=box) for suffix in DATED}
     return content.Figure(name, title, caption, inline, alt, files)
 
 
 def _saved(figure: Figure, suffix: str, **options: Any) -> bytes:
     """The file's bytes: the same for the same plot, so without a date."""
     target = io.BytesIO()
-    nothing = ("Software",) if suffix == "png" else ("Date", "Creator", "Format", "Type")
-    figure.savefig(target, format=suffix, dpi=DPI, metadata=dict.fromkeys(nothing), **options)
+    figure.savefig(target, format=suffix, dpi=DPI, metadata=dict.fromkeys(DATED[suffix]), **options)
     return target.getvalue()
 
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Figure, Figures, Section, Table
+from pipelines.report.content import Figure, Figures, Gallery, Section, Table
 from pipelines.report.formats import FORMATS
+from pipelines.report.galleries.pictures import files_of
 from pipelines.report.measured import Measure
 from pipelines.report.page import render
 from pipelines.report.results import FILE, to_csv
@@ -19,7 +22,9 @@ PAGE = "index.html"
 
 
 def write(out: Path | ResultFolder, inputs: Inputs, sections: Sequence[Section], reload_s: float | None = None) -> None:
-    """index.html, metrics.json, tables/results.csv (every head), tables/NAME.csv, .tex, .md and figures/NAME.svg, .png.
+    """index.html, metrics.json, tables/results.csv (every head), tables/NAME.csv, .tex, .md, figures/NAME.svg, .png, .pdf.
+
+    Pictures of galleries are figures/GALLERY-ROW-COLUMN.png.
 
     Files of an earlier run are removed: those that its page links to.
 
@@ -63,6 +68,10 @@ def _write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: flo
     for figure in figures(sections):
         for suffix, content in figure.files.items():
             (out / "figures" / f"{figure.name}.{suffix}").write_bytes(content)
+    for gallery in galleries(sections):
+        for pictures, names in zip(gallery.rows, files_of(gallery), strict=True):
+            for picture, name in zip(pictures, names, strict=True):
+                Image.fromarray(picture.pixels).save(out / "figures" / f"{name}.png")
     _text(out / "tables" / FILE, to_csv(inputs))
     _text(out / "metrics.json", json.dumps(metrics(inputs), indent=1) + "\n")
     _text(out / PAGE, render(sections, reload_s))
@@ -90,6 +99,13 @@ def figures(sections: Sequence[Section]) -> list[Figure]:
     figures = [figure for block in _blocks(sections) if isinstance(block, Figures) for figure in block.figures]
     _unique([figure.name for figure in figures])
     return figures
+
+
+def galleries(sections: Sequence[Section]) -> list[Gallery]:
+    """In the order of the page."""
+    galleries = [block for block in _blocks(sections) if isinstance(block, Gallery)]
+    _unique([gallery.name for gallery in galleries])
+    return galleries
 
 
 def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:

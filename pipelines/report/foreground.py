@@ -1,25 +1,26 @@
 """How much of the weight of heads and of attention falls on objects: the paper's claim, measured on label maps."""
 
-import math
 from collections.abc import Sequence
 
 from pipelines.report.content import Block, Cell, Column, Row, Table, Text
+from pipelines.report.dense import minus
 from pipelines.report.measured import Measure
 from pipelines.report.segmented import OnForeground, Segmented
-from pipelines.report.tables import listed, named, number, spread, title, unbroken, unbroken_mean
+from pipelines.report.tables import change, listed, named, number, spread, title
 
 CLAIM = (
     "The paper says that [cls] of masked models gathers from all patches nearly alike, and that selective aggregation "
     "(AbMILP) highlights the relevant ones."
 )
+CLS, ABMILP = ("attention", "cls"), ("probe", "abmilp")
 
 
 def foreground_blocks(dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
-    """The claim in numbers, a table by encoder, and one of every map; nothing where no weights were compared."""
+    """A table by encoder, and one of every map; nothing where no weights were compared."""
     compared = [one for one in results if one.foreground]
     if not compared:
         return []
-    blocks: list[Block] = [Text(sentence, kind="finding") for sentence in _findings(dataset, compared)]
+    blocks: list[Block] = []
     if len({one.foreground_classes for one in compared}) > 1:
         blocks.append(
             Text("The foreground is not of the same classes for all encoders; rows are not comparable.", kind="notice")
@@ -27,49 +28,38 @@ def foreground_blocks(dataset: str, name: str, results: Sequence[Segmented]) -> 
     return [*blocks, _summary(dataset, name, compared), _every_map(dataset, name, compared)]
 
 
-def _findings(dataset: str, compared: Sequence[Segmented]) -> list[str]:
-    """AbMILP's weights beside mean [cls] attention and equal weights."""
-    sentences = []
-    for one in compared:
-        cls, abmilp = (one.foreground.get(key) for key in (("attention", "cls"), ("probe", "abmilp")))
-        if abmilp is None:
-            continue
-        against = f"{unbroken(_apart(abmilp.share, _exact(abmilp.area)))} against equal weights"
-        if cls is not None:
-            against = f"{unbroken(_apart(abmilp.share, cls.share))} against mean [cls] attention, {against}"
-        beside = f", mean [cls] attention {unbroken_mean(cls.share)} %" if cls else ""
-        sentences.append(
-            f"on {one.encoder}, AbMILP puts {unbroken_mean(abmilp.share)} % of its weight there{beside}, and equal weights "
-            f"would put {abmilp.area:.1f} %; in points, AbMILP is at {against}"
-        )
-    if not sentences:
-        return []
-    of_classes = listed(list(compared[0].foreground_classes)) if compared[0].foreground_classes else "all objects"
-    return [f"{CLAIM} On {dataset}, with {of_classes} as what is relevant: {'; '.join(sentences)}."]
-
-
 def _summary(dataset: str, name: str, compared: Sequence[Segmented]) -> Table:
     heads = dict.fromkeys(key for one in compared for key in one.foreground if key[0] == "probe")
-    keys = [("attention", "cls"), *sorted(heads, key=lambda key: (key[1] != "abmilp", key))]
+    keys = [CLS, *sorted(heads, key=lambda key: (key[1] != "abmilp", key))]
     keys = [key for key in keys if any(key in one.foreground for one in compared)]
     columns = [Column("encoder", "Encoder", "text"), Column("area", "Area")]
     for measure, words in (("share", "weight"), ("gain", "× area")):
         for i, (source, head) in enumerate(keys):
             of_map = "[cls], mean" if source == "attention" else title(head)
             columns.append(Column(f"{source}_{head}_{measure}", f"{of_map}, {words}", "spread", apart=i == 0))
+    if has_abmilp := ABMILP in keys:
+        columns.append(Column("abmilp_against_area", "AbMILP − area", "spread", apart=True))
+        columns += [Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread")] if CLS in keys else []
     rows = []
     for one in compared:
         maps = [one.foreground.get(key) for key in keys]
         highest = max((round(m.share.mean, 1) for m in maps if m), default=None)
-        cells = [named(one.encoder, one.pretraining.is_untrained), number(next(iter(one.foreground.values())).area, 1)]
+        area = next(iter(one.foreground.values())).area
+        cells = [named(one.encoder, one.pretraining.is_untrained), number(area, 1)]
         cells += [spread(m.share if m else None, best=m is not None and round(m.share.mean, 1) == highest) for m in maps]
         cells += [spread(m.gain if m else None, 2) for m in maps]
+        if has_abmilp:
+            abmilp, cls = (m.share if (m := one.foreground.get(key)) else None for key in (ABMILP, CLS))
+            cells.append(change(minus(abmilp, Measure(area, 0.0, (area,)))))
+            cells += [change(minus(abmilp, cls))] if CLS in keys else []
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     n = " or ".join(f"{n:,}" for n in sorted({one.n_foreground for one in compared}))
+    shown = listed(list(compared[0].foreground_classes)) if compared[0].foreground_classes else "all objects"
     note = (
-        f"Of the weight that goes to patches, percent that falls on the foreground; {n} test images that show any. Area: the "
-        "foreground's share of the image, which is what equal weights put there. × area: mean over images of weight by area; 1 "
-        "is what equal weights have. Heads: mean ± standard deviation over seeds. Bold: the highest of a row."
+        f"Of the weight that goes to patches, percent that falls on the foreground ({shown}); {n} test images that show any. "
+        "Bold: the highest of a row; ±: the standard deviation over seeds of heads. Area: the foreground's share of the "
+        "image, which is what equal weights put there. × area: mean over images of weight by area; 1 is what equal weights "
+        f"have. AbMILP minus others: points. {CLAIM}"
     )
     return Table(f"{name}-foreground", f"{dataset}: weight on the foreground", note, tuple(columns), tuple(rows))
 
@@ -106,13 +96,3 @@ def _name(one: OnForeground) -> str:
     if one.name.startswith("cls-head-"):
         return f"[cls], attention head {one.name.removeprefix('cls-head-')}"
     return {"cls": "[cls], mean", "centre-patch": "centre patch, mean"}.get(one.name, one.name)
-
-
-def _exact(value: float) -> Measure:
-    return Measure(value, 0.0, (value,))
-
-
-def _apart(one: Measure, other: Measure) -> Measure:
-    """`one` − `other`; the spread is that over the seeds of those that have several."""
-    n = max(len(one.values), len(other.values))
-    return Measure(one.mean - other.mean, math.hypot(one.std, other.std), (math.nan,) * n)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import jinja2
 
-from pipelines.report.content import Cell, Column, Figures, Gallery, Row, Section
+from pipelines.report.content import Cell, Column, Figures, Row, Section
 from pipelines.report.formats import FORMATS
+from pipelines.report.galleries.pictures import files_of, uri
 from pipelines.report.plot_styles import by_class
 from pipelines.report.results import FILE
 from pipelines.report.sections.provenance import versions
@@ -34,7 +35,8 @@ def render(sections: Sequence[Section], reload_s: float | None = None) -> str:
         "title": title,
         "kind": lambda block: type(block).__name__,
         "grouped": _grouped,
-        "groups_of_columns": _groups_of_columns,
+        "files_of": files_of,
+        "uri": uri,
         "place": _place,
         "sort_value": _sort_value,
     }
@@ -61,11 +63,6 @@ def _hash(script: str) -> str:
 
 def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
-
-
-def _groups_of_columns(gallery: Gallery) -> list[str]:
-    """The group of each column; empty where there is none."""
-    return [name for name, span in gallery.groups for _ in range(span)] or [""] * len(gallery.columns)
 
 
 def _place(value: float, ticks: Sequence[float]) -> str:

@@ -8,7 +8,7 @@ from pipelines.parameters.images import images_of, is_missing
 from pipelines.parameters.params import read_params
 from pipelines.parameters.primary import primary_of
 from pipelines.report.collect import Folders
-from pipelines.report.dense_images import of_params
+from pipelines.report.galleries.images import of_params
 from store import BeyondClsError
 from store.user_code import file_of
 

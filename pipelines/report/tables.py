@@ -52,11 +52,6 @@ def unbroken(value: Measure) -> str:
     return points(value).replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def unbroken_mean(value: Measure) -> str:
-    """`43.1 ± 2.5`, with no-break spaces."""
-    return plus_minus(value).replace(" ", "\N{NO-BREAK SPACE}")
-
-
 def difference(one: Probe | None, other: Probe | None) -> Measure | None:
     """What `one` reaches − `other`, points; the spread is the root of the summed variances over seeds.
 

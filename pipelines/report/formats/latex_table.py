@@ -32,13 +32,13 @@ ESCAPES = {
 
 
 def to_latex(table: Table) -> str:
-    """A float with caption and label `tab:NAME`; the best in bold, groups apart."""
+    """A float with caption and label `tab:NAME`; the best in bold, groups apart; without the explanation."""
     titles = " & ".join(escaped(column.title) for column in table.columns)
-    source = f" Source: {table.published}." if table.published else ""
+    caption = " ".join(filter(None, (f"{table.title}.", table.caption, table.published and f"Source: {table.published}.")))
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escaped(table.title)}. {escaped(table.note + source)}}}",
+        rf"\caption{{{escaped(caption)}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{''.join(map(_alignment, table.columns))}}}",
         r"\toprule",

@@ -7,10 +7,10 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.dashes import reasons
 from pipelines.report.measured import FIRST_HEADS, Measure
-from pipelines.report.published import table_1
+from pipelines.report.published.printed import printed
 from pipelines.report.remarks import one_order, remarks
 from pipelines.report.scores import SENTENCE, TITLES, score_name
-from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, signed, spread, title
+from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, spread, title
 from probe.result_files import BALANCED, NLL, REACHED, SHORT
 
 CONVERGED = (
@@ -30,7 +30,7 @@ def section(inputs: Inputs) -> Section:
         *((gained,) if gained else ()),
         *((top5(inputs),) if score_name(inputs.probes.values()) == "top1" else ()),
         every_probe(inputs),
-        published(),
+        printed("table-1"),
     )
     return Section("accuracy", "Accuracy", blocks)
 
@@ -128,36 +128,6 @@ def every_probe(inputs: Inputs) -> Table:
         note += f" {TITLES[name]} in training: in the last epoch, of each image when the head learnt from it."
     note = " ".join(filter(None, (note, EFFECTIVE, one_order(inputs.probes.values()))))
     return Table("probes", "Every probe", note, columns, tuple(rows), folded=True)
-
-
-def published() -> Table:
-    """Table 1 of the paper; the last column is computed here."""
-    columns = (
-        ENCODER,
-        Column("vit", "ViT", "text"),
-        Column("cls", "[cls]"),
-        Column("average", "average"),
-        Column("abmilp", "AbMILP"),
-        Column("abmilp_minus_cls", "AbMILP − [cls]", apart=True),
-    )
-    rows = [
-        Row(
-            (
-                Cell(entry.encoder, entry.encoder),
-                Cell(entry.vit, entry.vit),
-                *(number(value, 1) for value in (entry.cls, entry.average, entry.abmilp)),
-                NOTHING if entry.gain is None else Cell(signed(entry.gain), entry.gain),
-            ),
-            entry.family,
-        )
-        for entry in table_1.TABLE_1
-    ]
-    note = (
-        f"Published, ImageNet-1k: {table_1.WHAT}. The last column is computed from the others. Not measured here, and not "
-        "comparable with the tables above in absolute terms: other encoders, other images, other training. What can be "
-        "compared is the sign of AbMILP − [cls] for encoders of one family. A dash: I-JEPA has no [cls]."
-    )
-    return Table("published-table-1", "Table 1 of the paper", note, columns, tuple(rows), table_1.SOURCE)
 
 
 def _keys(inputs: Inputs) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ import math
 from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of, weights_patches
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figures, Row, Section, Table, Text
+from pipelines.report.contrasts import VERDICTS
 from pipelines.report.tables import NOTHING, file_names, named, number, signed
 
 CLEAR = 2.0  # spreads, over seeds and over test images, by which a block must be better than the last to be called so
@@ -21,28 +22,7 @@ def section(inputs: Inputs) -> Section | None:
         "they are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that "
         "all blocks' are kept." + WEIGHTED * any(weights_patches(study) for study in studies.values())
     )
-    findings = Text("Where each is best, and by how much:", tuple(map(finding, studies.values())), "finding", "The best blocks")
-    return Section("by-block", "Accuracy by block", (about, _figures(studies), findings, _table(inputs, studies)))
-
-
-def finding(study: ByBlock) -> str:
-    """Where each series is best, and by how much more than in the last block."""
-    parts = [_best(name, series, study) for name, series in study.series.items() if len(series) > 1]
-    if not parts:
-        return f"{study.encoder}: a single block was measured, so there is nothing to compare"
-    return f"{study.encoder}: {'; '.join(parts)}"
-
-
-def _best(name: str, series: Series, study: ByBlock) -> str:
-    block, last = max(series, key=lambda b: series[b].mean), study.last
-    if last not in series:
-        return f"{name} reaches most in block {block}; the last, {last}, was not measured"
-    gained = series[block].mean - series[last].mean
-    share = series[block].mean / 100
-    over_images = 100 * math.sqrt(2 * share * (1 - share) / study.n_test)  # of a difference, as if the images were others
-    if block == last or gained <= CLEAR * max(series[block].std, series[last].std, over_images):
-        return f"no block is clearly better than the last for {name}"
-    return f"{name} reaches most in block {block}, {signed(gained)} points over the last"
+    return Section("by-block", "Accuracy by block", (about, _figures(studies), _table(inputs, studies)))
 
 
 def _figures(studies: dict[str, ByBlock]) -> Figures:
@@ -63,6 +43,9 @@ def _table(inputs: Inputs, studies: dict[str, ByBlock]) -> Table:
         Column("encoder", "Encoder", "text"),
         Column("head", "Head", "text"),
         *(Column(f"block_{block}", f"block {block}", apart=place == 0) for place, block in enumerate(blocks)),
+        Column("best_block", "best block", apart=True),
+        Column("against_last", "− last block"),
+        Column("verdict", "Verdict", "text"),
         Column("bytes", "bytes an image", apart=True),
     )
     rows = []
@@ -71,12 +54,37 @@ def _table(inputs: Inputs, studies: dict[str, ByBlock]) -> Table:
             most = max(f"{measure.mean:.1f}" for measure in series.values()) if len(series) > 1 else None
             cells = [_reached(series, block, most) for block in blocks]
             head = Cell(name, name)
-            rows.append(Row((named(encoder, encoder in inputs.untrained), head, *cells, number(study.nbytes[name], 0))))
+            rows.append(
+                Row(
+                    (
+                        named(encoder, encoder in inputs.untrained),
+                        head,
+                        *cells,
+                        *_best(series, study),
+                        number(study.nbytes[name], 0),
+                    )
+                )
+            )
     note = (
         "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. "
-        "Bytes: of one block, as they are stored."
+        "Its lead over the last block, in points, is called ahead where it is more than twice the spread over seeds, and "
+        "over as many other test images. Bytes: of one block, as they are stored."
     )
     return Table("by-block", "Accuracy by block", note, columns, tuple(rows))
+
+
+def _best(series: Series, study: ByBlock) -> tuple[Cell, Cell, Cell]:
+    """The best block, how much more it reaches than the last, and whether that is clear."""
+    if len(series) < 2:
+        return NOTHING, NOTHING, NOTHING
+    block, last = max(series, key=lambda b: series[b].mean), study.last
+    shown = Cell(str(block), block)
+    if last not in series:
+        return shown, NOTHING, NOTHING
+    gained, share = series[block].mean - series[last].mean, series[block].mean / 100
+    over_images = 100 * math.sqrt(2 * share * (1 - share) / study.n_test)  # of a difference, as if the images were others
+    verdict = VERDICTS[int(gained > CLEAR * max(series[block].std, series[last].std, over_images))]
+    return shown, Cell(signed(gained), gained), Cell(verdict, verdict)
 
 
 def _reached(series: Series, block: int, most: str | None) -> Cell:

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.content import Cell, Column, Figure, Figures, Look, Section, Table
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe
-from pipelines.report.published import table_7
+from pipelines.report.published.printed import printed
 from pipelines.report.scores import AXES, SENTENCE
 from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
-from pipelines.report.tables import NOTHING, file_names, listed, number, plus_minus, title
+from pipelines.report.tables import NOTHING, file_names, listed, plus_minus, title
 
 STUDY = "poolings"
 MANY = 4  # plots, of which more are folded
@@ -27,9 +27,7 @@ def section(inputs: Inputs) -> Section | None:
     known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
     if not known:
         return None
-    items = tuple(_finding(encoder, probes_of_encoder) for encoder, probes_of_encoder in by_encoder(known).items())
-    findings = Text("No other head reaches more with as few operations as these:", items, "finding", "The heads on each front")
-    return Section("cost", "Accuracy against cost", (fronts(known), figures(known), findings, measured(known), published()))
+    return Section("cost", "Accuracy against cost", (fronts(known), figures(known), measured(known), printed("table-7")))
 
 
 def fronts(study: Study) -> Figures:
@@ -46,7 +44,7 @@ def fronts(study: Study) -> Figures:
             axes.step(places, reached, where="post", color=colour(look), linestyle=dash, linewidth=1.2)
             axes.plot(places, reached, color=colour(look), marker=look.marker, linestyle="none")
         _axes(axes, study)
-    words = "; ".join(_finding(encoder, probes) for encoder, probes in probes_of.items())
+    words = "; ".join(f"{encoder}: {_in_words(probes)}" for encoder, probes in probes_of.items())
     alt = f"Accuracy against FLOPs of the heads that no other head of an encoder beats at the same cost or less. {words}."
     caption = "A mark: a head that no other head of that encoder beats at the same cost or less; between marks nothing does."
     heading = "The most that a head reaches for its operations"
@@ -80,6 +78,10 @@ def measured(study: Study) -> Table:
             f" Milliseconds: measured where heads were trained ({listed(list(where))}), the fastest of several forward passes "
             f"over {at_once} images in memory; another run, or machine, gives another number."
         )
+    on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
+    shown = Column("on_front", "On the front", "text", apart=not after)
+    after.append((shown, lambda probe: Cell("yes", "yes") if id(probe) in on_front else NOTHING))
+    note += " On the front: no other head of the encoder reaches more for as many operations or fewer."
     return study_table("cost", "What heads cost and reach", study, after=after, note=note)
 
 
@@ -91,23 +93,6 @@ def figures(study: Study) -> Figures:
     plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in probes_of.items())
     summary = f"All heads of each of {len(plots)} encoders" if len(plots) > MANY else ""
     return Figures(plots, tuple(by_head.values()), summary)
-
-
-def published() -> Table:
-    """Table 7 of v2."""
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("vit", "ViT", "text"),
-        Column("abmilp", "AbMILP"),
-        Column("ap_1", "AP (1 head)"),
-        Column("ap_12", "AP (12 heads)"),
-    )
-    rows = tuple(
-        Row((Cell(e.encoder, e.encoder), Cell(e.vit, e.vit), *(number(v, 1) for v in (e.abmilp, e.ap_1, e.ap_12))))
-        for e in table_7.TABLE_7
-    )
-    note = f"Published: {table_7.WHAT}. Other images, encoders and training than above."
-    return Table("published-table-7", "Table 7 of the paper (v2)", note, columns, rows, table_7.SOURCE)
 
 
 def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Look], study: Study) -> Figure:
@@ -196,5 +181,5 @@ def front(probes: list[Probe]) -> list[Probe]:
     return front
 
 
-def _finding(encoder: str, probes: list[Probe]) -> str:
-    return f"{encoder}: {listed([f'{title(p.head)} ({plus_minus(p.score)} % at {_cost(p)})' for p in front(probes)])}"
+def _in_words(probes: list[Probe]) -> str:
+    return listed([f"{title(p.head)} ({plus_minus(p.score)} % at {_cost(p)})" for p in front(probes)])

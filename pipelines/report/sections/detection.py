@@ -6,13 +6,12 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import apart, notes_of, twin_of, warnings, within_spread
+from pipelines.report.dense import AGAINST_TWIN, apart, notes_of, twin_of, warnings
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
-from pipelines.report.detected_pictures import examples_of_objects
 from pipelines.report.each_dataset import each_dataset
-from pipelines.report.measured import Measure
-from pipelines.report.published import table_5_v1
-from pipelines.report.tables import NOTHING, change, listed, named, number, spread, unbroken, unbroken_mean
+from pipelines.report.galleries.predictions import objects
+from pipelines.report.published.printed import printed
+from pipelines.report.tables import NOTHING, change, named, number, spread
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -24,7 +23,7 @@ ABOUT = (
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables, pictures and what they say, for each data set; None where nothing was detected.
+    """Tables and pictures for each data set; None where nothing was detected.
 
     Raises:
         BeyondClsError: a file is damaged.
@@ -32,63 +31,17 @@ def section(inputs: Inputs) -> Section | None:
     if not inputs.detection:
         return None
     blocks = each_dataset("detection", inputs.detection, partial(_of_dataset, inputs))
-    return Section("detection", "Which objects are found", (Text(ABOUT), *blocks, published(), differences()))
+    of_paper = (printed("table-5-v1"), printed("table-5-v1-differing"))
+    return Section("detection", "Which objects are found", (Text(ABOUT), *blocks, *of_paper))
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:
     blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
-    blocks += [Text(sentence, kind="finding") for sentence in (*_findings(dataset, results), *_by_family(dataset, results))]
     if notes := notes_of([(one.encoder, one.notes) for one in results], len(results)):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))
     blocks += [_by_encoder(dataset, name, results, kind) for kind in KINDS if any(kind in one.measures for one in results)]
-    blocks.append(_settings(dataset, name, results))
-    return blocks + examples_of_objects(inputs, dataset, results)
-
-
-def _findings(dataset: str, results: Sequence[Detected]) -> list[str]:
-    """AP of boxes and masks, beside the random twin."""
-    sentences = []
-    for one in results:
-        twin = twin_of(one, results)
-        parts = []
-        for kind in one.measures:
-            if (ap := one.measures[kind]["ap"]) is None:
-                continue
-            against = apart(ap, twin.measures.get(kind, {}).get("ap")) if twin else None
-            beside = "" if against is None else f", {unbroken(against)} against the twin{within_spread(against)}"
-            parts.append(f"{unbroken_mean(ap)} ({KINDS[kind]}{beside})")
-        if parts and not one.pretraining.is_untrained:
-            whose = "" if twin is None else f"; its twin is {twin.encoder}"
-            sentences.append(f"{one.encoder} reaches {listed(parts)}{whose}.")
-    if not sentences:
-        return []
-    single = all(len(one.seeds) < 2 for one in results)
-    basis = "One seed each: what another one would change is unknown." if single else "± is over seeds."
-    return [f"AP on {dataset}, percent: {' '.join(sentences)} {basis} What other test images would change is not in it."]
-
-
-def _by_family(dataset: str, results: Sequence[Detected]) -> list[str]:
-    """What the paper says of Table 5 (v1), and the same differences here, by size; nothing without such encoders."""
-    of = {kind: [one for one in results if one.pretraining.family == kind] for kind in (JOINT, LABELS, MASKED)}
-    sentences = []
-    for above, words in ((JOINT, "of joint embedding"), (LABELS, "trained with labels")):
-        for one in of[above]:
-            for masked in of[MASKED]:
-                differences = {size: _box(one, masked, size) for size in SIZES}
-                parts = [f"{unbroken(value)} ({size})" for size, value in differences.items() if value is not None]
-                if parts:
-                    sentences.append(f"{one.encoder}, {words}, is at {', '.join(parts)} against {masked.encoder}")
-    if not sentences:
-        return []
-    return [
-        "The paper finds boxes of DINO ahead of those of MAE at all sizes, and those of MAE after fine-tuning with labels "
-        "ahead for large objects, behind for medium and small ones (Table 5 of v1). In points of box AP on "
-        f"{dataset}: {'; '.join(sentences)}."
-    ]
-
-
-def _box(one: Detected, other: Detected, size: str) -> Measure | None:
-    return apart(one.measures["box"][f"ap_{size}"], other.measures["box"][f"ap_{size}"])
+    blocks += [*_by_family(dataset, name, results), _settings(dataset, name, results)]
+    return blocks + objects(inputs, dataset, name, results)
 
 
 def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str) -> Table:
@@ -100,7 +53,8 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     ]
     twins = [twin_of(one, results) for one in results]
     if any(twins):
-        columns.append(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread", apart=True))
+        columns.append(Column("twin", "Twin", "text", apart=True))
+        columns.append(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread"))
     values = {m: [one.measures.get(kind, {}).get(m) for one in results] for m in MEASURES}
     highest = {m: max((round(v.mean, 1) for v in of_all if v), default=None) for m, of_all in values.items()}
     rows = []
@@ -108,6 +62,7 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
         cells = [named(one.encoder, one.pretraining.is_untrained)]
         cells += [spread(v := values[m][i], best=v is not None and round(v.mean, 1) == highest[m]) for m in MEASURES]
         if any(twins):
+            cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
             cells.append(change(apart(values["ap"][i], twin.measures.get(kind, {}).get("ap") if twin else None)))
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     n = " or ".join(f"{n:,}" for n in sorted({one.n_test for one in results}))
@@ -115,11 +70,31 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     sizes = ", ".join(f"{counted[size]:,} {size}" for size in SIZES)
     note = (
         f"Average precision of {KINDS[kind]}, percent; {n} test images with {sizes} objects (small: below 32 x 32 pixels, "
-        "large: from 96 x 96 on). AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that size. "
-        "Mean ± standard deviation over seeds where there are several. Minus twin: the difference to the random twin, in "
-        "points. Bold: the highest of a column."
+        "large: from 96 x 96 on). Bold: the highest of a column; ±: the standard deviation over seeds, without which there was "
+        "one. AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that size. "
+        f"{AGAINST_TWIN}"
     )
     return Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", note, tuple(columns), tuple(rows))
+
+
+def _by_family(dataset: str, name: str, results: Sequence[Detected]) -> list[Table]:
+    """Box AP by size of encoders of other families against masked ones; nothing without such encoders."""
+    columns = [ENCODER, Column("family", "Pretraining", "text"), Column("against", "Against", "text")]
+    columns += [Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=size == SIZES[0]) for size in SIZES]
+    rows = []
+    for family, words in ((JOINT, "joint embedding"), (LABELS, "labels")):
+        for one in (one for one in results if one.pretraining.family == family):
+            for masked in (other for other in results if other.pretraining.family == MASKED):
+                texts = (one.encoder, words, masked.encoder)
+                measures = (f"ap_{size}" for size in SIZES)
+                apart_by_size = [apart(one.measures["box"][m], masked.measures["box"][m]) for m in measures]
+                rows.append(Row((*(Cell(text, text) for text in texts), *map(change, apart_by_size))))
+    note = (
+        "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. The paper "
+        "finds boxes of DINO ahead of those of MAE at all sizes, and those of MAE after fine-tuning with labels ahead for "
+        "large objects, behind for medium and small ones (Table 5 of v1)."
+    )
+    return [Table(f"{name}-families", f"{dataset}: boxes by family", note, tuple(columns), tuple(rows))] if rows else []
 
 
 def _settings(dataset: str, name: str, results: Sequence[Detected]) -> Table:
@@ -146,41 +121,3 @@ def _settings(dataset: str, name: str, results: Sequence[Detected]) -> Table:
 
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def published() -> Table:
-    """Table 5 of the paper's first version."""
-    columns = [ENCODER]
-    columns += [
-        Column(f"{kind}_ap_{size}", f"{kind.capitalize()} AP, {size}", apart=size == SIZES[0])
-        for kind in KINDS
-        for size in SIZES
-    ]
-    every = [(*row.box, *row.mask) for row in table_5_v1.TABLE_5_V1]
-    highest = [max(values) for values in zip(*every, strict=True)]
-    rows = []
-    for row, values in zip(table_5_v1.TABLE_5_V1, every, strict=True):
-        cells = [
-            Cell(shown.text, shown.value, best=value == most)
-            for value, most in zip(values, highest, strict=True)
-            if (shown := number(value, 1))
-        ]
-        rows.append(Row((Cell(row.encoder, row.encoder), *cells)))
-    note = f"Published: {table_5_v1.WHAT}. Not measured here. Bold: the highest of a column."
-    return Table(
-        "published-table-5-v1",
-        "Table 5 of the paper (v1)",
-        note,
-        tuple(columns),
-        tuple(rows),
-        published=table_5_v1.SOURCE,
-    )
-
-
-def differences() -> Table:
-    """What tells the detector of that table from ours."""
-    columns = (Column("part", "Part", "text"), Column("published", "Published", "text"), Column("here", "Here", "text"))
-    rows = tuple(Row(tuple(Cell(text, text) for text in row)) for row in table_5_v1.DIFFERENCES)
-    note = "So values compare only between rows of one table: which encoder is ahead, and for which sizes of objects."
-    title = "Where the detector differs from the published one"
-    return Table("published-table-5-v1-differing", title, note, columns, rows, published=table_5_v1.SOURCE)

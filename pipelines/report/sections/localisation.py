@@ -8,11 +8,12 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.dense import minus
+from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Measure
-from pipelines.report.predicted_boxes import Boxes, examples_of_boxes, read_boxes
-from pipelines.report.published import table_8
+from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in, pretraining_in, read
-from pipelines.report.tables import named, points, spread, title
+from pipelines.report.tables import NOTHING, change, named, spread, title
 from probe.result_files import read_result
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -73,6 +74,11 @@ class Localisation:
         return next((m for m in self.maps if (m.source, m.name) == (source, name)), None)
 
     @property
+    def of_encoder(self) -> list[ScoreMap]:
+        """Its maps without the baseline."""
+        return [m for m in self.maps if m.source != "baseline"]
+
+    @property
     def best_head(self) -> ScoreMap | None:
         """The single [cls] attention head that finds most, chosen on these images."""
         heads = [m for m in self.maps if m.source == "attention" and m.name.startswith("cls-head-")]
@@ -80,7 +86,7 @@ class Localisation:
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables and what they say; None where nothing was localised.
+    """Tables and pictures; None where nothing was localised.
 
     Raises:
         BeyondClsError: a file is damaged.
@@ -98,13 +104,13 @@ def section(inputs: Inputs) -> Section | None:
             "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
             "in the middle of every image."
         ),
-        *[Text(sentence, kind="finding") for sentence in (_comparison(localised), _against_random(localised)) if sentence],
         *[Text(warning, kind="notice") for warning in _warnings(localised)],
         _summary(localised),
         *_frames(localised),
-        *examples_of_boxes(inputs, _boxes([file for _, file in read_files])),
+        _differences(localised),
+        *boxes(inputs, {one.encoder: file.with_name("boxes.json") for one, file in read_files}),
         _every_map(localised),
-        published(),
+        printed("table-8"),
     ]
     return Section("localisation", "Where the object is", tuple(blocks))
 
@@ -140,12 +146,6 @@ def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
         return {}
     area = float(entry["on_objects"]["chance"])
     return {"on_objects": _measure(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
-
-
-def _boxes(files: Sequence[Path]) -> list[Boxes]:
-    """Those beside what was measured, in its order; results of earlier versions have none."""
-    beside = [file.with_name("boxes.json") for file in files]
-    return [read(file, "beyondcls localise", read_boxes) for file in beside if file.is_file()]
 
 
 def _measure(content: dict[str, object]) -> Measure:
@@ -201,53 +201,6 @@ def _frames(localised: Sequence[Localisation]) -> list[Block]:
     return blocks
 
 
-def _comparison(localised: Sequence[Localisation]) -> str:
-    """One sentence: AbMILP against the mean [cls] map, and either against the baseline."""
-    sentences = []
-    for one in localised:
-        cls, abmilp, centre = one.one("attention", "cls"), one.one("probe", "abmilp"), one.one("baseline", "centre")
-        parts = [f"{points(_apart(abmilp, cls))} against the mean [cls] map"] if abmilp and cls else []
-        if abmilp and centre:
-            parts.append(f"{points(_apart(abmilp, centre))} against the centre baseline")
-        clauses = [f"AbMILP's weights are at {' and '.join(parts)}"] if parts else []
-        if cls and centre:
-            clauses.append(f"the mean [cls] map at {points(_apart(cls, centre))} against that baseline")
-        if clauses:
-            sentences.append(f"on {one.encoder}, {', '.join(clauses)}")
-    if not sentences:
-        return "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
-    return f"In points of MaxBoxAccV2: {'; '.join(sentences)}."
-
-
-def _against_random(localised: Sequence[Localisation]) -> str:
-    """The best map of each trained encoder against the best of an untrained one; empty where either is missing."""
-
-    def best(one: Localisation) -> ScoreMap:
-        return max((m for m in one.maps if m.source != "baseline"), key=lambda m: m.v2.mean)
-
-    scored = [one for one in localised if any(m.source != "baseline" for m in one.maps)]
-    randoms = [one for one in scored if one.is_untrained]
-    trained = [one for one in scored if not one.is_untrained]
-    if not randoms or not trained:
-        return ""
-    twin = max(randoms, key=lambda one: best(one).v2.mean)
-    bar = best(twin)
-    differences = [
-        f"{one.encoder} ({best(one).title}) {'is ' if i == 0 else ''}at {points(_apart(best(one), bar))}"
-        for i, one in enumerate(trained)
-    ]
-    return (
-        f"{twin.encoder} was never trained, and its best map ({bar.title}) still finds {bar.v2.mean:.1f}: so much stands out "
-        f"in the images by itself. Against that, the best map of {', that of '.join(differences)}."
-    )
-
-
-def _apart(one: ScoreMap, other: ScoreMap) -> Measure:
-    """V2 of `one` − `other`, points; the spread is that over the seeds of those that have several."""
-    a, b = one.v2, other.v2
-    return Measure(a.mean - b.mean, math.hypot(a.std, b.std), (math.nan,) * max(len(a.values), len(b.values)))
-
-
 def _summary(localised: Sequence[Localisation]) -> Table:
     heads = sorted({m.name for one in localised for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
     shown = [("attention", "cls", "cls"), ("best", "", "best_cls_head"), ("attention", "centre-patch", "centre_patch")]
@@ -277,13 +230,50 @@ def _summary(localised: Sequence[Localisation]) -> Table:
         rows.append(Row(tuple(cells), muted=one.is_untrained))
     n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in localised}))
     note = (
-        f"Images whose object is found, % of {n}. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; "
-        "MaxBoxAcc is at IoU 0.5 with the largest contour. Heads: mean ± standard deviation over seeds. The best [cls] head "
-        "was chosen on these images by MaxBoxAccV2, so it is biased upwards. Bold: the highest of a row, in each measure."
+        f"Images whose object is found, % of {n}. Bold: the highest of a row, in each measure; ±: the standard deviation over "
+        "seeds of heads. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; MaxBoxAcc is at IoU "
+        "0.5 with the largest contour. The best [cls] head was chosen on these images by MaxBoxAccV2, so it is biased "
+        "upwards."
     )
     if weighed:
         note += f" {WEIGHT}"
     return Table("localisation", "Localisation by encoder and map", note, tuple(columns), tuple(rows))
+
+
+def _differences(localised: Sequence[Localisation]) -> Table:
+    """AbMILP against the mean [cls] map, either against the baseline, and the best map against that of an untrained encoder."""
+    best = {one.encoder: max(maps, key=lambda m: m.v2.mean) for one in localised if (maps := one.of_encoder)}
+    twins = [one for one in localised if one.is_untrained and one.encoder in best]
+    twin = max(twins, key=lambda one: best[one.encoder].v2.mean, default=None)
+    columns = [
+        ENCODER,
+        Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread"),
+        Column("abmilp_against_centre", "AbMILP − centre", "spread"),
+        Column("cls_against_centre", "[cls], mean − centre", "spread"),
+    ]
+    columns += [
+        Column("best_map", "Best map", "text", apart=True),
+        Column("best_map_v2", "its MaxBoxAccV2", "spread"),
+        *([Column("best_map_against_twin", f"− best of {twin.encoder}", "spread")] if twin else []),
+    ]
+    rows = []
+    for one in localised:
+        cls, abmilp, centre = (
+            m.v2 if (m := one.one(*key)) else None
+            for key in (("attention", "cls"), ("probe", "abmilp"), ("baseline", "centre"))
+        )
+        cells = [change(minus(*pair)) for pair in ((abmilp, cls), (abmilp, centre), (cls, centre))]
+        most = best.get(one.encoder)
+        cells += [Cell(most.title, most.title), spread(most.v2)] if most else [NOTHING, NOTHING]
+        if twin:
+            cells.append(change(minus(most.v2, best[twin.encoder].v2) if most and not one.is_untrained else None))
+        rows.append(Row((named(one.encoder, one.is_untrained), *cells), muted=one.is_untrained))
+    note = (
+        "Differences of MaxBoxAccV2, points; ±: over the seeds of heads. Centre: the baseline that knows nothing of the "
+        "image. Best map: chosen on these images, so it is biased upwards; what that of an untrained encoder finds stands "
+        "out by itself."
+    )
+    return Table("localisation-differences", "What maps find more than others", note, tuple(columns), tuple(rows))
 
 
 def _weighed(localised: Sequence[Localisation]) -> bool:
@@ -325,30 +315,12 @@ def _every_map(localised: Sequence[Localisation]) -> Table:
                 Row((named(one.encoder, one.is_untrained), Cell(m.title, m.title), *cells), muted=m.source == "baseline")
             )
     note = (
-        "Images whose object is found, %; each IoU at its own best threshold. Heads: mean ± standard deviation over seeds. "
-        "Bold: the highest of an encoder's maps in a column."
+        "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder's maps in a "
+        "column; ±: the standard deviation over seeds of heads."
     )
     if weighed:
         note += f" {WEIGHT}"
     return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
-
-
-def published() -> Table:
-    columns = (
-        ENCODER,
-        Column("vit", "ViT", "text"),
-        Column("cls", "[cls] attention"),
-        Column("abmilp", "AbMILP"),
-    )
-    rows = []
-    for row in table_8.TABLE_8:
-        cells = _cells([Measure(value, 0.0, (value,)) for value in (row.cls, row.abmilp)])
-        rows.append(Row((Cell(row.encoder, row.encoder), Cell(row.vit, row.vit), *cells)))
-    note = (
-        f"Published: {table_8.WHAT}. Not measured here, and not comparable with the tables above in absolute terms: other "
-        "encoders, other images. Bold: the higher of a row."
-    )
-    return Table("published-table-8", "Table 8 of the paper (v2)", note, columns, tuple(rows), published=table_8.SOURCE)
 
 
 def _cells(measures: Sequence[Measure | None]) -> list[Cell]:

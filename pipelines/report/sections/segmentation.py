@@ -5,14 +5,14 @@ from functools import partial
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import apart, notes_of, twin_of, warnings, within_spread
+from pipelines.report.dense import AGAINST_TWIN, apart, notes_of, twin_of, warnings
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.foreground import foreground_blocks
+from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
 from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
-from pipelines.report.segmented_pictures import examples_of_maps
-from pipelines.report.tables import change, file_names, listed, named, number, spread, unbroken, unbroken_mean
+from pipelines.report.tables import NOTHING, change, file_names, named, number, spread
 
 ENCODER = Column("encoder", "Encoder", "text")
 ABOUT = (
@@ -22,7 +22,7 @@ ABOUT = (
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables, pictures and what they say, for each data set; None where nothing was segmented.
+    """Tables and pictures for each data set; None where nothing was segmented.
 
     Raises:
         BeyondClsError: a file is damaged.
@@ -36,13 +36,12 @@ def section(inputs: Inputs) -> Section | None:
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
     resolutions = in_order(resolution for one in results for resolution in one.resolutions)
     blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
-    blocks += [Text(sentence, kind="finding") for sentence in _findings(dataset, results, resolutions[0])]
     if notes := _notes(results):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))
     blocks += [_by_protocol(dataset, name, results, resolution) for resolution in resolutions]
     blocks += [_by_class(dataset, name, results, resolutions[0]), _settings(dataset, name, results)]
     blocks += foreground_blocks(dataset, name, results)
-    return blocks + examples_of_maps(inputs, dataset, results)
+    return blocks + label_maps(inputs, dataset, name, results)
 
 
 def at(resolution: str) -> str:
@@ -70,43 +69,6 @@ def _learnt(results: Sequence[Segmented]) -> list[str]:
     return sorted(names, key=lambda name: (*TRAINED, name).index(name))
 
 
-def _findings(dataset: str, results: Sequence[Segmented], resolution: str) -> list[str]:
-    """What encoders reach at one resolution, beside the baselines and the random twin."""
-    sentences = []
-    for one in results:
-        values = [(p, miou) for p in one.learnt if (miou := one.protocols[p].miou(resolution)) is not None]
-        if one.pretraining.is_untrained or not values:
-            continue
-        reached = listed([f"{unbroken_mean(miou)} ({PROTOCOLS.get(p, p)})" for p, miou in values])
-        floors = [
-            f"{PROTOCOLS[p]} {unbroken_mean(miou)}"
-            for p in BASELINES
-            if p in one.protocols and (miou := one.protocols[p].miou(resolution)) is not None
-        ]
-        seen = f"; without an image: {listed(floors)}" if floors else ""
-        sentences.append(f"{one.encoder} reaches {reached}{seen}.{_against_twin(one, results, resolution)}")
-    if not sentences:
-        return []
-    basis = (
-        "± is over seeds of the linear head alone: k-NN and logistic regression draw nothing. What other test images would "
-        "change is in none of these numbers."
-    )
-    return [f"mIoU on {dataset} {at(resolution)}, percent: {' '.join(sentences)} {basis}"]
-
-
-def _against_twin(one: Segmented, results: Sequence[Segmented], resolution: str) -> str:
-    twin = twin_of(one, results)
-    if twin is None:
-        return ""
-    parts = []
-    for name in one.learnt:
-        if name in twin.protocols:
-            difference = apart(one.protocols[name].miou(resolution), twin.protocols[name].miou(resolution))
-            if difference is not None:
-                parts.append(f"{unbroken(difference)} ({PROTOCOLS.get(name, name)}{within_spread(difference)})")
-    return f" Against its random twin {twin.encoder}, in points: {listed(parts)}." if parts else ""
-
-
 def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resolution: str) -> Table:
     """mIoU at one resolution, and differences to the random twin."""
     learnt = [p for p in _learnt(results) if any(_miou(one, p, resolution) for one in results)]
@@ -120,11 +82,11 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
         for i, (p, column) in enumerate(zip(floors, plain, strict=True))
     ]
     twins = [twin_of(one, results) for one in results]
-    against = learnt if any(twins) else []
-    columns += [
-        Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread", apart=i == 0)
-        for i, p in enumerate(against)
-    ]
+    if any(twins):
+        columns.append(Column("twin", "Twin", "text", apart=True))
+        columns += [
+            Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread") for p in learnt
+        ]
     highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
     rows = []
     for one, twin in zip(results, twins, strict=True):
@@ -133,11 +95,11 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
         cells = [named(one.encoder, one.pretraining.is_untrained)]
         cells += [spread(m, best=is_best) for m, is_best in zip(mious, best, strict=True)]
         cells += [number(None if (m := _miou(one, p, resolution)) is None else m.mean, 1) for p in floors]
-        cells += [
-            change(apart(m, _miou(twin, p, resolution)) if twin else None)
-            for p, m in zip(learnt, mious, strict=True)
-            if against
-        ]
+        if any(twins):
+            cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
+            cells += [
+                change(apart(m, _miou(twin, p, resolution)) if twin else None) for p, m in zip(learnt, mious, strict=True)
+            ]
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     title = f"{dataset}: mIoU {at(resolution)}"
     return Table(
@@ -155,9 +117,9 @@ def _note(results: Sequence[Segmented], resolution: str) -> str:
     compared = "labels of patches with labels of patches" if resolution == GRID else "predicted and true label maps"
     views = {one.shown for one in results if one.shown and resolution != GRID}
     return (
-        f"Intersection over union of {compared}, percent, mean over classes; {n} test images. Mean ± standard deviation over "
-        "seeds where there are several. Baselines see no image: one class everywhere, or classes drawn by their share of the "
-        "training patches. Minus twin: the difference to the random twin, in points. Bold: the highest of a column. "
+        f"Intersection over union of {compared}, percent, mean over classes; {n} test images. Bold: the highest of a column; "
+        "±: the standard deviation over seeds, where there are several. Logistic regression and k-NN draw nothing. Baselines "
+        f"see no image: one class everywhere, or classes drawn by their share of the training patches. {AGAINST_TWIN} "
         + (f"Views show: {'; '.join(sorted(views))}. " if views else "")
         + "Values at another resolution don't compare with these."
     )

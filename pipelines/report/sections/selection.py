@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.report.collect import Inputs
@@ -12,7 +12,7 @@ from pipelines.report.content import Block, Cell, Column, Heading, Row, Section,
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
 from pipelines.report.measured import FIRST_HEADS, Probe, by_accuracy
-from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
+from pipelines.report.published.printed import printed
 from pipelines.report.reading import read
 from pipelines.report.remarks import one_order
 from pipelines.report.scores import SENTENCE, score_name
@@ -56,7 +56,7 @@ def section(inputs: Inputs) -> Section | None:
     if selections:
         against = _against(selections)
         blocks += [Text(INTRODUCTION), *_notices(inputs, selections), *([against] if against else [])]
-        blocks += [_accuracies(selections), published()]
+        blocks += [_accuracies(selections), printed("table-6")]
     if all_divergences:
         blocks += [Heading("Whether they choose the same patches"), *nearest(all_divergences), Text(READING, kind="note")]
         blocks += [*heat_maps(all_divergences), table(all_divergences)]
@@ -148,23 +148,6 @@ def _keys(encoders: list[str]) -> list[str]:
     """Names of columns: letters, digits and underscores, each once."""
     plain = [re.sub(r"\W+", "_", encoder, flags=re.ASCII).strip("_").lower() for encoder in encoders]
     return [key if plain.count(key) == 1 and key else f"{key}_{at}" for at, key in enumerate(plain)]
-
-
-def published() -> Table:
-    columns = (
-        Column("approach", "Weights", "text"),
-        Column("aggregator", "Aggregator here", "text"),
-        Column("top1", "Top-1, %"),
-        Column("entropy", "Entropy"),
-        Column("effective_patches", "Effective patches"),
-    )
-    best = max(row.top1 for row in TABLE_6)
-    rows = []
-    for row in TABLE_6:
-        top1 = replace(number(row.top1, 1), best=row.top1 == best)
-        rows.append(Row((_text(row.approach), _text(row.aggregator), top1, number(row.entropy), effective(row.entropy))))
-    note = f"Published: {WHAT}. Not measured here. Bold: the highest accuracy."
-    return Table("published-table-6", "Table 6 (v2) of the paper", note, columns, tuple(rows), SOURCE)
 
 
 def _text(text: str) -> Cell:

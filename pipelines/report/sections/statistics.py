@@ -8,13 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.report.aggregation_entropy import measured, published
+from pipelines.report.aggregation_entropy import measured
 from pipelines.report.attention_heads import head_figures
 from pipelines.report.block_statistics import by_block
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.measured import Attention
+from pipelines.report.published.printed import printed
 from pipelines.report.statistic_names import FIGURES, titles, units
 from pipelines.report.tables import file_names
 
@@ -45,7 +46,7 @@ def section(inputs: Inputs) -> Section:
         )
         blocks += [Heading("Per attention head"), Text(text), Figures(by_head)]
     if any(attention.statistics for attention in inputs.attention.values()):
-        blocks += [measured(inputs), published(), by_block(_in_order(inputs))]
+        blocks += [measured(inputs), printed("table-3"), by_block(_in_order(inputs))]
     return Section("attention", "Attention statistics", tuple(blocks))
 
 

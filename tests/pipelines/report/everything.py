@@ -10,7 +10,7 @@ import numpy as np
 
 from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs, collect
-from pipelines.report.dense_images import DenseImages
+from pipelines.report.galleries.images import DenseImages
 from pipelines.report.published.row import PublishedRow
 from tests.pipelines.report.dense import (
     CLASSES,

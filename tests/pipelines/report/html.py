@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 from pipelines.report.formats import FORMATS
 
-BESIDE = rf"(tables|figures)/[a-z0-9-]+\.({'|'.join([*FORMATS, 'svg', 'png'])})"  # files that the page offers
+BESIDE = rf"(tables|figures)/[a-z0-9-]+\.({'|'.join([*FORMATS, 'svg', 'png', 'pdf'])})"  # files that the page offers
 VOID = {"col", "meta", "img", "br", "link", "input", "hr"}
 
 

@@ -1,6 +1,6 @@
 """Parts of a section, for tests."""
 
-from pipelines.report.content import Figure, Figures, Section, Table, Text
+from pipelines.report.content import Figure, Figures, Gallery, Section, Table, Text
 
 
 def tables(section: Section | None) -> dict[str, Table]:
@@ -29,3 +29,11 @@ def shown(table: Table, columns: slice = slice(None)) -> list[list[str]]:
 def best(table: Table, columns: slice = slice(None)) -> list[list[bool]]:
     """Which cells are bold."""
     return [[cell.best for cell in row.cells[columns]] for row in table.rows]
+
+
+def gallery(section: Section | None) -> Gallery | None:
+    """The only one; None without any."""
+    assert section is not None
+    found = [block for block in section.blocks if isinstance(block, Gallery)]
+    assert len(found) < 2
+    return found[0] if found else None

@@ -14,9 +14,8 @@ from extract.encoders import ENCODERS
 from pipelines.parameters.params import read_params
 from pipelines.report.against import STEPLESS, Match, compared
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.published.paper import MEASURED, paper_rows
 from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
-from pipelines.report.published.shipped import SHIPPED, published_rows
+from pipelines.report.published.shipped import SHIPPED, paper_rows, published_rows
 from pipelines.report.sections import against
 from probe.closed import CLOSED
 from probe.recipe import PRESETS, settings_of
@@ -26,6 +25,8 @@ from tests.pipelines.report.written import write_correct, write_probe
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = ",".join(COLUMNS)
 ROW = PublishedRow("mae-b16", "imagenet", "cls", "", "top1", 67.8, "a paper")
+# What the paper states of all of its numbers.
+MEASURED = {"crops": "fresh", "n_training": "1281167", "resolution": "224", "frame": "center 0.875"}
 # What a head of ours records that was trained and measured as the paper's are, but for crops.
 ALIKE: dict[str, Any] = {
     "recipe": {**settings_of("mae-lars"), "base_lr": 0.1},

@@ -60,7 +60,8 @@ def test_text_that_looks_like_markup_stays_text():
 
 def test_files_stand_alone_in_real_colours_on_white():
     files = plot().files
-    assert set(files) == {"svg", "png"}
+    assert set(files) == {"svg", "png", "pdf"}
+    assert files["pdf"].startswith(b"%PDF")
     svg = files["svg"].decode()
     assert svg.startswith("<?xml")
     assert "var(" not in svg

@@ -1,18 +1,12 @@
 """The report's section on localisation: its tables, what it says, and damaged files."""
 
-import base64
-import io
 import json
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
-from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs
-from pipelines.report.content import Gallery, Picture, Section, Text
+from pipelines.report.content import Section, Text
 from pipelines.report.sections.localisation import section
-from tests.pipelines.report.everything import WIDE, over_seeds, write_boxes
+from tests.pipelines.report.everything import over_seeds
 from tests.pipelines.report.everything import score_map as entry
 from tests.pipelines.report.everything import score_maps as maps
 from tests.pipelines.report.everything import write_localisation as write
@@ -23,7 +17,7 @@ CROP = {"words": "central crop, in 224 x 224 pixels; 12.3 % of the boxes' area l
 
 
 def built(root: Path) -> Section:
-    result = section(Inputs({}, folders=Folders(localisation=root, images=str(root / "none"))))
+    result = section(Inputs({}, folders=Folders(localisation=root), examples=Examples(0)))
     assert result is not None
     return result
 
@@ -86,16 +80,14 @@ def test_the_weight_on_objects_is_beside_their_area(tmp_path):
     assert "area_of_objects" not in [column.name for column in tables(built(tmp_path))["localisation"].columns]
 
 
-def test_says_what_the_numbers_show(tmp_path):
+def test_maps_against_others(tmp_path):
     write(tmp_path, "down", maps(cls=50, abmilp=(40, 41)))
     write(tmp_path, "up", maps())
-    (finding,) = words(built(tmp_path), "finding")
-    assert finding == (
-        "In points of MaxBoxAccV2: on down, AbMILP's weights are at −9.5 ± 0.7 against the mean [cls] map and +6.0 ± 0.7 "
-        "against the centre baseline, the mean [cls] map at +15.5 against that baseline; on up, AbMILP's weights are at "
-        "+26.0 ± 2.0 against the mean [cls] map and +11.5 ± 2.0 against the centre baseline, the mean [cls] map at −14.5 "
-        "against that baseline."
-    )
+    table = tables(built(tmp_path))["localisation-differences"]
+    assert cells(table) == [
+        ["down", "−9.5 ± 0.7", "+6.0 ± 0.7", "+15.5", "[cls], mean", "50.0"],
+        ["up", "+26.0 ± 2.0", "+11.5 ± 2.0", "−14.5", "AbMILP", "46.0 ± 2.0"],
+    ]
 
 
 def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
@@ -103,11 +95,9 @@ def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     write(tmp_path, "weak", maps(abmilp=(21, 21)))
     write(tmp_path, "a-twin", maps(heads=(21, 22), abmilp=(20, 20), centre=50))
     write(tmp_path, "random", maps(heads=(33, 40), abmilp=(20, 20)))
-    assert words(built(tmp_path), "finding")[1] == (
-        "random was never trained, and its best map ([cls], attention head 1) still finds 40.0: so much stands out in the "
-        "images by itself. Against that, the best map of mae (AbMILP) is at +6.0 ± 2.0, that of weak "
-        "([cls], attention head 0) at −10.0."
-    )
+    table = tables(built(tmp_path))["localisation-differences"]
+    assert table.columns[-1].title == "− best of random"
+    assert [row[-1] for row in cells(table)] == ["+6.0 ± 2.0", "−10.0", "–", "–"]
 
 
 def test_maps_that_are_missing_leave_dashes(tmp_path):
@@ -117,11 +107,7 @@ def test_maps_that_are_missing_leave_dashes(tmp_path):
     of_mae, without = cells(tables(result)["localisation"])
     assert without[:6] == ["no-cls", "–", "–", "–", "30.5 ± 0.7", "34.0"]
     assert of_mae[4] == "–"
-    assert "no-cls" not in words(result, "finding")[0]
-    (tmp_path / "mae/localisation.json").unlink()
-    assert words(built(tmp_path), "finding") == [
-        "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
-    ]
+    assert cells(tables(result)["localisation-differences"])[1][:4] == ["no-cls", "–", "–", "–"]
 
 
 def test_warns_of_what_makes_numbers_odd(tmp_path):
@@ -156,95 +142,3 @@ def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
     crop, unknown = words(result, "notice")
     assert "those of moco are not. Extract images that were cropped by `beyondcls extract --crop-mode squash" in crop
     assert unknown == ("It was not recorded what of the images of old boxes are compared in; run `beyondcls localise` again.")
-
-
-IDS = [f"{i:03d}" for i in range(8)]
-
-
-def boxes(root: Path, encoder: str, data: str = "d", **others: object) -> Path:
-    if not (root / encoder).exists():
-        write(root, encoder, maps())
-    return write_boxes(root, encoder, data, IDS, **others)
-
-
-def gallery(result: Section) -> Gallery:
-    (only,) = (block for block in result.blocks if isinstance(block, Gallery))
-    return only
-
-
-def pixels(picture: Picture) -> np.ndarray:
-    encoded = picture.uri.removeprefix("data:image/webp;base64,")
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB"), int)
-
-
-def has(picture: np.ndarray, colour: str) -> np.ndarray:
-    """Pixels of about that colour, in a hue that the others have not."""
-    red, green, blue = (picture[..., i] for i in range(3))
-    return {
-        "blue": (blue > red + 60) & (blue > green + 25),
-        "red": (red > green + 30) & (red > blue + 30),
-        "green": (green > red + 60) & (green > blue + 25),
-    }[colour]
-
-
-def test_predicted_boxes_stand_beside_the_true_ones(tmp_path):
-    boxes(tmp_path, "mae")
-    boxes(tmp_path, "a-twin", flips=[True] * 8, crops=[[10, 0, 30, 20]] * 8)
-    write(tmp_path, "old", maps())  # an earlier version wrote no boxes
-    shown = gallery(built(tmp_path))
-    assert shown.columns == ("image", "mae", "a-twin")
-    assert [row[0].lines for row in shown.rows] == [("000",), ("001",), ("002",), ("004",), ("005",), ("006",)]
-    (image, mae, random), (_, unseen, _), *_ = shown.rows
-    assert mae.lines == ("[cls] IoU 0.25", "AbMILP IoU 1.00")
-    assert "image 000 as mae saw it, true and predicted boxes: [cls] IoU 0.25, AbMILP IoU 1.00" in mae.alt
-    assert (pixels(mae).shape, pixels(random).shape) == ((64, 128, 3), (128, 128, 3))  # in the proportions of the crop
-    picture = pixels(image)
-    assert has(picture, "blue")[16, 20:76].all()  # 8…40 of 64 across is 16…80 of 128, 16…48 of 64 down is itself
-    assert has(picture, "blue")[20:44, 16].all()
-    assert not has(picture, "blue")[:12].any()
-    assert not has(picture, "red").any()
-    picture = pixels(mae)
-    assert has(picture, "green")[16, 20:76].all()  # over the true box
-    top = has(picture, "red")[1:3, 4:60].any(0)
-    assert 15 < top.sum() < 45  # dashed
-    assert has(pixels(random), "green")[32, 20:76].all()
-    assert not has(pixels(unseen), "blue").any()  # the frame shows nothing of its box
-    assert "Outlines alone are drawn. The images of" in " ".join(words(built(tmp_path), "notice"))
-
-
-def images_of(folder: Path, ids: list[str]) -> str:
-    """Pictures with a yellow left half, as a table; the name that --localised takes."""
-    folder.mkdir()
-    picture = Image.new("RGB", WIDE, (0, 0, 0))
-    picture.paste((250, 250, 0), (0, 0, 20, 20))
-    picture.save(folder / "one.png")
-    rows = "".join(f"{name},one.png,0\n" for name in ids)
-    (folder / "images.csv").write_text(f"id,path,label\n{rows}")
-    return str(folder / "images.csv")
-
-
-def test_boxes_are_drawn_over_the_images_that_were_localised(tmp_path):
-    data = images_of(tmp_path / "images", IDS)
-    root = tmp_path / "localisation"
-    boxes(root, "mae", open_images(data).digest)
-    boxes(root, "mirrored", open_images(data).digest, flips=[True] * 8)
-    boxes(root, "others", "other")
-
-    def section_of(examples: Examples, localised: str = data) -> Section:
-        result = section(Inputs({}, folders=Folders(localisation=root, localised=localised), examples=examples))
-        assert result is not None
-        return result
-
-    (row,) = gallery(section_of(Examples(1))).rows
-    left, right = (slice(54, 62), slice(4, 12)), (slice(54, 62), slice(116, 126))
-    for picture, bright, dark in ((row[0], left, right), (row[1], left, right), (row[2], right, left)):
-        assert pixels(picture)[bright][..., :2].min() > 150
-        assert pixels(picture)[dark].max() < 100
-    assert words(section_of(Examples(1)), "notice") == ["others was localised on other images, and is not shown."]
-    assert [row[0].lines[0] for row in gallery(section_of(Examples(2, ("005", "x", "002")))).rows] == ["005", "002"]
-    drawn = [gallery(section_of(Examples(3, seed=seed))).rows for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert not [block for block in section_of(Examples(0)).blocks if isinstance(block, Gallery)]
-    other = images_of(tmp_path / "other", ["x"])
-    assert "The boxes are of other images (data set" in words(section_of(Examples(1), other), "notice")[0]
-    assert "name those that were localised with --localised." in words(section_of(Examples(1), other), "notice")[0]

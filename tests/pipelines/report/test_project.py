@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.report.collect import Examples, Folders, Inputs
 from pipelines.report.content import Gallery, Text
-from pipelines.report.dense_images import of_params
+from pipelines.report.galleries.images import of_params
 from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.report.aggregation_entropy import UNIFORM, measured, published
+from pipelines.report.aggregation_entropy import UNIFORM, measured
 from pipelines.report.attention_heads import by_median, head_figures, read_heads
 from pipelines.report.block_statistics import by_block
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figure, Figures, Table
+from pipelines.report.published.printed import printed
 from pipelines.report.sections.statistics import section
 from tests.pipelines.report.parts import figures, shown
 from tests.pipelines.report.written import STATISTICS, UNITS, write_all, write_attention
@@ -28,7 +29,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 def tables(inputs: Inputs) -> dict[str, Table]:
     """Those of the section, without its plots."""
-    return {table.name: table for table in (measured(inputs), published(), by_block(inputs.attention))}
+    return {table.name: table for table in (measured(inputs), printed("table-3"), by_block(inputs.attention))}
 
 
 def rows(table: Table) -> dict[str, list[str]]:

@@ -1,0 +1,443 @@
+"""What was predicted beside what is true, over the images if they are available: label maps, objects, and boxes (Fig. 8)."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Int32
+from PIL import Image
+
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Block, Gallery, Picture, Swatch, Text
+from pipelines.report.detected import Detected
+from pipelines.report.galleries.images import DENSE, by_id, opened
+from pipelines.report.galleries.pictures import (
+    VOID,
+    BoxOf,
+    Outline,
+    Pixels,
+    chosen,
+    coloured,
+    colours_of,
+    ground,
+    moved,
+    outlined,
+    tinted,
+)
+from pipelines.report.reading import read
+from pipelines.report.segmented import ORIGINAL, PROTOCOLS, Segmented
+from store import BeyondClsError
+from store.truths.rle import decode
+
+SEGMENT, DETECT, LOCALISE = "beyondcls segment", "beyondcls detect", "beyondcls localise"
+LOCALISED = "--localised"  # of `beyondcls report`
+TRUTH = "truth"
+PREFERRED = ("linear", "logistic", "knn")  # where nothing was held out for all
+N_CLASSES, N_OBJECTS = 5, 8  # in a text alternative
+# Colours that colour-blind people can distinguish; [cls] is dashed as well.
+TRUE = ("#2f8cff", 4, False)  # colour, width, dashed
+MAPS = {
+    ("attention", "cls"): ("[cls]", ("#ff4020", 4, True)),
+    ("probe", "abmilp"): ("AbMILP", ("#10d080", 4, False)),
+}
+# What a map predicts: its name, the box, its highest IoU with a true one, and colour, width and dashes of the box.
+Predicted = tuple[str, BoxOf, float, tuple[str, int, bool]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a command kept of one encoder to be shown: what belongs to each image of the data set of this digest, by id."""
+
+    data: str
+    images: Mapping[str, Any]
+
+    @property
+    def alike(self) -> Any:
+        """What encoders that are shown together have in common."""
+        return self.data, list(self.images)
+
+
+K = TypeVar("K", bound=Kept)
+
+
+@dataclass(frozen=True)
+class LabelMaps(Kept):
+    """One SEGMENTATION/DATASET/ENCODER/maps, as its images.json describes it.
+
+    Attributes:
+        images: the file of its maps, the part of the original that they show, whether that is mirrored; by id.
+        resolution: "original", or the shorter side of the view's frame.
+        unseen: the value of pixels without a class.
+    """
+
+    images: Mapping[str, tuple[str, BoxOf, bool]]
+    folder: Path
+    classes: tuple[str, ...]
+    resolution: str
+    unseen: int
+
+    @property
+    def alike(self) -> Any:
+        return self.data, self.classes, self.resolution, self.images
+
+    def of(self, protocol: str, image: str, shape: tuple[int, ...] | None = None) -> Int32[np.ndarray, "h w"]:
+        """A predicted map, or the true one; -1 where a pixel has no class.
+
+        Raises:
+            BeyondClsError: the file is missing, damaged, or not of this shape.
+        """
+        file = self.folder / protocol / self.images[image][0]
+        label_map = read(file, SEGMENT, self._read)
+        if shape not in (None, label_map.shape):
+            raise BeyondClsError(
+                f"{file} is {list(label_map.shape)} pixels, the true label map {list(shape or ())}; "
+                f"run `{SEGMENT} --save-maps` again"
+            )
+        return label_map
+
+    def _read(self, file: Path) -> Int32[np.ndarray, "h w"]:
+        with Image.open(file) as picture:
+            values = np.asarray(picture).astype(np.int32)
+        if values.ndim != 2:
+            raise ValueError(f"it has {values.ndim} axes, expected a class for each pixel")
+        labels = np.where(values == self.unseen, -1, values)
+        if labels.max(initial=-1) >= len(self.classes):
+            raise ValueError(f"class {labels.max()}, expected one of {len(self.classes)}")
+        return labels
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object, or what was detected.
+
+    Attributes:
+        box: in pixels of the original.
+        counts: COCO's compressed run lengths of its mask; None without one.
+        score: 0…1; 1 of true objects.
+        crowd: whether it stands for several objects, which no detection has to find.
+    """
+
+    label: int
+    box: BoxOf
+    counts: bytes | None
+    score: float
+    crowd: bool
+
+
+@dataclass(frozen=True)
+class Objects(Kept):
+    """One DETECTION/DATASET/ENCODER/examples.json: height and width of each image, its objects, and what was detected."""
+
+    images: Mapping[str, tuple[tuple[int, int], tuple[Thing, ...], tuple[Thing, ...]]]
+    classes: tuple[str, ...]
+
+    @property
+    def alike(self) -> Any:
+        return self.data, self.classes, list(self.images)
+
+
+@dataclass(frozen=True)
+class Located:
+    """An image that was localised; boxes are in pixels of the frame, which shows `crop` of the original."""
+
+    crop: BoxOf
+    flip: bool
+    true: tuple[BoxOf, ...]
+    predicted: tuple[Predicted, ...]
+
+
+@dataclass(frozen=True)
+class Boxes(Kept):
+    """One LOCALISATION/ENCODER/boxes.json; without images where none of its maps is drawn."""
+
+    images: Mapping[str, Located]
+    size: int
+
+
+def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
+    """A row for each chosen image: image, true map, that of each encoder by one protocol; a legend, and what is missing.
+
+    Raises:
+        BeyondClsError: a file is damaged.
+    """
+    files = {one.encoder: one.folder / "maps/images.json" for one in results}
+    kept, ids, notes = _kept(inputs, files, f"{SEGMENT} --save-maps 6", read_label_maps)
+    if not ids:
+        return notes
+    first = next(iter(kept.values()))
+    shown = [one for one in results if one.encoder in kept]
+    protocol, why = _protocol(shown, kept)
+    if not protocol:
+        return [*notes, Text(why, kind="notice")]
+    images, missing = by_id(inputs.folders.dense_images.opened(dataset), DENSE, first.data, ids)
+    truths = {image: first.of(TRUTH, image) for image in ids}
+    predicted = {e: {image: maps.of(protocol, image, truths[image].shape) for image in ids} for e, maps in kept.items()}
+    present = {label for maps in (truths, *predicted.values()) for m in maps.values() for label in np.unique(m).tolist()}
+    colours = colours_of(present - {-1})
+
+    def row(image: str) -> Iterator[Picture]:
+        _, crop, flip = first.images[image]
+        truth, original = truths[image], images.get(image)
+        if first.resolution == ORIGINAL:
+            width, height = original.size if original else truth.shape[::-1]
+            crop, flip = (0, 0, width, height), False
+        base = ground(original, crop, flip)
+        yield Picture(base, f"test image {image}", (image,))
+        yield _of_labels(truth, base, colours, first.classes, f"true label map of image {image}", "" if images else image)
+        for encoder, of_images in predicted.items():
+            labelled = truth >= 0
+            right = 100 * float((of_images[image] == truth)[labelled].mean()) if labelled.any() else 0.0
+            alt = f"label map of image {image} predicted from {encoder}, {right:.1f} % of its labelled pixels right"
+            yield _of_labels(of_images[image], base, colours, first.classes, alt, f"{right:.1f} % right")
+
+    seeds = "first seed, " if len(shown[0].protocols[protocol].seeds) > 1 else ""
+    frame = "in pixels of the originals" if first.resolution == ORIGINAL else f"in a frame of {first.resolution} pixels"
+    text = (
+        f"Label maps of test images beside those that are predicted: {PROTOCOLS.get(protocol, protocol)}{why}, {seeds}{frame}. "
+        "Below each, the share of its labelled pixels that are right."
+    )
+    legend = [Swatch(first.classes[label], colour) for label, colour in colours.items()]
+    if -1 in present:
+        legend.append(Swatch("void, or not shown by the view", "#{:02x}{:02x}{:02x}".format(*VOID)))
+    columns, rows = ("image", "true label map", *kept), [tuple(row(image)) for image in ids]
+    return _gallery(f"{name}-label-maps", f"{dataset}: label maps", text, columns, rows, missing, notes, tuple(legend))
+
+
+def _of_labels(
+    label_map: Int32[np.ndarray, "h w"], base: Pixels, colours: Mapping[int, str], classes: Sequence[str], alt: str, line: str
+) -> Picture:
+    """A map in colours, of the size of a picture; its text alternative names the largest classes."""
+    labels, counts = np.unique(label_map[label_map >= 0], return_counts=True)
+    order: list[Any] = np.argsort(-counts, kind="stable")[:N_CLASSES].tolist()
+    shares = [f"{classes[labels[i]]} {100 * counts[i] / label_map.size:.0f} %" for i in order]
+    image = Image.fromarray(coloured(label_map, colours)).resize(base.shape[1::-1], Image.Resampling.NEAREST)
+    return Picture(np.asarray(image), f"{alt}: {', '.join(shares)}", (line,) if line else ())
+
+
+def _protocol(results: Sequence[Segmented], kept: Mapping[str, LabelMaps]) -> tuple[str, str]:
+    """The protocol whose maps are shown, the same for all encoders, and why it is that one; "" and the reason if there is none.
+
+    It is the one with the highest mIoU on held-out images, averaged over encoders: test images choose nothing.
+    """
+    common = [
+        name
+        for name in PREFERRED
+        if all(name in one.protocols and (kept[one.encoder].folder / name).is_dir() for one in results)
+    ]
+    if not common:
+        return "", "No protocol was saved for all encoders, so no label maps are shown."
+    by_name = {name: [one.protocols[name].held_out for one in results] for name in common}
+    held_out = {name: sum(filter(None, values)) for name, values in by_name.items() if None not in values}
+    if len(common) == 1 or len(held_out) < len(common):
+        return common[0], ""
+    return max(held_out, key=lambda name: held_out[name]), ", which is best on held-out images"
+
+
+def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:
+    """A row for each chosen image: image, objects, what was detected from each encoder; a legend, and what is missing.
+
+    Raises:
+        BeyondClsError: a file is damaged.
+    """
+    kept, ids, notes = _kept(inputs, {one.encoder: one.folder / "examples.json" for one in results}, DETECT, read_objects)
+    if not ids:
+        return notes
+    first, score = next(iter(kept.values())), inputs.examples.score
+    for encoder, one in kept.items():
+        highest = max((thing.score for _, _, things in one.images.values() for thing in things), default=0.0)
+        if highest < score:
+            below = (
+                f"No detection of {encoder} in these images has a score of {score:g}; the highest is {highest:.2f} (--score)."
+            )
+            notes.append(Text(below, kind="notice"))
+    images, missing = by_id(inputs.folders.dense_images.opened(dataset), DENSE, first.data, ids)
+    found = {e: {image: [t for t in one.images[image][2] if t.score >= score] for image in ids} for e, one in kept.items()}
+    shown = chain(
+        *(first.images[image][1] for image in ids), *(things for of_all in found.values() for things in of_all.values())
+    )
+    colours = colours_of(thing.label for thing in shown)
+
+    def row(image: str) -> Iterator[Picture]:
+        (height, width), true, _ = first.images[image]
+        base = ground(images.get(image), (0, 0, width, height))
+        yield Picture(base, f"test image {image}", (image,))
+        n = f"{len(true)} object{'s' * (len(true) != 1)}"
+        alt = f"image {image} with {n}: {_named(true, first.classes)}"
+        yield Picture(_of_things(base, true, (height, width), colours), alt, (n,) if images else (image, n))
+        for encoder, of_images in found.items():
+            alt = f"image {image}, detected from {encoder}: {_named(of_images[image], first.classes, scores=True)}"
+            drawn = _of_things(base, of_images[image], (height, width), colours)
+            yield Picture(drawn, alt, (f"{len(of_images[image])} detected",))
+
+    text = (
+        f"Objects of test images, and what is detected with a score of {score:g} or more (first seed; --score sets another). "
+        "Objects that stand for several (crowds) are outlined by dashes; detections need not find them."
+    )
+    legend = tuple(Swatch(first.classes[label], colour) for label, colour in colours.items())
+    columns, rows = ("image", "objects", *kept), [tuple(row(image)) for image in ids]
+    return _gallery(f"{name}-objects", f"{dataset}: objects and detections", text, columns, rows, missing, notes, legend)
+
+
+def _of_things(base: Pixels, things: Sequence[Thing], size: tuple[int, int], colours: Mapping[int, str]) -> Pixels:
+    """Masks tinted and boxes outlined in the colours of their classes; the surest on top."""
+    ordered = sorted(things, key=lambda thing: thing.score)
+    picture = base
+    for thing in ordered:
+        if thing.counts is not None:
+            picture = tinted(picture, decode(thing.counts, size), colours[thing.label])
+    part = (0, 0, size[1], size[0])
+    return outlined(picture, [Outline(moved(t.box, part, base), colours[t.label], dashed=t.crowd) for t in ordered])
+
+
+def _named(things: Sequence[Thing], classes: Sequence[str], scores: bool = False) -> str:
+    """The first of them in words."""
+    words = [classes[t.label] + (f" {100 * t.score:.0f} %" if scores else "") for t in things[:N_OBJECTS]]
+    more = [f"{len(things) - N_OBJECTS} more"] if len(things) > N_OBJECTS else []
+    return ", ".join([*words, *more]) or "nothing"
+
+
+def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
+    """A row for each chosen image, a column for each encoder: what its maps predict.
+
+    Args:
+        files: boxes.json by encoder.
+
+    Raises:
+        BeyondClsError: a file is damaged.
+    """
+    kept, ids, notes = _kept(inputs, files, LOCALISE, read_boxes)
+    if not ids:
+        return notes
+    first, folders = next(iter(kept.values())), inputs.folders
+    if folders.localised is not None:
+        image_set = opened(folders.localised, LOCALISED, split=folders.localised_split)
+    else:
+        described = {"split": folders.split, "form": folders.form, "classes": folders.classes}
+        image_set = opened(folders.images, LOCALISED, folders.pixels, **described)
+    images, missing = by_id(image_set, LOCALISED, first.data, ids)
+
+    def drawn(one: Boxes, image: str, predicted: Iterable[Predicted] = ()) -> Pixels:
+        located, frame = one.images[image], (0, 0, one.size, one.size)
+        base = ground(images.get(image), located.crop, located.flip)
+        looks = [*((box, TRUE) for box in located.true), *((box, look) for _, box, _, look in predicted)]
+        return outlined(base, [Outline(moved(box, frame, base), *look) for box, look in looks])
+
+    def row(image: str) -> Iterator[Picture]:
+        alt = f"image {image} with {len(first.images[image].true)} true box(es)"
+        yield Picture(drawn(first, image), alt, (image,))
+        for encoder, one in kept.items():
+            predicted = one.images[image].predicted
+            lines = tuple(f"{name} IoU {iou:.2f}" for name, _, iou, _ in predicted)
+            alt = f"image {image} as {encoder} saw it, true and predicted boxes: {', '.join(lines)}"
+            yield Picture(drawn(one, image, predicted), alt, lines)
+
+    text = (
+        "As Fig. 8 of the paper. Blue: boxes of the data set. Red, dashed: the box that the mean [cls] attention predicts; "
+        "green: that of AbMILP's weights (first seed). Each encloses the largest contour at the threshold that is best for all "
+        "images at IoU 0.5 (MaxBoxAcc); below it, its IoU with the true box that it meets best. An object is found from IoU "
+        "0.5 on. A picture shows what is compared: the part of the image that the encoder saw."
+    )
+    columns, rows = ("image", *kept), [tuple(row(image)) for image in ids]
+    return _gallery("localisation-boxes", "Predicted boxes beside true ones", text, columns, rows, missing, notes)
+
+
+def _kept(
+    inputs: Inputs, files: Mapping[str, Path], command: str, build: Callable[[Path], K]
+) -> tuple[dict[str, K], list[str], list[Block]]:
+    """What was kept of each encoder, of those with the images of the first; ids of images to show; notes on other encoders."""
+    kept = {name: read(file, command, build) for name, file in files.items() if file.is_file()}
+    if not (inputs.examples.n or inputs.examples.ids):
+        return {}, [], []
+    first = next((one for one in kept.values() if one.images), None)
+    same = {name: one for name, one in kept.items() if first and one.alike == first.alike}
+    notes = [
+        f"What was kept of {name} is of other images, classes or pixels, and is not shown."
+        for name, one in kept.items()
+        if one.images and name not in same
+    ]
+    if without := [name for name in files if name not in kept]:
+        notes.insert(0, f"Nothing of {', '.join(without)} was kept to be shown; run `{command}` for it again.")
+    ids = list(first.images) if first else []
+    return same, [ids[row] for row in chosen(ids, inputs.examples)], [Text(note, kind="notice") for note in notes]
+
+
+def _gallery(
+    name: str,
+    title: str,
+    text: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[Picture, ...]],
+    missing: str,
+    notes: Sequence[Block],
+    legend: tuple[Swatch, ...] | None = None,
+) -> list[Block]:
+    """What is shown and what is missing, and the pictures; without their first column where images are missing, if what is
+    laid over them says it all, as those with a legend do."""
+    alone = [Text(f"What belongs to the images is drawn without them. {missing}", kind="notice")] if missing else []
+    if missing and legend is not None:
+        columns, rows = columns[1:], [row[1:] for row in rows]
+    gallery = Gallery(name, title, (), columns, tuple(rows), legend or (), large=legend is not None)
+    return [Text(text, kind="note"), *notes, *alone, gallery]
+
+
+def read_label_maps(file: Path) -> LabelMaps:
+    """The content of an images.json."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    images = {
+        str(entry["id"]): (Path(str(entry["file"])).name, _box(entry["crop"]), bool(entry["flip"]))
+        for entry in content["images"]
+    }
+    classes = tuple(map(str, content["classes"]))
+    return LabelMaps(str(content["data"]), images, file.parent, classes, str(content["resolution"]), int(content["unseen"]))
+
+
+def read_objects(file: Path) -> Objects:
+    """The content of an examples.json."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    classes = tuple(map(str, content["classes"]))
+    images = {}
+    for entry in content["images"]:
+        height, width = map(int, entry["size"])
+        true, found = (tuple(_thing(one, classes, (height, width)) for one in entry[k]) for k in ("objects", "detections"))
+        images[str(entry["id"])] = ((height, width), true, found)
+    return Objects(str(content["data"]), images, classes)
+
+
+def _thing(content: Mapping[str, Any], classes: Sequence[str], size: tuple[int, int]) -> Thing:
+    label, counts = int(content["label"]), content.get("counts")
+    if not 0 <= label < len(classes):
+        raise ValueError(f"class {label}, expected one of {len(classes)}")
+    encoded = None if counts is None else str(counts).encode("ascii")
+    if encoded is not None:
+        decode(encoded, size)  # raises where it is not of this image
+    return Thing(label, _box(content["box"]), encoded, float(content.get("score", 1)), bool(content.get("crowd", False)))
+
+
+def read_boxes(file: Path) -> Boxes:
+    """The content of a boxes.json."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    ids = tuple(map(str, content["ids"]))
+    drawn = [(*MAPS[key], m) for m in content["maps"] if (key := (m["source"], m["name"])) in MAPS]
+    of_images = (content["crops"], content["flips"], content["boxes"], *(m[k] for *_, m in drawn for k in ("boxes", "ious")))
+    for values in of_images:
+        if len(values) != len(ids):
+            raise ValueError(f"{len(values)} entries, expected one for each of {len(ids)} images")
+    images = {
+        image: Located(
+            crop=_box(content["crops"][i]),
+            flip=bool(content["flips"][i]),
+            true=tuple(map(_box, content["boxes"][i])),
+            predicted=tuple((name, _box(m["boxes"][i]), float(m["ious"][i]), look) for name, look, m in drawn),
+        )
+        for i, image in enumerate(ids)
+    }
+    return Boxes(str(content["data"]), images if drawn else {}, int(content["size"]))
+
+
+def _box(content: Sequence[float]) -> BoxOf:
+    x0, y0, x1, y1 = map(float, content)
+    return x0, y0, x1, y1
