@@ -375,10 +375,10 @@ class Passes:
                 for measures in (*scored.measures, *(entry for curve in family.curves for entry in curve)):
                     measures["entropy"] = entropy  # the same for all members, as nothing that is trained enters
             for m, member in enumerate(family.names):
-                per_image = (None if values is None else values[m] for values in (weights, scored.correct))
-                without = scored.without[m] if scored.without else ()
-                fields = (member, family.stack.head(m), family.curves[m], scored.measures[m], *per_image)
-                outcomes.append(Outcome(*fields, without=without))
+                of_images, right = (None if values is None else values[m] for values in (weights, scored.correct))
+                trained = Outcome(member, family.stack.head(m), family.curves[m], scored.measures[m], of_images, right)
+                trained.without = scored.without[m] if scored.without else ()
+                outcomes.append(trained)
         return outcomes
 
     def _family(self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()) -> Family:
