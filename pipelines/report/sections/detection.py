@@ -6,12 +6,13 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import AGAINST_TWIN, apart, notes_of, twin_of, warnings
+from pipelines.report.contrasts import against, with_known_intervals
+from pipelines.report.dense import AGAINST_TWIN, notes_of, twin_of, warnings
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.published.printed import printed
-from pipelines.report.tables import NOTHING, change, named, number, spread
+from pipelines.report.tables import NOTHING, named, number, spread
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -55,6 +56,7 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     if any(twins):
         columns.append(Column("twin", "Twin", "text", apart=True))
         columns.append(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread"))
+        columns.append(Column(f"{kind}_ap_against_twin_interval", "95 %", "text"))
     values = {m: [one.measures.get(kind, {}).get(m) for one in results] for m in MEASURES}
     highest = {m: max((round(v.mean, 1) for v in of_all if v), default=None) for m, of_all in values.items()}
     rows = []
@@ -63,7 +65,7 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
         cells += [spread(v := values[m][i], best=v is not None and round(v.mean, 1) == highest[m]) for m in MEASURES]
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
-            cells.append(change(apart(values["ap"][i], twin.measures.get(kind, {}).get("ap") if twin else None)))
+            cells += against(values["ap"][i], twin.measures.get(kind, {}).get("ap") if twin else None, one.data)
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     n = " or ".join(f"{n:,}" for n in sorted({one.n_test for one in results}))
     counted = results[0].n_objects
@@ -74,27 +76,30 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
         "one. AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that size. "
         f"{AGAINST_TWIN}"
     )
-    return Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", note, tuple(columns), tuple(rows))
+    return with_known_intervals(Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", note, tuple(columns), tuple(rows)))
 
 
 def _by_family(dataset: str, name: str, results: Sequence[Detected]) -> list[Table]:
     """Box AP by size of encoders of other families against masked ones; nothing without such encoders."""
     columns = [ENCODER, Column("family", "Pretraining", "text"), Column("against", "Against", "text")]
-    columns += [Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=size == SIZES[0]) for size in SIZES]
+    for size in SIZES:
+        columns.append(Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=True))
+        columns.append(Column(f"box_ap_{size}_interval", "95 %", "text"))
     rows = []
     for family, words in ((JOINT, "joint embedding"), (LABELS, "labels")):
         for one in (one for one in results if one.pretraining.family == family):
             for masked in (other for other in results if other.pretraining.family == MASKED):
                 texts = (one.encoder, words, masked.encoder)
                 measures = (f"ap_{size}" for size in SIZES)
-                apart_by_size = [apart(one.measures["box"][m], masked.measures["box"][m]) for m in measures]
-                rows.append(Row((*(Cell(text, text) for text in texts), *map(change, apart_by_size))))
+                by_size = (against(one.measures["box"][m], masked.measures["box"][m], one.data) for m in measures)
+                rows.append(Row((*(Cell(text, text) for text in texts), *(cell for cells in by_size for cell in cells))))
     note = (
         "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. The paper "
         "finds boxes of DINO ahead of those of MAE at all sizes, and those of MAE after fine-tuning with labels ahead for "
         "large objects, behind for medium and small ones (Table 5 of v1)."
     )
-    return [Table(f"{name}-families", f"{dataset}: boxes by family", note, tuple(columns), tuple(rows))] if rows else []
+    families = Table(f"{name}-families", f"{dataset}: boxes by family", note, tuple(columns), tuple(rows))
+    return [with_known_intervals(families)] if rows else []
 
 
 def _settings(dataset: str, name: str, results: Sequence[Detected]) -> Table:

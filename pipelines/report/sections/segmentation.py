@@ -5,14 +5,15 @@ from functools import partial
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import AGAINST_TWIN, apart, notes_of, twin_of, warnings
+from pipelines.report.contrasts import against, with_known_intervals
+from pipelines.report.dense import AGAINST_TWIN, notes_of, twin_of, warnings
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
 from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
-from pipelines.report.tables import NOTHING, change, file_names, named, number, spread
+from pipelines.report.tables import NOTHING, file_names, named, number, spread
 
 ENCODER = Column("encoder", "Encoder", "text")
 ABOUT = (
@@ -84,9 +85,9 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
     twins = [twin_of(one, results) for one in results]
     if any(twins):
         columns.append(Column("twin", "Twin", "text", apart=True))
-        columns += [
-            Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread") for p in learnt
-        ]
+        for p in learnt:
+            columns.append(Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread"))
+            columns.append(Column(f"{p}_miou_{resolution}_against_twin_interval", "95 %", "text"))
     highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
     rows = []
     for one, twin in zip(results, twins, strict=True):
@@ -97,19 +98,12 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
         cells += [number(None if (m := _miou(one, p, resolution)) is None else m.mean, 1) for p in floors]
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
-            cells += [
-                change(apart(m, _miou(twin, p, resolution)) if twin else None) for p, m in zip(learnt, mious, strict=True)
-            ]
+            for p, m in zip(learnt, mious, strict=True):
+                cells += against(m, _miou(twin, p, resolution) if twin else None, one.data)
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     title = f"{dataset}: mIoU {at(resolution)}"
-    return Table(
-        name=f"{name}-{resolution}",
-        title=title,
-        note=_note(results, resolution),
-        columns=tuple(columns),
-        rows=tuple(rows),
-        folded=resolution == GRID,
-    )
+    note, is_folded = _note(results, resolution), resolution == GRID
+    return with_known_intervals(Table(f"{name}-{resolution}", title, note, tuple(columns), tuple(rows), folded=is_folded))
 
 
 def _note(results: Sequence[Segmented], resolution: str) -> str:

@@ -26,7 +26,7 @@ def test_which_block_is_best(tmp_path):
         ["dino", "average", "60.0", "–", "–", "–", "–", "–", "768"],
         ["mae", "[cls]", "40.0", "52.0", "48.0", "1", "+4.0", "ahead", "384"],
         ["mae", "average", "40.0", "45.0", "45.9", "2", "0.0", "not shown", "768"],
-        ["mae", "[cls], knn", "3.0", "2.0", "1.0", "0", "+2.0", "ahead", "384"],
+        ["mae", "[cls], knn", "3.0", "2.0", "1.0", "0", "+2.0", "not shown", "384"],
     ]
     write_by_block(tmp_path / "few images", "mae", mae, n_test=200)
     few = tables(section(inputs(tmp_path / "few images", "mae")))["by-block"]

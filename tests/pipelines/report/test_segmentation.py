@@ -7,9 +7,10 @@ import pytest
 
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.content import Section
-from pipelines.report.dense import apart
+from pipelines.report.contrasts import against
 from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
+from pipelines.report.tables import NOTHING
 from store import BeyondClsError
 from tests.pipelines.report.dense import on_foreground, protocol, write_segmentation
 from tests.pipelines.report.parts import best, shown, tables, words
@@ -70,8 +71,19 @@ def test_the_twin_has_patches_of_the_same_grid_and_block(tmp_path):
 
 def test_a_difference_has_a_spread_where_both_have_several_seeds():
     several, one = Measure(40.0, 3.0, (37.0, 43.0)), Measure(30.0, 0.0, (30.0,))
-    assert apart(several, replace(several, mean=38.0, std=4.0)).std == 5.0
-    assert (apart(several, one).mean, apart(several, one).std, len(apart(several, one).values)) == (10.0, 0.0, 1)
+    assert [cell.std for cell in against(several, replace(several, mean=38.0, std=4.0), "x")] == [5.0, None]
+    assert [(cell.text, cell.std) for cell in against(several, one, "x")] == [("+10.0", None), ("–", None)]
+    assert against(several, None, "x") == (NOTHING, NOTHING)
+
+
+def test_it_has_an_interval_where_images_were_left_out():
+    """Each of four groups of images moves the first by what it moves the second, and 0.1 more or less."""
+    one, other = (
+        Measure(mean, 0.0, (mean,), tuple(mean + d for d in moves))
+        for mean, moves in ((40.0, (-1.1, -2.9, 3.1, 0.9)), (38.0, (-1.0, -3.0, 3.0, 1.0)))
+    )
+    difference, interval = against(one, other, "x")
+    assert (difference.text, interval.text) == ("+2.0", "1.4 to 2.6")
 
 
 def test_data_sets_are_apart(tmp_path):
