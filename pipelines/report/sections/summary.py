@@ -1,5 +1,7 @@
 """The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
 
+import math
+
 from pipelines.parameters.primary import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
@@ -8,14 +10,16 @@ from pipelines.report.contrasts import VERDICTS
 from pipelines.report.error_shares import POINTS, SHARE, error_shares, estimates_over_cls, in_short
 from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.families import LOOKS, families
+from pipelines.report.measured import Probe
 from pipelines.report.scores import WORDS, score_name
-from pipelines.report.tables import plus_minus, title
+from pipelines.report.tables import ceiling, plus_minus, title
 from store.format.pretraining import JOINT, MASKED, UNTRAINED
 
 GAINED = {
     SHARE: "Of the errors that [cls] makes on test images, a head that selects among the patches (AbMILP) removes:",
     POINTS: "A head that selects among the patches (AbMILP) reaches so much more than [cls] on test images:",
 }
+DECLARED = "The contrast that was declared in advance, and what to see it beside:"
 N_NUMBERS = 3
 
 
@@ -23,9 +27,10 @@ def section(inputs: Inputs) -> Section | None:
     """None without probes."""
     if not inputs.probes:
         return None
-    plot, judged = error_shares(inputs), verdicts(claims(inputs))
-    blocks: list[Block] = [Text(GAINED[estimates_over_cls(inputs)[1]], kind="lead")] if plot else []
-    blocks.append(Numbers(tuple(_declared(inputs) or _numbers(inputs))))
+    plot, judged, declared = error_shares(inputs), verdicts(claims(inputs)), _declared(inputs)
+    lead = DECLARED if declared else GAINED[estimates_over_cls(inputs)[1]] if plot else ""
+    blocks: list[Block] = [Text(lead, kind="lead")] if lead else []
+    blocks.append(Numbers(tuple(declared or _numbers(inputs))))
     blocks += [plot] if plot else []
     blocks += [Verdicts("What the paper claims, here", judged)] if judged else []
     blocks.append(Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"))
@@ -53,7 +58,7 @@ def _counted(n: int, what: str) -> str:
 def _declared(inputs: Inputs) -> list[Number]:
     """The primary contrast, and what to see it beside; empty where it was not declared, or not measured.
 
-    That is the same contrast on an encoder of another family and on the untrained twin, and the best other head.
+    That is the same contrast on an encoder of another family and on the untrained twin, and the best head without weights.
     """
     contrasts, primary, family = _primary_by_encoder(inputs), inputs.folders.primary, families(inputs.probes)
     if primary is None or primary.encoder not in contrasts:
@@ -63,15 +68,22 @@ def _declared(inputs: Inputs) -> list[Number]:
     removed = "" if share is None else f" · {in_short(share, SHARE)[0]} of the errors removed"
     shown = [(points, f"{_in_words(primary)}, declared in advance", f"{VERDICTS[points.sign]}{removed}", primary.encoder)]
     compared = {e: points.minus(estimate) for e, estimate in contrasts.items()}
-    others = [e for e in contrasts if family[e] not in (family[primary.encoder], UNTRAINED)]
+    compared_with = [name for name in LOOKS if name not in (family[primary.encoder], UNTRAINED)]
+    others = [encoder for name in compared_with for encoder in contrasts if family[encoder] == name]
     shown += [_exploratory(compared[e], f"more than on {e}", e) for e in others[:1]]
     if (twin := inputs.twin(primary.encoder)) in contrasts:
         shown.append(_exploratory(contrasts[twin], f"gained by {twin}, which was never trained", twin))
-    heads = [p for p in inputs.probes_of(primary.encoder) if p.head not in (primary.head, primary.over)]
+    heads = [p for p in inputs.probes_of(primary.encoder) if p.head not in (primary.head, primary.over) and not _selects(p)]
     if best := max(heads, key=lambda probe: probe.score.mean, default=None):
-        about = f"compared with {title(best.head)}, the best other head there"
+        about = f"compared with {title(best.head)}, the best head there that weights no patches"
         shown.append(_exploratory(one.minus(estimate_of(best)), about, primary.encoder))
     return [_number(estimate, about, detail, LOOKS[family[encoder]]) for estimate, about, detail, encoder in shown]
+
+
+def _selects(probe: Probe) -> bool:
+    """Whether a head weights patches, and not all alike."""
+    entropy, even = probe.measures.get("entropy"), ceiling(probe)
+    return entropy is not None and even is not None and not math.isclose(entropy.mean, even, rel_tol=1e-6)
 
 
 def _exploratory(estimate: Estimate, about: str, encoder: str) -> tuple[Estimate, str, str, str]:
