@@ -57,7 +57,7 @@ def check(machine: Machine) -> Finding:
         for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: studies_of(params))
     )
     checks: list[Callable[[], object]] = [lambda: project_store(section(params, "store")), lambda: datasets_of(params)]
-    checks += [lambda: primary_of(params)]
+    checks += [lambda: _primary(params)]
     if with_timm:
         checks += [lambda name=name: _encoder(machine, name) for name in encoders]  # type: ignore[misc]
     elif encoders:
@@ -76,6 +76,22 @@ def check(machine: Machine) -> Finding:
     if problems:
         return Finding("params.yaml", "problem", f"{observed}; mistakes: {len(problems)}", "\n".join([*problems, *notes]))
     return Finding("params.yaml", "note" if notes else "ok", observed, "\n".join(notes))
+
+
+def _primary(params: Mapping[str, Any]) -> None:
+    """Refuse a primary contrast that cannot be measured.
+
+    Raises:
+        BeyondClsError: it is not written as one, or has an encoder or a head that the project does not have.
+    """
+    if (primary := primary_of(params)) is None:
+        return
+    for kind, name, known in (
+        ("encoder", primary.encoder, section(dict(params), "encoders")),
+        *(("head", head, heads_of(params)) for head in (primary.head, primary.over)),
+    ):
+        if name not in known:
+            raise BeyondClsError(f"primary: {unknown(kind, name, known)}")
 
 
 def _outdated(folder: Path, params: Mapping[str, Any]) -> Iterator[str]:

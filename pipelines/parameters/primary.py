@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pipelines.parameters.heads import heads_of
-from pipelines.parameters.params import section
 from store import BeyondClsError
-from store.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -19,29 +16,21 @@ class Primary:
     over: str
 
 
-NAMES = tuple(field.name for field in fields(Primary))
+NAMES = {field.name for field in fields(Primary)}
 
 
 def primary_of(params: Mapping[str, Any]) -> Primary | None:
-    """`primary` of params.yaml; None if nothing was declared.
+    """`primary` of params.yaml; None if nothing was declared. Names that are not there are `beyondcls doctor`'s to find.
 
     Raises:
-        BeyondClsError: it is no mapping of three names, or an encoder or a head that the project does not have.
+        BeyondClsError: it is no mapping of three names.
     """
     given = params.get("primary")
     if given is None:
         return None
-    if not isinstance(given, Mapping) or set(given) != set(NAMES) or not all(isinstance(name, str) for name in given.values()):
+    if not isinstance(given, Mapping) or set(given) != NAMES or not all(isinstance(name, str) for name in given.values()):
         raise BeyondClsError(
             f"primary is {given!r}, expected an encoder and two heads of this file, such as "
             "{ encoder: mae, head: abmilp, over: cls }; or null, if no contrast is declared in advance"
         )
-    heads = heads_of(params)
-    for name, kind, known in (
-        ("encoder", "encoder", section(params, "encoders")),
-        ("head", "head", heads),
-        ("over", "head", heads),
-    ):
-        if given[name] not in known:
-            raise BeyondClsError(f"primary: {unknown(kind, given[name], known)}")
     return Primary(**given)

@@ -8,7 +8,11 @@ from store.exchange.hdf5 import Hdf5
 from store.exchange.npy import Npy
 from store.exchange.webdataset import WebDataset
 
-EXCHANGES: dict[str, Exchange] = {"hdf5": Hdf5(), "npy": Npy(), "webdataset": WebDataset()}
+EXCHANGES: dict[str, Exchange] = {
+    "hdf5": Hdf5(),
+    "npy": Npy(),
+    "webdataset": WebDataset(),
+}
 
 __all__ = ["EXCHANGES", "Exchange", "Exported", "form_of", "get_exchange", "import_from"]
 

@@ -144,7 +144,7 @@ def check_plots(section: Section) -> None:
         if figure.svg:
             ElementTree.fromstring(figure.svg)
             assert len(figure.alt) > 20
-            assert set(figure.files) == {"svg", "png"}
+            assert set(figure.files) == {"svg", "png", "pdf"}
         else:
             assert figure.caption.startswith("Not computed")
 

@@ -90,7 +90,7 @@ def test_finds_what_a_map_sees(localise, tmp_path):
     names = [("attention", name) for name in ("cls", "cls-head-0", "cls-head-1", "centre-patch")]
     assert list(entries) == [*names, ("probe", "abmilp"), ("probe", "away"), ("baseline", "centre")]
     sees, noise = entries["attention", "cls-head-0"], entries["attention", "cls-head-1"]
-    assert sees["max_box_acc_v2"] == {"mean": 100, "std": 0, "values": [100]}
+    assert sees["max_box_acc_v2"] == {"mean": 100, "std": 0, "values": [100], "without": [100] * 9}
     assert sees["max_box_acc"]["mean"] == 100
     assert set(sees["by_iou"]) == {"0.3", "0.5", "0.7"}
     assert noise["max_box_acc"]["mean"] < 60

@@ -12,7 +12,7 @@ import pytest
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.places.object_store import PIECE_NBYTES, REQUESTS, ObjectStore
 from tests.s3 import served
-from tests.store.conftest import SPEC, N, displacement, same, values, write
+from tests.store.conftest import SPEC, N, same, shuffle_quality, values, write
 from tests.store.service import Service
 
 WIDE = "patch/block5/view0"
@@ -101,6 +101,12 @@ def test_verify_reads_everything_once(wide: Path, written: Path) -> None:
         assert Service.most > 3
 
 
+def test_verify_says_where(wide: Path) -> None:
+    Service.answer = staticmethod(lambda path, data: b"\1" + data[1:] if path.endswith(f"{WIDE}/c/1/0/0") else data)
+    damaged = [(name, shard) for name, shard, problem in verify(f"service://{wide}") if problem]
+    assert damaged == [(WIDE, 1)]
+
+
 @pytest.mark.parametrize("placement", ["stream", "memory"])
 def test_epochs_are_those_of_a_local_set(wide: Path, placement: Any) -> None:
     epochs = []
@@ -126,7 +132,7 @@ def test_an_epoch_asks_for_long_pieces_once(wide: Path, placement: Any) -> None:
     assert Service.nbytes() <= _nbytes(array)
     assert len(Service.data()) <= array.layout.n_shards * (2 + WIDE_SHARD * ROW // PIECE_NBYTES)
     assert 5 <= Service.most <= REQUESTS
-    assert displacement(loader.order.visited(1)) > 0.5
+    assert shuffle_quality(loader.order.visited(1))["displacement"] > 0.5
 
 
 def test_a_short_answer(wide: Path) -> None:
@@ -139,6 +145,13 @@ def test_a_short_answer(wide: Path) -> None:
     Service.answer = staticmethod(lambda _, data: b"")
     with pytest.raises(StoreError, match="returned 0 bytes"):
         array.rows([1])
+
+
+def test_a_server_that_ignores_ranges(wide: Path) -> None:
+    array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
+    Service.answer = staticmethod(lambda path, _: Path(path).read_bytes())
+    with pytest.raises(StoreError, match=f"bytes, expected {ROW} "):
+        array.rows([0])
 
 
 @pytest.mark.parametrize("error", [ConnectionError("reset by peer"), TimeoutError(), PermissionError("403")])
@@ -165,21 +178,25 @@ def test_a_lost_connection(wide: Path, placement: Any, error: Exception) -> None
 def test_s3(written: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 7}})
     with served("bucket") as fs:
-        for file in written.rglob("*"):
-            if file.is_file():
-                fs.pipe(f"bucket/sets/one/{file.relative_to(written)}", file.read_bytes())
-        store = FeatureStore.open("s3://bucket/sets/one", key=SPEC.key)
-        assert isinstance(store.place, ObjectStore)
-        assert store.place._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}
-        rows = np.random.default_rng(0).permutation(N)
-        for name, got in store.rows(rows).items():
-            assert same(got, contents[name][rows])
-        for batch in Loader({"x": store.tokens("patch")}, store.labels, placement="stream", dtype=None).epoch():
-            assert same(batch["x"].numpy(), contents[WIDE][batch["row"].numpy()])
-        assert all(problem is None for _, _, problem in verify("s3://bucket/sets/one"))
-        half = os.urandom(fs.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
-        fs.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)
-        with pytest.raises(StoreError, match=f"s3://bucket/sets/one/{WIDE}/c/0/0/0 (returned|cannot be read)"):
-            store.place.open(f"{WIDE}/c/0/0/0").read(len(half) - 10, 20, memoryview(b""))
-        with pytest.raises(StoreError, match=f"{WIDE}/c/0/0/0 has {len(half)} bytes, expected"):
-            FeatureStore.open("s3://bucket/sets/one")
+        _check_s3(fs, written, contents)
+
+
+def _check_s3(fs: Any, written: Path, contents: dict[str, np.ndarray]) -> None:
+    for file in written.rglob("*"):
+        if file.is_file():
+            fs.pipe(f"bucket/sets/one/{file.relative_to(written)}", file.read_bytes())
+    store = FeatureStore.open("s3://bucket/sets/one", key=SPEC.key)
+    assert isinstance(store.place, ObjectStore)
+    assert store.place._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}
+    rows = np.random.default_rng(0).permutation(N)
+    for name, got in store.rows(rows).items():
+        assert same(got, contents[name][rows])
+    for batch in Loader({"x": store.tokens("patch")}, store.labels, placement="stream", dtype=None).epoch():
+        assert same(batch["x"].numpy(), contents[WIDE][batch["row"].numpy()])
+    assert all(problem is None for _, _, problem in verify("s3://bucket/sets/one"))
+    half = os.urandom(fs.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
+    fs.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)
+    with pytest.raises(StoreError, match=f"s3://bucket/sets/one/{WIDE}/c/0/0/0 (returned|cannot be read)"):
+        store.place.open(f"{WIDE}/c/0/0/0").read(len(half) - 10, 20, memoryview(b""))
+    with pytest.raises(StoreError, match=f"{WIDE}/c/0/0/0 has {len(half)} bytes, expected"):
+        FeatureStore.open("s3://bucket/sets/one")

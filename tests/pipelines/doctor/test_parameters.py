@@ -18,6 +18,7 @@ from store.errors import BeyondClsError
 
 ROOT = Path(__file__).parents[3]
 PARAMS = read_params(ROOT / "params.yaml")
+PRIMARY = "encoders: {mae-b16: {}}\ncls_heads: {cls: {}}\nheads: {abmilp: {}}\nprimary: {encoder: "
 
 
 def check(folder, text):
@@ -66,6 +67,10 @@ def test_section_that_nothing_reads(tmp_path):
         ("heads: {a: {aggregator: abmlip}}", "unknown aggregator of head 'a' 'abmlip'; did you mean 'abmilp'?"),
         ("heads: {abmilp: {dept: 2}}", "did you mean 'depth'?"),
         ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "did you mean 'epochs'?"),
+        ("primary: abmilp", "primary is 'abmilp', expected an encoder and two heads of this file"),
+        (f"{PRIMARY}mea, head: abmilp, over: cls}}", "primary: unknown encoder 'mea'; did you mean 'mae-b16'"),
+        (f"{PRIMARY}mae-b16, head: abmil, over: cls}}", "primary: unknown head 'abmil'; did you mean 'abmilp'"),
+        (f"{PRIMARY}mae-b16, head: abmilp, over: clz}}", "primary: unknown head 'clz'; did you mean 'cls'"),
         ("own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM'}}", "there is no file"),
         ("studies: {s: {heads: {gem: {aggregator: 'my_pool.py:GeM'}}}}", "study 's': aggregator of head 'gem'"),
         ("heads: {gem: {aggregator: 'heads/../my_pool.py:GeM'}}", "expected a file in heads/"),
