@@ -68,7 +68,7 @@ def test_section_that_nothing_reads(tmp_path):
         ("heads: {abmilp: {dept: 2}}", "did you mean 'depth'?"),
         ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "did you mean 'epochs'?"),
         ("primary: abmilp", "primary is 'abmilp', expected an encoder and two heads of this file"),
-        (f"{PRIMARY}mea, head: abmilp, over: cls}}", "primary: unknown encoder 'mea'; did you mean 'mae-b16'"),
+        (f"{PRIMARY}mea, head: abmilp, over: cls}}", "primary: unknown encoder 'mea'; known: mae-b16"),
         (f"{PRIMARY}mae-b16, head: abmil, over: cls}}", "primary: unknown head 'abmil'; did you mean 'abmilp'"),
         (f"{PRIMARY}mae-b16, head: abmilp, over: clz}}", "primary: unknown head 'clz'; did you mean 'cls'"),
         ("own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM'}}", "there is no file"),
