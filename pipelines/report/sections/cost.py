@@ -80,7 +80,8 @@ def measured(study: Study) -> Table:
         )
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
     shown = Column("on_front", "On the front", "text", apart=not after)
-    after.append((shown, lambda probe: Cell(*["yes" if id(probe) in on_front else "no"] * 2)))
+    yes, no = Cell("yes", "yes"), Cell("no", "no")
+    after.append((shown, lambda probe: yes if id(probe) in on_front else no))
     note += " On the front: no other head of the encoder reaches more for as many operations or fewer."
     return study_table("cost", "What heads cost and reach", study, after=after, note=note)
 
