@@ -221,23 +221,20 @@ def described(
     from probe.localisation import IOUS
     from probe.result_files import over_seeds
 
-    by_iou = {
-        str(iou): {
-            **over_seeds([result.by_iou[i] for result in results], [[one.by_iou[i] for one in r.without] for r in results]),
-            "thresholds": [result.thresholds[i] for result in results],
-        }
-        for i, iou in enumerate(IOUS)
-    }
+    def over(read: "Callable[[Localised], float]") -> dict[str, Any]:
+        return over_seeds([read(of_seed) for of_seed in results], [[read(one) for one in r.without] for r in results])
+
+    def at(i: int) -> dict[str, Any]:
+        return {**over(lambda one: one.by_iou[i]), "thresholds": [result.thresholds[i] for result in results]}
+
     return {
         "source": source,
         "name": name,
         "seeds": list(seeds),
-        "max_box_acc_v2": over_seeds(
-            [result.max_box_acc_v2 for result in results], [[one.max_box_acc_v2 for one in r.without] for r in results]
-        ),
-        "by_iou": by_iou,
+        "max_box_acc_v2": over(lambda one: one.max_box_acc_v2),
+        "by_iou": {str(iou): at(i) for i, iou in enumerate(IOUS)},
         "max_box_acc": {
-            **over_seeds([result.max_box_acc for result in results], [[one.max_box_acc for one in r.without] for r in results]),
+            **over(lambda one: one.max_box_acc),
             "thresholds": [result.threshold for result in results],
         },
         "n_flat": list(n_flat),

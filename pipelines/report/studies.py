@@ -1,13 +1,12 @@
 """What sections about studies share: probes by encoder, their table, how costs are written, how heads were trained."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
 from pipelines.report.remarks import one_order
 from pipelines.report.scores import SENTENCE, TITLES, score_name
-from pipelines.report.tables import NOTHING, ceiling, spread, title
+from pipelines.report.tables import NOTHING, selects, spread, title
 
 Study = Mapping[tuple[str, str], Probe]
 Columns = Sequence[tuple[Column, Callable[[Probe], Cell]]]
@@ -66,10 +65,7 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
 
 def selects_untrained(probe: Probe) -> bool:
     """Whether a head chooses patches, and nothing of it was trained but the classifier: no parameters, and uneven weights."""
-    entropy, even = probe.measures.get("entropy"), ceiling(probe)
-    if probe.cost.get("parameters") != 0 or entropy is None or even is None:
-        return False
-    return not math.isclose(entropy.mean, even, rel_tol=1e-6)
+    return probe.cost.get("parameters") == 0 and selects(probe)
 
 
 def count(value: int | None) -> Cell:

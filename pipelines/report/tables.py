@@ -74,6 +74,12 @@ def ceiling(probe: Probe | None) -> float | None:
     return math.log(probe.n_tokens) if probe is not None and probe.n_tokens else None
 
 
+def selects(probe: Probe) -> bool:
+    """Whether a head weights patches, and not all alike."""
+    entropy, even = probe.measures.get("entropy"), ceiling(probe)
+    return entropy is not None and even is not None and not math.isclose(entropy.mean, even, rel_tol=1e-6)
+
+
 def listed(parts: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

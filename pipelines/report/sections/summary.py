@@ -1,7 +1,5 @@
 """The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
 
-import math
-
 from pipelines.parameters.primary import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
@@ -10,9 +8,8 @@ from pipelines.report.contrasts import VERDICTS
 from pipelines.report.error_shares import POINTS, SHARE, error_shares, estimates_over_cls, in_short
 from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.families import LOOKS, families
-from pipelines.report.measured import Probe
 from pipelines.report.scores import WORDS, score_name
-from pipelines.report.tables import ceiling, plus_minus, title
+from pipelines.report.tables import plus_minus, selects, title
 from store.format.pretraining import JOINT, MASKED, UNTRAINED
 
 GAINED = {
@@ -73,17 +70,11 @@ def _declared(inputs: Inputs) -> list[Number]:
     shown += [_exploratory(compared[e], f"more than on {e}", e) for e in others[:1]]
     if (twin := inputs.twin(primary.encoder)) in contrasts:
         shown.append(_exploratory(contrasts[twin], f"gained by {twin}, which was never trained", twin))
-    heads = [p for p in inputs.probes_of(primary.encoder) if p.head not in (primary.head, primary.over) and not _selects(p)]
+    heads = [p for p in inputs.probes_of(primary.encoder) if p.head not in (primary.head, primary.over) and not selects(p)]
     if best := max(heads, key=lambda probe: probe.score.mean, default=None):
         about = f"compared with {title(best.head)}, the best head there that weights no patches"
         shown.append(_exploratory(one.minus(estimate_of(best)), about, primary.encoder))
     return [_number(estimate, about, detail, LOOKS[family[encoder]]) for estimate, about, detail, encoder in shown]
-
-
-def _selects(probe: Probe) -> bool:
-    """Whether a head weights patches, and not all alike."""
-    entropy, even = probe.measures.get("entropy"), ceiling(probe)
-    return entropy is not None and even is not None and not math.isclose(entropy.mean, even, rel_tol=1e-6)
 
 
 def _exploratory(estimate: Estimate, about: str, encoder: str) -> tuple[Estimate, str, str, str]:
