@@ -1,17 +1,60 @@
 """Copies between main memory and a device: streams, pinned memory, and features on their way to their place."""
 
+import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
 from extract.stages import COPYING_BACK, ENCODING, Course
-from store.loading.placement import is_out_of_memory
+
+ALIGNMENT = 16  # bytes, of tensors among others in one piece of memory
+
+
+def bytes_of(values: Tensor) -> UInt8[np.ndarray, "*shape"]:
+    """The bytes of a tensor in main memory; its last axis is as many times longer as a number has bytes."""
+    return values.contiguous().view(torch.uint8).numpy()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Tensors of a device in one piece of its memory, which is copied at once.
+
+    Attributes:
+        memory: all of them.
+        places: where each begins in it, and its shape in bytes, by key.
+    """
+
+    memory: UInt8[Tensor, "n"]
+    places: Mapping[Any, tuple[int, tuple[int, ...]]]
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Hashable, Tensor]]) -> "Packed":
+        tensors = {key: values.contiguous().view(torch.uint8) for key, values in parts}
+        places, end = {}, 0
+        for key, values in tensors.items():
+            places[key] = end, tuple(values.shape)
+            end += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
+        device = next(iter(tensors.values())).device if tensors else None
+        memory = torch.zeros(end, dtype=torch.uint8, device=device)  # so that equal tensors are in equal bytes
+        for key, (begin, _) in places.items():
+            memory[begin : begin + tensors[key].nbytes].copy_(tensors[key].flatten())
+        return cls(memory, places)
+
+    def unpacked(self, memory: UInt8[np.ndarray, "n"]) -> Iterator[tuple[Any, UInt8[np.ndarray, "*shape"]]]:
+        """The bytes of the tensors, from those of the memory in main memory.
+
+        By NumPy, as each operation of PyTorch waits for the interpreter, which decoders use.
+        """
+        for key, (begin, shape) in self.places.items():
+            yield key, memory[begin : begin + math.prod(shape)].reshape(shape)
 
 
 class Streams:
@@ -20,6 +63,7 @@ class Streams:
     def __init__(self, device: torch.device):
         self._device = device
         self._in, self._out = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._of_recordings = torch.cuda.graph_pool_handle()  # one memory, as they are not replayed at once
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A buffer in main memory, from and to which the device copies by itself."""
@@ -38,6 +82,16 @@ class Streams:
     def mark(self) -> torch.cuda.Event:
         """The end of what was given to the device to compute so far."""
         return _event(torch.cuda.current_stream(self._device), timed=True)
+
+    def record(self, compute: Callable[[], Packed]) -> tuple[Callable[[], None], Packed]:
+        """What starts again, by one call, all that `compute` has the device do, and its result, which is then another.
+
+        Nothing is computed yet. Other threads may use the device meanwhile.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._of_recordings, capture_error_mode="thread_local"):
+            result = compute()
+        return graph.replay, result
 
     @contextmanager
     def behind(self, computed: torch.cuda.Event) -> Iterator[None]:
@@ -91,15 +145,13 @@ class Buffers:
 
 @dataclass
 class Copies:
-    """Converts features and keeps them, beside a GPU on a separate thread and stream, one batch behind; without one at once.
+    """Keeps features, beside a GPU on a separate thread and stream, one batch behind; without one at once.
 
-    `course`: what the thread that computes does; `on_memory`: called where the device has too little memory to convert
-    features, before it is tried once more.
+    `course`: what the thread that computes does.
     """
 
     streams: Streams | None
     course: Course
-    on_memory: Callable[[], None] = lambda: None
     has_failed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -110,27 +162,26 @@ class Copies:
 
     def run(
         self,
-        convert: Callable[[], Iterable[tuple[Any, Tensor]]],
-        keep: Callable[[Any, Tensor], object],
+        features: Packed | Iterable[tuple[Any, Tensor]],
+        keep: Callable[[Any, UInt8[np.ndarray, "*shape"]], object],
         began: torch.cuda.Event | None = None,
     ) -> None:
-        """Begin to convert features that were just computed, and to keep the results, once those before are kept, whose errors
-        it raises.
+        """Begin to copy features that were just computed, and to keep them, once those before are kept, whose errors it raises.
 
         Args:
-            convert: gives what is to be kept, by key, on the device. It holds on to the features, so that their memory is not
-                used for others.
-            keep: called with each in main memory, which is used again after the call.
+            features: what is to be kept, by key; packed where there are streams.
+            keep: called with the bytes of each (`bytes_of`), whose memory is used again after the call.
             began: when the device began to compute the features.
         """
-        if self.streams is None:
+        if not isinstance(features, Packed):
             with self.course.doing(COPYING_BACK):
-                for key, values in convert():
-                    keep(key, values.cpu())
+                for key, values in features:
+                    keep(key, bytes_of(values.cpu()))
             return
+        assert self.streams is not None
         computed = self.streams.mark()
         self.wait()
-        self._running = self._thread.submit(self._run_behind, self.streams, began, computed, convert, keep)
+        self._running = self._thread.submit(self._run_behind, self.streams, began, computed, features, keep)
 
     def wait(self) -> None:
         """Wait until all is kept; what came of the last features is raised."""
@@ -140,33 +191,18 @@ class Copies:
                 self.has_failed = running.exception() is not None
                 running.result()
 
-    def _run_behind(self, streams: Streams, began: Any, computed: Any, convert: Any, keep: Any) -> None:
-        def copied() -> list[tuple[Any, Tensor, int]]:
-            copies = []
-            with streams.behind(computed):
-                for key, values in convert():
-                    buffer = self._buffers.take(len(values), values.shape[1:], values.dtype)
-                    streams.copy_out(values, buffer[: len(values)])
-                    copies.append((key, buffer, len(values)))
-                    del values  # the same stream may use its memory again, after this copy
-                end = streams.copied_out()
-            end.synchronize()
-            return copies
-
+    def _run_behind(self, streams: Streams, began: Any, computed: Any, features: Packed, keep: Any) -> None:
         with self._of_thread.doing(ENCODING):
             computed.synchronize()
         if began is not None:
             self.course.computed(began.elapsed_time(computed) / 1000)
         with self._of_thread.doing(COPYING_BACK):
-            try:
-                copies = copied()
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                copies = None
-            if copies is None:  # outside of `except`, whose traceback holds on to the memory
-                self.on_memory()
-                copies = copied()
-            for key, buffer, n in copies:
-                keep(key, buffer[:n])
-                self._buffers.give_back(buffer)
+            buffer = self._buffers.take(len(features.memory), (), torch.uint8)
+            copy = buffer[: len(features.memory)]
+            with streams.behind(computed):
+                streams.copy_out(features.memory, copy)
+                copied = streams.copied_out()
+            copied.synchronize()
+            for key, values in features.unpacked(copy.numpy()):
+                keep(key, values)
+            self._buffers.give_back(buffer)

@@ -85,3 +85,21 @@ class FastLinear(TorchFunctionMode):
         if func is F.linear and onednn.applies(*args, **kwargs):
             return onednn.linear(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+class RoundedLinear(nn.Linear):
+    """A linear layer that keeps its weights as autocast multiplies them, which would round them again in each pass.
+
+    Without autocast it is computed as before.
+    """
+
+    _rounded: tuple[Any, Sequence[Tensor | None]] | None = None  # what it was made of, and weight and bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        dtype = torch.get_autocast_dtype(x.device.type)
+        made_of = dtype, self.weight.device, self.weight._version
+        if self._rounded is None or self._rounded[0] != made_of:
+            self._rounded = made_of, [None if w is None else w.detach().to(dtype) for w in (self.weight, self.bias)]
+        return F.linear(x, *self._rounded[1])  # type: ignore[arg-type]

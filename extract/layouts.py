@@ -4,6 +4,7 @@ labels, boxes, and labels of patches); and how their values are stored.
 Annotations belong to the images as they are now, features to bytes: annotations are never taken over from another feature set.
 """
 
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -70,33 +71,35 @@ def stored_parts(
 ) -> Iterator[tuple[tuple[str, str | None], Tensor]]:
     """Arrays as they are stored, by name and suffix, made on the device of the features: it rounds, and fewer bytes are copied.
 
-    A bool [1] of suffix None precedes those of a feature: whether its values are finite and in the range of the codec, for
-    `check`. To ask here would be to wait for the device. `names`: arrays to store, suffixes included; one of the two of a codec
-    with scales may be there already.
+    Those of a feature follow its least and its largest value [2], of suffix None, for `check`: to ask here would be to wait for
+    the device. `names`: arrays to store, suffixes included; one of the two of a codec with scales may be there already.
     """
     for name, values in features.items():
         if name in names or name + SCALE in names:
-            codec = codec_of(name, dtype)
             if values.numel():
-                low, high = values.aminmax()
-                yield (name, None), ((low >= -codec.largest) & (high <= codec.largest))[None]  # NaN compares as False
-            for end, part in codec.encode(values.float()).items():
+                yield (name, None), torch.stack(values.float().aminmax())
+            for end, part in codec_of(name, dtype).encode(values.float()).items():
                 if name + end in names:
                     yield (name, end), part.contiguous()
 
 
-def check(fits: Tensor, values: Tensor, name: str, dtype: str, encoder: str) -> None:
-    """Refuse values that cannot be stored, NaN and Inf among them. Never is a finite value turned into an infinite one."""
-    if fits:
+def check(extremes: np.ndarray, name: str, dtype: str, encoder: str) -> None:
+    """Refuse values that cannot be stored, by the bytes of the least and the largest of them, which are NaN if any is.
+
+    Never is a finite value turned into an infinite one.
+    """
+    low, high = extremes.view(np.float32).tolist()
+    codec = codec_of(name, dtype)
+    if -codec.largest <= low and high <= codec.largest:  # not so if they are NaN
         return
-    if not values.isfinite().all():
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise BeyondClsError(f"{encoder} gives NaN or Inf in {name}; its weights or its input are broken")
-    codec_of(name, dtype).check(values, name)
+    codec.check(torch.tensor([low, high]), name)
 
 
-def as_array(part: Tensor, name: str, end: str, dtype: str) -> np.ndarray:
-    """A stored part in main memory, in the dtype that Zarr knows."""
-    return part.view(torch.uint8).numpy().view(codec_of(name, dtype).parts((1, 2))[end][1])
+def as_array(part: np.ndarray, name: str, end: str, dtype: str) -> np.ndarray:
+    """A stored part, of its bytes, in the dtype that Zarr knows."""
+    return part.view(codec_of(name, dtype).parts((1, 2))[end][1])
 
 
 NONE = -1  # no label; corners of padding boxes

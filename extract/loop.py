@@ -3,7 +3,7 @@ store. A unit is all arrays of neighbouring images.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,10 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.copies import Buffers, Copies, Streams, streams_of
+from extract.copies import Buffers, Copies, Packed, Streams, streams_of
 from extract.datasets import DataError
 from extract.encoders import Encoded
 from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
+from extract.replay import Replay
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
 from extract.transform import Crop
@@ -27,10 +28,13 @@ from store.format.layout import ArrayName
 from store.loading.placement import is_out_of_memory
 from store.places.place import aligned_zeros
 
+TASKS = 64  # of decoding, of a large batch: each has a cost of its own
+COPIERS, COPIED_NBYTES = 4, 1 << 20  # threads that share the work of a copy in main memory, and what each takes at least
 DECODERS = 4  # threads at least; where a CPU encodes as well, it has no cores to spare for more
 OnError = Literal["raise", "record"]
 Arrays = dict[str, np.ndarray]
 Notes = list[dict[str, Any]]
+Factors = Float[Tensor, "B L 2"] | None
 
 
 def decoders(n: int | None, device: torch.device) -> ThreadPoolExecutor:
@@ -108,6 +112,7 @@ class Passes:
         warn: called with what a user should know.
         course: what the thread does that takes the batches.
         began: when the device began with the last batch.
+        replays: of full batches, by what is computed.
     """
 
     request: Request
@@ -116,6 +121,7 @@ class Passes:
     warn: Callable[[str], None] = lambda _: None
     course: Course = field(default_factory=Course)
     began: torch.cuda.Event | None = field(init=False, default=None)
+    replays: dict[Hashable, Replay] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.streams: Streams | None = streams_of(self.request.encoder.device)
@@ -142,15 +148,19 @@ class Passes:
             # Of views without features only the crop is of interest.
             encoded = views_of(name for name in unit.names if not name.startswith("images/"))
             pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in encoded}
-        views = views_of(unit.names)
-        decoding = [
-            self.threads.submit(self.decode, row, views, {view: of_batch[i] for view, of_batch in pixels.items()})
-            for i, row in enumerate(rows)
-        ]
+        views, step = views_of(unit.names), max(1, len(rows) // TASKS)
+
+        def decode(begin: int) -> list[Decoded]:
+            return [
+                self.decode(row, views, {view: of_batch[i] for view, of_batch in pixels.items()})
+                for i, row in enumerate(rows[begin : begin + step], begin)
+            ]
+
+        decoding = [self.threads.submit(decode, begin) for begin in range(0, len(rows), step)]
 
         def finish() -> Batch:
             with self.course.doing(DECODING):
-                return Batch(unit, first, [future.result() for future in decoding], pixels)
+                return Batch(unit, first, [image for future in decoding for image in future.result()], pixels)
 
         return finish
 
@@ -178,9 +188,14 @@ class Passes:
                     decoded.apart[view] = pixels
         return decoded
 
-    def encode(self, batch: Batch, view: int, chosen: Sequence[int]) -> Iterator[tuple[Sequence[int], Encoded]]:
+    def encode(
+        self, batch: Batch, view: int, chosen: Sequence[int], compute: Callable[[Tensor, Factors], Any]
+    ) -> Iterator[tuple[Sequence[int], Any]]:
         """Features of a view of those images of a batch that could be read (`chosen`, ascending), by parts: their positions in
-        the unit, and what the encoder makes of them. In the end the pixels of the view are given back.
+        the unit, and what is computed of them. In the end the pixels of the view are given back.
+
+        Args:
+            compute: takes images on the device and what their branches are multiplied by; `encoded`, or what uses it.
 
         Raises:
             BeyondClsError: memory does not suffice for a single image.
@@ -190,23 +205,28 @@ class Passes:
         factors = self.request.factors_of([batch.unit.rows[i] for i in positions], view)
         while begin < len(images):
             part = slice(begin, begin + self.size)
-            encoded = self.forward(images[part], None if factors is None else factors[part])
-            if encoded is not None:  # else again, with a smaller batch
-                yield positions[part], encoded
+            computed = self._computed(images[part], None if factors is None else factors[part], compute)
+            if computed is not None:  # else again, with a smaller batch
+                yield positions[part], computed
                 begin = part.stop
         self._buffers.give_back(batch.pixels[view], self._copied)
 
-    def forward(self, images: Tensor, factors: Float[Tensor, "B L 2"] | None = None) -> Encoded | None:
-        """Features of some images; None, and a smaller `size`, if memory did not suffice."""
-        n, n_missing = len(images), self.size - len(images)
+    def encoded(self, images: Tensor, factors: Factors = None) -> Encoded:
+        """Features of images on the device."""
+        n_missing = self.size - len(images)
+        if not self.request.encoder.is_compiled or n_missing <= 0 or factors is not None:
+            return self.request.encode(images, factors)
+        # It is compiled again for each size, so it sees full batches alone.
+        return self.request.encode(torch.cat([images, images[-1:].expand(n_missing, -1, -1, -1)])).first(len(images))
+
+    def _computed(self, images: Tensor, factors: Factors, compute: Callable[[Tensor, Factors], Any]) -> Any:
+        """What is computed of some images; None, and a smaller `size`, if memory did not suffice."""
+        n = len(images)
         try:
             with self.course.doing(COPYING_IN):
                 placed = self._placed(images)
             with self.course.doing(ENCODING):
-                if not self.request.encoder.is_compiled or n_missing <= 0 or factors is not None:
-                    return self.request.encode(placed, factors)
-                # It is compiled again for each size, so it sees full batches alone.
-                return self.request.encode(torch.cat([placed, placed[-1:].expand(n_missing, -1, -1, -1)])).first(n)
+                return compute(placed, factors)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -215,15 +235,13 @@ class Passes:
                     f"memory does not suffice for one image through {self.request.encoder.name}; "
                     "stop what else uses it, or give --amp bf16, fewer --blocks, or another --device"
                 ) from error
-        self.halve(n)  # outside of `except`, whose traceback holds on to the memory
-        return None
-
-    def halve(self, n: int | None = None) -> None:
-        """Go on with half of the batch of `n` images for which memory did not suffice, or of the present size."""
-        self.size = max(1, (n or self.size) // 2)
+        # Outside of `except`, whose traceback holds on to the memory.
+        self.size = max(1, n // 2)
+        self.replays.clear()
         if self.request.encoder.device.type == "cuda":
             torch.cuda.empty_cache()
         self.warn(f"out of memory: going on with batches of {self.size}")
+        return None
 
     def _placed(self, images: Tensor) -> Tensor:
         """Images on their way to the device, which computes others meanwhile."""
@@ -242,26 +260,30 @@ class Units:
         layouts: of all arrays of the set.
         on_error: "raise" at an image that cannot be read; "record": its features are zero, and a note says why.
         progress: called with the number of images done since the last call.
+        n_written: units that are written at once, while the next is computed.
     """
 
     passes: Passes
     layouts: Sequence[ArrayLayout]
     on_error: OnError = "raise"
     progress: Callable[[int], None] = lambda _: None
+    n_written: int = 1
 
     def __post_init__(self) -> None:
         self._request = self.passes.request
-        self._copies = Copies(self.passes.streams, self.passes.course, self.passes.halve)
+        self._copies = Copies(self.passes.streams, self.passes.course)
         self._has_warned = False  # of images that are not upright
-        # Of features, used again: one set is written, one filled, and beside a GPU one waits for its last copies.
-        self._memory: deque[Arrays] = deque({} for _ in range(3 if self._copies.run_behind else 2))
+        # Of features, used again: some sets are written, one is filled, and beside a GPU one waits for its last copies.
+        n_sets = self.n_written + (2 if self._copies.run_behind else 1)
+        self._memory: deque[Arrays] = deque({} for _ in range(n_sets))
+        self._copiers = ThreadPoolExecutor(COPIERS, "beyondcls-copiers") if self._copies.run_behind else None
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Arrays, Notes]]:
         """Each unit with its arrays by name, as they are stored, and notes on invalid rows, whose features are zero.
 
         The next is taken from `units` before the last batch of one is computed: its first images are decoded meanwhile. Beside
-        a GPU a unit comes once the first batch of the next is being computed. Its arrays are used again when two more
-        have been taken.
+        a GPU a unit comes once the first batch of the next is being computed. Its arrays are used again when `n_written` + 1
+        more have been taken.
         """
         arrays: Arrays = {}
         notes: Notes = []
@@ -342,16 +364,49 @@ class Units:
                 if not name.startswith("images/"):
                     arrays[name][batch.first : batch.first + len(batch.images)] = 0
 
-        def keep(features: Mapping[str, Tensor], rows: Sequence[int], part: tuple[str, str | None], values: Tensor) -> None:
+        def keep(rows: Sequence[int], part: tuple[str, str | None], values: np.ndarray) -> None:
             name, end = part
             if end is None:
-                check(values, features[name], name, dtype, encoder.name)
+                check(values, name, dtype, encoder.name)
             else:
-                arrays[name + end][rows] = as_array(values, name, end, dtype)
+                put(as_array(values, name, end, dtype), arrays[name + end], rows, self._copiers)
 
         for view in batch.pixels:
-            for rows, encoded in self.passes.encode(batch, view, valid):
-                features = arrays_by_name(encoded, view, self._request.numbered)
-                convert = partial(stored_parts, features, batch.unit.names, dtype)
-                self._copies.run(convert, partial(keep, features, rows), self.passes.began)
+            features_of = partial(self._features, view, tuple(batch.unit.names))
+            for rows, features in self.passes.encode(batch, view, valid, features_of):
+                self._copies.run(features, partial(keep, rows), self.passes.began)
         return bool(valid and batch.pixels)
+
+    def _features(self, view: int, names: tuple[str, ...], images: Tensor, factors: Factors) -> Any:
+        """Features of a view of images, as they are stored: parts by name and suffix, packed beside a GPU."""
+
+        def parts(images: Tensor) -> Iterator[tuple[tuple[str, str | None], Tensor]]:
+            features = arrays_by_name(self.passes.encoded(images, factors), view, self._request.numbered)
+            return stored_parts(features, names, self._request.dtype)
+
+        if (streams := self.passes.streams) is None:
+            return parts(images)
+        if factors is not None or len(images) < self.passes.size:
+            return Packed.of(parts(images))
+        key = view, names, images.dtype
+        if key not in self.passes.replays:
+            self.passes.replays[key] = Replay(streams, lambda images: Packed.of(parts(images)), self.passes.warn)
+        return self.passes.replays[key](images)
+
+
+def put(values: np.ndarray, array: np.ndarray, rows: Sequence[int], threads: ThreadPoolExecutor | None) -> None:
+    """Copy values [n, ...] to rows of an array, ascending; several threads reach more of the speed of main memory."""
+    if rows[-1] + 1 - rows[0] != len(rows):
+        array[rows] = values
+        return
+    n_parts = 1 if threads is None else max(1, min(COPIERS, values.nbytes // COPIED_NBYTES))
+    step = -(-len(rows) // n_parts)
+
+    def copy(begin: int) -> None:
+        array[rows[0] + begin : rows[0] + min(begin + step, len(rows))] = values[begin : begin + step]
+
+    if threads is None or n_parts == 1:
+        copy(0)
+        return
+    for copied in [threads.submit(copy, begin) for begin in range(0, len(rows), step)]:
+        copied.result()

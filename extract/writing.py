@@ -1,6 +1,7 @@
 """One task of an extraction: it computes what a feature set lacks, and writes it, alone or beside others."""
 
 import platform
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
 from store.writing.claims import own_first
 from store.writing.publishing import Found
 
+WRITTEN_AT_ONCE = 2  # units beside a GPU, which computes one in less time than a thread takes for digests of its largest array
 # Has processes compute the units that miss, so many, of a set that a writer has begun.
 Engine = Callable[[FeatureWriter, int], None]
 
@@ -126,6 +128,7 @@ class Task:
 
     def _compute(self) -> None:
         settings, todo = self.settings, self._writer.missing_units()
+        n_written = WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
         while True:
             self._report_written()
             if not todo:
@@ -134,13 +137,13 @@ class Task:
             with (
                 self._course.doing(ELSE),
                 decoders(settings.workers, self.request.encoder.device) as threads,
-                ThreadPoolExecutor(1, "beyondcls-writer") as self._disk,  # one unit is written while the next is computed
+                ThreadPoolExecutor(n_written, "beyondcls-writer") as self._disk,
             ):
-                self._writing: Future[None] | None = None
+                self._writing: deque[Future[None]] = deque()  # while the next is computed
                 passes = Passes(self.request, settings.batch_size, threads, settings.warn, self._course)
-                units = Units(passes, self.layouts, settings.on_error, settings.progress)
+                units = Units(passes, self.layouts, settings.on_error, settings.progress, n_written)
                 for unit, arrays, notes in units.compute(self._claim_units(todo)):
-                    self._write_behind(unit.number, arrays, notes)
+                    self._write_behind(unit.number, arrays, notes, n_written)
                 self._wait_for_disk()
             todo = [] if settings.stops() else self._writer.wait_for_others(settings.stops)
 
@@ -186,16 +189,18 @@ class Task:
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, self._writer.taking.rows_to_compute(unit, names)
 
-    def _write_behind(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
-        """Begin to write a unit, once the one before is written."""
-        arrays = arrays | self._annotations(unit)
-        self._wait_for_disk()
-        self._writing = self._disk.submit(self._writer.write_unit, unit, arrays, notes)
+    def _write_behind(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]], n_written: int = 1) -> None:
+        """Begin to write a unit, once no more than `n_written` - 1 of those before are being written."""
+        self._wait_for_disk(n_written - 1)
+        self._writing.append(self._disk.submit(self._write, unit, arrays, notes))
 
-    def _wait_for_disk(self) -> None:
-        if self._writing is not None:
-            with self._course.doing(WRITING):
-                self._writing.result()
+    def _write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
+        self._writer.write_unit(unit, arrays | self._annotations(unit), notes)
+
+    def _wait_for_disk(self, n_left: int = 0) -> None:
+        with self._course.doing(WRITING):
+            while len(self._writing) > n_left:
+                self._writing.popleft().result()
 
     def _annotations(self, unit: int) -> Arrays:
         return annotations_of(self.request.images, self.request.encoder, self._rows(unit), self.layouts)

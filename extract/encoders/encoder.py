@@ -17,7 +17,7 @@ from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, fac
 from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
 from extract.encoders.weights import weights_digest
-from extract.forward import FastLinear, check_branches, draw_factors, dropped
+from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropped
 from extract.transform import OF_PIXELS, STRIDE, TRANSFORM, Normalisation, Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
@@ -124,6 +124,9 @@ class Encoder:
         if amp not in AMP:
             raise BeyondClsError(unknown("amp", amp, AMP))
         self.compute_dtype = AMP[amp]
+        for module in self.model.modules():
+            if type(module) is nn.Linear and amp != "none" and not compile:
+                module.__class__ = RoundedLinear
         self._memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.model.to(memory_format=self._memory_format)
         if compile:
@@ -284,7 +287,8 @@ class Encoder:
             active.enter_context(watched(modules, self.layout, watcher, on_branch if of_block else None, self._branches))
             if factors is not None:
                 active.enter_context(dropped(modules, factors.to(images.device)))
-            active.enter_context(self._linear())  # inside, so that it does not see the many operations of the watcher
+            if images.device.type == "cpu":
+                active.enter_context(self._linear())  # inside, so that it does not see the many operations of the watcher
             active.enter_context(self.autocast(images.device.type))
             if images.device.type == "cuda":
                 active.enter_context(exact_convolutions())

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from extract.copies import Streams
+from extract.copies import Packed, Streams
 
 POISON = 0xA5
 
@@ -31,10 +31,12 @@ class LateStreams(Streams):
     Attributes:
         allocated: shapes of buffers.
         copied_in: source, copy, and end of each copy to the device.
+        recorded: how many computations were.
     """
 
     def __init__(self) -> None:
         self.allocated: list[tuple[int, ...]] = []
+        self.recorded = 0
         self._out: list[Callable[[], None]] = []
         self._is_behind = False
         self.copied_in: list[tuple[Tensor, Tensor, LateEvent]] = []
@@ -58,6 +60,17 @@ class LateStreams(Streams):
 
     def mark(self) -> LateEvent:
         return LateEvent([])
+
+    def record(self, compute: Callable[[], Packed]) -> tuple[Callable[[], None], Packed]:
+        """A recording computes nothing until it is replayed, and then in the memory that it was recorded in."""
+        result = compute()
+        result.memory.fill_(POISON)
+        self.recorded += 1
+
+        def replay() -> None:
+            result.memory.copy_(compute().memory)
+
+        return replay, result
 
     @contextmanager
     def behind(self, computed: LateEvent) -> Iterator[None]:

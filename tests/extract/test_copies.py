@@ -5,13 +5,12 @@ are used, as far as shows without a GPU.
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from extract.copies import Buffers, Copies, Streams
-from extract.layouts import arrays_by_name
+from extract.copies import Buffers, Copies, Packed, Streams, bytes_of
 from extract.loop import Passes, Unit, Units
 from extract.requests import Request
 from extract.run import extract
@@ -21,21 +20,39 @@ from tests.extract.tiny import tiny_encoder
 from tests.folders import files
 
 
-def numbers(*values: int) -> Any:
-    return lambda: iter([(value, torch.tensor([value])) for value in values])
+def numbers(*values: int) -> Packed:
+    return Packed.of((value, torch.tensor([value])) for value in values)
+
+
+def test_tensors_in_one_piece_of_memory():
+    given = {
+        "bytes": torch.arange(3, dtype=torch.uint8),
+        "none": torch.zeros(2, 0, 4),
+        "turned": torch.randn(3, 5).T,
+        "eight": torch.randn(7).to(torch.float8_e4m3fn),
+        "wide": torch.randn(2, dtype=torch.float64),
+    }
+    packed = Packed.of(given.items())
+    unpacked = dict(packed.unpacked(packed.memory.numpy()))
+    assert list(unpacked) == list(given)
+    for name, values in given.items():
+        assert unpacked[name].shape == bytes_of(values).shape
+        assert unpacked[name].tobytes() == bytes_of(values).tobytes()
+    assert torch.equal(packed.memory, Packed.of(given.items()).memory)
+    assert not dict(Packed.of([]).unpacked(packed.memory.numpy()))
 
 
 def test_one_behind():
     copies, go, kept = Copies(LateStreams(), Course()), threading.Event(), []
 
-    def waits():
+    def keep(key, value):
         go.wait()
-        yield from numbers(1)()
+        kept.append((key, value.view(np.int64).item()))
 
-    copies.run(waits, lambda key, value: kept.append((key, value.item())))  # returns, though it cannot end yet
+    copies.run(numbers(1), keep)  # returns, though it cannot end yet
     assert not kept
     go.set()
-    copies.run(numbers(2, 3), lambda key, value: kept.append((key, value.item())))
+    copies.run(numbers(2, 3), lambda key, value: kept.append((key, value.view(np.int64).item())))
     assert kept[0] == (1, 1)  # those before are kept
     copies.wait()
     assert kept == [(1, 1), (2, 2), (3, 3)]
@@ -51,27 +68,6 @@ def test_an_error_is_raised_with_the_next_features_or_at_the_end():
         copies.wait()
     copies.wait()  # said once
     assert not kept
-
-
-def test_memory_that_does_not_suffice_to_convert():
-    """It is freed, and tried once more."""
-    said, kept, n_fails = [], [], 1
-
-    def converted():
-        yield from numbers(1)()
-        if len(said) < n_fails:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        yield from numbers(2)()
-
-    copies = Copies(LateStreams(), Course(), lambda: said.append("freed"))
-    copies.run(converted, lambda key, value: kept.append((key, value.item())))
-    copies.wait()
-    assert kept == [(1, 1), (2, 2)]
-    assert said == ["freed"]
-    n_fails = 9
-    copies.run(converted, lambda key, value: kept.append((key, value.item())))
-    with pytest.raises(torch.OutOfMemoryError):
-        copies.wait()
 
 
 def test_waiting_for_the_device_counts_as_encoding():
@@ -119,16 +115,15 @@ def test_the_same_bytes(dtype, forty, tmp_path, monkeypatch):
     streams, encoder = LateStreams(), tiny_encoder()
     monkeypatch.setattr("extract.loop.streams_of", lambda device: streams)
     extract(encoder, forty, tmp_path / "behind", **options)
-    features = arrays_by_name(encoder(torch.zeros(1, 3, 32, 32), [1], encoder.statistics, maps=[1]), 0)
-    n_arrays = sum(2 + (dtype in ("int8", "int4")) for _ in features)  # with whether they fit, and scales
     assert files(tmp_path / "once") == files(tmp_path / "behind")
     for *_, event in streams.copied_in:
         event.synchronize()  # compares those that were never waited for
+    assert streams.recorded == 2, "of both views"
     n_batches = 5 + 2  # of 32 and of 8 images
     assert len(streams.copied_in) == 2 * n_batches
     pixels = streams.allocated.count((7, 3, 32, 32))
     assert 4 <= pixels <= 2 * 3, "of two views: what is encoded, what is decoded, and what is begun meanwhile"
-    assert len(streams.allocated) - pixels <= n_arrays, "as many as a batch of one view has"
+    assert len(streams.allocated) - pixels == 1, "of all features of a view"
 
 
 @pytest.mark.gpu

@@ -400,13 +400,13 @@ def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path, monkeypatch):
             seen.set()
         return decode(self, row, *about)
 
-    forward, ahead = Passes.forward, []
+    encode, ahead = Passes._computed, []
 
     def waiting(self, *given):
         ahead.append(seen.wait(10))
-        return forward(self, *given)
+        return encode(self, *given)
 
     monkeypatch.setattr(Passes, "decode", watched)
-    monkeypatch.setattr(Passes, "forward", waiting)
+    monkeypatch.setattr(Passes, "_computed", waiting)
     extract(encoder, images, tmp_path / "set", batch_size=32, shard_rows=32)
     assert ahead == [True, True]

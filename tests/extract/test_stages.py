@@ -132,13 +132,13 @@ def test_a_slow_stage_is_named(stage, device, forty, tmp_path, monkeypatch):
 
 
 def test_slow_copying_back_is_named(forty, tmp_path, monkeypatch):
-    from extract.layouts import stored_parts as before
+    from extract.layouts import as_array as before
 
     def slowed(*given):
         time.sleep(SLOWED_S)
-        yield from before(*given)
+        return before(*given)
 
-    monkeypatch.setattr("extract.loop.stored_parts", slowed)
+    monkeypatch.setattr("extract.loop.as_array", slowed)
     assert spent_by(forty, tmp_path / "set").binding == COPYING_BACK
     monkeypatch.setattr("extract.loop.streams_of", lambda _: LateStreams())
     assert spent_by(forty, tmp_path / "late").binding == COPYING_BACK
