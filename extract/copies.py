@@ -69,6 +69,18 @@ class Streams:
         """A buffer in main memory, from and to which the device copies by itself."""
         return torch.empty(*shape, dtype=dtype, pin_memory=True)
 
+    def pin(self, memory: Tensor) -> None:
+        """Have the device copy from this memory by itself, until it is unpinned.
+
+        Raises:
+            RuntimeError: it cannot be pinned.
+        """
+        if error := torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0):
+            raise RuntimeError(f"{memory.nbytes / 1e6:.0f} MB of shared memory cannot be pinned ({error})")
+
+    def unpin(self, memory: Tensor) -> None:
+        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+
     def copy_in(self, values: Tensor) -> tuple[Tensor, torch.cuda.Event]:
         """Begin to copy to the device, where what is computed next waits for it; and the end of that copy."""
         computing = torch.cuda.current_stream(self._device)

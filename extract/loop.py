@@ -17,12 +17,12 @@ from torch import Tensor
 
 from extract.copies import Buffers, Copies, Packed, Streams, streams_of
 from extract.datasets import DataError
+from extract.decoding import Decoded, Processes
 from extract.encoders import Encoded
 from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
 from extract.replay import Replay
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
-from extract.transform import Crop
 from store import ArrayLayout, BeyondClsError
 from store.format.layout import ArrayName
 from store.loading.placement import is_out_of_memory
@@ -37,11 +37,14 @@ Notes = list[dict[str, Any]]
 Factors = Float[Tensor, "B L 2"] | None
 
 
+def n_decoders(n: int | None, device: torch.device) -> int:
+    """How many images are decoded at once: `n`; or else 4, or beside a GPU as many as the cores that torch may use here."""
+    return n or (max(DECODERS, torch.get_num_threads()) if device.type == "cuda" else DECODERS)
+
+
 def decoders(n: int | None, device: torch.device) -> ThreadPoolExecutor:
-    """Threads that decode images: `n`; or else 4, or beside a GPU that encodes as many as the cores that torch may use here."""
-    if n is None:
-        n = max(DECODERS, torch.get_num_threads()) if device.type == "cuda" else DECODERS
-    return ThreadPoolExecutor(n, "beyondcls-decoder")
+    """Threads that decode so many images at once."""
+    return ThreadPoolExecutor(n_decoders(n, device), "beyondcls-decoder")
 
 
 @dataclass(frozen=True)
@@ -56,23 +59,6 @@ class Unit:
 def views_of(names: Iterable[str]) -> list[int]:
     """Views that arrays of these names are of."""
     return sorted({view for name in names if (view := ArrayName.parse(name).view) is not None})
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """An image ready for the encoder, or what was wrong with it.
-
-    Attributes:
-        size: height and width of the original, pixels.
-        apart: views that did not fit into the memory of their batch, as they are no pixels [3, H, W] of 8 bits.
-        orientation: by EXIF, if the image is not upright and was not turned.
-    """
-
-    crops: dict[int, Crop]
-    size: tuple[int, int]
-    problem: str | None = None
-    apart: dict[int, Tensor] = field(default_factory=dict)
-    orientation: int | None = None
 
 
 @dataclass(frozen=True)
@@ -108,9 +94,10 @@ class Passes:
 
     Attributes:
         size: images per forward pass. Where memory runs out, batches are halved from there on.
-        threads: that decode, one batch ahead.
+        threads: that decode.
         warn: called with what a user should know.
         course: what the thread does that takes the batches.
+        n_processes: that decode in place of the threads, as far as they can; 0 for none.
         began: when the device began with the last batch.
         replays: of full batches, by what is computed.
     """
@@ -120,6 +107,7 @@ class Passes:
     threads: ThreadPoolExecutor
     warn: Callable[[str], None] = lambda _: None
     course: Course = field(default_factory=Course)
+    n_processes: int = 0
     began: torch.cuda.Event | None = field(init=False, default=None)
     replays: dict[Hashable, Replay] = field(init=False, default_factory=dict)
 
@@ -127,19 +115,32 @@ class Passes:
         self.streams: Streams | None = streams_of(self.request.encoder.device)
         self._buffers = Buffers(self.streams)
         self._copied: torch.cuda.Event | None = None  # the end of the last copy to the device
+        self._processes = Processes(self.n_processes, self.decode, self.warn) if self.n_processes else None
+        self._n_ahead = 2 if self._processes else 1  # so that no process waits for the slowest of a batch
 
     def batches(self, units: Iterable[Unit]) -> Iterator[Batch]:
-        """Batches of units, decoded one ahead; `encode` is to be called with each of their encoded views."""
-        ahead: Callable[[], Batch] | None = None
-        for unit in units:
-            n = self.size
-            for first in range(0, len(unit.rows), n):
-                begun = self._begin(unit, first, unit.rows[first : first + n])
-                if ahead is not None:
-                    yield ahead()
-                ahead = begun
-        if ahead is not None:
-            yield ahead()
+        """Batches of units, decoded ahead; `encode` is to be called with each of their encoded views."""
+        ahead: deque[Callable[[], Batch]] = deque()
+        try:
+            for unit in units:
+                n = self.size
+                for first in range(0, len(unit.rows), n):
+                    ahead.append(self._begin(unit, first, unit.rows[first : first + n]))
+                    if len(ahead) > self._n_ahead:
+                        yield ahead.popleft()()
+            while ahead:
+                yield ahead.popleft()()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """End processes, and unpin what they share, once the last copy from it is made."""
+        if self._processes is not None:
+            self._processes.close()
+            if self._copied is not None and self.streams is not None:
+                self._copied.synchronize()
+                for memory in self._processes.shared:
+                    self.streams.unpin(memory)
 
     def _begin(self, unit: Unit, first: int, rows: Sequence[int]) -> Callable[[], Batch]:
         """Begin to decode a batch; what is returned waits for it."""
@@ -147,8 +148,15 @@ class Passes:
         with self.course.doing(COPYING_IN):  # waits for a buffer that is still copied from
             # Of views without features only the crop is of interest.
             encoded = views_of(name for name in unit.names if not name.startswith("images/"))
+            if self._processes is not None and not self._processes.shared:
+                for _ in range((self._n_ahead + 2) * self.request.n_views):
+                    memory = self._processes.share((self.size, *shape))
+                    if self.streams is not None:
+                        self.streams.pin(memory)
+                    self._buffers.give_back(memory)
             pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in encoded}
         views, step = views_of(unit.names), max(1, len(rows) // TASKS)
+        begun = None if self._processes is None else self._processes.begin(rows, views, pixels)
 
         def decode(begin: int) -> list[Decoded]:
             return [
@@ -156,11 +164,12 @@ class Passes:
                 for i, row in enumerate(rows[begin : begin + step], begin)
             ]
 
-        decoding = [self.threads.submit(decode, begin) for begin in range(0, len(rows), step)]
+        decoding = [self.threads.submit(decode, begin) for begin in range(0, len(rows), step)] if begun is None else []
 
         def finish() -> Batch:
             with self.course.doing(DECODING):
-                return Batch(unit, first, [image for future in decoding for image in future.result()], pixels)
+                images = [image for future in decoding for image in future.result()] if begun is None else begun()
+                return Batch(unit, first, images, pixels)
 
         return finish
 

@@ -1,5 +1,6 @@
 """One task of an extraction: it computes what a feature set lacks, and writes it, alone or beside others."""
 
+import os
 import platform
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,11 +13,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from extract.datasets import DataError
+from extract.datasets import DataError, Sample
 from extract.encoders import Encoder
 from extract.encoders.cost import cost_of
 from extract.layouts import annotations_of, is_annotation
-from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders
+from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders, n_decoders
 from extract.requests import Request
 from extract.sample import SampleCheck, disagreement
 from extract.stages import ELSE, WRITING, Course, Spent
@@ -25,6 +26,7 @@ from store.writing.claims import own_first
 from store.writing.publishing import Found
 
 WRITTEN_AT_ONCE = 2  # units beside a GPU, which computes one in less time than a thread takes for digests of its largest array
+MANY_IMAGES = 2048  # processes that decode begin in half a second
 # Has processes compute the units that miss, so many, of a set that a writer has begun.
 Engine = Callable[[FeatureWriter, int], None]
 
@@ -140,12 +142,30 @@ class Task:
                 ThreadPoolExecutor(n_written, "beyondcls-writer") as self._disk,
             ):
                 self._writing: deque[Future[None]] = deque()  # while the next is computed
-                passes = Passes(self.request, settings.batch_size, threads, settings.warn, self._course)
+                passes = Passes(
+                    self.request,
+                    settings.batch_size,
+                    threads,
+                    settings.warn,
+                    self._course,
+                    self._n_processes(len(todo) * self.layouts[0].shard_rows),
+                )
                 units = Units(passes, self.layouts, settings.on_error, settings.progress, n_written)
                 for unit, arrays, notes in units.compute(self._claim_units(todo)):
                     self._write_behind(unit.number, arrays, notes, n_written)
                 self._wait_for_disk()
             todo = [] if settings.stops() else self._writer.wait_for_others(settings.stops)
+
+    def _n_processes(self, n_images: int) -> int:
+        """How many processes decode images: beside a GPU, as threads of one process cannot keep it busy.
+
+        None for few images, and where other code than this program's gives them.
+        """
+        samples, device = self.request.images.samples, self.request.encoder.device
+        if device.type != "cuda" or n_images < MANY_IMAGES or not hasattr(os, "fork"):
+            return 0
+        are_files = all(type(one) is Sample and isinstance(one.file, Path) for one in samples.others.values())
+        return n_decoders(self.settings.workers, device) if are_files else 0
 
     def _have_computed(self, engine: Engine) -> None:
         """Have an engine's processes compute and write units, each of which begins as this one has."""

@@ -197,7 +197,7 @@ class Loader:
             if self._stream is not None:
                 self.stats.wait_s, self._stream.wait_s = self.stats.wait_s + self._stream.wait_s, 0.0
 
-    def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
+    def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Any], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
         view = self.views_of(seed)
         if self._stream is None:
@@ -219,7 +219,7 @@ class Loader:
             for window, targets in windows:
                 for begin in range(skip % size, len(window), self.batch_size):
                     rows = torch.from_numpy(window[begin : begin + self.batch_size])
-                    batch: dict[Any, Tensor] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
+                    batch: dict[Any, Any] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
                     if self._resident is not None:
                         batch |= self._resident.gather(rows, None if view is None else view[rows])
                     yield {**batch, "label": self._to_copy(self.labels[rows]), "row": self._to_copy(rows)}

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Event
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -171,6 +173,29 @@ class Source:
                 readers.shutdown(wait=True, cancel_futures=True)
 
 
+@dataclass(frozen=True)
+class PinnedRows:
+    """Rows of pinned memory, [B, nbytes] in the end, which a device fetches from their places: nothing is copied on the way."""
+
+    memory: UInt8[Tensor, "n nbytes"]
+    rows: Sequence[int]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> UInt8[Tensor, "B nbytes"]:
+        fetched = torch.empty(len(self.rows), self.memory.shape[1], dtype=torch.uint8, device=device)
+        torch._foreach_copy_(list(fetched.unbind()), [self.memory[row] for row in self.rows], non_blocking)
+        return fetched
+
+
+def pin(memory: Tensor) -> bool:
+    """Have GPUs fetch from this memory, until it is unpinned; false where the system does not let it be pinned."""
+    return not torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+
+
+def unpin(addresses: Iterable[int]) -> None:
+    for address in addresses:
+        torch.cuda.cudart().cudaHostUnregister(address)
+
+
 class Resident:
     """Some rows of stored arrays that are kept whole, as bytes, in memory or on a device.
 
@@ -206,16 +231,23 @@ class Resident:
                         if not on_host:
                             target[start : start + step].copy_(host)
                 self._values[key] = values.flatten(0, 1)
+        long = [key for key, values in self._values.items() if values.shape[1] >= LONG_ROW]
+        # Of others a device would take longer to fetch each than this process to gather them.
+        self._fetched = {key for key in long if on_host and source.pool.pinned and pin(self._values[key])}
+        weakref.finalize(self, unpin, [self._values[key].data_ptr() for key in self._fetched])
 
-    def gather(self, rows: Tensor, view: Tensor | None = None) -> dict[Key, Tensor]:
+    def gather(self, rows: Tensor, view: Tensor | None = None) -> dict[Key, Tensor | PinnedRows]:
         """Bytes of some images, [B, row_nbytes] each; `rows` [B] int64 on the device, `view` [B] which view of each."""
         slots = self._slot[rows]
         view_slots = slots if view is None else slots + view * self._n
-        batch = {}
+        batch: dict[Key, Tensor | PinnedRows] = {}
         for key, values in self._values.items():
             index = view_slots if len(values) > self._n else slots
             if self.device.type != "cpu":
                 batch[key] = values.index_select(0, index)
+                continue
+            if key in self._fetched:
+                batch[key] = PinnedRows(values, index.tolist())
                 continue
             out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
             batch[key] = torch.index_select(values, 0, index, out=out)
@@ -238,7 +270,7 @@ class Lane:
         """What is asked of the device inside goes into this queue."""
         return torch.cuda.stream(self._stream)
 
-    def copy(self, host: Tensor) -> Tensor:
+    def copy(self, host: Tensor | PinnedRows) -> Tensor:
         """A copy on the device. It is made later: `host` must stay as it is until a `mark` after it is reached."""
         return host.to(self.device, non_blocking=True)
 
@@ -268,7 +300,7 @@ class Lane:
 
 
 def batches_on_gpu(
-    batches: Iterable[Mapping[Any, Tensor]], lane: Lane, decode: Callable[[dict[Any, Tensor]], Batch]
+    batches: Iterable[Mapping[Any, Tensor | PinnedRows]], lane: Lane, decode: Callable[[dict[Any, Tensor]], Batch]
 ) -> Generator[Batch, None, None]:
     """Move batches of host tensors (pinned: others are copied twice, and the loop waits) to a device and decode them there.
 
@@ -277,7 +309,7 @@ def batches_on_gpu(
     A caller that stops early has to close the generator.
     """
     # Host memory must not be used again before it was copied.
-    copying: deque[tuple[torch.cuda.Event, Mapping[Any, Tensor]]] = deque()
+    copying: deque[tuple[torch.cuda.Event, Mapping[Any, Tensor | PinnedRows]]] = deque()
     ready: deque[tuple[Batch, torch.cuda.Event]] = deque()
     in_use: deque[torch.cuda.Event] = deque()
 

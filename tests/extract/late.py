@@ -32,11 +32,13 @@ class LateStreams(Streams):
         allocated: shapes of buffers.
         copied_in: source, copy, and end of each copy to the device.
         recorded: how many computations were.
+        pinned: memory, as long as it is.
     """
 
     def __init__(self) -> None:
         self.allocated: list[tuple[int, ...]] = []
         self.recorded = 0
+        self.pinned: list[Tensor] = []
         self._out: list[Callable[[], None]] = []
         self._is_behind = False
         self.copied_in: list[tuple[Tensor, Tensor, LateEvent]] = []
@@ -46,6 +48,12 @@ class LateStreams(Streams):
         buffer = torch.empty(*shape, dtype=dtype)
         buffer.view(torch.uint8).fill_(POISON)
         return buffer
+
+    def pin(self, memory: Tensor) -> None:
+        self.pinned.append(memory)
+
+    def unpin(self, memory: Tensor) -> None:
+        self.pinned = [one for one in self.pinned if one is not memory]
 
     def copy_in(self, values: Tensor) -> tuple[Tensor, LateEvent]:
         """The encoder needs them at once; whoever overwrites `values` before the event would have changed them."""

@@ -122,8 +122,7 @@ def test_tiles_by_what_they_are_for() -> None:
         assert tiles.warps * 16 == tiles.rows  # more would do the same again
         return tiles.rows, tiles.columns
 
-    assert chosen(64, (8, 0)) == (64, 32)
-    assert chosen(64, (9, 0)) == chosen(32, (10, 0)) == (64, 64)
+    assert chosen(64, (8, 0)) == chosen(64, (9, 0)) == chosen(32, (10, 0)) == (64, 32)
     assert chosen(128, (8, 6)) == chosen(128, (9, 0), has_bias=True) == (128, 32)
     assert chosen(128, (9, 0)) == (128, 64)
     assert chosen(128, (9, 0), n=50) == (64, 32)

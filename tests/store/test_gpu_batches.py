@@ -1,6 +1,7 @@
 """Host memory is not used again before a device has copied it, however late that is."""
 
 import ctypes
+import gc
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from store import FeatureStore, Loader
+from store import ArrayLayout, FeatureStore, FeatureWriter, Loader
 from store.loading.placement import Placement
-from store.loading.reading import AHEAD, Lane, Pool
+from store.loading.reading import AHEAD, Lane, PinnedRows, Pool
 from store.places.place import aligned_memory
 from tests.store.conftest import same
 
@@ -34,7 +35,13 @@ class LateLane(Lane):
     def work(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def copy(self, host: Tensor) -> Tensor:
+    def copy(self, host: Tensor | PinnedRows) -> Tensor:
+        if isinstance(host, PinnedRows):
+            fetched = torch.full((len(host.rows), host.memory.shape[1]), 99, dtype=torch.uint8)
+            for target, row in zip(fetched, host.rows, strict=True):
+                self.waiting.append((target, host.memory[row].data_ptr(), target.nbytes))
+            self.n_asked += len(host.rows)
+            return fetched
         assert any(begin <= host.data_ptr() <= host.data_ptr() + host.nbytes <= end for begin, end in PinnedPool.ranges)
         target = torch.full_like(host, 99)
         self.waiting.append((target, host.data_ptr(), host.nbytes))
@@ -121,6 +128,63 @@ def _assert_right(batches: list[dict[str, Tensor]], contents: dict[str, np.ndarr
         assert same(batch["patch"].numpy(), contents["patch/block5/view0"][rows])
         assert torch.equal(batch["number"], batch["row"] % 3)
         assert torch.equal(batch["label"], batch["row"] % 3)
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Addresses of features in memory, all of which a device fetches."""
+    addresses: list[int] = []
+    monkeypatch.setattr("store.loading.reading.LONG_ROW", 1)
+    monkeypatch.setattr("store.loading.reading.pin", lambda memory: addresses.append(memory.data_ptr()) or True)
+    monkeypatch.setattr("store.loading.reading.unpin", lambda given: [addresses.remove(one) for one in given])
+    return addresses
+
+
+def test_a_device_fetches_rows_from_memory(
+    written: Path, contents: dict[str, np.ndarray], lane: LateLane, pinned: list[int]
+) -> None:
+    loader = _loader(written, "memory")
+    assert len(pinned) == 2
+    made = loader._pool.n_made
+    for number in range(2):
+        batches = list(loader.epoch(number))
+        assert sorted(row for batch in batches for row in batch["row"].tolist()) == list(range(140))
+        _assert_right(batches, contents)
+    assert loader._pool.n_made - made <= 2 * (AHEAD + 2), "of labels and rows; features are not gathered first"
+    del loader, batches
+    gc.collect()
+    assert not pinned
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("placement", ["stream", "memory", "device"])
+@pytest.mark.parametrize("shape", [(16, 768), (4, 8)])
+def test_batches_on_a_gpu(tmp_path: Path, placement: Placement, shape: tuple[int, int]) -> None:
+    from benchmarks import data
+
+    rows = np.random.default_rng(0).standard_normal((96, *shape), np.float32).astype(np.float16)
+    layouts = [
+        ArrayLayout("images/label", (96,), "int64", ("image",), 32),
+        ArrayLayout("images/valid", (96,), "uint8", ("image",), 32),
+    ]
+    layouts.append(ArrayLayout(data.NAME, rows.shape, "float16", ("image", "patch", "channel"), 32, codec="float16"))
+    with FeatureWriter(tmp_path / "f", data.make_spec(96), layouts) as writer:
+        for unit in range(3):
+            part = slice(32 * unit, 32 * unit + 32)
+            ids = np.arange(96)[part]
+            writer.write_unit(unit, {"images/label": ids, "images/valid": np.ones(32, np.uint8), data.NAME: rows[part]})
+        writer.finish({"encoder": "x", "norm_eps": None, "classes": None, "problems": []})
+    store = FeatureStore.open(tmp_path / "f")
+    arrays = {"patch": store.array(data.NAME)}
+    loader = Loader(arrays, store.labels, batch_size=10, device="cuda", placement=placement, dtype=None)
+    for epoch in range(3):
+        batches = list(loader.epoch(epoch))
+        assert sorted(row for batch in batches for row in batch["row"].tolist()) == list(range(96))
+        for batch in batches:
+            assert batch["patch"].device.type == "cuda"
+            assert same(batch["patch"].cpu().numpy(), rows[batch["row"].cpu().numpy()])
+            assert torch.equal(batch["label"], batch["row"])
 
 
 @PLACEMENTS

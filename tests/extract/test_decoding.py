@@ -1,0 +1,175 @@
+"""Processes that decode images give what threads give, and leave to this one what they cannot do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from extract.datasets import open_images
+from extract.decoding import Decoded, Processes
+from extract.loop import Passes
+from extract.run import extract
+from extract.writing import Task
+from store import BeyondClsError
+from tests.extract.late import LateStreams
+from tests.extract.tiny import tiny_encoder
+from tests.folders import files
+
+HERE = os.getpid()
+
+
+@pytest.fixture
+def in_processes(monkeypatch):
+    monkeypatch.setattr(Task, "_n_processes", lambda *_: 2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "late"])
+def test_the_same_bytes(device, images, tmp_path, monkeypatch, in_processes):
+    """Of two views, with two unreadable images of 70."""
+    options = {"batch_size": 12, "shard_rows": 32, "views": 2, "on_error": "record"}
+    streams = LateStreams()
+    if device == "late":
+        monkeypatch.setattr("extract.loop.streams_of", lambda _: streams)
+    warned, decode, here = [], Passes.decode, []
+
+    def watched(self, *given):
+        here.append(os.getpid())
+        return decode(self, *given)
+
+    monkeypatch.setattr(Passes, "decode", watched)
+    extract(tiny_encoder(), images, tmp_path / "processes", **options, warn=warned.append)
+    assert not here, "processes have their own list"
+    assert not streams.pinned, "it is let go in the end"
+    monkeypatch.setattr(Task, "_n_processes", lambda *_: 0)
+    extract(tiny_encoder(), images, tmp_path / "threads", **options)
+    assert set(here) == {HERE}
+    assert files(tmp_path / "processes") == files(tmp_path / "threads")
+    assert not warned
+
+
+def numbered(row, views, targets):
+    """Stands in for decoding."""
+    for target in targets.values():
+        target.fill_(row)
+    return Decoded({}, (row, row))
+
+
+def decoded_by(decode, rows=range(7), n=3, warn=pytest.fail):
+    processes = Processes(n, decode, warn)
+    memory = processes.share((8, 3, 4, 4))
+    try:
+        finish = processes.begin(rows, [0], {0: memory})
+        return None if finish is None else [one.size[0] for one in finish()], memory[:, 0, 0, 0].tolist(), processes
+    finally:
+        processes.close()
+
+
+def test_in_order_and_in_their_places():
+    sizes, pixels, _ = decoded_by(numbered, range(10, 17))
+    assert sizes == [*range(10, 17)]
+    assert pixels == [*range(10, 17), 0]
+
+
+def test_memory_that_is_not_shared():
+    processes = Processes(2, numbered, pytest.fail)
+    processes.share((8, 3, 4, 4))
+    assert processes.begin(range(3), [0], {0: torch.zeros(8, 3, 4, 4, dtype=torch.uint8)}) is None
+
+
+def test_what_raises_an_error_there_is_decoded_here():
+    def refuses(row, views, targets):
+        if row == 4 and os.getpid() != HERE:
+            raise MemoryError
+        return numbered(row, views, targets)
+
+    sizes, pixels, _ = decoded_by(refuses)
+    assert sizes == pixels[:7] == [*range(7)]
+
+    def always(row, views, targets):
+        raise BeyondClsError("the file has changed")
+
+    with pytest.raises(BeyondClsError, match="the file has changed"):
+        decoded_by(always)
+
+
+def test_views_that_do_not_fit_are_cut_here():
+    def apart(row, views, targets):
+        return Decoded({}, (row, os.getpid() == HERE), apart={0: torch.zeros(1)})
+
+    assert decoded_by(apart)[0] == [*range(7)]
+
+
+def test_a_process_that_dies():
+    def dies(row, views, targets):
+        if row == 5 and os.getpid() != HERE:
+            os._exit(3)
+        return numbered(row, views, targets)
+
+    warned = []
+    sizes, pixels, processes = decoded_by(dies, warn=warned.append)
+    assert sizes == pixels[:7] == [*range(7)]
+    assert len(warned) == 1
+    assert warned[0].startswith("images are decoded by threads of one process, which may be slower: ")
+    assert processes.begin(range(3), [0], {0: processes.shared[0]}) is None, "threads go on"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
+def test_they_end_with_the_process_that_is_killed(tmp_path):
+    script = tmp_path / "decodes.py"
+    script.write_text(
+        "import multiprocessing, time\n"
+        "from extract.decoding import Decoded, Processes\n"
+        "processes = Processes(2, lambda row, views, targets: Decoded({}, (row, row)), print)\n"
+        "memory = processes.share((8, 3, 4, 4))\n"
+        "processes.begin(range(4), [0], {0: memory})()\n"
+        "print(*(one.pid for one in multiprocessing.active_children()), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as process:
+        assert process.stdout is not None
+        children = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(children) == 2
+        process.send_signal(signal.SIGKILL)
+    ends = time.monotonic() + 20
+    while any(is_running(pid) for pid in children) and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not any(map(is_running, children))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("device", "n", "of_whom", "expected"),
+    [
+        ("cuda", 4096, "files", 5),
+        ("cpu", 4096, "files", 0),
+        ("cuda", 100, "files", 0),
+        ("cuda", 4096, "arrays", 0),
+    ],
+)
+def test_where_there_are_any(device, n, of_whom, expected, forty, monkeypatch):
+    """Beside a GPU, for many images, whose bytes this program reads."""
+    encoder = tiny_encoder()
+    monkeypatch.setattr(type(encoder), "device", torch.device(device))
+    images = (
+        forty
+        if of_whom == "files"
+        else open_images(np.random.default_rng(0).integers(256, size=(4, 32, 32, 3), dtype=np.uint8))
+    )
+    request = type("Asked", (), {"encoder": encoder, "images": images})
+    task = Task.__new__(Task)
+    task.request, task.settings = request, type("Chosen", (), {"workers": 5})
+    assert task._n_processes(n) == expected
