@@ -13,7 +13,8 @@ runs all tests that need a GPU, and says which were skipped and why.
 Without a GPU it runs small on the CPU: evidence that it works, and of nothing else.
 Ratios: `statistics_vs_bare` seconds of the bare forward pass of a ViT-B/16 / of that with tokens, all statistics and maps;
 `e2e_vs_bare` likewise of extraction onto the disk, `memory_vs_bare` into memory; `kernel_vs_operations` seconds by PyTorch's
-operations / by the kernel; `loader_vs_copy` the loader's rate / that of the copy; `grid32_vs_solo` as in benchmarks.probe.
+operations / by the kernel; `loader_vs_copy` the rate at which tokens are streamed from the page cache / that of the copy,
+`resident_vs_copy` likewise from memory; `grid32_vs_solo` as in benchmarks.probe.
 The exit status is 1 if a part failed. The last line is JSON.
 """
 
@@ -34,7 +35,7 @@ from typing import Any
 
 from benchmarks.timing import ROOT
 
-SECONDS = {"extraction": 240, "profile": 40, "loader": 60, "grid": 100, "tests": 240}  # after which a part is stopped
+SECONDS = {"extraction": 300, "profile": 40, "loader": 60, "grid": 100, "tests": 240}  # after which a part is stopped
 LIMIT_S = 570  # of all together
 GOALS = {  # of one H100
     "statistics_vs_bare": 0.95,
@@ -42,6 +43,7 @@ GOALS = {  # of one H100
     "memory_vs_bare": 0.85,
     "kernel_vs_operations": 1.0,
     "loader_vs_copy": 0.9,
+    "resident_vs_copy": 0.9,
     "grid32_vs_solo": 10.0,
 }
 PACKAGES = ("torch", "timm", "numpy", "zarr", "triton", "pytest")

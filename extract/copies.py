@@ -14,6 +14,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from extract.stages import COPYING_BACK, ENCODING, Course
+from store.loading.pinned import pin, unpin
 
 ALIGNMENT = 16  # bytes, of tensors among others in one piece of memory
 
@@ -75,11 +76,11 @@ class Streams:
         Raises:
             RuntimeError: it cannot be pinned.
         """
-        if error := torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0):
-            raise RuntimeError(f"{memory.nbytes / 1e6:.0f} MB of shared memory cannot be pinned ({error})")
+        if not pin(memory):
+            raise RuntimeError(f"{memory.nbytes / 1e6:.0f} MB of shared memory cannot be pinned")
 
     def unpin(self, memory: Tensor) -> None:
-        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        unpin([memory.data_ptr()])
 
     def copy_in(self, values: Tensor) -> tuple[Tensor, torch.cuda.Event]:
         """Begin to copy to the device, where what is computed next waits for it; and the end of that copy."""

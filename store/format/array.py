@@ -228,6 +228,12 @@ class ArrayReader:
 
         return self._past_copies(read, start, stop)
 
+    def compared_file(self, shard: int, direct: bool | None) -> ShardFile | None:
+        """A shard's file, if all of it has been compared with its digests, so that anything may be read from it as it is."""
+        compared = self._compared.get(shard)
+        is_compared = self.verify == "never" or (self.verify != "always" and compared is not None and 0 not in compared)
+        return self._file(shard, direct) if is_compared else None
+
     def _past_copies(self, read: Callable[[int, int, int], Read], start: int, stop: int) -> Read:
         """What `read` gives of a shard's rows; if a copy of the shard was damaged, once more from the original."""
         shard = start // self.layout.shard_rows

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Event
@@ -15,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 from torch import Tensor
 from torch.profiler import record_function
 
 from store.format.array import ArrayReader
 from store.format.layout import SCALE
+from store.loading.pinned import PinnedRows, pin, unpin
 from store.places.place import ALIGNMENT, aligned_memory, aligned_zeros
 
 LONG_ROW = 1 << 14  # bytes
@@ -122,13 +121,20 @@ class Source:
         self, array: ArrayReader, rows: np.ndarray, places: np.ndarray, runs: list[tuple[int, int]], out: np.ndarray, end: Event
     ) -> None:
         """Read some runs of neighbouring rows (`ArrayReader.read_run`), straight to their places where that is possible."""
+        nbytes, shard_rows = array.layout.row_nbytes, array.layout.shard_rows
+        memory, file, shard_of_file = memoryview(out.reshape(-1)), None, -1
         for begin, stop in runs:
             if end.is_set():
                 return
             first, last = int(rows[begin]), int(rows[stop - 1])
             # Where rows are long enough for that to be cheaper than a copy.
-            if array.layout.row_nbytes >= LONG_ROW and last - first + 1 == stop - begin:
-                views = [memoryview(out[place]) for place in places[begin:stop].tolist()]
+            if nbytes >= LONG_ROW and last - first + 1 == stop - begin:
+                views = [memory[place * nbytes : (place + 1) * nbytes] for place in places[begin:stop].tolist()]
+                if (shard := first // shard_rows) != shard_of_file:
+                    file, shard_of_file = array.compared_file(shard, self.direct), shard
+                # As the interpreter does little for each run, threads wait less for one another.
+                if file is not None and file.read_into((first - shard * shard_rows) * nbytes, views):
+                    continue
                 if array.fetch_into(first, last + 1, views, self.direct):
                     continue
             array.read_run(rows, places, (begin, stop), out, self.direct)
@@ -171,29 +177,6 @@ class Source:
             finally:
                 stop.set()
                 readers.shutdown(wait=True, cancel_futures=True)
-
-
-@dataclass(frozen=True)
-class PinnedRows:
-    """Rows of pinned memory, [B, nbytes] in the end, which a device fetches from their places: nothing is copied on the way."""
-
-    memory: UInt8[Tensor, "n nbytes"]
-    rows: Sequence[int]
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> UInt8[Tensor, "B nbytes"]:
-        fetched = torch.empty(len(self.rows), self.memory.shape[1], dtype=torch.uint8, device=device)
-        torch._foreach_copy_(list(fetched.unbind()), [self.memory[row] for row in self.rows], non_blocking)
-        return fetched
-
-
-def pin(memory: Tensor) -> bool:
-    """Have GPUs fetch from this memory, until it is unpinned; false where the system does not let it be pinned."""
-    return not torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
-
-
-def unpin(addresses: Iterable[int]) -> None:
-    for address in addresses:
-        torch.cuda.cudart().cudaHostUnregister(address)
 
 
 class Resident:
@@ -247,7 +230,7 @@ class Resident:
                 batch[key] = values.index_select(0, index)
                 continue
             if key in self._fetched:
-                batch[key] = PinnedRows(values, index.tolist())
+                batch[key] = PinnedRows(values, index)
                 continue
             out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
             batch[key] = torch.index_select(values, 0, index, out=out)

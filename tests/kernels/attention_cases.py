@@ -40,7 +40,7 @@ def cases() -> list[Case]:
 def case(dtype: str, width: int, has_bias: bool, tiles: Tiles | None = None, target: int = 80) -> Case:
     """The kernel as it is launched for such queries, keys and values; or with other tiles."""
     padded = triton.next_power_of_2(width)
-    tiles = tiles or tiles_of(dtype == "float32", padded, 197, has_bias, divmod(target, 10))
+    tiles = tiles or tiles_of(dtype == "float32", padded, has_bias, divmod(target, 10))
     pointers = dict.fromkeys((*NAMES, "out"), f"*{TRITON[dtype]}") | dict.fromkeys(("bias", "sums", "two_rows"), "*fp32")
     constants = {
         **dict.fromkeys((f"{name}_channel" for name in NAMES), 1),

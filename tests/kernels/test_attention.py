@@ -100,7 +100,7 @@ def errors(case: Case) -> dict[str, float]:
 def test_all_sums_are_those_of_float64(name: str) -> None:
     """Logits of thousands are themselves rounded to a ten-thousandth in float32."""
     if name == "nothing of the first tile":
-        assert tiles_of(True, 64, 70, True, kernels.CAPABILITY).columns <= 33
+        assert tiles_of(True, 64, True, kernels.CAPABILITY).columns <= 33
     allowed = 1e-5 * max(1.0, CASES[name].get("sharpness", 1.0))
     wrong = {what: error for what, error in errors(CASES[name]).items() if error > allowed}
     assert not wrong
@@ -117,15 +117,14 @@ def test_all_tiles_give_the_same(tiles: tuple[int, int], monkeypatch: pytest.Mon
 
 
 def test_tiles_by_what_they_are_for() -> None:
-    def chosen(width: int, capability: tuple[int, int], n: int = 197, has_bias: bool = False) -> tuple[int, int]:
-        tiles = tiles_of(False, width, n, has_bias, capability)
+    def chosen(width: int, capability: tuple[int, int], has_bias: bool = False) -> tuple[int, int]:
+        tiles = tiles_of(False, width, has_bias, capability)
         assert tiles.warps * 16 == tiles.rows  # more would do the same again
         return tiles.rows, tiles.columns
 
     assert chosen(64, (8, 0)) == chosen(64, (9, 0)) == chosen(32, (10, 0)) == (64, 32)
     assert chosen(128, (8, 6)) == chosen(128, (9, 0), has_bias=True) == (128, 32)
-    assert chosen(128, (9, 0)) == (128, 64)
-    assert chosen(128, (9, 0), n=50) == (64, 32)
+    assert chosen(128, (9, 0)) == (64, 32)
 
 
 @INTERPRETED

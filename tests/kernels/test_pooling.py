@@ -256,7 +256,7 @@ def test_on_a_gpu_as_pytorch(case: Case) -> None:
         theirs = results(softmax_pool, inputs, gradients)
     for one, two, other, expected in zip(ours, again, theirs, exact, strict=True):
         assert torch.equal(one, two)
-        assert error(one, expected) < max(3e-6, 4 * error(other, expected))
+        assert error(one, expected) < max(6e-6, 8 * error(other, expected))
 
 
 @pytest.mark.gpu

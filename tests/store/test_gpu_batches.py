@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from store import ArrayLayout, FeatureStore, FeatureWriter, Loader
+from store.loading.pinned import PinnedRows, fetch_by_kernel
 from store.loading.placement import Placement
-from store.loading.reading import AHEAD, Lane, PinnedRows, Pool
+from store.loading.reading import AHEAD, Lane, Pool
 from store.places.place import aligned_memory
 from tests.store.conftest import same
 
+INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, kernels are compiled for it")
 COPIES = 4  # of a batch: two arrays, label and row
 PLACEMENTS = pytest.mark.parametrize("placement", ["memory", "stream"])
 
@@ -38,7 +40,7 @@ class LateLane(Lane):
     def copy(self, host: Tensor | PinnedRows) -> Tensor:
         if isinstance(host, PinnedRows):
             fetched = torch.full((len(host.rows), host.memory.shape[1]), 99, dtype=torch.uint8)
-            for target, row in zip(fetched, host.rows, strict=True):
+            for target, row in zip(fetched, host.rows.tolist(), strict=True):
                 self.waiting.append((target, host.memory[row].data_ptr(), target.nbytes))
             self.n_asked += len(host.rows)
             return fetched
@@ -154,6 +156,22 @@ def test_a_device_fetches_rows_from_memory(
     del loader, batches
     gc.collect()
     assert not pinned
+
+
+def test_rows_fetched_one_by_one() -> None:
+    memory, rows = torch.randint(256, (9, 20), dtype=torch.uint8), torch.tensor([3, 0, 8, 3])
+    assert torch.equal(PinnedRows(memory, rows).to(torch.device("cpu")), memory[rows])
+    assert PinnedRows(memory, rows[:0]).to(torch.device("cpu")).shape == (0, 20)
+
+
+@INTERPRETED
+@pytest.mark.parametrize("nbytes", [8, 2048 * 8, 2048 * 16 + 24])
+def test_rows_fetched_by_a_kernel(nbytes: int) -> None:
+    memory, rows = torch.randint(256, (9, nbytes), dtype=torch.uint8), torch.tensor([3, 0, 8, 3])
+    out = torch.full((5, nbytes), 7, dtype=torch.uint8)
+    fetch_by_kernel(memory, rows, out[:4])
+    assert torch.equal(out[:4], memory[rows])
+    assert (out[4] == 7).all()
 
 
 @pytest.mark.gpu

@@ -427,7 +427,8 @@ def test_batches_on_a_gpu(written: Path, placement: Placement) -> None:
         whole = {name: torch.cat([b[name] for b in expected]) for name in on_cpu}
         at = torch.tensor([whole["row"].tolist().index(row) for row in on_cpu["row"].tolist()])
         for name, values in on_cpu.items():
-            assert torch.equal(values.view(torch.uint8), whole[name][at].view(torch.uint8)), name
+            # The bits of a NaN may change on the way from float16 to float32.
+            torch.testing.assert_close(values, whole[name][at], rtol=0, atol=0, equal_nan=True)
     assert sorted(rows) == list(range(N))
 
 
