@@ -16,6 +16,7 @@ from torch import Tensor
 from extract.stages import COPYING_BACK, ENCODING, Course
 from store.loading.pinned import pin, unpin
 
+BEHIND = 2  # batches whose features are on their way at most, so that the next is begun before those of the last are kept
 ALIGNMENT = 16  # bytes, of tensors among others in one piece of memory
 
 
@@ -158,7 +159,7 @@ class Buffers:
 
 @dataclass
 class Copies:
-    """Keeps features, beside a GPU on a separate thread and stream, one batch behind; without one at once.
+    """Keeps features, beside a GPU on a separate thread and stream, two batches behind; without one at once.
 
     `course`: what the thread that computes does.
     """
@@ -166,12 +167,13 @@ class Copies:
     streams: Streams | None
     course: Course
     has_failed: bool = field(init=False, default=False)
+    n_begun: int = field(init=False, default=0)  # features of as many batches and views
 
     def __post_init__(self) -> None:
         self.run_behind = self.streams is not None  # whether `run` returns before all is kept
         self._of_thread, self._buffers = Course(), Buffers(self.streams)
         self._thread = ThreadPoolExecutor(1, "beyondcls-copies")
-        self._running: Future[None] | None = None
+        self._running: deque[Future[None]] = deque()
 
     def run(
         self,
@@ -179,7 +181,9 @@ class Copies:
         keep: Callable[[Any, UInt8[np.ndarray, "*shape"]], object],
         began: torch.cuda.Event | None = None,
     ) -> None:
-        """Begin to copy features that were just computed, and to keep them, once those before are kept, whose errors it raises.
+        """Begin to copy features that were just computed, and to keep them, once all but one of those before are kept.
+
+        What came of these is raised.
 
         Args:
             features: what is to be kept, by key; packed where there are streams.
@@ -193,13 +197,14 @@ class Copies:
             return
         assert self.streams is not None
         computed = self.streams.mark()
-        self.wait()
-        self._running = self._thread.submit(self._run_behind, self.streams, began, computed, features, keep)
+        self.wait(BEHIND - 1)
+        self.n_begun += 1
+        self._running.append(self._thread.submit(self._run_behind, self.streams, began, computed, features, keep))
 
-    def wait(self) -> None:
-        """Wait until all is kept; what came of the last features is raised."""
-        if self._running is not None:
-            running, self._running = self._running, None
+    def wait(self, n_left: int = 0) -> None:
+        """Wait until all is kept but the last `n_left` features; what came of those before is raised."""
+        while len(self._running) > n_left:
+            running = self._running.popleft()
             with self.course.waiting_for(self._of_thread, COPYING_BACK):
                 self.has_failed = running.exception() is not None
                 running.result()

@@ -297,13 +297,14 @@ class Units:
         arrays: Arrays = {}
         notes: Notes = []
         ready: tuple[Unit, Arrays, Notes] | None = None  # but for copies
+        n_copies = 0  # until then
         for batch in self.passes.batches(units):
             unit = batch.unit
             if batch.first == 0:
                 arrays, notes = self._arrays_of(unit), []
             notes += self._describe(batch, arrays)
             try:
-                has_begun = self._encode(batch, arrays)
+                self._encode(batch, arrays)
             except Exception as error:
                 error.add_note(f"in unit {unit.number} (rows {unit.rows[0]} to {unit.rows[-1]})")
                 if ready is not None and not self._copies.has_failed:  # it is of the next unit, and this one is whole
@@ -312,12 +313,11 @@ class Units:
                 raise
             self.progress(len(batch.images))
             if ready is not None:
-                if not has_begun:  # which would have waited for the batch before
-                    self._copies.wait()
+                self._copies.wait(self._copies.n_begun - n_copies)
                 yield ready
                 ready = None
             if batch.is_last:
-                ready = unit, {name: arrays[name] for name in unit.names}, notes
+                ready, n_copies = (unit, {name: arrays[name] for name in unit.names}, notes), self._copies.n_begun
                 if not self._copies.run_behind:
                     yield ready
                     ready = None
@@ -345,8 +345,9 @@ class Units:
         """Put sizes and crops of images in their rows, give notes on those that cannot be read, and say once what is done with
         those that are not upright by their EXIF.
         """
-        for position, image in enumerate(batch.images, batch.first):
-            row = batch.unit.rows[position]
+        for row, image in zip(batch.unit.rows[batch.first :], batch.images, strict=False):
+            if image.problem is None and image.orientation is None:
+                continue
             sample = self._request.images.samples[row]
             if image.problem is not None:
                 if self.on_error == "raise":
@@ -358,14 +359,17 @@ class Units:
                     f"{sample} is not upright by its EXIF (orientation {image.orientation}); its pixels, and those of others "
                     "like it, are taken as they are stored; --orientation exif turns them"
                 )
-            arrays["images/size"][position] = image.size
-            arrays["images/valid"][position] = image.problem is None
-            for view, crop in image.crops.items():
-                arrays[f"images/crop/view{view}"][position] = crop.box
-                arrays[f"images/flip/view{view}"][position] = crop.flip
+        places = slice(batch.first, batch.first + len(batch.images))
+        arrays["images/size"][places] = [image.size for image in batch.images]
+        arrays["images/valid"][places] = [image.problem is None for image in batch.images]
+        for view in views_of(batch.unit.names):
+            crops = {i: image.crops[view] for i, image in enumerate(batch.images, batch.first) if view in image.crops}
+            if crops:
+                arrays[f"images/crop/view{view}"][list(crops)] = [crop.box for crop in crops.values()]
+                arrays[f"images/flip/view{view}"][list(crops)] = [crop.flip for crop in crops.values()]
 
-    def _encode(self, batch: Batch, arrays: Arrays) -> bool:
-        """Put the features of a batch in their rows, zeros in those of invalid images; whether anything was encoded."""
+    def _encode(self, batch: Batch, arrays: Arrays) -> None:
+        """Put the features of a batch in their rows, zeros in those of invalid images."""
         encoder, dtype = self._request.encoder, self._request.dtype
         valid = [i for i, image in enumerate(batch.images) if image.problem is None]
         if len(valid) < len(batch.images):
@@ -384,7 +388,6 @@ class Units:
             features_of = partial(self._features, view, tuple(batch.unit.names))
             for rows, features in self.passes.encode(batch, view, valid, features_of):
                 self._copies.run(features, partial(keep, rows), self.passes.began)
-        return bool(valid and batch.pixels)
 
     def _features(self, view: int, names: tuple[str, ...], images: Tensor, factors: Factors) -> Any:
         """Features of a view of images, as they are stored: parts by name and suffix, packed beside a GPU."""

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +151,8 @@ class Task:
                     self._n_processes(len(todo) * self.layouts[0].shard_rows),
                 )
                 units = Units(passes, self.layouts, settings.on_error, settings.progress, n_written)
-                for unit, arrays, notes in units.compute(self._claim_units(todo)):
+                claimed = self._claimed(todo)
+                for unit, arrays, notes in units.compute(self._units(one_ahead(claimed) if n_written > 1 else claimed)):
                     self._write_behind(unit.number, arrays, notes, n_written)
                 self._wait_for_disk()
             todo = [] if settings.stops() else self._writer.wait_for_others(settings.stops)
@@ -188,15 +189,19 @@ class Task:
         self.settings.progress(sum(len(self._rows(unit)) for unit in written))
         self._unreported -= written
 
-    def _claim_units(self, todo: Sequence[int]) -> Iterator[Unit]:
-        """Units to compute, those of this task's share first. What another set has whole is written without computing."""
+    def _claimed(self, todo: Sequence[int]) -> Iterator[int]:
+        """Units of this process, those of this task's share first."""
         has_begun = False  # a process that is asked to stop at once has one unit to show for it
         for number in own_first(todo, self.settings.task_id, self.settings.n_tasks):
             if has_begun and self.settings.stops():
                 return
-            if not self._writer.claim(number):
-                continue
-            has_begun = True
+            if self._writer.claim(number):
+                has_begun = True
+                yield number
+
+    def _units(self, claimed: Iterable[int]) -> Iterator[Unit]:
+        """Units to compute. What another set has whole is written without computing."""
+        for number in claimed:
             self._unreported.discard(number)  # its images are reported as they are computed
             names, rows = self._to_compute(number)
             self.settings.progress(len(self._rows(number)) - len(rows))
@@ -231,6 +236,15 @@ class Task:
 
     def _rows(self, unit: int) -> range:
         return range(*self.layouts[0].rows(unit))
+
+
+def one_ahead(items: Iterator[int]) -> Iterator[int]:
+    """Items, of which the next is found on a thread while one is used: claims wait for the disk, which is being written to."""
+    with ThreadPoolExecutor(1, "beyondcls-next") as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
 
 
 def computed_by(encoder: Encoder) -> dict[str, Any]:

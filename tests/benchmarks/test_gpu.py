@@ -108,7 +108,16 @@ def starts(monkeypatch: pytest.MonkeyPatch, programs: dict[str, str]) -> None:
 
 
 def ended(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    """Whether a process that was killed ends soon."""
+    try:
+        child = psutil.Process(pid)
+        for _ in range(100):
+            if child.status() == psutil.STATUS_ZOMBIE:
+                return True
+            time.sleep(0.1)
+    except psutil.NoSuchProcess:
+        return True
+    return False
 
 
 def test_parts_that_end_early_leave_what_they_found_and_no_process(

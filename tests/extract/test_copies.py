@@ -42,32 +42,41 @@ def test_tensors_in_one_piece_of_memory():
     assert not dict(Packed.of([]).unpacked(packed.memory.numpy()))
 
 
-def test_one_behind():
+def test_two_behind():
     copies, go, kept = Copies(LateStreams(), Course()), threading.Event(), []
 
-    def keep(key, value):
+    def waits(key, value):
         go.wait()
+        keep(key, value)
+
+    def keep(key, value):
         kept.append((key, value.view(np.int64).item()))
 
-    copies.run(numbers(1), keep)  # returns, though it cannot end yet
+    copies.run(numbers(1), waits)  # returns, though it cannot end yet
+    copies.run(numbers(2), keep)
     assert not kept
     go.set()
-    copies.run(numbers(2, 3), lambda key, value: kept.append((key, value.view(np.int64).item())))
-    assert kept[0] == (1, 1)  # those before are kept
+    copies.run(numbers(3, 4), keep)
+    assert kept[0] == (1, 1), "the first are kept"
+    copies.wait(1)
+    assert kept[:2] == [(1, 1), (2, 2)]
     copies.wait()
-    assert kept == [(1, 1), (2, 2), (3, 3)]
+    assert kept == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert copies.n_begun == 3
 
 
-def test_an_error_is_raised_with_the_next_features_or_at_the_end():
+def test_an_error_is_raised_with_later_features_or_at_the_end():
     copies, kept = Copies(LateStreams(), Course()), []
     copies.run(numbers(1), lambda key, value: 1 / 0)
+    copies.run(numbers(2), lambda key, value: kept.append(key))
     with pytest.raises(ZeroDivisionError):
-        copies.run(numbers(2), lambda key, value: kept.append(key))
-    copies.run(numbers(3), lambda key, value: 1 / 0)
+        copies.run(numbers(3), lambda key, value: kept.append(key))
+    copies.wait()  # said once
+    assert kept == [2]
+    copies.run(numbers(4), lambda key, value: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         copies.wait()
-    copies.wait()  # said once
-    assert not kept
+    assert copies.has_failed
 
 
 def test_waiting_for_the_device_counts_as_encoding():
