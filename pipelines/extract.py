@@ -103,6 +103,7 @@ def main(
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
+    from extract.encoders.encoder import AMP
     from extract.writing import Settings
     from pipelines.engines import choose_engine
     from pipelines.engines.engine import Watch, has_all, sharing
@@ -132,15 +133,18 @@ def main(
     images = open_images(source_of_images, **opening, bars=progress_bar)
     loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen = load_encoder(encoder, **loading)
-    place = place_encoder(frozen, options, _device_of_this_task(device))
+    place = place_encoder(frozen, options, _device_of_this_task(device), out)
     request, running = request_features(frozen, images, options, "statistics" not in given)
     rows, columns = frozen.grid
     seen = f"at {' x '.join(map(str, frozen.config['input_size'][-2:]))} pixels, {rows * columns:,} patches each"
-    typer.echo(f"{encoder}: {len(images):,} images of {source_of_images}, {seen}, on {place}")
+    where = f"on {place}" if place.type == "cpu" else f"on {place} in {frozen.compute_dtype}"
+    typer.echo(f"{encoder}: {len(images):,} images of {source_of_images}, {seen}, {where}")
     for note in notes_on(images):
         typer.echo(note, err=True)
     _say_classes(images)
     _note(frozen)
+    # Tasks may have another device than this process, but compute the same set.
+    amp = [] if "amp" in given else ["--amp", next(amp for amp, dtype in AMP.items() if dtype == frozen.compute_dtype)]
     checks, devices = Checks(), dict[int, Mapping[str, Any]]()
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)
@@ -149,7 +153,7 @@ def main(
             on_error=on_error,  # type: ignore[arg-type]
             recompute=recompute or extraction.recomputes(params, encoder),
             joins=join,
-            engine=sharing(engine, out, without_engine(sys.argv[1:]), watch, typer.echo),
+            engine=sharing(engine, out, [*without_engine(sys.argv[1:]), *amp], watch, typer.echo),
             stops=stops,
             progress=progress,
             warn=watch.warn,

@@ -85,7 +85,7 @@ RUNNING = {
 }
 # Arguments of `Encoder.run_with`, which may be there too.
 COMPUTING = {
-    "amp": Option(str, "what a GPU multiplies matrices in: bf16, fp16, or none (float32)", "none"),
+    "amp": Option(str, "what matrices are multiplied in: bf16, fp16, or none (float32)", "bf16 on a GPU, else none"),
     "channels_last": Option(bool, "images and weights with channels last", flags="--channels-last"),
     "compile": Option(bool, "through torch.compile", flags="--compile"),
 }

@@ -1,6 +1,7 @@
 """What `beyondcls extract` and `plan` are asked for: images, an encoder on its device, and a request of the two."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +61,15 @@ def notes_on(images: "ImageSet") -> list[str]:
     return notes
 
 
-def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str) -> "torch.device":
+def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str, there: Path | None = None) -> "torch.device":
     """Move an encoder to its device, ready to run as options of COMPUTING say.
+
+    Where they do not say what matrices are multiplied in, it is what the set that is `there` was made with; else bf16 on a GPU
+    that has it, and float32 elsewhere.
 
     Args:
         device: as for `choose_device`.
+        there: the folder of a feature set, if there is one.
 
     Raises:
         BeyondClsError: there is no such device, or an option has no such value.
@@ -73,11 +78,24 @@ def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str) -
     from pipelines.process.device import choose_device
 
     place = choose_device(device)
-    encoder.run_with(**select_options(options, COMPUTING))
+    encoder.run_with(**{"amp": _usual_amp(place, there), **select_options(options, COMPUTING)})
     encoder.model.to(place)
     if place.type == "cpu":
         keep_freed_memory()
     return place
+
+
+def _usual_amp(device: "torch.device", there: Path | None) -> str:
+    import torch
+
+    from extract.encoders.encoder import AMP
+    from store import FeatureStore, StoreError
+
+    if there is not None and (there / "zarr.json").exists():
+        with suppress(StoreError):  # what is wrong with it is said where it is used
+            stored = FeatureStore.describe(there).spec.compute_dtype
+            return next(amp for amp, dtype in AMP.items() if dtype == stored)
+    return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "none"
 
 
 def request_features(

@@ -153,9 +153,7 @@ class LoopBatches:
                     raise DataError(f"{problem}\nmend the data, or extract its features again")
                 if batch.first == 0:
                     tokens = {}
-                for positions, encoded in passes.encode(
-                    batch, view, range(len(batch.images)), passes.encoded
-                ):
+                for positions, encoded in passes.encode(batch, view, range(len(batch.images)), passes.encoded):
                     features = arrays_by_name(encoded, view, self.request.numbered)
                     for kind, name in names.items():
                         values = features[name]

@@ -122,7 +122,7 @@ class Source:
     ) -> None:
         """Read some runs of neighbouring rows (`ArrayReader.read_run`), straight to their places where that is possible."""
         nbytes, shard_rows = array.layout.row_nbytes, array.layout.shard_rows
-        memory, file, shard_of_file = memoryview(out.reshape(-1)), None, -1
+        memory, file, shard_of_file = out.reshape(-1).data, None, -1
         for begin, stop in runs:
             if end.is_set():
                 return
