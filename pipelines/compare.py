@@ -38,11 +38,11 @@ def main(
     from pipelines.comparing.descriptions import differences_in_descriptions
     from pipelines.comparing.differences import compared
     from pipelines.comparing.places import folder_of
-    from pipelines.comparing.results import results_in
     from pipelines.comparing.tables import descriptions_table, measures_table
     from pipelines.process.console import SafeConsole
     from pipelines.report.formats import FORMATS
     from pipelines.report.formats.terminal_table import to_terminal
+    from pipelines.report.rows import results_in
     from store import BeyondClsError
 
     with ExitStack() as stack:

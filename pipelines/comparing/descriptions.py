@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.comparing.differences import Results
-from pipelines.comparing.results import GROUPS, Place, is_measure
+from pipelines.report.reading import is_measure
+from pipelines.report.rows import GROUPS, Place
 
 LEFT_OUT = ("command", "notes", "seconds")  # of what else is said in other words; and times
 FIRST = ("versions", "machine", "extraction", "features")  # what concerns many results

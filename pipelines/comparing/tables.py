@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 
 from pipelines.comparing.descriptions import Difference
 from pipelines.comparing.differences import Compared
-from pipelines.comparing.results import OF_HEADS, RECEIPTS, Place
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.estimate import Estimate
+from pipelines.report.rows import RECEIPTS, Place
 from pipelines.report.tables import NOTHING, plus_minus, spread
 
 DIGITS = 2
@@ -33,17 +33,10 @@ def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
 
 
 def _row(row: Compared) -> Row:
-    encoder, head = _encoder_and_head(row.place)
+    encoder, head = row.place.names
     names = (row.place.dataset, encoder, " ".join(filter(None, (head, row.group))), row.measure)
     cells = [Cell(name or "–", name) for name in names]
     return Row((*cells, spread(row.a, DIGITS), spread(row.b, DIGITS), *_change(row.difference)))
-
-
-def _encoder_and_head(place: Place) -> tuple[str, str]:
-    """Folders of encoder and head, as far as the path has them."""
-    if place.kind not in OF_HEADS:
-        return place.parts[-1], ""
-    return (place.parts[-2] if len(place.parts) > 1 else ""), (place.parts[-1] if place.parts else "")
 
 
 def _change(difference: Estimate | None) -> tuple[Cell, Cell]:

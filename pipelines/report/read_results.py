@@ -1,12 +1,13 @@
-"""Results of trained heads for notebooks: what tables/results.csv holds, as values."""
+"""Results for notebooks: what tables/results.csv holds of trained heads, as values; and all numbers as one long table."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.report.collect import Folders, collect_probes
 from pipelines.report.results import Result, results, table
+from pipelines.report.rows import long, results_in
 from store import BeyondClsError
 from store.shown import html_rows
 
@@ -94,11 +95,7 @@ class Results:
         Raises:
             BeyondClsError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            raise _lacks("to_pandas", error) from error
-        return pandas.DataFrame(self.columns)
+        return _frame("to_pandas", self.columns)
 
     def to_arrow(self) -> "pyarrow.Table":
         """A row for each head, a column for each of `columns`.
@@ -111,6 +108,33 @@ class Results:
         except ModuleNotFoundError as error:
             raise _lacks("to_arrow", error) from error
         return pyarrow.table(self.columns)
+
+
+def read_rows(folder: Folder = ".") -> "pandas.DataFrame":
+    """Every number that was measured, with what it was measured of: one long table, with a row for each seed.
+
+        read_rows().query("metric == 'top1'").pivot_table("value", "encoder", "head")
+
+    Columns: kind (the folder of a project: probes, studies, segmentation, detection, localisation, blocks), dataset, study,
+    split (test, or training), encoder, family, block, head (of a dense task its protocol, box or mask, or map), options and
+    recipe (JSON), seed, metric, value (percent; entropies and losses in nats), n (images) and folder.
+
+    Args:
+        folder: of a project, of probes, or of one head.
+
+    Raises:
+        BeyondClsError: there are no results, a file is damaged, or pandas is not installed.
+    """
+    table = _frame("read_rows", long(results_in(Path(folder))))
+    return table.astype(dict.fromkeys(("block", "seed", "n"), "Int64"))
+
+
+def _frame(method: str, columns: Mapping[str, list[Any]]) -> "pandas.DataFrame":
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise _lacks(method, error) from error
+    return pandas.DataFrame(columns)
 
 
 def _path(folder: Folder | None) -> Path | None:

@@ -11,20 +11,10 @@ from typing import Any, TypeVar
 
 from pipelines.report import older
 from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
-from probe.result_files import BALANCED, NLL, REACHED, SHORT, ResultError, digest_of, read_result
+from probe.result_files import ResultError, digest_of, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
-MEASURES = (
-    "top5",
-    BALANCED,
-    NLL,
-    "entropy",
-    "train_top1",
-    "train_map",
-    REACHED,
-    SHORT,
-)  # beside top1 or map, where they were written down
 QUARTILES = ("median", "lower_quartile", "upper_quartile")
 T = TypeVar("T")
 
@@ -65,13 +55,13 @@ def probe_in(file: Path) -> Probe | None:
     if "absent" in content:
         return None
     weights, correct = (file.parent / "trained" / name for name in ("weights.npy", "correct.npz"))
+    score = "map" if "map" in content else "top1"
     return Probe(
         encoder=file.parent.parent.name,
         head=file.parent.name,
         recorded_encoder=str(content["encoder"]),
         options=dict(content["options"]),
-        measures={"map" if "map" in content else "top1": measure_of(content["map" if "map" in content else "top1"])}
-        | {name: measure_of(content[name]) for name in MEASURES if name in content},
+        measures={score: measure_of(content[score])} | measures_in(content),
         n_training=int(content["n_training"]),
         n_test=int(content["n_test"]),
         n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
@@ -149,6 +139,20 @@ def measure_of(content: Mapping[str, Any]) -> Measure:
     """
     values = tuple(float(value) for value in content["values"])
     return Measure(_finite(content["mean"]), _finite(content["std"]), values, tuple(map(_finite, content.get("without", ()))))
+
+
+def measures_in(content: Mapping[str, Any]) -> dict[str, Measure]:
+    """All numbers over seeds among these entries, by name, without those that could not be measured.
+
+    Raises:
+        KeyError, ValueError: as `measure_of`.
+    """
+    return {name: measure_of(value) for name, value in content.items() if is_measure(value)}
+
+
+def is_measure(value: Any) -> bool:
+    """Whether this is a number over seeds that could be measured."""
+    return isinstance(value, Mapping) and "values" in value and value.get("mean") is not None
 
 
 def _curve(file: Path) -> Curve | None:

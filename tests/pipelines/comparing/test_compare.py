@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.comparing.descriptions import differences_in_descriptions
 from pipelines.comparing.differences import Compared, compared
-from pipelines.comparing.results import Place, results_in
+from pipelines.report.rows import Place, results_in
 from probe.result_files import read_result, write_result
 from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation
 from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
