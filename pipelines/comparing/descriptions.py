@@ -11,7 +11,6 @@ from pipelines.report.rows import GROUPS, Place
 
 LEFT_OUT = ("command", "notes", "seconds")  # of what else is said in other words; and times
 FIRST = ("versions", "machine", "extraction", "features")  # what concerns many results
-UNKNOWN = None  # a value that was not recorded
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,8 @@ def differences_in_descriptions(a: Results, b: Results) -> list[Difference]:
         for name in dict.fromkeys([*ours, *theirs]):
             if (values := (ours.get(name), theirs.get(name)))[0] != values[1]:
                 places.setdefault((name, *values), []).append(place)
-    found = [Difference(name, one, other, tuple(where)) for (name, one, other), where in places.items()]
-    return sorted(found, key=lambda d: (_rank(d.name), d.name))
-
-
-def _rank(name: str) -> int:
-    first = name.partition(".")[0]
-    return FIRST.index(first) if first in FIRST else len(FIRST)
+    found = [Difference(*values, tuple(where)) for values, where in places.items()]
+    return sorted(found, key=lambda d: (*(d.name.partition(".")[0] != first for first in FIRST), d.name))
 
 
 def _values(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
