@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.comparing.differences import Results
 from pipelines.report.reading import is_measure
-from pipelines.report.rows import GROUPS, Place
+from pipelines.report.rows import GROUPS, Results
 
 LEFT_OUT = ("command", "notes", "seconds")  # of what else is said in other words; and times
 FIRST = ("versions", "machine", "extraction", "features")  # what concerns many results
@@ -20,18 +19,18 @@ class Difference:
     Attributes:
         name: `recipe.epochs`.
         a, b: as JSON; None where it was not recorded.
-        places: results in which it differs like this.
+        places: results in which it differs like this, as in Results.
     """
 
     name: str
     a: str | None
     b: str | None
-    places: tuple[Place, ...]
+    places: tuple[str, ...]
 
 
 def differences_in_descriptions(a: Results, b: Results) -> list[Difference]:
     """Values that differ between results that both have, each with all results in which it does so."""
-    places: dict[tuple[str, str | None, str | None], list[Place]] = {}
+    places: dict[tuple[str, str | None, str | None], list[str]] = {}
     for place in sorted({*a} & {*b}):
         ours, theirs = (dict(_values(results[place].described)) for results in (a, b))
         for name in dict.fromkeys([*ours, *theirs]):

@@ -1,14 +1,12 @@
 """Measures of two folders of results beside one another, with their differences."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelines.report.estimate import Estimate, estimate_of, of_measure
 from pipelines.report.measured import Measure, in_order
 from pipelines.report.reading import probe_in, read
-from pipelines.report.rows import Place, Result
-
-Results = Mapping[Place, Result]
+from pipelines.report.rows import Result, Results
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,19 +14,20 @@ class Compared:
     """One measure of both.
 
     Attributes:
-        group: what of the result it is of: a protocol, "box"; empty for a head.
-        first: whether it is the first measure of its group, the one that counts.
+        place: of the result, as in Results.
+        names: what its encoder's folder is in, encoder, and head or what else is measured: a protocol, "box".
+        first: whether it is the first measure of what is measured, the one that counts.
         a, b: None where it was not measured.
         difference: B − A, with an interval where both record how they vary with the test images.
     """
 
-    place: Place
-    group: str
+    place: str
+    names: tuple[str, str, str]
     measure: str
     first: bool
     a: Measure | None
     b: Measure | None
-    difference: Estimate | None = None
+    difference: Estimate | None
 
     @property
     def equal(self) -> bool:
@@ -42,24 +41,28 @@ def compared(a: Results, b: Results) -> list[Compared]:
     Raises:
         BeyondClsError: what a head records of single images does not fit its measures.
     """
-    heads = in_order({place.parts[-1] for place in (*a, *b) if place.parts})
+    of_either = {**b, **a}
+    heads = in_order(result.head for result in of_either.values())
 
-    def order(place: Place) -> tuple[str, tuple[str, ...], int]:
-        return place.kind, place.parts[:-1], heads.index(place.parts[-1]) if place.parts else len(heads)
+    def order(place: str) -> tuple[bool, str, tuple[str, ...], str, int]:
+        result = of_either[place]
+        return result.kind != "probes", result.kind, result.above, result.encoder, heads.index(result.head)
 
-    return [row for place in sorted({*a, *b}, key=order) for row in _rows(place, a.get(place), b.get(place))]
+    return [row for place in sorted(of_either, key=order) for row in _rows(place, of_either[place], a.get(place), b.get(place))]
 
 
-def _rows(place: Place, a: Result | None, b: Result | None) -> Iterator[Compared]:
-    of_a, of_b = ({} if result is None else result.groups for result in (a, b))
+def _rows(place: str, result: Result, a: Result | None, b: Result | None) -> Iterator[Compared]:
+    dataset = "/".join(result.above if result.kind == "probes" else (result.kind, *result.above))
+    of_a, of_b = ({} if one is None else one.groups for one in (a, b))
     for group in dict.fromkeys([*of_a, *of_b]):
+        names = dataset, result.encoder, " ".join(filter(None, (result.head, group)))
         ours, theirs = of_a.get(group, {}), of_b.get(group, {})
         for number, name in enumerate(dict.fromkeys([*ours, *theirs])):
             one, other, difference = ours.get(name), theirs.get(name), None
             if a and b and one and other:
                 by_image = name == "top1" and not group and one.values != other.values
                 difference = _estimate(b, group, other, by_image).minus(_estimate(a, group, one, by_image))
-            yield Compared(place, group, name, number == 0, one, other, difference)
+            yield Compared(place, names, name, number == 0, one, other, difference)
 
 
 def _estimate(result: Result, group: str, measure: Measure, by_image: bool) -> Estimate:

@@ -1,7 +1,8 @@
 """Results for notebooks: what tables/results.csv holds of trained heads, as values; and all numbers as one long table."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ class Results:
         Raises:
             BeyondClsError: pandas is not installed.
         """
-        return _frame("to_pandas", self.columns)
+        return _package("pandas", "to_pandas").DataFrame(self.columns)
 
     def to_arrow(self) -> "pyarrow.Table":
         """A row for each head, a column for each of `columns`.
@@ -103,11 +104,7 @@ class Results:
         Raises:
             BeyondClsError: pyarrow is not installed.
         """
-        try:
-            import pyarrow
-        except ModuleNotFoundError as error:
-            raise _lacks("to_arrow", error) from error
-        return pyarrow.table(self.columns)
+        return _package("pyarrow", "to_arrow").table(self.columns)
 
 
 def read_rows(folder: Folder = ".") -> "pandas.DataFrame":
@@ -125,16 +122,17 @@ def read_rows(folder: Folder = ".") -> "pandas.DataFrame":
     Raises:
         BeyondClsError: there are no results, a file is damaged, or pandas is not installed.
     """
-    table = _frame("read_rows", long(results_in(Path(folder))))
+    table = _package("pandas", "read_rows").DataFrame(long(results_in(Path(folder)).values()))
     return table.astype(dict.fromkeys(("block", "seed", "n"), "Int64"))
 
 
-def _frame(method: str, columns: Mapping[str, list[Any]]) -> "pandas.DataFrame":
+def _package(name: str, method: str) -> Any:
     try:
-        import pandas
+        return import_module(name)
     except ModuleNotFoundError as error:
-        raise _lacks(method, error) from error
-    return pandas.DataFrame(columns)
+        raise BeyondClsError(
+            f"{method} needs {error.name}, which is not installed here; pip install 'beyondcls[notebook]'"
+        ) from error
 
 
 def _path(folder: Folder | None) -> Path | None:
@@ -145,7 +143,3 @@ def _of_one_type(values: list[Any]) -> list[Any]:
     """The values as they are if all are numbers, truths or texts; else all as texts."""
     types = {type(value) for value in values if value is not None}
     return values if len(types) < 2 or types == {int, float} else [None if value is None else str(value) for value in values]
-
-
-def _lacks(method: str, error: ModuleNotFoundError) -> BeyondClsError:
-    return BeyondClsError(f"{method} needs {error.name}, which is not installed here; pip install 'beyondcls[notebook]'")

@@ -1,7 +1,7 @@
 """Results in a folder, of a project, of probes or of one head: what each file of measures says, and all numbers as rows."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,40 +25,8 @@ KINDS = {
     "blocks": (("*/metrics.json", "*/*/metrics.json"), "beyondcls blocks"),
 }
 RECEIPTS = "receipts"
-OF_HEADS = ("", "probes", "studies")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
+OF_HEADS = ("probes", "studies")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
 LINEAR = "linear"  # what `blocks` calls a trained head
-
-
-@dataclass(frozen=True, order=True)
-class Place:
-    """Where a result is.
-
-    Attributes:
-        kind: the folder of a project that it is in; empty for a head among probes.
-        parts: of its path below that folder: data set (and study), encoder, head.
-    """
-
-    kind: str
-    parts: tuple[str, ...]
-
-    @property
-    def above(self) -> tuple[str, ...]:
-        """Folders that the encoder's is in: a data set and a study, as far as there are any."""
-        return self.parts[: -2 if self.kind in OF_HEADS else -1]
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Folders of encoder and head, as far as the path has them."""
-        padded = ("", "", *self.parts, *([] if self.kind in OF_HEADS else [""]))
-        return padded[-2], padded[-1]
-
-    @property
-    def dataset(self) -> str:
-        """What the encoder's folder is in: the kind of result, and `above`."""
-        return "/".join(filter(None, (self.kind, *self.above)))
-
-    def __str__(self) -> str:
-        return "/".join(filter(None, (self.kind, *self.parts))) or "."
 
 
 @dataclass(frozen=True)
@@ -66,16 +34,26 @@ class Result:
     """What a file of measures and its description say.
 
     Attributes:
+        kind: the folder of a project that it is in; "probes" for a head in none.
+        above: folders that the encoder's is in: a data set and a study, as far as there are any.
+        encoder, head: their folders, as far as the path has them; no head for what is of none.
         described: everything, measures among it.
         groups: measures by their names, in the order of the file, by what they are of: a protocol, "box"; "" for a head.
     """
 
+    kind: str
+    above: tuple[str, ...]
+    encoder: str
+    head: str
     file: Path
     described: Mapping[str, Any]
     groups: Mapping[str, Mapping[str, Measure]] = field(default_factory=dict)
 
 
-def results_in(folder: Path) -> dict[Place, Result]:
+Results = Mapping[str, Result]  # by the path of their folders: DATASET/ENCODER/HEAD, studies/…, segmentation/…
+
+
+def results_in(folder: Path) -> dict[str, Result]:
     """Results below a folder: those of a project if it has any of its folders, else all files of measures.
 
     What is recorded of extractions in a project is among them, without measures.
@@ -84,7 +62,7 @@ def results_in(folder: Path) -> dict[Place, Result]:
         BeyondClsError: there are none, or a file is damaged.
     """
     is_project = any((folder / name).is_dir() for name in KINDS)
-    results = dict(_of_project(folder) if is_project else _matching(folder, f"**/{METRICS}", "", "beyondcls probe"))
+    results = dict(_of_project(folder) if is_project else _matching(folder, f"**/{METRICS}", "probes"))
     if not any(result.groups for result in results.values()):
         raise BeyondClsError(
             f"there are no results in {str(folder)!r}, expected a project with probes/DATASET/ENCODER/HEAD/metrics.json, a "
@@ -93,32 +71,38 @@ def results_in(folder: Path) -> dict[Place, Result]:
     return results
 
 
-def _of_project(folder: Path) -> Iterator[tuple[Place, Result]]:
-    for kind, (patterns, command) in KINDS.items():
+def _of_project(folder: Path) -> Iterator[tuple[str, Result]]:
+    for kind, (patterns, _) in KINDS.items():
         for pattern in patterns:
-            yield from _matching(folder / kind, pattern, "" if kind == "probes" else kind, command)
+            yield from _matching(folder / kind, pattern, kind)
     for file in files_in(folder / RECEIPTS, f"*{CHECK}"):
-        yield Place(RECEIPTS, (file.name.removesuffix(CHECK),)), read(file, "beyondcls extract", _extraction)
+        yield f"{RECEIPTS}/{file.name.removesuffix(CHECK)}", read(file, "beyondcls extract", _extraction)
 
 
-def _matching(folder: Path, pattern: str, kind: str, command: str) -> Iterator[tuple[Place, Result]]:
+def _matching(folder: Path, pattern: str, kind: str) -> Iterator[tuple[str, Result]]:
     """Without what is in hidden folders: unfinished runs."""
     for file in files_in(folder, pattern):
         parts = file.parent.relative_to(folder).parts
         if not any(part.startswith(".") for part in parts):
-            yield Place(kind, parts), read(file, command, _result)
+            name = "/".join(parts if kind == "probes" else (kind, *parts)) or "."
+            yield name, read(file, KINDS[kind][1], partial(_result, kind, parts))
 
 
-def _result(file: Path) -> Result:
+def _result(kind: str, parts: tuple[str, ...], file: Path) -> Result:
     content = read_result(file)
-    groups = {name: measures_in(entry) for name, entry in _entries(content).items()}
-    return Result(file, content, {name: measures for name, measures in groups.items() if measures})
+    of_all = {name: measures_in(entry) for name, entry in _entries(content).items()}
+    groups = {name: measures for name, measures in of_all.items() if measures}
+    if kind not in OF_HEADS:
+        return Result(kind, parts[:-1], parts[-1], "", file, content, groups)
+    encoder, head = ("", "", *parts)[-2:]
+    return Result(kind, parts[:-2], encoder, head, file, content, groups)
 
 
 def _extraction(file: Path) -> Result:
     """Which versions extracted a feature set on which device, as recorded beside its receipt."""
     content = json.loads(file.read_text(encoding="utf-8"))
-    return Result(file, {"extraction": {name: content.get(name) for name in ("key", "versions", "device")}})
+    described = {"extraction": {name: content.get(name) for name in ("key", "versions", "device")}}
+    return Result(RECEIPTS, (), "", "", file, described)
 
 
 def _entries(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -139,12 +123,14 @@ GROUPS: dict[str, Callable[[Any], dict[str, Mapping[str, Any]]]] = {
 }
 
 
-COLUMNS = ("kind", "dataset", "study", "split", "encoder", "family", "block", "head", "options", "recipe", "seed", "metric")
-COLUMNS += ("value", "n", "folder")  # of the long table
+COLUMNS = [
+    *("kind", "dataset", "study", "split", "encoder", "family", "block", "head", "options", "recipe"),
+    *("seed", "metric", "value", "n", "folder"),
+]  # of the long table
 
 
-def long(results: Mapping[Place, Result]) -> dict[str, list[Any]]:
-    """A row for each number, in the order of the files: what was measured of what, with which seed. Values by COLUMNS.
+def long(results: Iterable[Result]) -> dict[str, list[Any]]:
+    """A row for each number, in the order of the results: what was measured of what, with which seed. Values by COLUMNS.
 
     What was not recorded is None, or an empty text; options and recipes are JSON.
 
@@ -152,23 +138,23 @@ def long(results: Mapping[Place, Result]) -> dict[str, list[Any]]:
         BeyondClsError: a file is damaged.
     """
     rows: list[dict[str, Any]] = []
-    for place, result in results.items():
+    for result in results:
         if result.groups:
-            rows += read(result.file, KINDS[place.kind or "probes"][1], partial(_rows, place, result))
+            rows += read(result.file, KINDS[result.kind][1], partial(_rows, result))
     return {column: [row[column] for row in rows] for column in COLUMNS}
 
 
-def _rows(place: Place, result: Result, file: Path) -> list[dict[str, Any]]:
-    content, folder, above, (encoder, head) = result.described, file.parent, list(place.above), place.names
-    study = above.pop() if place.kind == "studies" and above else ""
-    if not (above or place.kind):  # where ENCODER/HEAD is in no folder of a data set, what both are in may be called by it
+def _rows(result: Result, file: Path) -> list[dict[str, Any]]:
+    content, folder, above = result.described, file.parent, list(result.above)
+    study = above.pop() if result.kind == "studies" and above else ""
+    if not above and result.kind == "probes":  # where no folder of a data set was named, what holds ENCODER/HEAD may be one
         above = [name for name in [folder.resolve().parents[1].name] if name != "probes"]
     pretraining = pretraining_in(content)
     of_file = {
-        "kind": place.kind or "probes",
+        "kind": result.kind,
         "dataset": "/".join(above),
         "study": study,
-        "encoder": encoder or folder.resolve().parent.name,
+        "encoder": result.encoder or folder.resolve().parent.name,
         "family": UNTRAINED if pretraining.is_untrained else pretraining.family,
         "folder": str(folder),
     }
@@ -179,7 +165,7 @@ def _rows(place: Place, result: Result, file: Path) -> list[dict[str, Any]]:
         if isinstance(protocol, str):  # of a block; what all blocks have in common is said once
             seeds, protocol = (seeds, None) if protocol == LINEAR else ((), content.get("protocol") or {"name": protocol})
         of_group = {
-            "head": own.get("head") or " ".join(filter(None, (head, name))) or folder.resolve().name,
+            "head": own.get("head") or " ".join(filter(None, (result.head, name))) or folder.resolve().name,
             "block": _whole(own.get("block", content.get("block"))),
             "options": _json(own.get("options")),
             "recipe": _json(protocol or own.get("recipe", content.get("recipe"))),

@@ -107,7 +107,7 @@ def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
     write_by_block(tmp_path / "blocks", "mae", {("cls", "linear"): (10.0, 20.0), ("cls", "knn"): (9.0,)})
     table = read_rows(tmp_path)
     assert isinstance(table, pandas.DataFrame)
-    assert tuple(table.columns) == COLUMNS_OF_ROWS
+    assert list(table.columns) == COLUMNS_OF_ROWS
     first = table[table.metric.isin(["top1", "train_top1", "miou_grid", "ap_small", "max_box_acc_v2"])]
     names = ("kind", "dataset", "study", "split", "encoder", "family", "block", "head", "seed", "value", "n")
     found = [tuple(None if pandas.isna(v) else v for v in row) for row in first[[*names]].itertuples(index=False)]
