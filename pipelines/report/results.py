@@ -23,7 +23,6 @@ from store.shown import csv_cell
 FILE = "results.csv"  # in the folder of tables
 FURTHER = ("top5", BALANCED, NLL, "entropy", "train_top1", "train_map")  # measures, beside the one that counts
 BEST_EPOCH = "_best_epoch"  # behind the name of a measure
-COSTS = ("parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder", "memory_per_image", "bytes_per_image")
 
 
 @dataclass(frozen=True)
@@ -139,88 +138,75 @@ def to_csv(inputs: Inputs) -> str:
 def table(rows: Sequence[Result]) -> dict[str, list[Any]]:
     """Columns by name, with a value for each head: None for nothing, JSON for what has parts."""
     settings = dict.fromkeys(name for result in rows for name in result.recipe)  # also those of other versions
-    columns = COLUMNS | {name: partial(_setting, name) for name in settings if name not in COLUMNS}
+    columns = COLUMNS | _among("recipe", *(name for name in settings if name not in COLUMNS))
     return {name: [_plain(value(result)) for result in rows] for name, value in columns.items()}
 
 
-def _setting(name: str, result: Result) -> Any:
-    return result.recipe.get(name)
+Value = Callable[[Result], Any]
 
 
-def _recorded(name: str, result: Result) -> Any:
-    return result.probe.recorded.get(name)
-
-
-def _mean(measure: Measure | None) -> float | None:
-    return None if measure is None else measure.mean
-
-
-def _std(measure: Measure | None) -> float | None:
-    """None with fewer than two seeds."""
-    return None if measure is None or len(measure.values) < 2 else measure.std
-
-
-def _further(name: str, value: Callable[[Measure | None], float | None], result: Result) -> float | None:
-    return value(result.measures.get(name) if name != result.probe.measure else None)
-
-
-def _best(result: Result) -> Measure | None:
-    return result.measures.get(f"{result.probe.measure}{BEST_EPOCH}")
-
-
-def _cost(name: str, result: Result) -> int | None:
-    return result.probe.cost.get(name)
-
-
-def _time(name: str, result: Result) -> Any:
-    return result.probe.timing.get(name)
-
-
-def _of_probe(*names: str) -> dict[str, Callable[[Result], Any]]:
+def _of_probe(*names: str) -> dict[str, Value]:
     return {name: attrgetter(f"probe.{name}") for name in names}
 
 
+def _among(entries: str, *names: str) -> dict[str, Value]:
+    """Entries of a mapping that a head has; None for those that are not there."""
+    return {name: lambda r, name=name, of=attrgetter(entries): of(r).get(name) for name in names}  # type: ignore[misc]
+
+
+def _spread(name: str, measure: Callable[[Result], Measure | None]) -> dict[str, Value]:
+    """Mean and standard deviation of a measure, which there is none of with fewer than two seeds."""
+    return {
+        name: lambda r: (m := measure(r)) and m.mean,
+        "std" if name == "mean" else f"{name}_std": lambda r: m.std if (m := measure(r)) and len(m.values) > 1 else None,
+    }
+
+
+def _further(name: str, result: Result) -> Measure | None:
+    return result.probe.measures.get(name) if name != result.probe.measure else None
+
+
 # name of the column -> its value
-COLUMNS: dict[str, Callable[[Result], Any]] = {
+COLUMNS: dict[str, Value] = {
     **_of_probe("encoder", "recorded_encoder"),
-    "family": lambda r: r.probe.pretraining.family,
-    **{name: attrgetter(name) for name in ("dataset", "study")},
+    "family": attrgetter("probe.pretraining.family"),
+    "dataset": attrgetter("dataset"),
+    "study": attrgetter("study"),
     **_of_probe("head", "aggregator", "options"),
-    **{name: partial(_recorded, name) for name in ("normalisation", "final_norm", "init", "block")},
+    **_among("probe.recorded", "normalisation", "final_norm", "init", "block"),
     # The head's result: the mean over seeds of the last epoch.
-    "metric": lambda r: r.probe.measure,
-    "mean": lambda r: r.probe.score.mean,
-    "std": lambda r: _std(r.probe.score),
+    "metric": attrgetter("probe.measure"),
+    **_spread("mean", attrgetter("probe.score")),
     "n_seeds": lambda r: len(r.probe.seeds),
-    "seeds": lambda r: r.probe.seeds,
-    "values": lambda r: r.probe.score.values,
+    "seeds": attrgetter("probe.seeds"),
+    "values": attrgetter("probe.score.values"),
     # Not a result: each seed in the epoch in which it is best on the test images, as benchmarks publish it.
-    "best_epoch_on_test_images": lambda r: _mean(_best(r)),
-    "best_epoch_on_test_images_std": lambda r: _std(_best(r)),
+    **_spread("best_epoch_on_test_images", lambda r: r.measures.get(f"{r.probe.measure}{BEST_EPOCH}")),
     "best_epochs_on_test_images": lambda r: r.probe.best_epoch and r.probe.best_epoch.epochs,
-    **{f"{name}{part}": partial(_further, name, value) for name in FURTHER for part, value in (("", _mean), ("_std", _std))},
+    **{column: value for name in FURTHER for column, value in _spread(name, partial(_further, name)).items()},
     # How it was trained: base_lr and weight_decay are those that were chosen.
     "preset": attrgetter("preset"),
-    "protocol": lambda r: _recorded("protocol", r),
-    **{setting.name: partial(_setting, setting.name) for setting in fields(Recipe)},
+    **_among("probe.recorded", "protocol"),
+    **_among("recipe", *(setting.name for setting in fields(Recipe))),
     "grid": lambda r: r.selected.get("candidates"),
     "selected_by": lambda r: r.selected.get("by"),
     "selected_on": lambda r: r.selected.get("on"),
     "n_selected_on": lambda r: r.selected.get("n_images"),
     **_of_probe("n_training", "n_test", "n_classes", "n_tokens"),
-    "n_crops": lambda r: r.probe.crops,
-    "subset": partial(_recorded, "subset"),
-    **{name: partial(_cost, name) for name in COSTS},
+    "n_crops": attrgetter("probe.crops"),
+    **_among("probe.recorded", "subset"),
+    **_among("probe.cost", "parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder"),
+    **_among("probe.cost", "memory_per_image", "bytes_per_image"),
     # Of a forward pass; then of the training, which heads of a command may share.
-    **{name: partial(_time, name) for name in ("ms_per_image", "training_s", "n_trained_together")},
-    "timed_on": partial(_time, "device"),
-    "timed_with_threads": partial(_time, "threads"),
+    **_among("probe.timing", "ms_per_image", "training_s", "n_trained_together"),
+    "timed_on": lambda r: r.probe.timing.get("device"),
+    "timed_with_threads": lambda r: r.probe.timing.get("threads"),
     "training_key": lambda r: r.probe.features["training"],
     "test_key": lambda r: r.probe.features["test"],
     "training_receipt": lambda r: r.receipts.get(r.probe.features["training"]),
     "test_receipt": lambda r: r.receipts.get(r.probe.features["test"]),
     **_of_probe("test_images"),
-    "transferred_from": lambda r: r.probe.transferred,
+    "transferred_from": attrgetter("probe.transferred"),
     **_of_probe("notes", "command"),
 }
 
