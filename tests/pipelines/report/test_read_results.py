@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import sys
 from collections.abc import Iterable
@@ -105,6 +106,8 @@ def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
     write_detection(tmp_path / "detection/streets", "mae", average_precisions(10.0, 12.0), average_precisions(8.0, small=None))
     write_localisation(tmp_path / "localisation/birds", "mae", score_maps(abmilp=(44, 46)))
     write_by_block(tmp_path / "blocks", "mae", {("cls", "linear"): (10.0, 20.0), ("cls", "knn"): (9.0,)})
+    by_block = tmp_path / "blocks/mae/metrics.json"
+    by_block.write_text(json.dumps({**json.loads(by_block.read_text()), "seeds": [7]}))
     table = read_rows(tmp_path)
     assert isinstance(table, pandas.DataFrame)
     assert list(table.columns) == COLUMNS_OF_ROWS
@@ -137,6 +140,7 @@ BY_BLOCK = [(0, 9.5), (0, 10.0), (0, 10.5), (1, 19.5), (1, 20.0), (1, 20.5), (0,
 def test_a_row_of_one_head_is_named_by_its_folders(tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed; pip install 'beyondcls[notebook]'")
     folder = write_probe(tmp_path / "birds", "mae", "cls", 50.0, seeds=(0,))
-    for place in (folder, folder.parents[1], tmp_path):
+    write_probe(tmp_path / "project/probes", "mae", "cls", 50.0, seeds=(0,))
+    for place, dataset in ((folder, "birds"), (folder.parents[1], "birds"), (tmp_path / "project", "")):
         row = read_rows(place).iloc[0]
-        assert (row.kind, row.dataset, row.encoder, row["head"]) == ("probes", "birds", "mae", "cls")
+        assert (row.kind, row.dataset, row.encoder, row["head"]) == ("probes", dataset, "mae", "cls")
