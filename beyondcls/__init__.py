@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipelines.live.online import online
     from pipelines.probing.loop import EncoderLoop
     from pipelines.process.progress import progress_bar
-    from pipelines.report.read_results import read_results
+    from pipelines.report.read_results import read_results, read_rows
     from pipelines.sharing.places import open_features
     from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
     from probe.closed import CLOSED, make_closed
@@ -92,6 +92,7 @@ _HOME = {
     "pull": "store.moving.transfer",
     "read_ids": "store",
     "read_results": "pipelines.report.read_results",
+    "read_rows": "pipelines.report.read_results",
     "repair": "extract.run",
     "rows_of_ids": "store",
     "softmax_pool": "probe.pooling",
@@ -145,6 +146,7 @@ __all__ = [
     "pull",
     "read_ids",
     "read_results",
+    "read_rows",
     "repair",
     "rows_of_ids",
     "softmax_pool",

@@ -38,18 +38,18 @@ def main(
     from pipelines.comparing.descriptions import differences_in_descriptions
     from pipelines.comparing.differences import compared
     from pipelines.comparing.places import folder_of
-    from pipelines.comparing.results import results_in
     from pipelines.comparing.tables import descriptions_table, measures_table
     from pipelines.process.console import SafeConsole
     from pipelines.report.formats import FORMATS
     from pipelines.report.formats.terminal_table import to_terminal
+    from pipelines.report.rows import results_in
     from store import BeyondClsError
 
     with ExitStack() as stack:
         results = [results_in(stack.enter_context(folder_of(name))) for name in (a, b)]
         common = {*results[0]} & {*results[1]}
         if not any(results[0][place].groups for place in common):
-            places = [next(str(place) for place, result in of_one.items() if result.groups) for of_one in results]
+            places = [next(place for place, result in of_one.items() if result.groups) for of_one in results]
             raise BeyondClsError(
                 f"{a} and {b} have no result in common: the first has {places[0]} and others, the second {places[1]}; name "
                 "folders that hold the same things, such as two projects, or the folders of one data set in both"
@@ -76,7 +76,7 @@ def main(
 
 def _counts(rows: "list[Compared]", a: str, b: str) -> list[str]:
     """How many results are equal, differ, or are in one of the two alone."""
-    by_place: dict[object, list[Compared]] = {}
+    by_place: dict[str, list[Compared]] = {}
     for row in rows:
         by_place.setdefault(row.place, []).append(row)
     alone = {

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.comparing.differences import Results
-from pipelines.comparing.results import GROUPS, Place, is_measure
+from pipelines.report.reading import is_measure
+from pipelines.report.rows import GROUPS, Results
 
 LEFT_OUT = ("command", "notes", "seconds")  # of what else is said in other words; and times
 FIRST = ("versions", "machine", "extraction", "features")  # what concerns many results
-UNKNOWN = None  # a value that was not recorded
 
 
 @dataclass(frozen=True)
@@ -20,30 +19,25 @@ class Difference:
     Attributes:
         name: `recipe.epochs`.
         a, b: as JSON; None where it was not recorded.
-        places: results in which it differs like this.
+        places: results in which it differs like this, as in Results.
     """
 
     name: str
     a: str | None
     b: str | None
-    places: tuple[Place, ...]
+    places: tuple[str, ...]
 
 
 def differences_in_descriptions(a: Results, b: Results) -> list[Difference]:
     """Values that differ between results that both have, each with all results in which it does so."""
-    places: dict[tuple[str, str | None, str | None], list[Place]] = {}
+    places: dict[tuple[str, str | None, str | None], list[str]] = {}
     for place in sorted({*a} & {*b}):
         ours, theirs = (dict(_values(results[place].described)) for results in (a, b))
         for name in dict.fromkeys([*ours, *theirs]):
             if (values := (ours.get(name), theirs.get(name)))[0] != values[1]:
                 places.setdefault((name, *values), []).append(place)
-    found = [Difference(name, one, other, tuple(where)) for (name, one, other), where in places.items()]
-    return sorted(found, key=lambda d: (_rank(d.name), d.name))
-
-
-def _rank(name: str) -> int:
-    first = name.partition(".")[0]
-    return FIRST.index(first) if first in FIRST else len(FIRST)
+    found = [Difference(*values, tuple(where)) for values, where in places.items()]
+    return sorted(found, key=lambda d: (*(d.name.partition(".")[0] != first for first in FIRST), d.name))
 
 
 def _values(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 
 from pipelines.comparing.descriptions import Difference
 from pipelines.comparing.differences import Compared
-from pipelines.comparing.results import OF_HEADS, RECEIPTS, Place
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.estimate import Estimate
+from pipelines.report.rows import RECEIPTS
 from pipelines.report.tables import NOTHING, plus_minus, spread
 
 DIGITS = 2
@@ -33,17 +33,8 @@ def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
 
 
 def _row(row: Compared) -> Row:
-    encoder, head = _encoder_and_head(row.place)
-    names = (row.place.dataset, encoder, " ".join(filter(None, (head, row.group))), row.measure)
-    cells = [Cell(name or "–", name) for name in names]
+    cells = [Cell(name or "–", name) for name in (*row.names, row.measure)]
     return Row((*cells, spread(row.a, DIGITS), spread(row.b, DIGITS), *_change(row.difference)))
-
-
-def _encoder_and_head(place: Place) -> tuple[str, str]:
-    """Folders of encoder and head, as far as the path has them."""
-    if place.kind not in OF_HEADS:
-        return place.parts[-1], ""
-    return (place.parts[-2] if len(place.parts) > 1 else ""), (place.parts[-1] if place.parts else "")
 
 
 def _change(difference: Estimate | None) -> tuple[Cell, Cell]:
@@ -56,7 +47,7 @@ def _change(difference: Estimate | None) -> tuple[Cell, Cell]:
     return Cell(text, difference.mean, std), interval
 
 
-def descriptions_table(differences: Sequence[Difference], common: Collection[Place], a: str, b: str) -> Table:
+def descriptions_table(differences: Sequence[Difference], common: Collection[str], a: str, b: str) -> Table:
     """A row for each value that differs, and the results in which it does, of those that both have."""
     columns = tuple(
         Column(name, title, "text") for name, title in (("name", "Value"), ("a", "A"), ("b", "B"), ("results", "Results"))
@@ -74,11 +65,10 @@ def _value(text: str | None) -> Cell:
     return Cell(plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…", text)
 
 
-def _places(places: Sequence[Place], common: Collection[Place]) -> Cell:
+def _places(places: Sequence[str], common: Collection[str]) -> Cell:
     """Names of some, or that it is all: of the results, or of the extractions."""
-    names = [str(place) for place in places]
-    alike = sum((place.kind == RECEIPTS) == (places[0].kind == RECEIPTS) for place in common)
-    if len(names) == alike > 1:
-        return Cell(f"all {alike}", " ".join(names))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return Cell(", ".join(names[:NAMED]) + more, " ".join(names))
+    alike = sum(place.startswith(f"{RECEIPTS}/") == places[0].startswith(f"{RECEIPTS}/") for place in common)
+    if len(places) == alike > 1:
+        return Cell(f"all {alike}", " ".join(places))
+    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    return Cell(", ".join(places[:NAMED]) + more, " ".join(places))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.report.collect import Inputs
-from pipelines.report.estimate import Estimate, estimates
+from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.measured import Measure
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.results import Result, results
@@ -16,19 +16,23 @@ STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number o
 
 
 @dataclass(frozen=True)
-class Match:
-    """A published number and one of ours.
-
-    Attributes:
-        file: name of the file of the published one.
-        ours: mean and spread over seeds.
-        difference: ours − published, in the unit of the measure.
-    """
+class _Pair:
+    """A published number, in a file of this name, and one of ours."""
 
     file: str
     published: PublishedRow
     result: Result
-    ours: Measure
+
+    @property
+    def ours(self) -> Measure:
+        """Mean and spread over seeds."""
+        return self.result.measures[self.published.metric]
+
+
+@dataclass(frozen=True)
+class Match(_Pair):
+    """A published number and one of ours that was measured alike; ours − published, in the unit of the measure."""
+
     difference: Estimate
 
     @property
@@ -39,18 +43,13 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Differing:
+class Differing(_Pair):
     """A published number and one of ours of the same encoder, data set, head and metric that was measured in another way.
 
     Attributes:
-        file: name of the file of the published one.
         differences: what differs: what it is, how it was published, and ours.
     """
 
-    file: str
-    published: PublishedRow
-    result: Result
-    ours: Measure
     differences: tuple[tuple[str, str, str], ...]
 
 
@@ -91,7 +90,7 @@ def compared(inputs: Inputs) -> tuple[list[Match], list[Differing], list[Unmatch
             if alike := [result for result, differs in pairs if not differs]:
                 matches += [_match(file, row, result) for result in alike]
             elif pairs:
-                differing += [Differing(file, row, result, _measured(row, result), differs) for result, differs in pairs]
+                differing += [Differing(file, row, result, differs) for result, differs in pairs]
             else:
                 near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.0)
                 unmatched.append(Unmatched(file, row, lacks, name, near[0] if near else ""))
@@ -194,7 +193,7 @@ def _narrowed(row: PublishedRow, ours: Sequence[Result]) -> tuple[list[Result], 
     before, left = left, [r for r in left if r.protocol == protocol]
     if not left:
         return [], "protocol", row.protocol or "of gradient steps", {r.protocol or "of gradient steps" for r in before}
-    before, left = left, [r for r in left if r.measure(row.metric) is not None]
+    before, left = left, [r for r in left if row.metric in r.measures]
     return left, "metric", row.metric, {name for r in before for name in r.measures}
 
 
@@ -212,16 +211,8 @@ def _with_head(row: PublishedRow, ours: Sequence[Result]) -> list[Result]:
     return named
 
 
-def _measured(row: PublishedRow, result: Result) -> Measure:
-    measure = result.measure(row.metric)
-    assert measure is not None, "`_narrowed` has left those that have it"
-    return measure
-
-
 def _match(file: str, row: PublishedRow, result: Result) -> Match:
-    measure, probe = _measured(row, result), result.probe
-    ours = Estimate(measure.mean, measure.std, len(measure.values))
-    if row.metric == probe.measure:
-        key = (probe.encoder, probe.head)
-        ours = estimates({key: probe}, [probe.head])[key]
-    return Match(file, row, result, measure, replace(ours, mean=ours.mean - row.value))
+    measure = result.measures[row.metric]
+    counts = row.metric == result.probe.measure
+    ours = estimate_of(result.probe) if counts else Estimate(measure.mean, measure.std, len(measure.values))
+    return Match(file, row, result, replace(ours, mean=ours.mean - row.value))

@@ -185,21 +185,14 @@ def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, 
     """
     by_name: dict[str, dict[tuple[str, str], Probe]] = {}
     places: dict[str, Path] = {}
-    for folder in folders:
-        for name, probes in _groups(folder).items():
-            if name in places:
+    for place in (place for folder in folders for place in files_in(folder, "*/") if place.is_dir()):
+        if probes := _probes(place):
+            if (name := place.name) in places:
                 raise BeyondClsError(
-                    f"the {kind} {name!r} is in {places[name]} and in {folder / name}, expected each in one folder; "
-                    "rename one of them"
+                    f"the {kind} {name!r} is in {places[name]} and in {place}, expected each in one folder; rename one of them"
                 )
-            by_name[name], places[name] = probes, folder / name
+            by_name[name], places[name] = probes, place
     return by_name
-
-
-def _groups(folder: Path | None) -> dict[str, dict[tuple[str, str], Probe]]:
-    """FOLDER/NAME/ENCODER/HEAD, by name, encoder and head."""
-    groups = {below.name: _probes(below) for below in files_in(folder, "*/") if below.is_dir()}
-    return {name: probes for name, probes in groups.items() if probes}
 
 
 def _probes(folder: Path | None) -> dict[tuple[str, str], Probe]:

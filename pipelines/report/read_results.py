@@ -1,12 +1,14 @@
-"""Results of trained heads for notebooks: what tables/results.csv holds, as values."""
+"""Results for notebooks: what tables/results.csv holds of trained heads, as values; and all numbers as one long table."""
 
 import os
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.report.collect import Folders, collect_probes
 from pipelines.report.results import Result, results, table
+from pipelines.report.rows import long, results_in
 from store import BeyondClsError
 from store.shown import html_rows
 
@@ -94,11 +96,7 @@ class Results:
         Raises:
             BeyondClsError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            raise _lacks("to_pandas", error) from error
-        return pandas.DataFrame(self.columns)
+        return _package("pandas", "to_pandas").DataFrame(self.columns)
 
     def to_arrow(self) -> "pyarrow.Table":
         """A row for each head, a column for each of `columns`.
@@ -106,11 +104,35 @@ class Results:
         Raises:
             BeyondClsError: pyarrow is not installed.
         """
-        try:
-            import pyarrow
-        except ModuleNotFoundError as error:
-            raise _lacks("to_arrow", error) from error
-        return pyarrow.table(self.columns)
+        return _package("pyarrow", "to_arrow").table(self.columns)
+
+
+def read_rows(folder: Folder = ".") -> "pandas.DataFrame":
+    """Every number that was measured, with what it was measured of: one long table, with a row for each seed.
+
+        read_rows().query("metric == 'top1'").pivot_table("value", "encoder", "head")
+
+    Columns: kind (the folder of a project: probes, studies, segmentation, detection, localisation, blocks), dataset, study,
+    split (test, or training), encoder, family, block, head (of a dense task its protocol, box or mask, or map), options and
+    recipe (JSON), seed, metric, value (percent; entropies and losses in nats), n (images) and folder.
+
+    Args:
+        folder: of a project, of probes, or of one head.
+
+    Raises:
+        BeyondClsError: there are no results, a file is damaged, or pandas is not installed.
+    """
+    table = _package("pandas", "read_rows").DataFrame(long(results_in(Path(folder)).values()))
+    return table.astype(dict.fromkeys(("block", "seed", "n"), "Int64"))
+
+
+def _package(name: str, method: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise BeyondClsError(
+            f"{method} needs {error.name}, which is not installed here; pip install 'beyondcls[notebook]'"
+        ) from error
 
 
 def _path(folder: Folder | None) -> Path | None:
@@ -121,7 +143,3 @@ def _of_one_type(values: list[Any]) -> list[Any]:
     """The values as they are if all are numbers, truths or texts; else all as texts."""
     types = {type(value) for value in values if value is not None}
     return values if len(types) < 2 or types == {int, float} else [None if value is None else str(value) for value in values]
-
-
-def _lacks(method: str, error: ModuleNotFoundError) -> BeyondClsError:
-    return BeyondClsError(f"{method} needs {error.name}, which is not installed here; pip install 'beyondcls[notebook]'")

@@ -11,20 +11,10 @@ from typing import Any, TypeVar
 
 from pipelines.report import older
 from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
-from probe.result_files import BALANCED, NLL, REACHED, SHORT, ResultError, digest_of, read_result
+from probe.result_files import ResultError, digest_of, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
-MEASURES = (
-    "top5",
-    BALANCED,
-    NLL,
-    "entropy",
-    "train_top1",
-    "train_map",
-    REACHED,
-    SHORT,
-)  # beside top1 or map, where they were written down
 QUARTILES = ("median", "lower_quartile", "upper_quartile")
 T = TypeVar("T")
 
@@ -65,13 +55,14 @@ def probe_in(file: Path) -> Probe | None:
     if "absent" in content:
         return None
     weights, correct = (file.parent / "trained" / name for name in ("weights.npy", "correct.npz"))
+    score = "map" if "map" in content else "top1"
+    curve, best_epoch = _course(file.with_name("curves.csv"))
     return Probe(
         encoder=file.parent.parent.name,
         head=file.parent.name,
         recorded_encoder=str(content["encoder"]),
         options=dict(content["options"]),
-        measures={"map" if "map" in content else "top1": measure_of(content["map" if "map" in content else "top1"])}
-        | {name: measure_of(content[name]) for name in MEASURES if name in content},
+        measures={score: measure_of(content[score])} | measures_in(content),
         n_training=int(content["n_training"]),
         n_test=int(content["n_test"]),
         n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
@@ -81,7 +72,7 @@ def probe_in(file: Path) -> Probe | None:
         features={name: str(content["features"][name]) for name in ("training", "test")},
         selected=_selected(content.get("selected", {})),
         command=str(content.get("command", "")),
-        curve=_curve(file.parent / "curves.csv"),
+        curve=curve,
         weights=weights if weights.is_file() else None,
         aggregator=str(content.get("aggregator", "")),
         crops=content.get("augmentation", {}).get("n_crops"),
@@ -93,7 +84,7 @@ def probe_in(file: Path) -> Probe | None:
         transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
         pretraining=pretraining_in(content),
         recorded=content,
-        best_epoch=_best_epoch(file.parent / "curves.csv"),
+        best_epoch=best_epoch,
         folder=file.parent,
     )
 
@@ -151,31 +142,43 @@ def measure_of(content: Mapping[str, Any]) -> Measure:
     return Measure(_finite(content["mean"]), _finite(content["std"]), values, tuple(map(_finite, content.get("without", ()))))
 
 
-def _curve(file: Path) -> Curve | None:
-    """Mean over seeds; None where there is no such file, nothing in it, or several labels an image."""
-    rows = _rows(file)
-    if not rows or "map" in rows[0]:
-        return None
-    epochs = sorted({int(row["epoch"]) for row in rows})
+def measures_in(content: Mapping[str, Any]) -> dict[str, Measure]:
+    """All numbers over seeds among these entries, by name, without those that could not be measured.
 
-    def mean(name: str) -> tuple[float, ...]:
-        by_epoch = [[_finite(row[name]) for row in rows if int(row["epoch"]) == epoch] for epoch in epochs]
-        return tuple(sum(values) / len(values) for values in by_epoch)
-
-    return Curve(tuple(epochs), mean("loss"), mean("top1"))
+    Raises:
+        KeyError: as `measure_of`.
+        ValueError: likewise.
+    """
+    return {name: measure_of(value) for name, value in content.items() if is_measure(value)}
 
 
-def _best_epoch(file: Path) -> BestEpoch | None:
-    """From the measures of every epoch; None where there is no such file, or nothing in it."""
+def is_measure(value: Any) -> bool:
+    """Whether this is a number over seeds that could be measured."""
+    return isinstance(value, Mapping) and "values" in value and value.get("mean") is not None
+
+
+def _course(file: Path) -> tuple[Curve | None, BestEpoch | None]:
+    """Means over seeds by epoch, where an image has one label, and what each seed reached in its best epoch.
+
+    None where there is no such file, or nothing in it.
+    """
+    by_epoch: dict[int, list[dict[str, str]]] = {}
     by_seed: dict[int, list[tuple[float, int]]] = {}
-    for row in _rows(file):
-        by_seed.setdefault(int(row["seed"]), []).append((_finite(row["map" if "map" in row else "top1"]), -int(row["epoch"])))
-    if not by_seed:
-        return None
+    for row in (rows := _rows(file)):
+        by_epoch.setdefault(int(row["epoch"]), []).append(row)
+        score = _finite(row["map" if "map" in row else "top1"])
+        by_seed.setdefault(int(row["seed"]), []).append((score, -int(row["epoch"])))
+    if not rows:
+        return None, None
     best = [max(entries) for entries in by_seed.values()]
     values = tuple(value for value, _ in best)
-    std = statistics.stdev(values) if len(values) > 1 else 0.0
-    return BestEpoch(Measure(statistics.fmean(values), std, values), tuple(-epoch for _, epoch in best))
+    measure = Measure(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, values)
+
+    def mean(name: str) -> tuple[float, ...]:
+        return tuple(sum(_finite(row[name]) for row in by_epoch[epoch]) / len(by_epoch[epoch]) for epoch in sorted(by_epoch))
+
+    curve = None if "map" in rows[0] else Curve(tuple(sorted(by_epoch)), mean("loss"), mean("top1"))
+    return curve, BestEpoch(measure, tuple(-epoch for _, epoch in best))
 
 
 def attention_in(file: Path) -> Attention:

@@ -4,8 +4,9 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from store.shown import csv_cell
 FILE = "results.csv"  # in the folder of tables
 FURTHER = ("top5", BALANCED, NLL, "entropy", "train_top1", "train_map")  # measures, beside the one that counts
 BEST_EPOCH = "_best_epoch"  # behind the name of a measure
-COSTS = ("parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder", "memory_per_image", "bytes_per_image")
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Result:
     receipts: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def recipe(self) -> Mapping[str, Any]:
-        """Empty for a protocol without gradient steps."""
-        return {} if self.protocol else self.probe.recipe
-
-    @property
     def protocol(self) -> str:
         """Name of the protocol without gradient steps; empty if the head was trained in steps."""
         return str(self.probe.recorded.get("protocol", {}).get("name", ""))
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """Empty for a protocol without gradient steps."""
+        return {} if self.protocol else self.probe.recipe
 
     @property
     def preset(self) -> str:
@@ -61,16 +61,11 @@ class Result:
         selected: Mapping[str, Any] = self.probe.recorded.get("selected") or {}
         return selected if selected.get("by") is not None else {}
 
-    def measure(self, name: str) -> Measure | None:
-        """A measure by its name in metrics.json; NAME_best_epoch is that of the best epoch on the test images."""
-        if name == f"{self.probe.measure}{BEST_EPOCH}":
-            return None if self.probe.best_epoch is None else self.probe.best_epoch.measure
-        return self.probe.measures.get(name)
-
     @property
-    def measures(self) -> list[str]:
-        """Names that `measure` knows."""
-        return [*self.probe.measures, *([f"{self.probe.measure}{BEST_EPOCH}"] if self.probe.best_epoch else [])]
+    def measures(self) -> Mapping[str, Measure]:
+        """By their names in metrics.json; NAME_best_epoch is that of the best epoch on the test images."""
+        best = self.probe.best_epoch
+        return {**self.probe.measures, **({f"{self.probe.measure}{BEST_EPOCH}": best.measure} if best else {})}
 
 
 def results(inputs: Inputs) -> list[Result]:
@@ -79,20 +74,28 @@ def results(inputs: Inputs) -> list[Result]:
     Raises:
         BeyondClsError: a receipt cannot be read.
     """
-    receipts, main = receipts_by_key(inputs.folders.receipts), inputs.folders.dataset
-    places = {probe.folder.resolve() for probe in inputs.probes.values() if probe.folder}
-    rows = [Result(main, "", probe, receipts) for probe in inputs.probes.values()]
-    for dataset, probes in inputs.datasets.items():
-        others = (p for p in probes.values() if p.folder is None or p.folder.resolve() not in places)
-        rows += [Result(dataset, "", probe, receipts) for probe in others]
-    names = {images: row.dataset for row in reversed(rows) for images in _images(row.probe)}
-    studied = {p.folder.resolve() for probes in inputs.studies.values() for p in probes.values() if p.folder}
-    rows = [row for row in rows if row.probe.folder is None or row.probe.folder.resolve() not in studied]
+    of_sets, receipts = of_data_sets(inputs), receipts_by_key(inputs.folders.receipts)
+    names = {images: row.dataset for row in reversed(of_sets) for images in _images(row.probe)}
+    studied = {place for probes in inputs.studies.values() for probe in probes.values() if (place := _place(probe))}
+    rows = [row for row in of_sets if _place(row.probe) not in studied]
     for study, probes in inputs.studies.items():
         for probe in probes.values():
             dataset = next((names[images] for images in _images(probe) if images in names), "")
-            rows.append(Result(dataset, study, probe, receipts))
+            rows.append(Result(dataset, study, probe))
+    return [replace(row, receipts=receipts) for row in rows]
+
+
+def of_data_sets(inputs: Inputs) -> list[Result]:
+    """Heads of the main data set and of the others, each once; of all of them, some may be in studies, too."""
+    places = {place for probe in inputs.probes.values() if (place := _place(probe))}
+    rows = [Result(inputs.folders.dataset, "", probe) for probe in inputs.probes.values()]
+    for dataset, probes in inputs.datasets.items():
+        rows += [Result(dataset, "", probe) for probe in probes.values() if _place(probe) not in places]
     return rows
+
+
+def _place(probe: Probe) -> Path | None:
+    return None if probe.folder is None else probe.folder.resolve()
 
 
 def _images(probe: Probe) -> list[tuple[str, int]]:
@@ -125,108 +128,86 @@ def to_csv(inputs: Inputs) -> str:
     Raises:
         BeyondClsError: a receipt cannot be read.
     """
-    columns = table(results(inputs))
-    target = io.StringIO()
+    columns, target = table(results(inputs)), io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(
-        ["" if value is None else csv_cell(str(value)) for value in row] for row in zip(*columns.values(), strict=True)
-    )
+    rows = zip(*columns.values(), strict=True)
+    writer.writerows([[*columns], *([None if value is None else csv_cell(str(value)) for value in row] for row in rows)])
     return target.getvalue()
 
 
 def table(rows: Sequence[Result]) -> dict[str, list[Any]]:
     """Columns by name, with a value for each head: None for nothing, JSON for what has parts."""
     settings = dict.fromkeys(name for result in rows for name in result.recipe)  # also those of other versions
-    columns = COLUMNS | {name: partial(_setting, name) for name in settings if name not in COLUMNS}
+    columns = COLUMNS | _among("recipe", *(name for name in settings if name not in COLUMNS))
     return {name: [_plain(value(result)) for result in rows] for name, value in columns.items()}
 
 
-def _setting(name: str, result: Result) -> Any:
-    return result.recipe.get(name)
+Value = Callable[[Result], Any]
 
 
-def _recorded(name: str, result: Result) -> Any:
-    return result.probe.recorded.get(name)
+def _of_probe(*names: str) -> dict[str, Value]:
+    return {name: attrgetter(f"probe.{name}") for name in names}
 
 
-def _mean(name: str, result: Result) -> float | None:
-    measure = result.probe.measures.get(name) if name != result.probe.measure else None
-    return None if measure is None else measure.mean
+def _among(entries: str, *names: str) -> dict[str, Value]:
+    """Entries of a mapping that a head has; None for those that are not there."""
+    return {name: lambda r, name=name, of=attrgetter(entries): of(r).get(name) for name in names}  # type: ignore[misc]
 
 
-def _std(name: str, result: Result) -> float | None:
-    measure = result.probe.measures.get(name) if name != result.probe.measure else None
-    return _spread(measure)
+def _spread(name: str, measure: Callable[[Result], Measure | None]) -> dict[str, Value]:
+    """Mean and standard deviation of a measure, which there is none of with fewer than two seeds."""
+    return {
+        name: lambda r: (m := measure(r)) and m.mean,
+        "std" if name == "mean" else f"{name}_std": lambda r: m.std if (m := measure(r)) and len(m.values) > 1 else None,
+    }
 
 
-def _spread(measure: Measure | None) -> float | None:
-    """None with fewer than two seeds."""
-    return None if measure is None or len(measure.values) < 2 else measure.std
-
-
-def _best(result: Result) -> Measure | None:
-    return result.measure(f"{result.probe.measure}{BEST_EPOCH}")
-
-
-def _cost(name: str, result: Result) -> int | None:
-    return result.probe.cost.get(name)
-
-
-def _time(name: str, result: Result) -> Any:
-    return result.probe.timing.get(name)
+def _further(name: str, result: Result) -> Measure | None:
+    return result.probe.measures.get(name) if name != result.probe.measure else None
 
 
 # name of the column -> its value
-COLUMNS: dict[str, Callable[[Result], Any]] = {
-    "encoder": lambda r: r.probe.encoder,
-    "recorded_encoder": lambda r: r.probe.recorded_encoder,
-    "family": lambda r: r.probe.pretraining.family,
-    "dataset": lambda r: r.dataset,
-    "study": lambda r: r.study,
-    "head": lambda r: r.probe.head,
-    "aggregator": lambda r: r.probe.aggregator,
-    "options": lambda r: r.probe.options,
-    **{name: partial(_recorded, name) for name in ("normalisation", "final_norm", "init", "block")},
+COLUMNS: dict[str, Value] = {
+    **_of_probe("encoder", "recorded_encoder"),
+    "family": attrgetter("probe.pretraining.family"),
+    "dataset": attrgetter("dataset"),
+    "study": attrgetter("study"),
+    **_of_probe("head", "aggregator", "options"),
+    **_among("probe.recorded", "normalisation", "final_norm", "init", "block"),
     # The head's result: the mean over seeds of the last epoch.
-    "metric": lambda r: r.probe.measure,
-    "mean": lambda r: r.probe.measures[r.probe.measure].mean,
-    "std": lambda r: _spread(r.probe.measures[r.probe.measure]),
+    "metric": attrgetter("probe.measure"),
+    **_spread("mean", attrgetter("probe.score")),
     "n_seeds": lambda r: len(r.probe.seeds),
-    "seeds": lambda r: r.probe.seeds,
-    "values": lambda r: r.probe.measures[r.probe.measure].values,
+    "seeds": attrgetter("probe.seeds"),
+    "values": attrgetter("probe.score.values"),
     # Not a result: each seed in the epoch in which it is best on the test images, as benchmarks publish it.
-    "best_epoch_on_test_images": lambda r: None if (best := _best(r)) is None else best.mean,
-    "best_epoch_on_test_images_std": lambda r: _spread(_best(r)),
+    **_spread("best_epoch_on_test_images", lambda r: r.measures.get(f"{r.probe.measure}{BEST_EPOCH}")),
     "best_epochs_on_test_images": lambda r: r.probe.best_epoch and r.probe.best_epoch.epochs,
-    **{f"{name}{part}": partial(value, name) for name in FURTHER for part, value in (("", _mean), ("_std", _std))},
+    **{column: value for name in FURTHER for column, value in _spread(name, partial(_further, name)).items()},
     # How it was trained: base_lr and weight_decay are those that were chosen.
-    "preset": lambda r: r.preset,
-    "protocol": lambda r: _recorded("protocol", r),
-    **{setting.name: partial(_setting, setting.name) for setting in fields(Recipe)},
+    "preset": attrgetter("preset"),
+    **_among("probe.recorded", "protocol"),
+    **_among("recipe", *(setting.name for setting in fields(Recipe))),
     "grid": lambda r: r.selected.get("candidates"),
     "selected_by": lambda r: r.selected.get("by"),
     "selected_on": lambda r: r.selected.get("on"),
     "n_selected_on": lambda r: r.selected.get("n_images"),
-    "n_training": lambda r: r.probe.n_training,
-    "n_test": lambda r: r.probe.n_test,
-    "n_classes": lambda r: r.probe.n_classes,
-    "n_tokens": lambda r: r.probe.n_tokens,
-    "n_crops": lambda r: r.probe.crops,
-    "subset": partial(_recorded, "subset"),
-    **{name: partial(_cost, name) for name in COSTS},
+    **_of_probe("n_training", "n_test", "n_classes", "n_tokens"),
+    "n_crops": attrgetter("probe.crops"),
+    **_among("probe.recorded", "subset"),
+    **_among("probe.cost", "parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder"),
+    **_among("probe.cost", "memory_per_image", "bytes_per_image"),
     # Of a forward pass; then of the training, which heads of a command may share.
-    **{name: partial(_time, name) for name in ("ms_per_image", "training_s", "n_trained_together")},
-    "timed_on": partial(_time, "device"),
-    "timed_with_threads": partial(_time, "threads"),
+    **_among("probe.timing", "ms_per_image", "training_s", "n_trained_together"),
+    "timed_on": lambda r: r.probe.timing.get("device"),
+    "timed_with_threads": lambda r: r.probe.timing.get("threads"),
     "training_key": lambda r: r.probe.features["training"],
     "test_key": lambda r: r.probe.features["test"],
     "training_receipt": lambda r: r.receipts.get(r.probe.features["training"]),
     "test_receipt": lambda r: r.receipts.get(r.probe.features["test"]),
-    "test_images": lambda r: r.probe.test_images,
-    "transferred_from": lambda r: r.probe.transferred,
-    "notes": lambda r: r.probe.notes,
-    "command": lambda r: r.probe.command,
+    **_of_probe("test_images"),
+    "transferred_from": attrgetter("probe.transferred"),
+    **_of_probe("notes", "command"),
 }
 
 

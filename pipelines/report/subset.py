@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pipelines.report.collect import Inputs
-from pipelines.report.measured import Probe
 from store import BeyondClsError
 
+K = TypeVar("K", str, tuple[str, str])
 T = TypeVar("T")
 
 
@@ -25,31 +25,24 @@ def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean {near[0]!r}? " if near else ""
             raise BeyondClsError(f"unknown encoder {name!r}; {meant}known: {', '.join(known)} (--encoder)")
-    probes = {key: probe for key, probe in inputs.probes.items() if key[0] in encoders}
+    probes = _of(encoders, {"": inputs.probes}).get("", {})
     if inputs.probes and not probes:
         raise BeyondClsError(f"no head was probed on {', '.join(encoders)}, expected one at least; run `beyondcls probe` first")
-
-    def of_encoders(groups: Mapping[str, Mapping[tuple[str, str], Probe]]) -> dict[str, dict[tuple[str, str], Probe]]:
-        kept = {
-            name: {key: probe for key, probe in probes_of_group.items() if key[0] in encoders}
-            for name, probes_of_group in groups.items()
-        }
-        return {name: probes_of_group for name, probes_of_group in kept.items() if probes_of_group}
-
     return replace(
         inputs,
         probes=probes,
-        attention={name: attention for name, attention in inputs.attention.items() if name in encoders},
-        studies=of_encoders(inputs.studies),
-        datasets=of_encoders(inputs.datasets),
-        segmentation=_of_encoders(inputs.segmentation, encoders),
-        detection=_of_encoders(inputs.detection, encoders),
+        attention=_of(encoders, {"": inputs.attention}).get("", {}),
+        studies=_of(encoders, inputs.studies),
+        datasets=_of(encoders, inputs.datasets),
+        segmentation=_of(encoders, inputs.segmentation),
+        detection=_of(encoders, inputs.detection),
     )
 
 
-def _of_encoders(results: Mapping[str, Mapping[str, T]], encoders: Sequence[str]) -> dict[str, dict[str, T]]:
-    """Results by data set and encoder; data sets that have none of these are left out."""
+def _of(encoders: Sequence[str], groups: Mapping[str, Mapping[K, T]]) -> dict[str, dict[K, T]]:
+    """Results by data set or study, then by encoder, or encoder and head; groups that have none of these are left out."""
     kept = {
-        dataset: {name: one for name, one in by_encoder.items() if name in encoders} for dataset, by_encoder in results.items()
+        name: {key: one for key, one in group.items() if (key if isinstance(key, str) else key[0]) in encoders}
+        for name, group in groups.items()
     }
-    return {dataset: of_dataset for dataset, of_dataset in kept.items() if of_dataset}
+    return {name: group for name, group in kept.items() if group}

@@ -45,62 +45,45 @@ def section(inputs: Inputs) -> Section | None:
 
 def _matched(matches: list[Match]) -> Table:
     columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("dataset", "Data set", "text"),
-        Column("study", "Study", "text"),
-        Column("head", "Head", "text"),
-        Column("metric", "Metric", "text"),
+        *_names("encoder", "dataset", "study", "head", "metric"),
         Column("published", "Published", apart=True),
         Column("ours", "Ours", "spread"),
         Column("difference", "Ours − published", "spread"),
         Column("within", "Within ours", "text"),
         Column("protocol", "Protocol, published", "text", apart=True),
         Column("preset", "Preset, ours", "text"),
-        Column("source", "Source", "text"),
-        Column("note", "Note", "text"),
+        *_names("source", "note"),
     )
     note = f"{NOTE} {BEST}" if any(m.published.metric.endswith(BEST_EPOCH) for m in matches) else NOTE
-    return Table("against", "Published numbers and ours", note, columns, tuple(map(_match_row, matches)))
-
-
-def _match_row(match: Match) -> Row:
-    row, probe, difference = match.published, match.result.probe, match.difference.measure
-    has_spread = match.difference.n_seeds > 1
-    cells = (
-        _text(probe.encoder),
-        _text(match.result.dataset),
-        _text(match.result.study),
-        Cell(title(probe.head), probe.head),
-        _text(row.metric),
-        number(row.value, 2),
-        spread(match.ours, 2),
-        Cell(points(difference), difference.mean, difference.std if has_spread else None),
-        Cell(WITHIN[match.is_within]),
-        _text(row.protocol),
-        _text(match.result.preset),
-        _text(row.source),
-        _text(row.note),
-    )
-    return Row(cells, match.file, probe.pretraining.is_untrained)
+    rows = []
+    for match in matches:
+        difference = match.difference.measure
+        std = difference.std if match.difference.n_seeds > 1 else None
+        change = (Cell(points(difference), difference.mean, std), Cell(WITHIN[match.is_within]))
+        rows.append(_row(match, *change, *map(_text, (match.published.protocol, match.result.preset))))
+    return Table("against", "Published numbers and ours", note, columns, tuple(rows))
 
 
 def _otherwise(differing: list[Differing]) -> Table:
     columns = (
-        *(Column(name, name.capitalize(), "text") for name in ("encoder", "dataset", "study", "head", "metric")),
+        *_names("encoder", "dataset", "study", "head", "metric"),
         Column("published", "Published", apart=True),
         Column("ours", "Ours", "spread"),
         Column("differs", "Differs: published, ours", "text", apart=True),
-        Column("source", "Source", "text"),
-        Column("note", "Note", "text"),
+        *_names("source", "note"),
     )
-    rows = []
-    for entry in differing:
-        row, probe = entry.published, entry.result.probe
-        names = (probe.encoder, entry.result.dataset, entry.result.study, probe.head, row.metric)
-        differs = "; ".join(f"{what}: {published}, {ours}" for what, published, ours in entry.differences)
-        cells = (*map(_text, names), number(row.value, 2), spread(entry.ours, 2), *map(_text, (differs, row.source, row.note)))
-        rows.append(Row(cells, entry.file, probe.pretraining.is_untrained))
+    rows = [
+        _row(one, _text("; ".join(f"{what}: {theirs}, {ours}" for what, theirs, ours in one.differences))) for one in differing
+    ]
     return Table("against-differing", "Published numbers that were measured otherwise", OTHERWISE, columns, tuple(rows))
+
+
+def _row(pair: Match | Differing, *between: Cell) -> Row:
+    """Its names and both numbers; `between` these and the source."""
+    row, probe, result = pair.published, pair.result.probe, pair.result
+    names = (*map(_text, (probe.encoder, result.dataset, result.study)), Cell(title(probe.head), probe.head), _text(row.metric))
+    cells = (*names, number(row.value, 2), spread(pair.ours, 2), *between, _text(row.source), _text(row.note))
+    return Row(cells, pair.file, probe.pretraining.is_untrained)
 
 
 def _notice(unmatched: list[Unmatched]) -> Text:
@@ -117,23 +100,27 @@ def _notice(unmatched: list[Unmatched]) -> Text:
 
 
 def _without_ours(unmatched: list[Unmatched]) -> Table:
-    titles = {"encoder": "Encoder", "dataset": "Data set", "head": "Head", "protocol": "Protocol", "metric": "Metric"}
+    names = ("encoder", "dataset", "head", "protocol", "metric")
     columns = (
-        *(Column(name, shown, "text") for name, shown in titles.items()),
+        *_names(*names),
         Column("published", "Published"),
         Column("lacks", "Not here", "text", apart=True),
         Column("nearest", "Nearest here", "text"),
-        Column("source", "Source", "text"),
-        Column("note", "Note", "text"),
+        *_names("source", "note"),
     )
     rows = []
     for entry in unmatched:
         row = entry.published
-        names = [_text(getattr(row, name)) for name in titles]
-        cells = (*names, number(row.value, 2), _text(entry.lacks), _text(entry.nearest), _text(row.source), _text(row.note))
-        rows.append(Row(cells, entry.file))
+        cells = [_text(getattr(row, name)) for name in names]
+        rows.append(
+            Row((*cells, number(row.value, 2), *map(_text, (entry.lacks, entry.nearest, row.source, row.note))), entry.file)
+        )
     note = "Each number with the first of its names that nothing here has, and the nearest name that there is."
     return Table("against-unmatched", "Published numbers without one of ours", note, columns, tuple(rows), folded=True)
+
+
+def _names(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, "Data set" if name == "dataset" else name.capitalize(), "text") for name in names)
 
 
 def _text(text: str) -> Cell:

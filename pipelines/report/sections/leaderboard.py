@@ -4,9 +4,9 @@ from statistics import fmean
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
-from pipelines.report.estimate import Probes
 from pipelines.report.families import OTHER, SHORT, family_of
 from pipelines.report.measured import Probe
+from pipelines.report.results import of_data_sets
 from pipelines.report.scores import SENTENCE, TITLES, WORDS
 from pipelines.report.studies import count
 from pipelines.report.tables import NOTHING, difference, named, points, signed, spread, title
@@ -25,19 +25,16 @@ def leaderboard(inputs: Inputs) -> Table:
 
     The order is that of the mean, or of the page's data set where heads of that were not trained on all.
     """
-    sets = _sets(inputs)
     heads: dict[tuple[str, str], OnSets] = {}
-    for name, probes in sets.items():
-        for key, probe in probes.items():
-            heads.setdefault(key, {})[name] = probe
-    measures = {name: next(iter(probes.values())).measure for name, probes in sets.items()}
-    has_mean = len(sets) > 1 and len(set(measures.values())) == 1
-    means = {key: fmean(p.score.mean for p in on.values()) for key, on in heads.items() if len(on) == len(sets)}
-    best = {name: max(round(p.score.mean, 1) for p in probes.values()) for name, probes in sets.items()}
+    measures: dict[str, str] = {}
+    for row in of_data_sets(inputs):
+        heads.setdefault((row.probe.encoder, row.probe.head), {}).setdefault(row.dataset, row.probe)
+        measures.setdefault(row.dataset, row.probe.measure)
+    has_mean, first = len(measures) > 1 and len(set(measures.values())) == 1, next(iter(measures))
+    means = {key: fmean(p.score.mean for p in on.values()) for key, on in heads.items() if len(on) == len(measures)}
+    best = {name: max(round(on[name].score.mean, 1) for on in heads.values() if name in on) for name in measures}
     highest = max((round(mean, 1) for mean in means.values()), default=0.0)
-
-    first = next(iter(sets))
-    by_mean = has_mean and all(key in means for key in sets[first])
+    by_mean = has_mean and all(key in means for key, on in heads.items() if first in on)
 
     def place(key: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
         score = means.get(key) if by_mean else heads[key][first].score.mean if first in heads[key] else None
@@ -53,8 +50,8 @@ def leaderboard(inputs: Inputs) -> Table:
             NOTHING if family == OTHER else Cell(SHORT[family], family),
             Cell(title(key[1]), key[1]),
             *([NOTHING if mean is None else Cell(f"{mean:.1f}", mean, best=round(mean, 1) == highest)] if has_mean else []),
-            *(_score(on.get(name), best[name]) for name in sets),
-            _over_cls(key, on, sets),
+            *(_score(on.get(name), best[name]) for name in measures),
+            NOTHING if key[1] == "cls" else _over_cls(on, heads.get((key[0], "cls"), {})),
             count(max((n for p in on.values() if (n := p.cost.get("parameters")) is not None), default=None)),
         ]
         rows.append(Row(tuple(cells), muted=untrained))
@@ -63,17 +60,11 @@ def leaderboard(inputs: Inputs) -> Table:
         Column("family", "Family", "text", filters=True),
         Column("head", "Head", "text", filters=True),
         *((Column("mean", "Mean", apart=True),) if has_mean else ()),
-        *(_column(name, measures, apart=not place and not has_mean) for place, name in enumerate(sets)),
+        *(_column(name, measures, apart=not place and not has_mean) for place, name in enumerate(measures)),
         Column("points_over_cls", "− [cls], points", apart=True),
         Column("parameters", "Parameters of the aggregator"),
     )
     return Table("leaderboard", "Every head on every encoder", _note(measures, has_mean, by_mean), columns, tuple(rows))
-
-
-def _sets(inputs: Inputs) -> dict[str, Probes]:
-    """By data set, that of the page first."""
-    main = inputs.folders.dataset
-    return {main: inputs.probes} | {name: probes for name, probes in inputs.datasets.items() if name != main}
 
 
 def _column(name: str, measures: dict[str, str], apart: bool) -> Column:
@@ -93,12 +84,9 @@ def _score(probe: Probe | None, highest: float) -> Cell:
     return NOTHING if probe is None else spread(probe.score, best=round(probe.score.mean, 1) == highest)
 
 
-def _over_cls(key: tuple[str, str], on: OnSets, sets: dict[str, Probes]) -> Cell:
+def _over_cls(on: OnSets, cls: OnSets) -> Cell:
     """Mean over the data sets on which the encoder was probed with [cls], too; the spread only where that is one."""
-    encoder, head = key
-    if head == "cls":
-        return NOTHING
-    apart = [d for name, probe in on.items() if (d := difference(probe, sets[name].get((encoder, "cls")))) is not None]
+    apart = [d for name, probe in on.items() if (d := difference(probe, cls.get(name))) is not None]
     if len(apart) == 1:
         return Cell(points(apart[0]), apart[0].mean)
     mean = fmean(d.mean for d in apart) if apart else None

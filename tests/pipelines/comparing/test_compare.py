@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.comparing.descriptions import differences_in_descriptions
 from pipelines.comparing.differences import Compared, compared
-from pipelines.comparing.results import Place, results_in
+from pipelines.report.rows import results_in
 from probe.result_files import read_result, write_result
 from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation
 from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
@@ -86,14 +86,14 @@ def test_what_differs_is_shown_and_equal_results_are_counted(beyondcls, sides, t
 
 def test_the_interval_is_of_the_paired_difference(sides):
     """By the same images, so it is narrower than of others; its formula is tested where it is."""
-    (row,) = [row for row in compared(*map(results_in, sides)) if row.place.parts[-1] == "abmilp" and row.measure == "top1"]
+    (row,) = [row for row in compared(*map(results_in, sides)) if row.names[-1] == "abmilp" and row.measure == "top1"]
     correct = [np.load(side / "birds/mae/abmilp/trained/correct.npz")["correct"].mean(0) for side in sides]
     assert row.difference is not None
     assert row.difference.mean == pytest.approx(100 * (correct[1] - correct[0]).mean())
     paired = row.difference.error[0]
     content = read_result(sides[1] / "birds/mae/abmilp/metrics.json")
     write_result(sides[1] / "birds/mae/abmilp/metrics.json", content | {"test_images": "others"})
-    (row,) = [row for row in compared(*map(results_in, sides)) if row.place.parts[-1] == "abmilp" and row.measure == "top1"]
+    (row,) = [row for row in compared(*map(results_in, sides)) if row.names[-1] == "abmilp" and row.measure == "top1"]
     assert row.difference.error[0] > paired
 
 
@@ -107,7 +107,7 @@ def test_without_images_the_spread_over_seeds_is_all(change, sides):
         content.pop("test_images")
         write_result(folder / "metrics.json", content)
     a, b = map(results_in, sides)
-    (row,) = [row for row in compared(a, b) if row.place.parts[-1] == "abmilp" and row.measure == "top1"]
+    (row,) = [row for row in compared(a, b) if row.names[-1] == "abmilp" and row.measure == "top1"]
     assert row.difference is not None
     assert row.difference.interval is None
     assert row.difference.std == pytest.approx(np.hypot(row.a.std, row.b.std))
@@ -149,7 +149,7 @@ def test_a_value_that_differs_in_many_results_is_one_row(tmp_path):
             write_probe(tmp_path / root, "mae", f"head{number}", 50.0, recipe={"base_lr": rate if number else 0.1})
     (found,) = differences_in_descriptions(*(results_in(tmp_path / root) for root in "ab"))
     assert (found.name, found.a, found.b) == ("recipe.base_lr", "0.1", "0.2")
-    assert [place.parts[-1] for place in found.places] == ["head1", "head2", "head3", "head4"]
+    assert [*found.places] == [f"mae/head{number}" for number in range(1, 5)]
 
 
 def write_project(root: Path, more: float) -> Path:
@@ -231,22 +231,21 @@ def test_what_cannot_be_compared_is_named(beyondcls, sides, tmp_path):
 
 def test_unfinished_runs_are_no_results(sides):
     write_probe(sides[0] / ".unfinished", "mae", "cls", 1.0)
-    assert {place.parts[0] for place in results_in(sides[0])} == {"birds"}
+    assert [*results_in(sides[0])] == ["birds/mae/abmilp", "birds/mae/cls", "birds/mae/old"]
 
 
 @pytest.mark.parametrize(
-    ("place", "dataset", "text"),
+    ("kind", "folder", "expected"),
     [
-        (Place("", ("birds", "mae", "cls")), "birds", "birds/mae/cls"),
-        (Place("", ("mae", "cls")), "", "mae/cls"),
-        (Place("", ()), "", "."),
-        (
-            Place("studies", ("birds", "selection", "mae", "norm")),
-            "studies/birds/selection",
-            "studies/birds/selection/mae/norm",
-        ),
-        (Place("detection", ("streets", "mae")), "detection/streets", "detection/streets/mae"),
+        ("probes", "birds/mae/cls", (("birds",), "mae", "cls")),
+        ("probes", "mae/cls", ((), "mae", "cls")),
+        ("studies", "birds/selection/mae/norm", (("birds", "selection"), "mae", "norm")),
     ],
 )
-def test_places_are_named_by_their_folders(place, dataset, text):
-    assert (place.dataset, str(place)) == (dataset, text)
+def test_results_are_named_by_their_folders(kind, folder, expected, tmp_path):
+    *above, encoder, head = folder.split("/")
+    of_head = write_probe(tmp_path.joinpath(kind, *above), encoder, head, 50.0)
+    ((name, result),) = results_in(tmp_path).items()
+    assert (name, result.above, result.encoder, result.head) == (folder if kind == "probes" else f"{kind}/{folder}", *expected)
+    ((name, result),) = results_in(of_head).items()
+    assert (name, result.encoder, result.head) == (".", "", "")

@@ -108,6 +108,9 @@ def test_the_main_probes_are_among_other_data_sets(tmp_path: Path) -> None:
     write_probe(tmp_path / "sets/one", "mae", "cls", 41.0)
     table = leaderboard(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",), dataset="main")))
     assert shown(table, slice(3, 6)) == [["40.5", "40.0 ± 0.5", "41.0 ± 0.5"]]
+    folders = Folders(tmp_path / "sets/one", datasets=(tmp_path / "sets", tmp_path), dataset="main")
+    columns = [column.name for column in leaderboard(collect(folders)).columns if column.name.startswith("top1")]
+    assert columns == ["top1_on_main", "top1_on_p"], "not main once more by the name of its folder"
 
 
 def test_nothing_without_probes() -> None:

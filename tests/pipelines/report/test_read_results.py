@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import sys
 from collections.abc import Iterable
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 
 from pipelines.report.collect import Folders, collect_probes
-from pipelines.report.read_results import _of_one_type, read_results
+from pipelines.report.read_results import _of_one_type, read_results, read_rows
 from pipelines.report.results import COLUMNS, to_csv
+from pipelines.report.rows import COLUMNS as COLUMNS_OF_ROWS
 from store import BeyondClsError
+from tests.pipelines.report.dense import average_precisions, over_seeds, protocol, write_detection, write_segmentation
+from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
 from tests.pipelines.report.written import write_probe
 
 
@@ -82,6 +86,8 @@ def test_without_the_packages(method: str, folders: dict[str, Any], monkeypatch:
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BeyondClsError, match=rf"{method} needs (pandas|pyarrow), .*; pip install 'beyondcls\[notebook\]'"):
         getattr(read_results(**folders), method)()
+    with pytest.raises(BeyondClsError, match=r"read_rows needs pandas"):
+        read_rows(folders["datasets"][0])
 
 
 def test_where_there_are_none(tmp_path: Path) -> None:
@@ -89,3 +95,52 @@ def test_where_there_are_none(tmp_path: Path) -> None:
         read_results(tmp_path)
     with pytest.raises(BeyondClsError, match="there are no results in no folder"):
         read_results()
+
+
+def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed; pip install 'beyondcls[notebook]'")
+    write_probe(tmp_path / "probes/birds", "random", "abmilp", 51.5, options={"depth": 2}, block=5, n_test=9)
+    write_probe(tmp_path / "probes/birds", "mae", "cls", 40.0, seeds=(), protocol={"name": "knn"}, train_top1=over_seeds(60))
+    write_probe(tmp_path / "studies/birds/poolings", "mae", "cls", 41.0, seeds=(0,))
+    write_segmentation(tmp_path / "segmentation/streets", "mae", {"knn": protocol(30.0)}, notes=[])
+    write_detection(tmp_path / "detection/streets", "mae", average_precisions(10.0, 12.0), average_precisions(8.0, small=None))
+    write_localisation(tmp_path / "localisation/birds", "mae", score_maps(abmilp=(44, 46)))
+    write_by_block(tmp_path / "blocks", "mae", {("cls", "linear"): (10.0, 20.0), ("cls", "knn"): (9.0,)})
+    by_block = tmp_path / "blocks/mae/metrics.json"
+    by_block.write_text(json.dumps({**json.loads(by_block.read_text()), "seeds": [7]}))
+    table = read_rows(tmp_path)
+    assert isinstance(table, pandas.DataFrame)
+    assert list(table.columns) == COLUMNS_OF_ROWS
+    first = table[table.metric.isin(["top1", "train_top1", "miou_grid", "ap_small", "max_box_acc_v2"])]
+    names = ("kind", "dataset", "study", "split", "encoder", "family", "block", "head", "seed", "value", "n")
+    found = [tuple(None if pandas.isna(v) else v for v in row) for row in first[[*names]].itertuples(index=False)]
+    masked, test = "masked image modelling", "test"
+    assert found == [
+        ("probes", "birds", "", test, "mae", masked, None, "cls", None, 40.0, 7),
+        ("probes", "birds", "", "training", "mae", masked, None, "cls", None, 60.0, 50),
+        *[("probes", "birds", "", test, "random", "untrained", 5, "abmilp", s, 51.0 + s / 2, 9) for s in range(3)],
+        ("studies", "birds", "poolings", test, "mae", masked, None, "cls", 0, 41.0, 7),
+        *[("segmentation", "streets", "", test, "mae", masked, 11, p, None, v, 7) for p, v in SEGMENTED.items()],
+        ("detection", "streets", "", test, "mae", masked, 11, "box", None, 2.0, 7),
+        *[("localisation", "birds", "", test, "mae", masked, None, m, None, v, 1000) for m, v in LOCALISED],
+        *[("blocks", "", "", test, "mae", masked, b, "cls", None, v, 20_000) for b, v in BY_BLOCK],
+    ]
+    (options,) = table[table.encoder == "random"].options.unique()
+    assert options == '{"depth": 2}'
+    assert set(table[(table.kind == "blocks") & (table.value == 9.0)].recipe) == {'{"name": "knn"}'}
+    assert set(table[table.study == "poolings"].folder) == {str(tmp_path / "studies/birds/poolings/mae/cls")}
+
+
+SEGMENTED = {"knn": 30.0, "most-frequent-class": 6.5, "drawn-by-prior": 9.0}
+LOCALISED = [("attention cls", 20), ("attention cls-head-0", 30), ("attention cls-head-1", 25), ("probe abmilp", 44)]
+LOCALISED += [("probe abmilp", 46), ("baseline centre", 34.5)]
+BY_BLOCK = [(0, 9.5), (0, 10.0), (0, 10.5), (1, 19.5), (1, 20.0), (1, 20.5), (0, 9.0)]
+
+
+def test_a_row_of_one_head_is_named_by_its_folders(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed; pip install 'beyondcls[notebook]'")
+    folder = write_probe(tmp_path / "birds", "mae", "cls", 50.0, seeds=(0,))
+    write_probe(tmp_path / "project/probes", "mae", "cls", 50.0, seeds=(0,))
+    for place, dataset in ((folder, "birds"), (folder.parents[1], "birds"), (tmp_path / "project", "")):
+        row = read_rows(place).iloc[0]
+        assert (row.kind, row.dataset, row.encoder, row["head"]) == ("probes", dataset, "mae", "cls")
