@@ -21,6 +21,7 @@ ATTRIBUTE = "beyondcls"  # the key of our attributes in a zarr.json
 KINDS = ("images", "patch", "cls", "registers", "average", "pooled", "statistics", "attention", "norm")
 CHUNK_ROWS = 32
 CHECKED_NBYTES = 1 << 16  # a digest covers about as many bytes: less would cost space, more would make single rows slow
+PIECE = 1 << 18  # values that are looked through at once
 DTYPES = ("float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
 ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk beyond the end of the array
 DIGEST_NBYTES = 16
@@ -245,11 +246,16 @@ def count_nonfinite(values: np.ndarray) -> int:
     """NaN and infinities among `values`; 0 for integers."""
     if values.dtype.kind != "f" or not values.size:
         return 0
-    # The exponent's bits are all set; numpy's isfinite takes three times as long for float16. Piece by piece, in the cache.
-    bits = np.dtype(f"u{values.dtype.itemsize}")
-    mask = np.array(np.inf, values.dtype).view(bits)
-    flat = np.ascontiguousarray(values).reshape(-1).view(bits)
-    return sum(int(np.count_nonzero((flat[i : i + (1 << 18)] & mask) == mask)) for i in range(0, len(flat), 1 << 18))
+    # Bits of larger numbers are larger, those of each sign by themselves: to look for the largest takes a tenth of the time of
+    # numpy's isfinite for float16. Piece by piece, in the cache.
+    flat, infinities = np.ascontiguousarray(values).reshape(-1), np.array([np.inf, -np.inf], values.dtype)
+    signed, unsigned = (flat.view(f"{kind}{values.dtype.itemsize}") for kind in "iu")
+    infinity, minus_infinity = infinities.view(signed.dtype)[0], infinities.view(unsigned.dtype)[1]
+    n = 0
+    for piece in (slice(i, i + PIECE) for i in range(0, len(flat), PIECE)):
+        if signed[piece].max() >= infinity or unsigned[piece].max() >= minus_infinity:
+            n += int(np.count_nonzero(~np.isfinite(flat[piece])))
+    return n
 
 
 def json_bytes(meta: Mapping[str, Any]) -> bytes:

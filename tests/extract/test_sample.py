@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from extract.attention import STATISTICS
+from extract.copies import bytes_of
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoded, Encoder
-from extract.copies import bytes_of
 from extract.layouts import as_array, is_annotation, stored_parts
 from extract.requests import Request
 from extract.sample import AT_LEAST, PER_SHARD, TOLERANCE, check_by_sample, disagreement
@@ -281,7 +281,9 @@ class TestDisagreement:
 
     def stored(self, values: Tensor, request: Request) -> dict[str, np.ndarray]:
         parts = stored_parts({self.NAME: values}, [self.NAME, self.NAME + SCALE], request.dtype)
-        return {name + end: as_array(bytes_of(part), name, end, request.dtype) for (name, end), part in parts if end is not None}
+        return {
+            name + end: as_array(bytes_of(part), name, end, request.dtype) for (name, end), part in parts if end is not None
+        }
 
     def differ(self, request: Request, ours: Tensor, theirs: Tensor) -> bool:
         """Both ways; others are compared in the arrays whose bytes differ."""
