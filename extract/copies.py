@@ -102,8 +102,8 @@ class Streams:
 
         Nothing is computed yet. Other threads may use the device meanwhile.
         """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._of_recordings, capture_error_mode="thread_local"):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._of_recordings, stream, "thread_local"):
             result = compute()
         return graph.replay, result
 

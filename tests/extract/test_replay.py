@@ -85,6 +85,23 @@ def test_the_same_bytes_on_a_gpu(amp, forty, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+def test_the_same_bytes_on_a_second_gpu(forty, tmp_path):
+    """Kernels, recordings and copies are of the GPU that the encoder is on, whichever is the current one."""
+    stores = []
+    for device in ("cuda:0", "cuda:1"):
+        encoder, warned = tiny_encoder(), []
+        encoder.run_with(amp="bf16")
+        encoder.model.to(device)
+        name = tmp_path / device.replace(":", "-")
+        stores.append(extract(encoder, forty, name, batch_size=8, shard_rows=32, warn=warned.append))
+        assert not warned
+    first, second = stores
+    for name in first.arrays:
+        assert (first.array(name).all() == second.array(name).all()).all(), name
+
+
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_an_encoder_that_waits_for_a_result_is_computed_as_ever(forty, tmp_path):
     class Waits(torch.nn.Module):
