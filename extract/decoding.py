@@ -87,7 +87,7 @@ class Processes:
             parts = range(0, len(rows), step)
             futures = [self._pool.submit(_decode, numbers, begin, rows[begin : begin + step], views) for begin in parts]
         except (OSError, BrokenExecutor) as error:
-            self._fail(error)
+            self.fail(error)
             return None
 
         def finish() -> list[Decoded]:
@@ -96,7 +96,7 @@ class Processes:
                 try:
                     part = future.result()
                 except BrokenExecutor as error:
-                    self._fail(error)
+                    self.fail(error)
                     part = None
                 decoded += self._decode(len(decoded), rows[len(decoded) :][:step], views, pixels) if part is None else part
             return decoded
@@ -108,7 +108,8 @@ class Processes:
             self.decode(row, views, {view: memory[i] for view, memory in pixels.items()}) for i, row in enumerate(rows, first)
         ]
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Leave everything to threads from now on."""
         if not self._is_broken:
             self._is_broken = True
             self._warn(f"images are decoded by threads of one process, which may be slower: {str(error).splitlines()[0]}")

@@ -133,13 +133,26 @@ class Passes:
         finally:
             self._close()
 
+    def _share(self, shape: Sequence[int]) -> None:
+        """Have buffers for pixels that processes share, before they begin."""
+        assert self._processes is not None
+        try:
+            for _ in range((self._n_ahead + 2) * self.request.n_views):
+                memory = self._processes.share((self.size, *shape))
+                if self.streams is not None:
+                    self.streams.pin(memory)
+                self._buffers.give_back(memory)
+        except (OSError, RuntimeError) as error:
+            self._processes.fail(error)
+
     def _close(self) -> None:
         """End processes, and unpin what they share, once the last copy from it is made."""
         if self._processes is not None:
             self._processes.close()
-            if self._copied is not None and self.streams is not None:
+            if self._copied is not None:
                 self._copied.synchronize()
-                for memory in self._processes.shared:
+            for memory in self._processes.shared:
+                if self.streams is not None:
                     self.streams.unpin(memory)
 
     def _begin(self, unit: Unit, first: int, rows: Sequence[int]) -> Callable[[], Batch]:
@@ -149,11 +162,7 @@ class Passes:
             # Of views without features only the crop is of interest.
             encoded = views_of(name for name in unit.names if not name.startswith("images/"))
             if self._processes is not None and not self._processes.shared:
-                for _ in range((self._n_ahead + 2) * self.request.n_views):
-                    memory = self._processes.share((self.size, *shape))
-                    if self.streams is not None:
-                        self.streams.pin(memory)
-                    self._buffers.give_back(memory)
+                self._share(shape)
             pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in encoded}
         views, step = views_of(unit.names), max(1, len(rows) // TASKS)
         begun = None if self._processes is None else self._processes.begin(rows, views, pixels)

@@ -37,7 +37,7 @@ class Settings:
 
     Attributes:
         batch_size: images per forward pass; halved where memory does not suffice.
-        workers: number of threads that decode, as for `decoders`.
+        workers: number of images that are decoded at once, as for `n_decoders`.
         on_error: "raise" at the first image or tar that is damaged or unlabelled; "record" keeps its row, marked invalid.
         recompute: extract again what a sample shows to differ, instead of stopping; with one task only.
         task_id, n_tasks: number of this process among those that write the set together, on one machine or several with a

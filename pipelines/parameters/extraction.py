@@ -81,7 +81,7 @@ FAMILY = {
 # Arguments of `Settings` and of `plan`, which may be there too.
 RUNNING = {
     "batch_size": Option(int, "images per forward pass", "128", least=1),
-    "workers": Option(int, "threads that decode images", "4, or beside a GPU the cores", least=1),
+    "workers": Option(int, "images that are decoded at once", "4, or beside a GPU the cores", least=1),
 }
 # Arguments of `Encoder.run_with`, which may be there too.
 COMPUTING = {

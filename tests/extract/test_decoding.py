@@ -119,6 +119,24 @@ def test_a_process_that_dies():
     assert processes.begin(range(3), [0], {0: processes.shared[0]}) is None, "threads go on"
 
 
+def test_memory_that_cannot_be_pinned(images, tmp_path, monkeypatch, in_processes):
+    class Refuses(LateStreams):
+        def pin(self, memory):
+            super().pin(memory)
+            if len(self.pinned) == 2:
+                raise RuntimeError("2 MB of shared memory cannot be pinned")
+
+    streams, warned = Refuses(), []
+    monkeypatch.setattr("extract.loop.streams_of", lambda _: streams)
+    options = {"batch_size": 12, "shard_rows": 32, "on_error": "record"}
+    stored = extract(tiny_encoder(), images, tmp_path / "f", **options, warn=warned.append)
+    assert stored.valid.sum() == 68
+    assert warned == [
+        "images are decoded by threads of one process, which may be slower: 2 MB of shared memory cannot be pinned"
+    ]
+    assert not streams.pinned
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
 def test_they_end_with_the_process_that_is_killed(tmp_path):
     script = tmp_path / "decodes.py"
