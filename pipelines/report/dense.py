@@ -1,10 +1,10 @@
 """What results on dense tasks have in common: SEGMENTATION/DATASET/ENCODER and DETECTION/DATASET/ENCODER."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.reading import files_in, measure_of, read
 from store import BeyondClsError
@@ -88,12 +88,11 @@ def twin_of(one: D, results: Sequence[D]) -> D | None:
     return next((other for other in randoms if other.shape == one.shape), randoms[0])
 
 
-def minus(one: Measure | None, other: Measure | None) -> Measure | None:
-    """`one` − `other`; the spread is that over the seeds of those that have several, as attention and areas have none."""
-    if one is None or other is None:
+def minus(measure: Measure | None, one: D, other_measure: Measure | None, other: D | None) -> Estimate | None:
+    """A measure of one encoder − that of another; None where either is missing."""
+    if measure is None or other_measure is None or other is None:
         return None
-    n = max(len(one.values), len(other.values))
-    return Measure(one.mean - other.mean, math.hypot(one.std, other.std), (math.nan,) * n)
+    return of_measure(measure, one.data, one.encoder).minus(of_measure(other_measure, other.data, other.encoder))
 
 
 def warnings(results: Sequence[Dense]) -> list[str]:

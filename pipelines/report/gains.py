@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.estimate import Estimate, Probes, estimates
 from pipelines.report.measured import converged, trained_first, untrained
-from pipelines.report.tables import NOTHING, change, named
+from pipelines.report.tables import interval_beside, named, with_interval
 
 OVER = {"cls": "[cls]", "average": "the average patch"}
 
@@ -108,10 +108,8 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
                     rows.append(Row((Cell(name, name), *_cells(of_head[one].minus(of_head[other]))), group))
     columns = (
         Column("encoder", "Encoder", "text"),
-        Column("points", "Points", "spread"),
-        Column("points_interval", "95 %", "text"),
-        Column("share", "Share of the errors removed, %", "spread", apart=True),
-        Column("share_interval", "95 %", "text"),
+        *interval_beside(Column("points", "Points", "spread")),
+        *interval_beside(Column("share", "Share of the errors removed, %", "spread", apart=True)),
     )
     note = (
         "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes, "
@@ -122,11 +120,4 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
 
 
 def _cells(gain: Gain) -> tuple[Cell, ...]:
-    return (*_pair(gain.points), *_pair(gain.share))
-
-
-def _pair(estimate: Estimate | None) -> tuple[Cell, Cell]:
-    if estimate is None:
-        return NOTHING, NOTHING
-    bounds = NOTHING if estimate.interval is None else Cell(estimate.bounds(), estimate.bounds(3))
-    return change(estimate.measure), bounds
+    return (*with_interval(gain.points), *with_interval(gain.share))

@@ -5,17 +5,30 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.dashes import reasons
-from pipelines.report.estimate import Probes
+from pipelines.report.estimate import Probes, difference
 from pipelines.report.gains import gains
 from pipelines.report.measured import Measure, Probe, by_accuracy, in_order, trained_first, untrained
-from pipelines.report.tables import NOTHING, change, difference, file_names, listed, named, number, points, spread, title
+from pipelines.report.tables import (
+    change,
+    file_names,
+    interval_beside,
+    listed,
+    named,
+    number,
+    spread,
+    title,
+    with_interval,
+    with_known_intervals,
+)
 
 MEASURES = {"top1": "top-1", "map": "mAP"}
 NOTE = (
     "Top-1 accuracy, or mean average precision where images have several labels, on the test images of each set, %, mean ± "
     "standard deviation over seeds."
 )
-SPREAD = "The ± of a difference is the root of the summed variances of its two heads over seeds."
+SPREAD = (
+    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -41,7 +54,7 @@ def error_shares(inputs: Inputs) -> Table | None:
     rows = []
     for encoder in encoders:
         estimates = [gain.share if (gain := shares[name].get(encoder)) else None for name in names]
-        cells = [NOTHING if one is None else Cell(points(one.measure), one.mean, spread(one.measure).std) for one in estimates]
+        cells = map(change, estimates)
         rows.append(Row((named(encoder, encoder in random), *cells), muted=encoder in random))
     columns = (Column("encoder", "Encoder", "text"), *(Column(f"share_on_{name}", name, "spread") for name in names))
     note = "Share of the errors of [cls] that AbMILP removes, %, mean ± standard deviation over seeds; below 0 it makes more."
@@ -79,7 +92,7 @@ def table(inputs: Inputs) -> Table:
         Column("encoder", "Encoder", "text", filters=True),
         Column("measure", "Measure", "text"),
         *(Column(head, title(head), "spread") for head in heads),
-        Column("abmilp_minus_cls", "AbMILP − [cls]", "spread", apart=True),
+        *interval_beside(Column("abmilp_minus_cls", "AbMILP − [cls]", "spread", apart=True)),
         Column("n_training", "Training images", apart=True),
         Column("n_test", "Test images"),
     )
@@ -94,7 +107,7 @@ def table(inputs: Inputs) -> Table:
         shown = [encoder for encoder in trained_first(probes) if any((encoder, head) in probes for head in heads)]
         if dashes := reasons(probes, shown, heads):
             note += f" A dash on {name}: {dashes}."
-    return Table("datasets", "Encoder by head by data set", note, columns, rows)
+    return with_known_intervals(Table("datasets", "Encoder by head by data set", note, columns, rows))
 
 
 def by_head(name: str, probes: Probes) -> Table:
@@ -152,7 +165,7 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
             named(encoder, any_probe.pretraining.is_untrained),
             Cell(measure, measure),
             *cells,
-            change(difference(by_head.get("abmilp"), by_head.get("cls"))),
+            *with_interval(difference(by_head.get("abmilp"), by_head.get("cls"))),
             number(any_probe.n_training, 0),
             number(any_probe.n_test, 0),
         ),

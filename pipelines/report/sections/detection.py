@@ -6,13 +6,12 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.contrasts import against, with_known_intervals
-from pipelines.report.dense import AGAINST_TWIN, notes_of, twin_of, warnings
+from pipelines.report.dense import AGAINST_TWIN, minus, notes_of, twin_of, warnings
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.published.printed import printed
-from pipelines.report.tables import NOTHING, named, number, spread
+from pipelines.report.tables import NOTHING, interval_beside, named, number, spread, with_interval, with_known_intervals
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -55,8 +54,7 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     twins = [twin_of(one, results) for one in results]
     if any(twins):
         columns.append(Column("twin", "Twin", "text", apart=True))
-        columns.append(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread"))
-        columns.append(Column(f"{kind}_ap_against_twin_interval", "95 %", "text"))
+        columns += interval_beside(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread"))
     values = {m: [one.measures.get(kind, {}).get(m) for one in results] for m in MEASURES}
     highest = {m: max((round(v.mean, 1) for v in of_all if v), default=None) for m, of_all in values.items()}
     rows = []
@@ -65,7 +63,8 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
         cells += [spread(v := values[m][i], best=v is not None and round(v.mean, 1) == highest[m]) for m in MEASURES]
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
-            cells += against(values["ap"][i], twin.measures.get(kind, {}).get("ap") if twin else None, one.data)
+            of_twin = twin.measures.get(kind, {}).get("ap") if twin else None
+            cells += with_interval(minus(values["ap"][i], one, of_twin, twin))
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     n = " or ".join(f"{n:,}" for n in sorted({one.n_test for one in results}))
     counted = results[0].n_objects
@@ -83,16 +82,17 @@ def _by_family(dataset: str, name: str, results: Sequence[Detected]) -> list[Tab
     """Box AP by size of encoders of other families against masked ones; nothing without such encoders."""
     columns = [ENCODER, Column("family", "Pretraining", "text"), Column("against", "Against", "text")]
     for size in SIZES:
-        columns.append(Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=True))
-        columns.append(Column(f"box_ap_{size}_interval", "95 %", "text"))
+        columns += interval_beside(Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=True))
     rows = []
     for family, words in ((JOINT, "joint embedding"), (LABELS, "labels")):
         for one in (one for one in results if one.pretraining.family == family):
             for masked in (other for other in results if other.pretraining.family == MASKED):
                 texts = (one.encoder, words, masked.encoder)
-                measures = (f"ap_{size}" for size in SIZES)
-                by_size = (against(one.measures["box"][m], masked.measures["box"][m], one.data) for m in measures)
-                rows.append(Row((*(Cell(text, text) for text in texts), *(cell for cells in by_size for cell in cells))))
+                cells = [Cell(text, text) for text in texts]
+                for name_of_size in (f"ap_{size}" for size in SIZES):
+                    pair = one.measures["box"][name_of_size], masked.measures["box"][name_of_size]
+                    cells += with_interval(minus(pair[0], one, pair[1], masked))
+                rows.append(Row(tuple(cells)))
     note = (
         "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. The paper "
         "finds boxes of DINO ahead of those of MAE at all sizes, and those of MAE after fine-tuning with labels ahead for "

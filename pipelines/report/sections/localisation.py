@@ -1,6 +1,5 @@
 """Weakly supervised localisation: where [cls] attention and the weights of heads say that the object is (Table 8 of v2)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,12 +7,12 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import minus
+from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Measure
 from pipelines.report.published.printed import printed
-from pipelines.report.reading import files_in, pretraining_in, read
-from pipelines.report.tables import NOTHING, change, named, spread, title
+from pipelines.report.reading import files_in, measure_of, pretraining_in, read
+from pipelines.report.tables import NOTHING, interval_beside, named, spread, title, with_interval, with_known_intervals
 from probe.result_files import read_result
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -78,6 +77,13 @@ class Localisation:
         """Its maps without the baseline."""
         return [m for m in self.maps if m.source != "baseline"]
 
+    def estimate(self, of_map: ScoreMap | None) -> Estimate | None:
+        """Of MaxBoxAccV2; what draws nothing (attention, the baseline) is the same for all seeds."""
+        if of_map is None:
+            return None
+        seeds = f"{self.encoder} {of_map.name}" if of_map.source == "probe" else None
+        return of_measure(of_map.v2, f"{self.data} ({self.n_images}) {self.size}", seeds)
+
     @property
     def best_head(self) -> ScoreMap | None:
         """The single [cls] attention head that finds most, chosen on these images."""
@@ -127,8 +133,8 @@ def _localisation(file: Path) -> Localisation:
             ScoreMap(
                 source=str(entry["source"]),
                 name=str(entry["name"]),
-                measures={name: _measure(entry[name]) for name, _ in MEASURES},
-                by_iou={str(iou): _measure(measured) for iou, measured in entry["by_iou"].items()},
+                measures={name: measure_of(entry[name]) for name, _ in MEASURES},
+                by_iou={str(iou): measure_of(measured) for iou, measured in entry["by_iou"].items()},
                 n_flat=max(int(n) for n in entry["n_flat"]),
                 **_weight(entry),
             )
@@ -145,15 +151,7 @@ def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
     if "on_objects" not in entry:
         return {}
     area = float(entry["on_objects"]["chance"])
-    return {"on_objects": _measure(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
-
-
-def _measure(content: dict[str, object]) -> Measure:
-    values = tuple(float(value) for value in content["values"])  # type: ignore[attr-defined]
-    mean, std = float(content["mean"]), float(content["std"])  # type: ignore[arg-type]
-    if not all(map(math.isfinite, (mean, std, *values))):
-        raise ValueError(f"{mean!r} ± {std!r} is not a finite number")
-    return Measure(mean, std, values)
+    return {"on_objects": measure_of(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
 
 
 def _warnings(localised: Sequence[Localisation]) -> list[str]:
@@ -247,33 +245,36 @@ def _differences(localised: Sequence[Localisation]) -> Table:
     twin = max(twins, key=lambda one: best[one.encoder].v2.mean, default=None)
     columns = [
         ENCODER,
-        Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread"),
-        Column("abmilp_against_centre", "AbMILP − centre", "spread"),
-        Column("cls_against_centre", "[cls], mean − centre", "spread"),
+        *interval_beside(Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread")),
+        *interval_beside(Column("abmilp_against_centre", "AbMILP − centre", "spread")),
+        *interval_beside(Column("cls_against_centre", "[cls], mean − centre", "spread")),
     ]
     columns += [
         Column("best_map", "Best map", "text", apart=True),
         Column("best_map_v2", "its MaxBoxAccV2", "spread"),
-        *([Column("best_map_against_twin", f"− best of {twin.encoder}", "spread")] if twin else []),
+        *(interval_beside(Column("best_map_against_twin", f"− best of {twin.encoder}", "spread")) if twin else ()),
     ]
     rows = []
     for one in localised:
         cls, abmilp, centre = (
-            m.v2 if (m := one.one(*key)) else None
-            for key in (("attention", "cls"), ("probe", "abmilp"), ("baseline", "centre"))
+            one.estimate(one.one(*key)) for key in (("attention", "cls"), ("probe", "abmilp"), ("baseline", "centre"))
         )
-        cells = [change(minus(*pair)) for pair in ((abmilp, cls), (abmilp, centre), (cls, centre))]
+        pairs = ((abmilp, cls), (abmilp, centre), (cls, centre))
+        cells = [cell for pair in pairs for cell in with_interval(difference(*pair))]
         most = best.get(one.encoder)
         cells += [Cell(most.title, most.title), spread(most.v2)] if most else [NOTHING, NOTHING]
         if twin:
-            cells.append(change(minus(most.v2, best[twin.encoder].v2) if most and not one.is_untrained else None))
+            of_twin = None if one.is_untrained else twin.estimate(best[twin.encoder])
+            cells += with_interval(difference(one.estimate(most), of_twin))
         rows.append(Row((named(one.encoder, one.is_untrained), *cells), muted=one.is_untrained))
     note = (
-        "Differences of MaxBoxAccV2, points; ±: over the seeds of heads. Centre: the baseline that knows nothing of the "
+        "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the "
+        "baseline that knows nothing of the "
         "image. Best map: chosen on these images, so it is biased upwards; what that of an untrained encoder finds stands "
         "out by itself."
     )
-    return Table("localisation-differences", "What maps find more than others", note, tuple(columns), tuple(rows))
+    table = Table("localisation-differences", "What maps find more than others", note, tuple(columns), tuple(rows))
+    return with_known_intervals(table)
 
 
 def _weighed(localised: Sequence[Localisation]) -> bool:

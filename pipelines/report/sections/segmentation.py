@@ -5,15 +5,23 @@ from functools import partial
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.contrasts import against, with_known_intervals
-from pipelines.report.dense import AGAINST_TWIN, notes_of, twin_of, warnings
+from pipelines.report.dense import AGAINST_TWIN, minus, notes_of, twin_of, warnings
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
 from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
-from pipelines.report.tables import NOTHING, file_names, named, number, spread
+from pipelines.report.tables import (
+    NOTHING,
+    file_names,
+    interval_beside,
+    named,
+    number,
+    spread,
+    with_interval,
+    with_known_intervals,
+)
 
 ENCODER = Column("encoder", "Encoder", "text")
 ABOUT = (
@@ -86,8 +94,8 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
     if any(twins):
         columns.append(Column("twin", "Twin", "text", apart=True))
         for p in learnt:
-            columns.append(Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread"))
-            columns.append(Column(f"{p}_miou_{resolution}_against_twin_interval", "95 %", "text"))
+            column = Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread")
+            columns += interval_beside(column)
     highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
     rows = []
     for one, twin in zip(results, twins, strict=True):
@@ -99,7 +107,7 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
             for p, m in zip(learnt, mious, strict=True):
-                cells += against(m, _miou(twin, p, resolution) if twin else None, one.data)
+                cells += with_interval(minus(m, one, _miou(twin, p, resolution) if twin else None, twin))
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     title = f"{dataset}: mIoU {at(resolution)}"
     note, is_folded = _note(results, resolution), resolution == GRID

@@ -90,6 +90,24 @@ def test_maps_against_others(tmp_path):
     ]
 
 
+def test_differences_have_intervals_where_images_were_left_out(tmp_path):
+    """Groups of images move all maps of all encoders by as much, but the baseline."""
+    for encoder in ("mae", "a-twin"):
+        moved = maps(cls=20 if encoder == "mae" else 10)
+        for one, more in zip(moved, (1, 1, 1, 1, 0), strict=True):
+            v2 = one["max_box_acc_v2"]
+            v2["without"] = [v2["mean"] + more * d for d in (-0.2, 0.2, 0.1, -0.1)]
+        write(tmp_path, encoder, moved)
+    table = tables(built(tmp_path))["localisation-differences"]
+    intervals = {c.name.removesuffix("_interval"): i for i, c in enumerate(table.columns) if c.name.endswith("_interval")}
+    assert list(intervals) == ["abmilp_against_cls", "abmilp_against_centre", "cls_against_centre", "best_map_against_twin"]
+    of_mae = cells(table)[0]
+    assert of_mae[intervals["cls_against_centre"]] == "−15.4 to −13.6", "of images alone: t with 3 degrees of freedom"
+    low, high = map(float, of_mae[intervals["abmilp_against_cls"]].split(" to "))
+    assert (low, high) == (21.0, 31.0), "of three seeds alone, as images move both: 26 ± 4.303 · 2 / √3"
+    assert cells(table)[1][intervals["best_map_against_twin"]] == "–"
+
+
 def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "weak", maps(abmilp=(21, 21)))
