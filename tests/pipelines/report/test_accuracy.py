@@ -137,6 +137,14 @@ def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, se
         assert ("in one order" in table.note) == bool(sentence)
 
 
+@pytest.mark.parametrize(("seed", "says"), [(0, True), ("own", False)])
+def test_one_draw_of_the_images_for_all_seeds_is_said(tmp_path, seed: int | str, says: bool) -> None:
+    folder = write_probe(tmp_path, "mae", "cls", 40.0)
+    file = folder / "metrics.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"subset": {"k_shot": 5, "seed": seed}}))
+    assert ("one draw of the training images" in scores(collect(Folders(tmp_path))).note) == says
+
+
 def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_path: Path):
     grid = {"on": "10 % of the training images, stratified", "by": "top1", "n_images": 1500, "candidates": [], "note": ""}
     write_probe(tmp_path, "mae", "cls", 40.0, selected={"base_lr": 0.03, "weight_decay": 0.0, **grid})
