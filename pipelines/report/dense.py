@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pipelines.report.content import Block, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.reading import files_in, measure_of, read
+from pipelines.report.tables import file_names
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
@@ -44,6 +46,11 @@ AGAINST_TWIN = (
     "Minus twin: the difference to the random twin that is named, in points; 95 %: over test images and seeds, where it "
     "was measured without groups of images, too. Without an interval, or with one that has 0 in it, a difference shows nothing."
 )
+NOT_ALIKE = "Not all encoders were measured on the same images with the same classes; rows are not comparable."
+REMEMBERED = (
+    "Measured on the feature set that was learnt from: unless different images of it were chosen for either, these numbers say "
+    "how well images are remembered. Encoders:"
+)
 T = TypeVar("T")
 D = TypeVar("D", bound=Dense)
 
@@ -80,6 +87,24 @@ def trained_first(results: Mapping[str, D]) -> list[D]:
     return sorted(results.values(), key=lambda one: (one.pretraining.is_untrained, one.encoder))
 
 
+def each_dataset(
+    section: str, by_name: Mapping[str, Mapping[str, D]], blocks_of: Callable[[str, str, list[D]], Sequence[Block]]
+) -> list[Block]:
+    """Blocks of all data sets, each under its name where there are several.
+
+    Args:
+        by_name: results by data set and encoder.
+        blocks_of: of a data set: its name, what names of its files begin with, its results in the order of the page.
+    """
+    names = file_names(section, list(by_name))
+    blocks: list[Block] = []
+    for dataset, results in by_name.items():
+        if len(by_name) > 1:
+            blocks.append(Heading(dataset))
+        blocks += blocks_of(dataset, names[dataset], trained_first(results))
+    return blocks
+
+
 def twin_of(one: D, results: Sequence[D]) -> D | None:
     """The random encoder to compare with: one whose patches are of the same grid and block if there is any, else the first."""
     randoms = [other for other in results if other.pretraining.is_untrained]
@@ -95,17 +120,14 @@ def minus(measure: Measure | None, one: D, other_measure: Measure | None, other:
     return of_measure(measure, one.data, one.encoder).minus(of_measure(other_measure, other.data, other.encoder))
 
 
-def warnings(results: Sequence[Dense]) -> list[str]:
-    """Sentences where encoders were measured on different images, or perhaps on those that they were trained on."""
-    sentences = []
+def warnings(results: Sequence[Dense]) -> list[Text]:
+    """Where encoders were measured on different images, or perhaps on those that they were trained on."""
+    notices = []
     if len({one.images for one in results}) > 1 or len({one.data for one in results} - {""}) > 1:
-        sentences.append("Not all encoders were measured on the same images with the same classes; rows are not comparable.")
-    if remembered := [one.encoder for one in results if one.features["training"] == one.features["test"]]:
-        sentences.append(
-            f"What was trained on {', '.join(remembered)} was measured on the feature set that it learnt from: unless "
-            "different images of it were chosen for either, these numbers say how well images are remembered."
-        )
-    return sentences
+        notices.append(Text(NOT_ALIKE, kind="notice"))
+    if remembered := tuple(one.encoder for one in results if one.features["training"] == one.features["test"]):
+        notices.append(Text(REMEMBERED, remembered, "notice"))
+    return notices
 
 
 def notes_of(noted: Sequence[tuple[str, Sequence[str]]], n_all: int = 0) -> tuple[str, ...]:

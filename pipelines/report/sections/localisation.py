@@ -20,6 +20,14 @@ WEIGHT = (
     "Weight on the object: % of a map's weight that is on objects, mean over the images that show one; equal weights would "
     "have the object's share of the area there."
 )
+NOT_ALIKE = "Not all encoders were localised on the same images at the same size; rows are not comparable."
+OUTSIDE = "Crops that show nothing of an image's objects, which count as not found:"
+CONSTANT = "Maps that are constant, and point nowhere:"
+OTHER_FRAME = (
+    "Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020), these are not. Extract images "
+    "that were cropped by `beyondcls extract --crop-mode squash --crop-pct 1`, and localise with --size 224:"
+)
+NO_FRAME = "It was not recorded what of the images boxes are compared in; run `beyondcls localise` again:"
 MEASURES = (("max_box_acc_v2", "MaxBoxAccV2"), ("max_box_acc", "MaxBoxAcc"))
 
 
@@ -110,9 +118,9 @@ def section(inputs: Inputs) -> Section | None:
             "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
             "in the middle of every image."
         ),
-        *[Text(warning, kind="notice") for warning in _warnings(localised)],
+        *_notices(localised),
         _summary(localised),
-        *_frames(localised),
+        Text("Boxes are compared in:", tuple(f"{one.encoder}: {_frame(one)}" for one in localised), "note"),
         _differences(localised),
         *boxes(inputs, {one.encoder: file.with_name("boxes.json") for one, file in read_files}),
         _every_map(localised),
@@ -146,6 +154,10 @@ def _localisation(file: Path) -> Localisation:
     )
 
 
+def _frame(one: Localisation) -> str:
+    return f"{one.frame or '–'}; {one.n_images:,} images"
+
+
 def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
     """What was measured of a map's weight on objects."""
     if "on_objects" not in entry:
@@ -154,49 +166,19 @@ def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
     return {"on_objects": measure_of(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
 
 
-def _warnings(localised: Sequence[Localisation]) -> list[str]:
-    warnings = []
-    if len({(one.data, one.size, one.n_images) for one in localised}) > 1:
-        warnings.append("Not all encoders were localised on the same images at the same size; rows are not comparable.")
-    for one in localised:
-        if one.n_outside:
-            warnings.append(f"The crop of {one.encoder} shows nothing of the objects of {one.n_outside:,} images: not found.")
-        if flat := [f"{m.title} ({m.n_flat:,} images)" for m in one.maps if m.n_flat]:
-            warnings.append(f"Maps of {one.encoder} that are constant point nowhere: {', '.join(flat)}.")
-    return warnings
-
-
-def _frames(localised: Sequence[Localisation]) -> list[Block]:
-    """What of the images boxes are compared in, and whether published numbers are of that."""
-    by_frame: dict[str, list[str]] = {}
-    for one in localised:
-        by_frame.setdefault(one.frame, []).append(one.encoder)
-    unknown = by_frame.pop("", [])
-    blocks: list[Block] = []
-    if by_frame:
-        of_encoders = [
-            words if len(by_frame) == 1 and not unknown else f"{words} ({', '.join(names)})"
-            for words, names in by_frame.items()
-        ]
-        blocks.append(Text(f"Boxes are compared in: {'; '.join(of_encoders)}.", kind="note"))
-    if others := [one.encoder for one in localised if one.frame and not one.official]:
-        blocks.append(
-            Text(
-                f"Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020); those of "
-                f"{', '.join(others)} are not. Extract images that were cropped by `beyondcls extract --crop-mode squash "
-                "--crop-pct 1`, and localise with --size 224.",
-                kind="notice",
-            )
-        )
-    if unknown:
-        blocks.append(
-            Text(
-                f"It was not recorded what of the images of {', '.join(unknown)} boxes are compared in; run "
-                "`beyondcls localise` again.",
-                kind="notice",
-            )
-        )
-    return blocks
+def _notices(localised: Sequence[Localisation]) -> list[Text]:
+    """What makes numbers odd, with the encoders and maps that it concerns."""
+    outside = [f"{one.encoder}: {one.n_outside:,} images" for one in localised if one.n_outside]
+    constant = [f"{one.encoder}, {m.title}: {m.n_flat:,} images" for one in localised for m in one.maps if m.n_flat]
+    concerned = {
+        OUTSIDE: outside,
+        CONSTANT: constant,
+        OTHER_FRAME: [one.encoder for one in localised if one.frame and not one.official],
+        NO_FRAME: [one.encoder for one in localised if not one.frame],
+    }
+    notices = [Text(text, tuple(items), "notice") for text, items in concerned.items() if items]
+    alike = len({(one.data, one.size, one.n_images) for one in localised}) == 1
+    return notices if alike else [Text(NOT_ALIKE, kind="notice"), *notices]
 
 
 def _summary(localised: Sequence[Localisation]) -> Table:
@@ -226,9 +208,8 @@ def _summary(localised: Sequence[Localisation]) -> Table:
             area = next((m.area for m in one.maps), None)
             cells += [*_cells([m.on_objects if m else None for m in maps]), spread(area)]
         rows.append(Row(tuple(cells), muted=one.is_untrained))
-    n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in localised}))
     note = (
-        f"Images whose object is found, % of {n}. Bold: the highest of a row, in each measure; ±: the standard deviation over "
+        "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
         "seeds of heads. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; MaxBoxAcc is at IoU "
         "0.5 with the largest contour. The best [cls] head was chosen on these images by MaxBoxAccV2, so it is biased "
         "upwards."

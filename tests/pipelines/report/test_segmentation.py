@@ -113,7 +113,7 @@ def test_by_class_and_how_settings_were_chosen(tmp_path):
     ]
     assert [row.group for row in result["segmentation-streets-classes"].rows] == ["k-NN"] * 3 + ["linear"] * 3
     assert shown(result["segmentation-streets-settings"])[1] == [
-        *("mae", "linear", "k 3", "2 settings", "hold-out, 3 images", "0, 1", "40.0", "1.5")
+        *("mae", "linear", "k 3", "hold-out", "0, 1", "whole image", "2", "3", "40.0", "1.5", "7")
     ]
     assert all(result[f"segmentation-streets-{name}"].folded for name in ("classes", "settings", "grid"))
 
