@@ -9,7 +9,6 @@ from pipelines.report.tables import (
     NOTHING,
     change,
     interval_beside,
-    listed,
     named,
     number,
     spread,
@@ -51,6 +50,7 @@ def _summary(dataset: str, name: str, compared: Sequence[Segmented]) -> Table:
         columns.append(Column("abmilp_gain_interval", "AbMILP, × area, 95 %", "text"))
         columns.append(Column("abmilp_against_area", "AbMILP − area", "spread", apart=True))
         columns += interval_beside(Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread")) if CLS in keys else ()
+    columns += [Column("foreground", "Foreground", "text", apart=True), Column("n_images", "Images")]
     rows = []
     for one in compared:
         maps = [one.foreground.get(key) for key in keys]
@@ -65,11 +65,11 @@ def _summary(dataset: str, name: str, compared: Sequence[Segmented]) -> Table:
             cells.append(Cell(gain.bounds(2), gain.bounds(3)) if gain and gain.interval else NOTHING)
             cells.append(change(difference(abmilp, Estimate(area, 0.0, 0))))
             cells += with_interval(difference(abmilp, cls)) if CLS in keys else ()
+        classes = ", ".join(one.foreground_classes) or "all objects"
+        cells += [Cell(classes, classes), number(one.n_foreground, 0)]
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
-    n = " or ".join(f"{n:,}" for n in sorted({one.n_foreground for one in compared}))
-    shown = listed(list(compared[0].foreground_classes)) if compared[0].foreground_classes else "all objects"
     note = (
-        f"Of the weight that goes to patches, percent that falls on the foreground ({shown}); {n} test images that show any. "
+        "Of the weight that goes to patches, percent that falls on the foreground, of test images that show any. "
         "Bold: the highest of a row; ±: the standard deviation over seeds of heads. Area: the foreground's share of the "
         "image, which is what equal weights put there. × area: mean over images of weight by area; 1 is what equal weights "
         f"have. AbMILP minus others: points. 95 %: over test images and seeds. {CLAIM}"
