@@ -125,9 +125,9 @@ def heat_maps(divergences: Mapping[str, list[Pair]]) -> list[Figures]:
 def _heat_map(file: str, encoder: str, pairs: list[Pair], highest: float) -> Figure:
     heads, by_pair = heads_of(pairs), {(pair.p, pair.q): pair for pair in pairs}
     names = [f"{i}  {_short(title(head))}" for i, head in enumerate(heads, 1)]
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         width = CELL[0] * len(heads) + 0.08 * max(map(len, names)) + 0.3
-        figure = Plot(figsize=(width, CELL[1] * len(heads) + 0.6), layout="constrained")
+        figure = Plot(figsize=(width, CELL[1] * len(heads) + 0.6))
         axes = figure.subplots()
         for row, p in enumerate(heads):
             for column, q in enumerate(heads):

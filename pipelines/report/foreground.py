@@ -13,6 +13,7 @@ from pipelines.report.tables import (
     number,
     spread,
     title,
+    with_best,
     with_interval,
     with_known_intervals,
 )
@@ -54,10 +55,9 @@ def _summary(dataset: str, name: str, compared: Sequence[Segmented]) -> Table:
     rows = []
     for one in compared:
         maps = [one.foreground.get(key) for key in keys]
-        highest = max((round(m.share.mean, 1) for m in maps if m), default=None)
         area = next(iter(one.foreground.values())).area
         cells = [named(one.encoder, one.pretraining.is_untrained), number(area, 1)]
-        cells += [spread(m.share if m else None, best=m is not None and round(m.share.mean, 1) == highest) for m in maps]
+        cells += with_best(m.share if m else None for m in maps)
         cells += [spread(m.gain if m else None, 2) for m in maps]
         if has_abmilp:
             abmilp, cls = (_estimate(one, "share", key) for key in (ABMILP, CLS))

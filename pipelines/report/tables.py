@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,13 @@ def spread(measure: Measure | None, digits: int = 1, best: bool = False) -> Cell
     if measure is None:
         return NOTHING
     return Cell(plus_minus(measure, digits), measure.mean, measure.std if len(measure.values) > 1 else None, best)
+
+
+def with_best(measures: Iterable[Measure | None], digits: int = 1) -> list[Cell]:
+    """A cell for each measure; the highest, as they are shown, are bold."""
+    each = list(measures)
+    best = max((round(measure.mean, digits) for measure in each if measure), default=None)
+    return [spread(m, digits, best=m is not None and round(m.mean, digits) == best) for m in each]
 
 
 def change(difference: Estimate | None) -> Cell:

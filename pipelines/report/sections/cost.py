@@ -45,7 +45,7 @@ def fronts(study: Study) -> Figures:
     probes_of = by_encoder(study)
     by_name = looks(list(probes_of), [encoder for encoder, probes in probes_of.items() if probes[0].pretraining.is_untrained])
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(5.4, 3.2), layout="constrained")
+        plot = Plot(figsize=(5.4, 3.2))
         axes = plot.subplots()
         for encoder, probes in probes_of.items():
             best, look = front(probes), by_name[encoder]
@@ -83,7 +83,7 @@ def figures(study: Study) -> Figures:
 
 def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Look], study: Study) -> Figure:
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.9), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.9))
         axes = plot.subplots()
         best = front(probes)
         places, reached = [_flops(probe) for probe in best], [probe.score.mean for probe in best]
@@ -117,7 +117,6 @@ def _axes(axes: Axes, study: Study) -> None:
     axes.set_ylim(low - margin, high + margin)
     axes.set_xlabel("FLOPs of the head per image, logarithmic")
     axes.set_ylabel(AXES[next(iter(study.values())).measure])
-    axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
 
 
 def _short(value: float) -> str:

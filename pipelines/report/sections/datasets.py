@@ -7,16 +7,16 @@ from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.dashes import reasons
 from pipelines.report.estimate import Probes, difference
 from pipelines.report.gains import gains
-from pipelines.report.measured import Measure, Probe, by_accuracy, in_order, trained_first, untrained
+from pipelines.report.measured import Measure, Probe, by_accuracy, trained_first, untrained
 from pipelines.report.tables import (
+    NOTHING,
     change,
     file_names,
     interval_beside,
-    listed,
     named,
     number,
-    spread,
     title,
+    with_best,
     with_interval,
     with_known_intervals,
 )
@@ -113,58 +113,37 @@ def table(inputs: Inputs) -> Table:
 def by_head(name: str, probes: Probes) -> Table:
     """All heads of one data set: a row for each head, a column for each encoder."""
     encoders = trained_first(probes)
-    best = {e: max(round(_measure(p).mean, 1) for (encoder, _), p in probes.items() if encoder == e) for e in encoders}
-    rows = []
-    for head in by_accuracy(probes.values()):
-        of_head = [probes.get((encoder, head)) for encoder in encoders]
-        cells = [
-            spread(None) if probe is None else spread(_measure(probe), best=round(_measure(probe).mean, 1) == best[encoder])
-            for encoder, probe in zip(encoders, of_head, strict=True)
-        ]
-        parameters = [n for probe in of_head if probe is not None and (n := probe.cost.get("parameters")) is not None]
-        rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0))))
+    heads, rows = by_accuracy(probes.values()), []
+    of_encoders = [with_best(_score(probes.get((encoder, head))) for head in heads) for encoder in encoders]
+    for head, *cells in zip(heads, *of_encoders, strict=True):
+        of_head = [probe for encoder in encoders if (probe := probes.get((encoder, head)))]
+        parameters = [n for probe in of_head if (n := probe.cost.get("parameters")) is not None]
+        epochs = ", ".join(sorted({str(probe.recipe["epochs"]) for probe in of_head if probe.recipe.get("epochs")}))
+        trained_for = Cell(epochs, epochs) if epochs else NOTHING
+        rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0), trained_for)))
     columns = (
         Column("head", "Head", "text"),
         *(Column(encoder, encoder, "spread") for encoder in encoders),
         Column("parameters", "Parameters", apart=True),
+        Column("epochs", "Epochs", "text"),
     )
     (file,) = file_names("heads-of", [name]).values()
-    note = f"{NOTE} Bold: the highest mean of an encoder.{_epochs(probes)}"
-    if dashes := reasons(probes, encoders, by_accuracy(probes.values())):
+    note = f"{NOTE} Bold: the highest mean of an encoder."
+    if dashes := reasons(probes, encoders, heads):
         note += f" A dash: {dashes}."
     return Table(file, f"All heads on {name}", note, columns, tuple(rows), folded=True)
-
-
-def _epochs(probes: Probes) -> str:
-    """How long heads were trained; by name those that were trained for another number of epochs than most."""
-    of_heads: dict[int, set[str]] = {}
-    for (_, head), probe in probes.items():
-        if epochs := probe.recipe.get("epochs"):
-            of_heads.setdefault(int(epochs), set()).add(head)
-    if not of_heads:
-        return ""
-    most = max(of_heads, key=lambda n: (len(of_heads[n]), n))
-    others = [f"{listed(list(map(title, in_order(heads))))} for {n}" for n, heads in sorted(of_heads.items()) if n != most]
-    return f" Trained for {most} epochs{', but ' if others else ''}{listed(others) if others else ''}."
 
 
 def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
     by_head = {head: probe for head in heads if (probe := probes.get((encoder, head))) is not None}
     any_probe = next(iter(by_head.values()))
-    best = max(round(_measure(probe).mean, 1) for probe in by_head.values())
-    cells = [
-        spread(_measure(by_head[head]), best=round(_measure(by_head[head]).mean, 1) == best)
-        if head in by_head
-        else spread(None)
-        for head in heads
-    ]
     measure = MEASURES[any_probe.measure]
     return Row(
         (
             Cell(name, name),
             named(encoder, any_probe.pretraining.is_untrained),
             Cell(measure, measure),
-            *cells,
+            *with_best(_score(by_head.get(head)) for head in heads),
             *with_interval(difference(by_head.get("abmilp"), by_head.get("cls"))),
             number(any_probe.n_training, 0),
             number(any_probe.n_test, 0),
@@ -173,5 +152,5 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
     )
 
 
-def _measure(probe: Probe) -> Measure:
-    return probe.measures[probe.measure]
+def _score(probe: Probe | None) -> Measure | None:
+    return None if probe is None else probe.score

@@ -10,7 +10,7 @@ from pipelines.report.dense import AGAINST_TWIN, each_dataset, minus, notes_of, 
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.published.printed import printed
-from pipelines.report.tables import NOTHING, interval_beside, named, number, spread, with_interval, with_known_intervals
+from pipelines.report.tables import NOTHING, interval_beside, named, number, with_best, with_interval, with_known_intervals
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -61,11 +61,10 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
         columns.append(Column("twin", "Twin", "text", apart=True))
         columns += interval_beside(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread"))
     values = {m: [one.measures.get(kind, {}).get(m) for one in results] for m in MEASURES}
-    highest = {m: max((round(v.mean, 1) for v in of_all if v), default=None) for m, of_all in values.items()}
+    columns_of = [with_best(of_all) for of_all in values.values()]
     rows = []
     for i, (one, twin) in enumerate(zip(results, twins, strict=True)):
-        cells = [named(one.encoder, one.pretraining.is_untrained)]
-        cells += [spread(v := values[m][i], best=v is not None and round(v.mean, 1) == highest[m]) for m in MEASURES]
+        cells = [named(one.encoder, one.pretraining.is_untrained), *(column[i] for column in columns_of)]
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
             of_twin = twin.measures.get(kind, {}).get("ap") if twin else None

@@ -12,7 +12,16 @@ from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Measure
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in, measure_of, pretraining_in, read
-from pipelines.report.tables import NOTHING, interval_beside, named, spread, title, with_interval, with_known_intervals
+from pipelines.report.tables import (
+    NOTHING,
+    interval_beside,
+    named,
+    spread,
+    title,
+    with_best,
+    with_interval,
+    with_known_intervals,
+)
 from probe.result_files import read_result
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -203,10 +212,10 @@ def _summary(localised: Sequence[Localisation]) -> Table:
         maps = [shown_map(one, *entry[:2]) for entry in shown]
         cells = [named(one.encoder, one.is_untrained)]
         for measure, _ in MEASURES:
-            cells += _cells([m.measures[measure] if m else None for m in maps])
+            cells += with_best([m.measures[measure] if m else None for m in maps])
         if weighed:
             area = next((m.area for m in one.maps), None)
-            cells += [*_cells([m.on_objects if m else None for m in maps]), spread(area)]
+            cells += [*with_best([m.on_objects if m else None for m in maps]), spread(area)]
         rows.append(Row(tuple(cells), muted=one.is_untrained))
     note = (
         "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
@@ -290,7 +299,7 @@ def _every_map(localised: Sequence[Localisation]) -> Table:
         values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
         if weighed:
             values = [[*of_map, m.on_objects] for of_map, m in zip(values, one.maps, strict=True)]
-        by_column = zip(*(_cells(column) for column in zip(*values, strict=True)), strict=True)
+        by_column = zip(*(with_best(column) for column in zip(*values, strict=True)), strict=True)
         for m, cells in zip(one.maps, by_column, strict=True):
             cells = (*cells, *([spread(m.area)] if weighed else ()))
             rows.append(
@@ -303,9 +312,3 @@ def _every_map(localised: Sequence[Localisation]) -> Table:
     if weighed:
         note += f" {WEIGHT}"
     return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
-
-
-def _cells(measures: Sequence[Measure | None]) -> list[Cell]:
-    """One a measure; the best as shown are bold."""
-    best = max((round(m.mean, 1) for m in measures if m), default=None)
-    return [spread(m, best=m is not None and round(m.mean, 1) == best) for m in measures]

@@ -9,7 +9,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe, untrained
 from pipelines.report.scores import AXES, SENTENCE, TITLES, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
@@ -154,7 +154,7 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
 def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> Figure:
     measure = score_name(probe for probes in drawable.values() for probe in probes)
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.6))
         axes = plot.subplots()
         for encoder, probes in drawable.items():
             look, at = by_name[encoder], [_n_branches(p) for p in probes]
@@ -166,7 +166,6 @@ def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> 
         axes.minorticks_off()
         axes.set_xlabel("score branches, logarithmic")
         axes.set_ylabel(AXES[measure])
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     accuracies = " ".join(f"{encoder}: {', '.join(map(_reached, probes))}." for encoder, probes in drawable.items())
     caption = (
         "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "

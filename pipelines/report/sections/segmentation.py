@@ -17,7 +17,7 @@ from pipelines.report.tables import (
     interval_beside,
     named,
     number,
-    spread,
+    with_best,
     with_interval,
     with_known_intervals,
 )
@@ -104,18 +104,16 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
         for p in learnt:
             column = Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread")
             columns += interval_beside(column)
-    highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
+    of_protocols = [with_best(_miou(one, p, resolution) for one in results) for p in learnt]
     rows = []
-    for one, twin in zip(results, twins, strict=True):
-        mious = [_miou(one, p, resolution) for p in learnt]
-        best = [m is not None and round(m.mean, 1) == highest[p] for p, m in zip(learnt, mious, strict=True)]
-        cells = [named(one.encoder, one.pretraining.is_untrained)]
-        cells += [spread(m, best=is_best) for m, is_best in zip(mious, best, strict=True)]
+    for i, (one, twin) in enumerate(zip(results, twins, strict=True)):
+        cells = [named(one.encoder, one.pretraining.is_untrained), *(of_protocol[i] for of_protocol in of_protocols)]
         cells += [number(None if (m := _miou(one, p, resolution)) is None else m.mean, 1) for p in floors]
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
-            for p, m in zip(learnt, mious, strict=True):
-                cells += with_interval(minus(m, one, _miou(twin, p, resolution) if twin else None, twin))
+            for p in learnt:
+                of_twin = _miou(twin, p, resolution) if twin else None
+                cells += with_interval(minus(_miou(one, p, resolution), one, of_twin, twin))
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     title = f"{dataset}: mIoU {at(resolution)}"
     is_grid = resolution == GRID

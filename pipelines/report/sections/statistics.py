@@ -63,7 +63,7 @@ def _figure(inputs: Inputs, statistic: str) -> Figure:
     title, unit = titles(series.values())[statistic], units(series.values())[statistic]
     by_encoder = looks(inputs.encoders, inputs.untrained)
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.9), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.9))
         axes = plot.subplots()
         depths = {len(attention.statistics[statistic]) for attention in series.values()}
         for encoder, attention in series.items():
@@ -79,7 +79,6 @@ def _figure(inputs: Inputs, statistic: str) -> Figure:
             axes.set_xlabel("block, counted from 0")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(unit)
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     descriptions = " ".join(_in_words(encoder, attention.statistics[statistic]) for encoder, attention in series.items())
     caption = f"As Fig. {FIGURES[statistic]} of the paper." + (f" Not computed: {', '.join(missing)}." if missing else "")
     alt = f"{title} per block{' by relative depth' if len(depths) > 1 else ''} ({unit}). {descriptions}"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as Plot
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
@@ -79,7 +79,7 @@ def _figure(
 ) -> Figure:
     measure = score_name(probe for by_number in series.values() for probe in by_number.values())
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.6))
         axes = plot.subplots()
         for head, by_number in series.items():
             look = by_head[head]
@@ -91,7 +91,6 @@ def _figure(
         axes.set_ylim(*limits)
         axes.set_xlabel("random crops of each training image")
         axes.set_ylabel(AXES[measure])
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
     points = "; ".join(
         f"{title(head)}: {', '.join(f'{plus_minus(probe.score)} % with {_words(n)}' for n, probe in by_number.items())}"

@@ -63,8 +63,8 @@ def test_dashes_have_their_reasons(tmp_path: Path):
         (tmp_path / encoder / "cls").mkdir()
         (tmp_path / encoder / "cls/metrics.json").write_text(json.dumps({"absent": ["cls"]}))
     note = scores(collect(Folders(tmp_path))).note
-    reasons = ("capi and ijepa have no cls tokens, which [cls] reads", "mae was not probed with [cls]")
-    assert f"A dash: {reasons[0]}; dino was not probed with AbMILP; {reasons[1]}." in note
+    reasons = ("capi, ijepa: no cls tokens, which [cls] reads", "mae: not probed with [cls]")
+    assert f"A dash: {reasons[0]}; dino: not probed with AbMILP; {reasons[1]}." in note
 
 
 def test_top5_is_folded_and_holds_the_numbers(inputs: Inputs):
