@@ -90,7 +90,7 @@ def verdicts(all_claims: Iterable[Claim]) -> tuple[Verdict, ...]:
 def table(inputs: Inputs) -> Table | None:
     """Claims on the page's data set, also with converged classifiers; None where there is nothing to judge."""
     groups = {"": claims(inputs), CONVERGED: claims_on_gains(converged(inputs.probes), _twins(inputs))}
-    return _table("claims", "What the paper claims, here", groups, " ".join(basis(inputs.probes)))
+    return _table("claims", "What the paper claims, here", groups, basis(inputs.probes))
 
 
 def table_by_dataset(datasets: Mapping[str, Probes]) -> Table | None:

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table
 from pipelines.report.drawing import INK, STYLE, drawn
-from pipelines.report.measured import FIRST_HEADS
+from pipelines.report.measured import in_order
 from pipelines.report.reading import files_in, read
 from pipelines.report.tables import NOTHING, file_names, number, title
 
@@ -89,8 +89,7 @@ def _finite(text: str) -> float | None:
 
 def heads_of(pairs: list[Pair]) -> list[str]:
     """Names of the heads, those of FIRST_HEADS first."""
-    names = {pair.p for pair in pairs} | {pair.q for pair in pairs}
-    return [head for head in FIRST_HEADS if head in names] + sorted(names - set(FIRST_HEADS))
+    return in_order(head for pair in pairs for head in (pair.p, pair.q))
 
 
 def nearest(divergences: Mapping[str, list[Pair]]) -> list[Table]:

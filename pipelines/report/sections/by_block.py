@@ -9,6 +9,7 @@ from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, look
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figures, Row, Section, Table, Text
 from pipelines.report.contrasts import VERDICTS
+from pipelines.report.drawing import limits
 from pipelines.report.estimate import Estimate, Source, of_measure
 from pipelines.report.tables import NOTHING, file_names, named, number, signed
 
@@ -33,10 +34,8 @@ def _figures(studies: dict[str, ByBlock]) -> Figures:
     """A plot for each encoder, on the same axes where they have the same measure."""
     by_name, files = looks_of(studies.values()), file_names("by-block", list(studies))
     reached = [measure for study in studies.values() for series in study.series.values() for measure in series.values()]
-    low, high = min(m.mean - m.std for m in reached), max(m.mean + m.std for m in reached)
-    margin = 0.05 * (high - low) or 1.0
-    limits = (low - margin, high + margin)
-    figures = tuple(figure_of(study, files[name], by_name, limits) for name, study in studies.items())
+    shared = limits(reached)
+    figures = tuple(figure_of(study, files[name], by_name, shared) for name, study in studies.items())
     return Figures(figures, tuple(by_name.values()))
 
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Section, Table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import INK, STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
 from pipelines.report.scores import AXES
@@ -111,10 +111,7 @@ def _axes(axes: Axes, study: Study) -> None:
     axes.minorticks_off()
     flops_of_all = [_flops(p) for p in study.values()]
     axes.set_xlim(min(flops_of_all) / 1.6, max(flops_of_all) * 1.6)
-    low = min(p.score.mean - p.score.std for p in study.values())
-    high = max(p.score.mean + p.score.std for p in study.values())
-    margin = 0.08 * (high - low) or 1.0
-    axes.set_ylim(low - margin, high + margin)
+    axes.set_ylim(*limits((probe.score for probe in study.values()), 0.08))
     axes.set_xlabel("FLOPs of the head per image, logarithmic")
     axes.set_ylabel(AXES[next(iter(study.values())).measure])
 

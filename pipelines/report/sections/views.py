@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as Plot
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import STYLE, colour, drawn, looks
+from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
@@ -58,12 +58,9 @@ def figures(study: Study) -> Figures:
     encoders, numbers = by_encoder(study), _numbers(study)
     by_head = looks(in_order({probe.aggregator for probe in study.values()}))
     files = file_names("views", list(encoders))
-    low = min(probe.score.mean - probe.score.std for probe in study.values())
-    high = max(probe.score.mean + probe.score.std for probe in study.values())
-    margin = 0.05 * (high - low) or 1.0
-    limits = (low - margin, high + margin)
+    shared = limits(probe.score for probe in study.values())
     plots = [
-        _figure(files[name], name, _series(probes_of_encoder), numbers, by_head, limits)
+        _figure(files[name], name, _series(probes_of_encoder), numbers, by_head, shared)
         for name, probes_of_encoder in encoders.items()
     ]
     return Figures(tuple(plots), tuple(by_head.values()))
@@ -75,7 +72,7 @@ def _figure(
     series: Series,
     numbers: list[int | str],
     by_head: dict[str, Look],
-    limits: tuple[float, float],
+    of_axis: tuple[float, float],
 ) -> Figure:
     measure = score_name(probe for by_number in series.values() for probe in by_number.values())
     with matplotlib.rc_context(STYLE):
@@ -88,7 +85,7 @@ def _figure(
             means, deviations = [measure.mean for measure in reached], [measure.std for measure in reached]
             axes.errorbar(places, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
         axes.set_xticks(range(len(numbers)), ["none" if n == 0 else str(n) for n in numbers])
-        axes.set_ylim(*limits)
+        axes.set_ylim(*of_axis)
         axes.set_xlabel("random crops of each training image")
         axes.set_ylabel(AXES[measure])
     caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
