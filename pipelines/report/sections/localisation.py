@@ -1,9 +1,8 @@
 """Weakly supervised localisation: where [cls] attention and the weights of heads say that the object is (Table 8 of v2)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
@@ -16,6 +15,7 @@ from pipelines.report.tables import (
     NOTHING,
     interval_beside,
     named,
+    number,
     spread,
     title,
     with_best,
@@ -37,7 +37,9 @@ OTHER_FRAME = (
     "that were cropped by `beyondcls extract --crop-mode squash --crop-pct 1`, and localise with --size 224:"
 )
 NO_FRAME = "It was not recorded what of the images boxes are compared in; run `beyondcls localise` again:"
-MEASURES = (("max_box_acc_v2", "MaxBoxAccV2"), ("max_box_acc", "MaxBoxAcc"))
+ON_OBJECTS = "on_objects"
+MEASURES = {"max_box_acc_v2": "MaxBoxAccV2", "max_box_acc": "MaxBoxAcc", ON_OBJECTS: "weight on the object"}
+AREA = Column("area_of_objects", "area of the object")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class ScoreMap:
     """What one kind of map finds, in percent of the images: each measure, and `by_iou`.
 
     Attributes:
-        on_objects: percent of its weight on objects; None where it was not measured, as by earlier versions.
+        measures: those of MEASURES; of earlier versions without the weight on objects.
         area: of objects, percent: what equal weights would have on them.
     """
 
@@ -54,8 +56,7 @@ class ScoreMap:
     measures: dict[str, Measure]
     by_iou: dict[str, Measure]
     n_flat: int
-    on_objects: Measure | None = None
-    area: Measure | None = None
+    area: float | None = None
 
     @property
     def title(self) -> str:
@@ -150,10 +151,14 @@ def _localisation(file: Path) -> Localisation:
             ScoreMap(
                 source=str(entry["source"]),
                 name=str(entry["name"]),
-                measures={name: measure_of(entry[name]) for name, _ in MEASURES},
+                measures={
+                    name: measure_of(entry[name]["share"] if name == ON_OBJECTS else entry[name])
+                    for name in MEASURES
+                    if name != ON_OBJECTS or name in entry
+                },
                 by_iou={str(iou): measure_of(measured) for iou, measured in entry["by_iou"].items()},
                 n_flat=max(int(n) for n in entry["n_flat"]),
-                **_weight(entry),
+                area=float(entry[ON_OBJECTS]["chance"]) if ON_OBJECTS in entry else None,
             )
             for entry in content["maps"]
         ),
@@ -165,14 +170,6 @@ def _localisation(file: Path) -> Localisation:
 
 def _frame(one: Localisation) -> str:
     return f"{one.frame or '–'}; {one.n_images:,} images"
-
-
-def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
-    """What was measured of a map's weight on objects."""
-    if "on_objects" not in entry:
-        return {}
-    area = float(entry["on_objects"]["chance"])
-    return {"on_objects": measure_of(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
 
 
 def _notices(localised: Sequence[Localisation]) -> list[Text]:
@@ -200,22 +197,21 @@ def _summary(localised: Sequence[Localisation]) -> Table:
 
     shown = [entry for entry in shown if any(shown_map(one, *entry[:2]) for one in localised)]
     columns = [ENCODER]
-    for measure, words in MEASURES:
+    for measure, words in (measured := _measured(localised)).items():
         for i, (source, name, column) in enumerate(shown):
             first = next(m for one in localised if (m := shown_map(one, source, name)))
             words_of_map = "best [cls] head" if source == "best" else first.title
             kind = "spread" if source == "probe" else "number"
             columns.append(Column(f"{column}_{measure}", f"{words_of_map}, {words}", kind, apart=i == 0))  # type: ignore[arg-type]
-    columns += _columns_of_weight(columns[1 : 1 + len(shown)]) if (weighed := _weighed(localised)) else []
+    weighed = ON_OBJECTS in measured
+    columns += [AREA] if weighed else []
     rows = []
     for one in localised:
         maps = [shown_map(one, *entry[:2]) for entry in shown]
         cells = [named(one.encoder, one.is_untrained)]
-        for measure, _ in MEASURES:
-            cells += with_best([m.measures[measure] if m else None for m in maps])
-        if weighed:
-            area = next((m.area for m in one.maps), None)
-            cells += [*with_best([m.on_objects if m else None for m in maps]), spread(area)]
+        for measure in measured:
+            cells += with_best(m.measures.get(measure) if m else None for m in maps)
+        cells += [number(next((m.area for m in one.maps), None), 1)] if weighed else []
         rows.append(Row(tuple(cells), muted=one.is_untrained))
     note = (
         "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
@@ -259,52 +255,33 @@ def _differences(localised: Sequence[Localisation]) -> Table:
         rows.append(Row((named(one.encoder, one.is_untrained), *cells), muted=one.is_untrained))
     note = (
         "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the "
-        "baseline that knows nothing of the "
-        "image. Best map: chosen on these images, so it is biased upwards; what that of an untrained encoder finds stands "
-        "out by itself."
+        "baseline that knows nothing of the image. Best map: chosen on these images, so it is biased upwards; what that of an "
+        "untrained encoder finds stands out by itself."
     )
     table = Table("localisation-differences", "What maps find more than others", note, tuple(columns), tuple(rows))
     return with_known_intervals(table)
 
 
-def _weighed(localised: Sequence[Localisation]) -> bool:
-    """Whether the weight on objects was measured of any map."""
-    return any(m.on_objects for one in localised for m in one.maps)
-
-
-def _columns_of_weight(of_measure: Sequence[Column]) -> list[Column]:
-    """Columns of the weight on objects, for the maps that columns of a measure are of, and the area of objects."""
-    columns = [
-        replace(
-            column,
-            name=f"{column.name.removesuffix('_' + MEASURES[0][0])}_on_objects",
-            title=f"{column.title.removesuffix(', ' + MEASURES[0][1])}, weight on the object",
-        )
-        for column in of_measure
-    ]
-    return [*columns, Column("area_of_objects", "area of the object")]
+def _measured(localised: Sequence[Localisation]) -> dict[str, str]:
+    """Names and titles of what was measured of any map."""
+    return {name: title for name, title in MEASURES.items() if any(name in m.measures for one in localised for m in one.maps)}
 
 
 def _every_map(localised: Sequence[Localisation]) -> Table:
     ious = sorted({iou for one in localised for m in one.maps for iou in m.by_iou}, key=float)
     columns = [ENCODER, Column("map", "Map", "text"), Column("v2", "MaxBoxAccV2", "spread")]
     columns += [Column(f"iou_{iou.replace('.', '_')}", f"IoU {iou}", "spread", apart=i == 0) for i, iou in enumerate(ious)]
-    columns.append(Column("max_box_acc", "MaxBoxAcc", "spread", apart=True))
-    weighed = _weighed(localised)
-    if weighed:
-        columns.append(Column("on_objects", "weight on the object", "spread", apart=True))
-        columns.append(Column("area_of_objects", "area of the object"))
+    others = {name: title for name, title in _measured(localised).items() if name != "max_box_acc_v2"}
+    columns += [Column(name, title, "spread", apart=True) for name, title in others.items()]
+    weighed = ON_OBJECTS in others
+    columns += [AREA] if weighed else []
     rows = []
     for one in localised:
-        values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
-        if weighed:
-            values = [[*of_map, m.on_objects] for of_map, m in zip(values, one.maps, strict=True)]
+        values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), *(m.measures.get(name) for name in others)] for m in one.maps]
         by_column = zip(*(with_best(column) for column in zip(*values, strict=True)), strict=True)
         for m, cells in zip(one.maps, by_column, strict=True):
-            cells = (*cells, *([spread(m.area)] if weighed else ()))
-            rows.append(
-                Row((named(one.encoder, one.is_untrained), Cell(m.title, m.title), *cells), muted=m.source == "baseline")
-            )
+            names, area = (named(one.encoder, one.is_untrained), Cell(m.title, m.title)), (number(m.area, 1),) * weighed
+            rows.append(Row((*names, *cells, *area), muted=m.source == "baseline"))
     note = (
         "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder's maps in a "
         "column; ±: the standard deviation over seeds of heads."
