@@ -11,9 +11,9 @@ from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe, untrained
-from pipelines.report.scores import AXES, SENTENCE, TITLES, score_name
+from pipelines.report.scores import AXES, TITLES, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
-from pipelines.report.tables import plus_minus, title
+from pipelines.report.tables import title
 
 COMMAND = "Command"
 TRAIN = (
@@ -21,6 +21,7 @@ TRAIN = (
     "--out studies/{folder}/NAME"
 )
 COSTS_AS = "Costs as in the section on cost."
+ALT = "What AbMILP reaches on the test images by score branches, a line for each encoder. The numbers are in the table below."
 NOT_MEASURED = "Not measured here."
 
 
@@ -166,17 +167,11 @@ def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> 
         axes.minorticks_off()
         axes.set_xlabel("score branches, logarithmic")
         axes.set_ylabel(AXES[measure])
-    accuracies = " ".join(f"{encoder}: {', '.join(map(_reached, probes))}." for encoder, probes in drawable.items())
     caption = (
         "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "
         "option combine averages them."
     )
-    alt = f"{SENTENCE[measure]} by score branches. {accuracies}"
-    return drawn(plot, "branches", f"{TITLES[measure]} by number of score branches", caption, alt, by_name.values())
-
-
-def _reached(probe: Probe) -> str:
-    return f"{plus_minus(probe.score)} % with {_n_branches(probe)}"
+    return drawn(plot, "branches", f"{TITLES[measure]} by number of score branches", caption, ALT, by_name.values())
 
 
 def _n_branches(probe: Probe) -> int:

@@ -12,9 +12,10 @@ from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import NOTHING, file_names, plus_minus, spread, title
+from pipelines.report.tables import NOTHING, file_names, spread, title
 
 STUDY = "views"
+ALT = "What heads reach on the test images by the number of stored crops, a line for each. The numbers are in the table below."
 
 Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops
 
@@ -89,12 +90,7 @@ def _figure(
         axes.set_xlabel("random crops of each training image")
         axes.set_ylabel(AXES[measure])
     caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
-    points = "; ".join(
-        f"{title(head)}: {', '.join(f'{plus_minus(probe.score)} % with {_words(n)}' for n, probe in by_number.items())}"
-        for head, by_number in series.items()
-    )
-    alt = f"{SENTENCE[measure]} of {encoder} against the number of stored crops. {points}."
-    return drawn(plot, name, encoder, caption, alt, [by_head[head] for head in series])
+    return drawn(plot, name, encoder, caption, ALT, [by_head[head] for head in series])
 
 
 def gained(study: Study) -> Table | None:
