@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pipelines.report.content import Block, Heading, Text
+from pipelines.report.content import Text
 from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.reading import files_in, measure_of, read
-from pipelines.report.tables import file_names
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
@@ -85,24 +84,6 @@ def measure_or_none(content: Mapping[str, Any] | None) -> Measure | None:
 def trained_first(results: Mapping[str, D]) -> list[D]:
     """Results of one data set in the order of the page: trained encoders, then random ones."""
     return sorted(results.values(), key=lambda one: (one.pretraining.is_untrained, one.encoder))
-
-
-def each_dataset(
-    section: str, by_name: Mapping[str, Mapping[str, D]], blocks_of: Callable[[str, str, list[D]], Sequence[Block]]
-) -> list[Block]:
-    """Blocks of all data sets, each under its name where there are several.
-
-    Args:
-        by_name: results by data set and encoder.
-        blocks_of: of a data set: its name, what names of its files begin with, its results in the order of the page.
-    """
-    names = file_names(section, list(by_name))
-    blocks: list[Block] = []
-    for dataset, results in by_name.items():
-        if len(by_name) > 1:
-            blocks.append(Heading(dataset))
-        blocks += blocks_of(dataset, names[dataset], trained_first(results))
-    return blocks
 
 
 def twin_of(one: D, results: Sequence[D]) -> D | None:

@@ -5,14 +5,11 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Table
 from pipelines.report.estimate import Estimate, difference
 from pipelines.report.measured import Measure, Probe
-
-if TYPE_CHECKING:
-    from pipelines.report.collect import Inputs
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
 NOTHING = Cell("–")
@@ -56,7 +53,7 @@ def points(difference: Measure | Estimate | None) -> str:
     return text if len(difference.values) < 2 else f"{text} ± {_deviation(difference.std)}"
 
 
-def gain(inputs: "Inputs", encoder: str) -> Estimate | None:
+def gain(inputs: Inputs, encoder: str) -> Estimate | None:
     """AbMILP − [cls] of one encoder, points; None where either was not probed."""
     return difference(inputs.probes.get((encoder, "abmilp")), inputs.probes.get((encoder, "cls")))
 

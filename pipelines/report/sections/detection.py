@@ -6,8 +6,9 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import AGAINST_TWIN, each_dataset, minus, notes_of, twin_of, warnings
+from pipelines.report.dense import AGAINST_TWIN, minus, notes_of, twin_of, warnings
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
+from pipelines.report.each_dataset import each_dataset
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.published.printed import printed
 from pipelines.report.tables import NOTHING, interval_beside, named, number, with_best, with_interval, with_known_intervals

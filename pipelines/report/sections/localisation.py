@@ -130,7 +130,7 @@ def section(inputs: Inputs) -> Section | None:
         ),
         *_notices(localised),
         _summary(localised),
-        Text("Boxes are compared in:", tuple(f"{one.encoder}: {_frame(one)}" for one in localised), "note"),
+        Text("Boxes are compared in:", _frames(localised), "note"),
         _differences(localised),
         *boxes(inputs, {one.encoder: file.with_name("boxes.json") for one, file in read_files}),
         _every_map(localised),
@@ -168,8 +168,12 @@ def _localisation(file: Path) -> Localisation:
     )
 
 
-def _frame(one: Localisation) -> str:
-    return f"{one.frame or '–'}; {one.n_images:,} images"
+def _frames(localised: Sequence[Localisation]) -> tuple[str, ...]:
+    """What of how many images, and of which encoders; a dash where it was not recorded."""
+    encoders: dict[str, list[str]] = {}
+    for one in localised:
+        encoders.setdefault(f"{one.frame or '–'}; {one.n_images:,} images", []).append(one.encoder)
+    return tuple(f"{frame}: {', '.join(names)}" for frame, names in encoders.items())
 
 
 def _notices(localised: Sequence[Localisation]) -> list[Text]:

@@ -5,7 +5,8 @@ from functools import partial
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import AGAINST_TWIN, each_dataset, minus, notes_of, twin_of, warnings
+from pipelines.report.dense import AGAINST_TWIN, minus, notes_of, twin_of, warnings
+from pipelines.report.each_dataset import each_dataset
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Measure

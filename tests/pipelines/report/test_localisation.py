@@ -143,7 +143,7 @@ def test_the_frame_is_below_the_table(tmp_path):
     write(tmp_path, "mae", maps())
     result = built(tmp_path)
     below = result.blocks[result.blocks.index(tables(result)["localisation"]) + 1]
-    whole = "mae: whole image, squashed to 224 x 224 pixels; 1,000 images"
+    whole = "whole image, squashed to 224 x 224 pixels; 1,000 images: mae"
     assert below == Text("Boxes are compared in:", (whole,), "note")
     assert notices(result) == {}
 
@@ -154,5 +154,5 @@ def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
     del (old := json.loads((file := write(tmp_path, "old", maps())).read_text()))["frame"]
     file.write_text(json.dumps(old))
     result = built(tmp_path)
-    assert words(result, "note")[2:] == [f"moco: {CROP['words']}; 1,000 images", "old: –; 1,000 images"]
+    assert words(result, "note")[2:] == [f"{CROP['words']}; 1,000 images: moco", "–; 1,000 images: old"]
     assert notices(result) == {OTHER_FRAME: ("moco",), NO_FRAME: ("old",)}
