@@ -141,13 +141,7 @@ def _by_class(dataset: str, name: str, results: Sequence[Segmented], resolution:
         for label in dict.fromkeys(row.name for of_encoder in scores.values() for row in of_encoder):
             of_class = [next((row for row in of_encoder if row.name == label), None) for of_encoder in scores.values()]
             ious = [None if row is None else row.ious.get((protocol, resolution)) for row in of_class]
-            highest = max((round(iou, 1) for iou in ious if iou is not None), default=None)
-            cells = [Cell(label, label)]
-            cells += [
-                Cell(shown.text, shown.value, best=iou is not None and round(iou, 1) == highest)
-                for iou in ious
-                if (shown := number(iou, 1))
-            ]
+            cells = [Cell(label, label), *with_best(None if iou is None else Measure(iou, 0.0, (iou,)) for iou in ious)]
             first = next(row for row in of_class if row is not None)
             cells += [Cell(f"{n:,}", float(n)) for n in (first.n_training, first.n_test)]
             rows.append(Row(tuple(cells), group=PROTOCOLS.get(protocol, protocol)))
