@@ -59,8 +59,8 @@ def _fitted(passes: Passes, outcomes: Sequence[Outcome], wanted: bool | None) ->
     Or why none was: it would take long and nobody asked for it, memory is short, or too few images to hold some out.
     """
     aggregator, training = outcomes[0].head.aggregator, passes.training
-    distinct = outcomes if aggregator.trainable else outcomes[:1]
-    n, width, n_classes = len(training.rows), aggregator.width, training.n_classes
+    distinct = outcomes if aggregator.trainable or passes.draws else outcomes[:1]
+    n, width, n_classes = passes.n_training, aggregator.width, training.n_classes
     if wanted is None and passes.device.type == "cpu" and n * width * n_classes * len(distinct) > AFFORDABLE:
         return f"{n:,} images x {width:,} channels x {n_classes:,} classes take long; ask for it with --converged"
     fitted = []
@@ -68,12 +68,14 @@ def _fitted(passes: Passes, outcomes: Sequence[Outcome], wanted: bool | None) ->
         for outcome in distinct:
             learn, judge = (
                 Vectors(x, torch.from_numpy(source.labels[source.rows]).to(x.device), training.n_classes)
-                for source, x in zip((training, passes.test), passes.vectors_of(outcome), strict=True)
+                for source, x in zip(
+                    (passes.learnt_by(outcome.member.seed), passes.test), passes.vectors_of(outcome), strict=True
+                )
             )
             fitted.append(top_k_hits(Logistic().fit(learn, judge).scores, judge.labels).cpu())
     except BeyondClsError as error:
         return str(error)
-    return fitted if aggregator.trainable else fitted * len(outcomes)
+    return fitted if len(distinct) > 1 else fitted * len(outcomes)
 
 
 def notes_on_convergence(outcomes: Sequence[Outcome], shows_crops: bool) -> list[str]:

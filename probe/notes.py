@@ -9,6 +9,7 @@ from jaxtyping import Integer
 from probe.metrics import n_without_positive
 from probe.recipe import Recipe
 
+ENOUGH_DRAWS = 5
 FRESH = "fresh"  # number of crops where each epoch shows a crop that no epoch before has shown
 
 
@@ -32,6 +33,13 @@ def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndar
     sides = {"training image": training, "test image and are in no mean over classes": test}
     missing = {words: n_without_positive(torch.from_numpy(labels)) for words, labels in sides.items()}
     return [f"{n} of {training.shape[1]} classes have no {words}" for words, n in missing.items() if n]
+
+
+def notes_on_draws(n: int) -> list[str]:
+    """That few seeds have drawn training images of their own."""
+    return (
+        [] if n >= ENOUGH_DRAWS else [f"{n} draws of the training images: give {ENOUGH_DRAWS} seeds or more for their spread"]
+    )
 
 
 def augmentation(views: Sequence[int] | None, drop_path: float = 0.0) -> dict[str, int | float | str | bool]:

@@ -111,6 +111,8 @@ class Passes:
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
         rehearses: whether members are rehearsed before they train. With a loop they are not: that would cost passes of it.
         loop: gives the tokens of the training images, of which the stored ones are not read then.
+        draws: rows of the training set by seed, where each seed has its own (recipe.order is "own" then); `training` has all
+            of them. None by default.
 
     Attributes:
         lost: members that diverged, with a note.
@@ -139,6 +141,7 @@ class Passes:
     world_size: int = 1
     rehearses: bool = False
     loop: Loop | None = None
+    draws: Mapping[int, np.ndarray] = field(default_factory=dict)
     lost: dict[Member, str] = field(default_factory=dict)
     kept_heads: set[str] = field(default_factory=set)
     rehearsed: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -152,7 +155,17 @@ class Passes:
                     source.arrays(kind, views)
             if is_foreign(self.heads[name].aggregator):
                 self._check_custom(name)
-        check_labels(self.training, self.test)
+        for learnt in [self.learnt_by(seed) for seed in self.draws] or [self.training]:
+            check_labels(learnt, self.test)
+
+    def learnt_by(self, seed: int) -> Source:
+        """The training images of a seed."""
+        return self.training.part(self.draws[seed]) if self.draws else self.training
+
+    @property
+    def n_training(self) -> int:
+        """Images that each seed is trained on."""
+        return len(next(iter(self.draws.values()), self.training.rows))
 
     def train(
         self,
@@ -164,7 +177,7 @@ class Passes:
         """Train members side by side; those that diverge are left out, and noted in `lost`.
 
         Args:
-            rows: images of the training set to train on; all by default.
+            rows: images of the training set to train on; by default all, or those that its seed draws.
             judged_by: other images of the training set to be judged by; all of the test set, after each epoch, by default.
 
         Raises:
@@ -194,12 +207,13 @@ class Passes:
         self, members: Sequence[Member], recipe: Recipe, rows: np.ndarray | None, judged_by: np.ndarray | None
     ) -> Iterator[tuple[list[Member], Recipe, int, Source, Source]]:
         """Members, recipe, order, and images to learn from and to be judged by, of each pass in turn."""
-        learn_from = self.training if rows is None else self.training.part(rows)
         judge_by = self.test if judged_by is None else self.training.part(judged_by)
-        if len(learn_from.rows) < 2:
-            raise BeyondClsError(f"there is {len(learn_from.rows)} image to train on, expected 2 or more; use a larger subset")
         orders = sorted({member.seed for member in members}) if recipe.order == "own" else [SHARED]
         for order in orders:
+            learn_from = self.learnt_by(order) if rows is None else self.training.part(rows)
+            if len(learn_from.rows) < 2:
+                n = len(learn_from.rows)
+                raise BeyondClsError(f"there is {n} image to train on, expected 2 or more; use a larger subset")
             seed_members = [member for member in members if recipe.order == "shared" or member.seed == order]
             for uses_vectors in (False, True):
                 if of_pass := sorted(member for member in seed_members if self._uses_vectors(member.head) == uses_vectors):
@@ -234,21 +248,26 @@ class Passes:
         return self._pooled[name]
 
     def vectors_of(self, outcome: Outcome) -> tuple[Float[Tensor, "n W"], Float[Tensor, "N W"]]:
-        """What a trained head's aggregator makes of the evaluation crops of all training and test images, on the device.
+        """What a trained head's aggregator makes of the evaluation crops of its training and all test images, on the device.
 
         Raises:
             BeyondClsError: memory does not suffice.
         """
-        name, sides = outcome.member.head, (self.training, self.test)
+        name, learnt = outcome.member.head, self.learnt_by(outcome.member.seed)
+        sides = (learnt, self.test)
         if name in self._pooled:
-            training, test = (self._vectors(name, source, (0,))[0] for source in sides)
-            return training, test
+            training, test = (self._vectors(name, source, (0,))[0] for source in (self.training, self.test))
+            return training[self.places(learnt)] if self.draws else training, test
         to_pool = {name: ToPool(copy.deepcopy(outcome.head.aggregator).eval(), outcome.head.final_norm)}
         n = sum(len(source.rows) for source in sides)
         if not vectors_fit(to_pool, n, self.device):
             raise BeyondClsError(f"memory does not suffice for the vectors of {n:,} images")
         training, test = (pool(to_pool, source, (0,), self.device)[name].vectors[0] for source in sides)
         return training, test
+
+    def places(self, learnt: Source) -> np.ndarray:
+        """Where the images that a seed learns from are among those of `training`."""
+        return np.searchsorted(self.training.rows, learnt.rows)
 
     def template(self, name: str) -> Head:
         """A head as it starts with seed 0; callers must not change it."""

@@ -36,6 +36,8 @@ def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[s
         "processes": passes.world_size,
         "notes": {name: value for name, value in about.items() if name != "command"},
     }
+    if passes.draws:
+        request["draws"] = [_images(passes.learnt_by(seed))["rows"] for seed in plan.seeds]
     if metrics := {
         name: plugin.digest() for registry in (PER_IMAGE, MULTILABEL) for name, plugin in registry.plugins().items()
     }:

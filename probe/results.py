@@ -19,7 +19,7 @@ from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.evaluate import map_without_each
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
-from probe.notes import augmentation, notes_on_classes, notes_on_training
+from probe.notes import augmentation, notes_on_classes, notes_on_draws, notes_on_training
 from probe.passes import Outcome, Passes
 from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, record_of, write_result
 from probe.saved import save_probe
@@ -42,9 +42,11 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
-    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.shown, passes.drop_path)
+    notes = notes_on_training(plan.recipe, passes.n_training, len(plan.seeds), passes.shown, passes.drop_path)
     if passes.test.store.multilabel:
-        notes += notes_on_classes(*(source.store.labels[source.rows] for source in (passes.training, passes.test)))
+        learnt = [passes.learnt_by(seed) for seed in passes.draws] or [passes.training]
+        labels, of_test = passes.training.store.labels, passes.test.store.labels[passes.test.rows]
+        notes += dict.fromkeys(note for source in learnt for note in notes_on_classes(labels[source.rows], of_test))
     if cost.flops_per_image is None:
         notes.append(UNCOUNTED)
     return {
@@ -66,6 +68,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
             *notes_on_convergence(outcomes, bool(augmentation(passes.shown)["n_crops"])),
             *chosen.notes,
             *notes,
+            *(notes_on_draws(len(plan.seeds)) if passes.draws else ()),
             *_cautions(name, passes),
         ],
     }
@@ -73,32 +76,40 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
 
 def measures_of_closed(
     name: str, plan: HeadPlan, protocol: Closed, passes: Passes
-) -> tuple[dict[str, Any], Bool[np.ndarray, "1 N"] | None]:
+) -> tuple[dict[str, Any], Bool[np.ndarray, "M N"] | None]:
     """The same of a protocol without gradient steps, run on view 0; and which test images it gets right.
 
-    The latter is None where images have several labels.
+    Where seeds draw their own training images, once for each of them. What it gets right is None where images have several
+    labels.
     """
-    sides = []
-    for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True):
-        labels = torch.from_numpy(source.labels[source.rows])
-        sides.append(Vectors(pooled.vectors[0].cpu(), labels, source.n_classes))
-    result, cost = protocol.fit(*sides), _cost(name, passes)
-    test = sides[1]
-    correct = None if test.multilabel else top_k_hits(result.scores.cpu(), test.labels).numpy()[None]
-    without = [map_without_each(result.scores.cpu(), test.labels.cpu())] if test.multilabel else ()
+    training, test = (
+        Vectors(pooled.vectors[0].cpu(), torch.from_numpy(source.labels[source.rows]), source.n_classes)
+        for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True)
+    )
+    seeds = list(plan.seeds) if passes.draws else []
+    learnt = [training.rows(passes.places(passes.learnt_by(seed))) for seed in seeds] or [training]
+    results, cost = [protocol.fit(vectors, test) for vectors in learnt], _cost(name, passes)
+    scores, first = [result.scores.cpu() for result in results], results[0]
+    correct = None if test.multilabel else np.stack([top_k_hits(s, test.labels).numpy() for s in scores])
+    without = [map_without_each(s, test.labels.cpu()) for s in scores] if test.multilabel else ()
     protocol_name = next((name for name, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
     measures = {
         **_common(name, plan, passes),
-        **{measure: over_seeds([value], without if measure == "map" else ()) for measure, value in result.metrics.items()},
-        "seeds": [],
+        **{m: over_seeds([r.metrics[m] for r in results], without if m == "map" else ()) for m in first.metrics},
+        "seeds": seeds,
         "protocol": {"name": protocol_name, **vars(protocol)},
         "cost": asdict(
             cost
             if protocol.linear
             else replace(cost, parameters=0, parameters_classifier=None, flops_per_image=None, memory_per_image=None)
         ),
-        "selected": {**result.chosen, **asdict(result.selection)},
-        "notes": [*result.notes, *_cautions(name, passes)],
+        "selected": {**first.chosen, **asdict(first.selection)},
+        **({"selected_by_seed": [r.chosen for r in results]} if seeds else {}),
+        "notes": [
+            *dict.fromkeys(note for result in results for note in result.notes),
+            *(notes_on_draws(len(seeds)) if seeds else ()),
+            *_cautions(name, passes),
+        ],
     }
     return measures, correct
 
@@ -112,7 +123,8 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "all_options": defaults_of(type(passes.template(name).aggregator)) | dict(plan.head.options),
         "block": passes.training.probed_block,
         "transform": dict(passes.training.store.spec.transform),
-        "n_training": len(passes.training.rows),
+        "n_training": passes.n_training,
+        **_draws(passes, plan),
         "n_test": len(passes.test.rows),
         "test_images": _digest_of_images(passes.test),
         "n_views": None if passes.shown is None else len(passes.shown),
@@ -120,6 +132,11 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
+
+
+def _draws(passes: Passes, plan: HeadPlan) -> dict[str, Any]:
+    """Which images each seed has drawn: the digest of their ids; nothing where all have the same."""
+    return {"drawn": {str(s): _digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}
 
 
 def defaults_of(aggregator: type) -> dict[str, Any]:

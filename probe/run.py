@@ -43,7 +43,7 @@ def probe(
     block: int | None = None,
     views: int | None = None,
     mix_evaluation_view: bool = False,
-    subset: np.ndarray | None = None,
+    subset: np.ndarray | Callable[[int, np.ndarray], np.ndarray] | None = None,
     held_out: float = 0.1,
     converged: bool | None = None,
     device: str | torch.device = "cpu",
@@ -91,7 +91,9 @@ def probe(
             crops (all but view 0) among them, each epoch shows one of the crops at random, and view 0 is only for evaluation;
             a single view is shown in every epoch, and nothing is augmented.
         mix_evaluation_view: show view 0 beside the crops, as one of them.
-        subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default.
+        subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default. Or what
+            draws them for each seed, given it and these rows: `lambda seed, rows: k_shot(training.labels, 5, seed, rows)`. The
+            spread over seeds is one over draws then; recipe.order is to be "own".
         held_out: share of the training images to select on, stratified by class.
         converged: whether a converged classifier is fitted to the vectors of each trained head, beside whose accuracy its own
             is recorded (`probe.convergence`); None: wherever that takes a minute or two at most.
@@ -124,10 +126,14 @@ def probe(
     if loop is not None:
         _check_loop(joined, views, mix_evaluation_view)
     shown = shown_views(training, views, mix_evaluation_view) if loop is None else range(1)
-    others, rows = joined or (None, None), (subset, None)
+    draw, fixed = (subset, None) if callable(subset) else (None, subset)
+    others, rows = joined or (None, None), (fixed, None)
     read = training if loop is None else test  # whose deepest block may be another
     block = read.spec.deepest if block is None else block
     learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
+    draws = {} if draw is None else _draws(draw, learn_from, plans)
+    if draws:
+        learn_from = learn_from.part(np.unique(np.concatenate(list(draws.values()))))
     check_writable(out)
     place, unfinished = torch.device(device), Unfinished.beside(out)
     about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}
@@ -140,7 +146,7 @@ def probe(
         ((bars if rank == 0 else None) or no_bars)(what, total, "epochs") as shown_progress,
     ):
         progress = progress or shown_progress
-        common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished}
+        common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished, "draws": draws}
         common |= {"rank": rank, "world_size": world_size, "rehearses": True}
         common |= {
             name: called
@@ -217,6 +223,24 @@ def n_epochs(plans: Iterable[HeadPlan]) -> int:
     trained = [plan for plan in plans if plan.closed is None]
     n_members = [len(candidates({"head": plan})) + len(plan.seeds) for plan in trained]
     return sum(plan.recipe.epochs * n for plan, n in zip(trained, n_members, strict=True))
+
+
+def _draws(
+    draw: Callable[[int, np.ndarray], np.ndarray], source: Source, plans: Mapping[str, HeadPlan]
+) -> dict[int, np.ndarray]:
+    """Rows of the training set by seed, ascending.
+
+    Raises:
+        BeyondClsError: seeds see the images in one order, draw no images of the set, or different numbers of them.
+    """
+    if shared := [name for name, plan in plans.items() if plan.closed is None and plan.recipe.order != "own"]:
+        raise BeyondClsError(f"seeds draw their own images, but order of {shared[0]} is 'shared', expected 'own'")
+    draws = {seed: np.unique(draw(seed, source.rows)) for seed in sorted({s for plan in plans.values() for s in plan.seeds})}
+    if not all(len(rows) and np.isin(rows, source.rows).all() for rows in draws.values()):
+        raise BeyondClsError("subset draws no rows, or such that are not among those it is given; draw some of these")
+    if len(sizes := {len(rows) for rows in draws.values()}) > 1:
+        raise BeyondClsError(f"seeds draw {' or '.join(map(str, sorted(sizes)))} images, expected as many each")
+    return draws
 
 
 def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[str, HeadPlan]:

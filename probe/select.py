@@ -120,6 +120,9 @@ def _seeds(plan: HeadPlan) -> tuple[int, ...]:
 def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[tuple[list[Member], np.ndarray, np.ndarray]]:
     """Members of each pass in which settings are compared, rows of the training set to learn from, and rows held out."""
     members, n_splits = candidates(plans), _n_splits(passes, share)
+    if passes.draws:
+        seeds = sorted({member.seed for member in members})
+        return [([m for m in members if m.seed == seed], *_split(passes, share, seed)) for seed in seeds]
     if n_splits == 1:
         return [(members, *_split(passes, share, 0))]
     place = {name: {seed: i for i, seed in enumerate(plan.seeds)} for name, plan in plans.items()}
@@ -128,12 +131,18 @@ def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[
 
 
 def _n_splits(passes: Passes, share: float) -> int:
-    """Different hold-outs: one where it has enough images, or each pass is one of the encoder; else one for each seed."""
+    """Different hold-outs: one where it has enough images, or each pass is one of the encoder; else one for each seed.
+
+    Where seeds draw their own images each has its own.
+    """
+    if passes.draws:
+        return N_SEEDS
     return 1 if passes.loop is not None or round(share * len(passes.training.rows)) >= ENOUGH else N_SEEDS
 
 
 def _split(passes: Passes, share: float, split: int) -> tuple[np.ndarray, np.ndarray]:
-    return hold_out(passes.training.store.labels, share, SEED + split, passes.training.rows)
+    """Of a hold-out; its number is that of the seed where each draws its own images."""
+    return hold_out(passes.training.store.labels, share, SEED + split, passes.learnt_by(split).rows)
 
 
 def collapses(head: Head, entropy: float | None) -> bool:
@@ -203,7 +212,7 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Pass
         BeyondClsError: every setting diverged with some seed.
     """
     best, notes, n_splits = _best(tried, plan), [], min(_n_splits(passes, share), len(_seeds(plan)))
-    n_images = sum(len(_split(passes, share, split)[1]) for split in range(n_splits))
+    n_images = sum(len(_split(passes, share, i)[1]) for i in (_seeds(plan) if passes.draws else range(n_splits)))
     for (base_lr, weight_decay), setting in zip(plan.settings, tried, strict=True):
         if n_lost := len(_seeds(plan)) - len(setting.percent):
             lost = f"{n_lost} of {len(_seeds(plan))} seeds"

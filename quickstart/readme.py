@@ -18,12 +18,12 @@ import typer
 from pipelines.report import claims
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
-from pipelines.report.estimate import estimates
+from pipelines.report.estimate import difference
 from pipelines.report.formats.markdown_table import to_markdown
 from pipelines.report.gains import gains
 from pipelines.report.measured import converged
 from pipelines.report.sections import views
-from pipelines.report.tables import listed, plus_minus, signed
+from pipelines.report.tables import plus_minus, points, signed
 from probe.result_files import REACHED
 from quickstart import statements
 from quickstart.accuracy import LABELLED
@@ -41,6 +41,7 @@ ROWS = {  # with what else is to be said of them
     RANDOM: "random twin{}",
 }
 HEADS = {"cls": "[cls]", "average": "average patch", "cls-average": "[cls] and average", "abmilp": "AbMILP"}
+ON_TWIN = {"central": "the four central patches alone, %", "abmilp": "AbMILP, %"}
 WIDTH = 128
 # Blocks by the page that shows them.
 PAGES = {
@@ -68,7 +69,7 @@ def blocks(root: Path) -> dict[str, str]:
         "accuracy on all images": table(full, draws(full), 2),
         "gains on all images": claimed(full),
         "as in the paper": statements.table(full),
-        "to keep in mind": paragraph(*reservations(full, root)),
+        "to keep in mind": reservations(full, root),
         "views to buy": views_to_buy(root),
     }
 
@@ -146,24 +147,24 @@ def markdown(shown: Table) -> str:
     return "\n".join([*lines[:-1], paragraph(lines[-1])])
 
 
-def reservations(inputs: Inputs, root: Path) -> list[str]:
+def reservations(inputs: Inputs, root: Path) -> str:
     """Other heads that do as well, and how long the encoders were trained, and on what."""
-    accuracy = estimates(inputs.probes, ("abmilp", "cls-average"))
-    more = {encoder: accuracy[encoder, "cls-average"].minus(accuracy[encoder, "abmilp"]) for encoder in CALLED}
-    parts = [f"{difference.in_words('points')} on {CALLED[encoder]}" for encoder, difference in more.items()]
-    central, abmilp = (inputs.probes[RANDOM, head].measures["top1"] for head in ("central", "abmilp"))
-    seconds = {e: _card(root, e)["seconds"] for e in (MAE, FINE_TUNED, MOCO)}
-    classifier = _card(root, FINE_TUNED)["classifier"]
-    alike = "about as long" if 0.8 < seconds[MAE] / seconds[MOCO] < 1.25 else "for different times"
-    return [
-        f"[cls] and average side by side, with a classifier twice as wide, minus AbMILP: {listed(parts)}.",
-        f"On the random twin the four central patches alone reach {plus_minus(central)}, AbMILP {plus_minus(abmilp)}.",
-        f"The two encoders were trained {alike}, {seconds[MAE]:,} s (MAE) and",
-        f"{seconds[MOCO]:,} s (MoCo v3), on one or two CPU cores.",
-        f"Fine-tuning took {seconds[FINE_TUNED]:,} s and saw the labels of all training images, from which heads learn too,",
-        f"and no test image; its classifier is right on {classifier['test']:.1f} % of the test images and on",
-        f"{classifier['train']:.1f} % of the first {LABELLED:,} training images.",
+    apart = {e: difference(inputs.probes[e, "cls-average"], inputs.probes[e, "abmilp"]) for e in CALLED}
+    cards = {encoder: _card(root, encoder) for encoder in (MAE, MOCO, FINE_TUNED)}
+    classifier = cards[FINE_TUNED]["classifier"]
+    rows = [
+        ("[cls] and average side by side, with a classifier twice as wide, − AbMILP, points", CALLED[e], points(d), d)
+        for e, d in apart.items()
     ]
+    rows += [(words, CALLED[RANDOM], plus_minus(inputs.probes[RANDOM, head].score), None) for head, words in ON_TWIN.items()]
+    rows += [("training on one or two CPU cores, s", CALLED[e], f"{card['seconds']:,}", None) for e, card in cards.items()]
+    of_classifier = {"the test images": "test", f"the first {LABELLED:,} training images": "train"}
+    rows += [
+        (f"its own classifier on {images}, %", CALLED[FINE_TUNED], f"{classifier[part]:.1f}", None)
+        for images, part in of_classifier.items()
+    ]
+    lines = [f"| {what} | {of} | {_with_bounds(text, d.bounds() if d else '–')} |" for what, of, text, d in rows]
+    return "\n".join(["| what | of | |", "|---|---|---|", *lines])
 
 
 def views_to_buy(root: Path) -> str:

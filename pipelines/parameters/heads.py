@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.common import common_layers
@@ -12,7 +12,7 @@ from pipelines.parameters.layers import Layer, layered
 from pipelines.parameters.names import check_name
 from pipelines.parameters.options import Table, flag_of, select_options
 from pipelines.parameters.params import check_names, check_type, named_values, section
-from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
+from pipelines.parameters.training import DRAWS, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN, draws_images
 
 if TYPE_CHECKING:
     from probe.closed import Closed
@@ -82,6 +82,8 @@ def plans_and_run(
 ) -> tuple[dict[str, "HeadPlan"], dict[str, Any]]:
     """Plans by name, and parameters of the whole run: the command line wins over a head's entry, which wins over `layers`.
 
+    Where each seed draws its own images (`draws_images`), it has its own order of them, and there are five by default.
+
     Args:
         names: of heads, as `AskedHead` has them; in `params`, if there is such a file.
         command_line: parameters on the command line.
@@ -94,7 +96,7 @@ def plans_and_run(
     from store import BeyondClsError
 
     common = common_layers(params or {}) if layers is None else layers
-    plans: dict[str, HeadPlan] = {}
+    heads: dict[str, tuple[AskedHead, dict[str, Any]]] = {}
     layers_of_run = [*common]
     for folder, text in folders_of(names).items():
         head = AskedHead.from_text(text)
@@ -108,14 +110,21 @@ def plans_and_run(
                 "probe"
             )
         layers_of_run.append(Layer(f"heads.{head.name}", of_run))
-        plans[folder] = plan_of(head.name, entry, common, command_line, options, head.own)
+        heads[folder] = head, entry
+    run = layered(*(layer.values for layer in layers_of_run), command_line)
+    if own_draws := draws_images(run):
+        common = [Layer("", {"seeds": DRAWS}), *common]
+    plans = {
+        folder: plan_of(head.name, entry, common, command_line, options, head.own) for folder, (head, entry) in heads.items()
+    }
+    if own_draws:  # no two seeds have one pass
+        plans = {name: replace(plan, recipe=replace(plan.recipe, order="own")) for name, plan in plans.items()}
     of_neighbours = select_options(command_line, OF_A_PROTOCOL)
     if not all(any(hasattr(plan.closed, name) for plan in plans.values()) for name in of_neighbours):
         raise BeyondClsError(
             f"{flag_of(next(iter(of_neighbours)))} is an option of --protocol knn, which no head here has; add --protocol knn, "
             "or leave it out"
         )
-    run = layered(*(layer.values for layer in layers_of_run), command_line)
     _check_types("", run, OF_A_RUN)
     return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
 

@@ -1,5 +1,8 @@
 """Parameters of training as tables of options."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pipelines.parameters.options import Option
 from pipelines.parameters.params import integers, number_or_numbers, numbers
 
@@ -65,7 +68,7 @@ OF_A_RUN = {
     "k_shot": Option(int, "train on this many images of each class"),
     "percent": Option(float, "train on this percentage of the images, stratified"),
     "ids": Option(str, "train on the images that this file lists, one id or file name a line, e.g. the list of ImageNet 1 %"),
-    "subset_seed": Option(int, "of --k-shot and --percent", "0"),
+    "subset_seed": Option(int, "of --k-shot and --percent: one draw of images for all seeds", "each seed draws its own"),
     "placement": Option(str, "of the features: device, memory, stream, or auto: the first that fits", "auto"),
 }
 # What is measured in each epoch may be logged, too: it changes nothing of what is written, and no digest or recipe has it.
@@ -77,6 +80,15 @@ LOGGING = {
         "none",
     ),
 }
+DRAWS = [0, 1, 2, 3, 4]  # seeds where each draws its own images, and none are given
+
+
+def draws_images(of_run: Mapping[str, Any]) -> bool:
+    """Whether each seed of a run draws its own training images."""
+    is_drawn = any(of_run.get(name) is not None for name in ("k_shot", "percent"))
+    return is_drawn and of_run.get("subset_seed") is None
+
+
 # Of these, one excludes the other.
 ALTERNATIVES = (
     ("base_lr", "base_lrs"),

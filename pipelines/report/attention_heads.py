@@ -80,8 +80,10 @@ def read_heads(file: Path, medians: Collection[str] = ()) -> dict[str, Float[np.
 def _figure(title: str, file: str, encoders: list[str], series: Mapping[str, Float[np.ndarray, "L H"]], median: bool) -> Figure:
     low, high = min(v.min() for v in series.values()), max(v.max() for v in series.values())
     n_rows = -(-len(series) // N_COLUMNS)
-    with matplotlib.rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True, "font.size": 8}):
-        plot = Plot(figsize=(WIDTH[0], 0.5 + 1.75 * n_rows), layout="constrained")
+    with matplotlib.rc_context(
+        STYLE | {"axes.spines.top": True, "axes.spines.right": True, "axes.grid": False, "font.size": 8}
+    ):
+        plot = Plot(figsize=(WIDTH[0], 0.5 + 1.75 * n_rows))
         panels = plot.subplots(n_rows, N_COLUMNS, squeeze=False).ravel()
         for panel in panels[len(series) :]:
             panel.remove()

@@ -12,7 +12,7 @@ from pipelines.report.content import Cell, Column, Row, State, Table, Verdict
 from pipelines.report.estimate import Estimate, Probes, Source, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
 from pipelines.report.measured import Attention, converged, untrained
-from pipelines.report.tables import NOTHING
+from pipelines.report.tables import NOTHING, interval_beside
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 MARGIN = 1.0  # points up to which a gain counts as none
@@ -90,7 +90,7 @@ def verdicts(all_claims: Iterable[Claim]) -> tuple[Verdict, ...]:
 def table(inputs: Inputs) -> Table | None:
     """Claims on the page's data set, also with converged classifiers; None where there is nothing to judge."""
     groups = {"": claims(inputs), CONVERGED: claims_on_gains(converged(inputs.probes), _twins(inputs))}
-    return _table("claims", "What the paper claims, here", groups, " ".join(basis(inputs.probes)))
+    return _table("claims", "What the paper claims, here", groups, basis(inputs.probes))
 
 
 def table_by_dataset(datasets: Mapping[str, Probes]) -> Table | None:
@@ -103,14 +103,7 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
     units = [unit for unit in UNITS if any(unit in claim.estimates for of_group in groups.values() for claim in of_group)]
     columns = (
         *(Column(text.lower(), text, "text") for text in ("Claim", "Encoders", "Verdict")),
-        *(
-            column
-            for unit in units
-            for column in (
-                Column(UNITS[unit], unit.capitalize(), apart=True),
-                Column(f"{UNITS[unit]}_interval", "95 %", "text"),
-            )
-        ),
+        *(column for unit in units for column in interval_beside(Column(UNITS[unit], unit.capitalize(), apart=True))),
     )
     rows = tuple(
         Row(

@@ -1,16 +1,14 @@
 """Differences of accuracy between heads or encoders, each with its interval: a table, for sections that compare many."""
 
-import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from pipelines.report.content import Cell, Column, Row, Table
-from pipelines.report.estimate import estimate_of, of_measure
-from pipelines.report.measured import Measure, Probe
+from pipelines.report.estimate import estimate_of
+from pipelines.report.measured import Probe
 from pipelines.report.scores import WORDS, score_name
-from pipelines.report.tables import NOTHING, change, number
+from pipelines.report.tables import interval_beside, number, with_interval
 
 Contrast = tuple[Sequence[str], Probe, Probe]  # labels, and two probes: the first − the second
 VERDICTS = {1: "ahead", -1: "behind", 0: "not shown", None: "not shown"}
@@ -33,8 +31,7 @@ def table(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Co
     tested = any(p is not None for p in corrected)
     columns = (
         *(Column(title.lower().replace(" ", "_"), title, "text") for title in labels),
-        Column("points", "Points", "spread", apart=True),
-        Column("points_interval", "95 %", "text"),
+        *interval_beside(Column("points", "Points", "spread", apart=True)),
         *([Column("p_holm", "p, corrected")] if tested else []),
         Column("verdict", "Verdict", "text"),
     )
@@ -42,8 +39,7 @@ def table(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Co
         Row(
             (
                 *(Cell(label, label) for label in labels_of_row),
-                change(difference.measure),
-                NOTHING if difference.interval is None else Cell(difference.bounds(), difference.bounds(3)),
+                *with_interval(difference),
                 *([number(p, 3)] if tested else []),
                 Cell(VERDICTS[difference.sign], VERDICTS[difference.sign]),
             )
@@ -56,29 +52,6 @@ def table(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Co
         "corrected for the rows of this table (Holm). A dash: there was one seed, or no record of which images are right."
     )
     return Table(name, heading, f"{note} {about}".strip(), columns, tuple(rows))
-
-
-def against(one: Measure | None, other: Measure | None, images: str) -> tuple[Cell, Cell]:
-    """A difference of measures that are no means over images, points, and its interval.
-
-    Args:
-        images: which test images both were measured on.
-    """
-    if one is None or other is None:
-        return NOTHING, NOTHING
-    difference = of_measure(one, images, "one").minus(of_measure(other, images, "other"))
-    interval = NOTHING if difference.interval is None else Cell(difference.bounds(), difference.bounds(3))
-    return change(difference.measure), interval
-
-
-def with_known_intervals(table: Table) -> Table:
-    """Without columns of intervals (`…_interval`) that no row has."""
-    kept = [
-        any(row.cells[i] != NOTHING for row in table.rows) or not column.name.endswith("_interval")
-        for i, column in enumerate(table.columns)
-    ]
-    rows = tuple(replace(row, cells=tuple(itertools.compress(row.cells, kept))) for row in table.rows)
-    return replace(table, columns=tuple(itertools.compress(table.columns, kept)), rows=rows)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

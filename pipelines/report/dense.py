@@ -1,10 +1,11 @@
 """What results on dense tasks have in common: SEGMENTATION/DATASET/ENCODER and DETECTION/DATASET/ENCODER."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pipelines.report.content import Text
+from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.reading import files_in, measure_of, read
 from store import BeyondClsError
@@ -43,6 +44,11 @@ class Dense(Protocol):
 AGAINST_TWIN = (
     "Minus twin: the difference to the random twin that is named, in points; 95 %: over test images and seeds, where it "
     "was measured without groups of images, too. Without an interval, or with one that has 0 in it, a difference shows nothing."
+)
+NOT_ALIKE = "Not all encoders were measured on the same images with the same classes; rows are not comparable."
+REMEMBERED = (
+    "Measured on the feature set that was learnt from: unless different images of it were chosen for either, these numbers say "
+    "how well images are remembered. Encoders:"
 )
 T = TypeVar("T")
 D = TypeVar("D", bound=Dense)
@@ -88,25 +94,21 @@ def twin_of(one: D, results: Sequence[D]) -> D | None:
     return next((other for other in randoms if other.shape == one.shape), randoms[0])
 
 
-def minus(one: Measure | None, other: Measure | None) -> Measure | None:
-    """`one` − `other`; the spread is that over the seeds of those that have several, as attention and areas have none."""
-    if one is None or other is None:
+def minus(measure: Measure | None, one: D, other_measure: Measure | None, other: D | None) -> Estimate | None:
+    """A measure of one encoder − that of another; None where either is missing."""
+    if measure is None or other_measure is None or other is None:
         return None
-    n = max(len(one.values), len(other.values))
-    return Measure(one.mean - other.mean, math.hypot(one.std, other.std), (math.nan,) * n)
+    return of_measure(measure, one.data, one.encoder).minus(of_measure(other_measure, other.data, other.encoder))
 
 
-def warnings(results: Sequence[Dense]) -> list[str]:
-    """Sentences where encoders were measured on different images, or perhaps on those that they were trained on."""
-    sentences = []
+def warnings(results: Sequence[Dense]) -> list[Text]:
+    """Where encoders were measured on different images, or perhaps on those that they were trained on."""
+    notices = []
     if len({one.images for one in results}) > 1 or len({one.data for one in results} - {""}) > 1:
-        sentences.append("Not all encoders were measured on the same images with the same classes; rows are not comparable.")
-    if remembered := [one.encoder for one in results if one.features["training"] == one.features["test"]]:
-        sentences.append(
-            f"What was trained on {', '.join(remembered)} was measured on the feature set that it learnt from: unless "
-            "different images of it were chosen for either, these numbers say how well images are remembered."
-        )
-    return sentences
+        notices.append(Text(NOT_ALIKE, kind="notice"))
+    if remembered := tuple(one.encoder for one in results if one.features["training"] == one.features["test"]):
+        notices.append(Text(REMEMBERED, remembered, "notice"))
+    return notices
 
 
 def notes_of(noted: Sequence[tuple[str, Sequence[str]]], n_all: int = 0) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from matplotlib.patches import Rectangle
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table
 from pipelines.report.drawing import INK, STYLE, drawn
-from pipelines.report.measured import FIRST_HEADS
+from pipelines.report.measured import in_order
 from pipelines.report.reading import files_in, read
 from pipelines.report.tables import NOTHING, file_names, number, title
 
+ALT = "Divergences between the weights of heads, p in rows and q in columns. The numbers are in the table below."
 LONGEST = 24  # characters of a name in a figure
 SHADE = (0.03, 0.4)  # opacity of 0 and of the highest value: numbers stay legible on it
 CELL = (0.42, 0.27)  # inches
@@ -89,8 +90,7 @@ def _finite(text: str) -> float | None:
 
 def heads_of(pairs: list[Pair]) -> list[str]:
     """Names of the heads, those of FIRST_HEADS first."""
-    names = {pair.p for pair in pairs} | {pair.q for pair in pairs}
-    return [head for head in FIRST_HEADS if head in names] + sorted(names - set(FIRST_HEADS))
+    return in_order(head for pair in pairs for head in (pair.p, pair.q))
 
 
 def nearest(divergences: Mapping[str, list[Pair]]) -> list[Table]:
@@ -125,9 +125,9 @@ def heat_maps(divergences: Mapping[str, list[Pair]]) -> list[Figures]:
 def _heat_map(file: str, encoder: str, pairs: list[Pair], highest: float) -> Figure:
     heads, by_pair = heads_of(pairs), {(pair.p, pair.q): pair for pair in pairs}
     names = [f"{i}  {_short(title(head))}" for i, head in enumerate(heads, 1)]
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         width = CELL[0] * len(heads) + 0.08 * max(map(len, names)) + 0.3
-        figure = Plot(figsize=(width, CELL[1] * len(heads) + 0.6), layout="constrained")
+        figure = Plot(figsize=(width, CELL[1] * len(heads) + 0.6))
         axes = figure.subplots()
         for row, p in enumerate(heads):
             for column, q in enumerate(heads):
@@ -145,21 +145,11 @@ def _heat_map(file: str, encoder: str, pairs: list[Pair], highest: float) -> Fig
         axes.xaxis.set_label_position("top")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        return drawn(figure, file, encoder, "As Fig. 7 of the paper.", _in_words(encoder, pairs))
+        return drawn(figure, file, encoder, "As Fig. 7 of the paper.", ALT)
 
 
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
-
-
-def _in_words(encoder: str, pairs: list[Pair]) -> str:
-    known = [pair for pair in pairs if pair.typical is not None]
-    text = f"Divergence between the weights of {len(heads_of(pairs))} heads of {encoder}."
-    if known:
-        low, high = (best(known, key=lambda pair: pair.typical or 0.0) for best in (min, max))
-        for word, pair in (("Lowest", low), ("Highest", high)):
-            text += f" {word}: {pair.shown} nats from {title(pair.p)} to {title(pair.q)}."
-    return f"{text} Infinite for more than half of the images: {len(pairs) - len(known)} of {len(pairs)} pairs."
 
 
 def table(divergences: Mapping[str, list[Pair]]) -> Table:

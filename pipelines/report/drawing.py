@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from pipelines.report import content
 from pipelines.report.content import Look
+from pipelines.report.measured import Measure
 from pipelines.report.tables import title as titled
 
 N_COLOURS = 6  # --series-0 … --series-5 of page.css; --series-random is grey
@@ -53,6 +54,12 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": INK,
+    "grid.alpha": 0.13,
+    "grid.linewidth": 0.6,
+    "figure.constrained_layout.use": True,
     "lines.linewidth": 1.6,
     "lines.markersize": 4,
 }
@@ -75,6 +82,13 @@ def looks(names: list[str], random: Collection[str] = ()) -> dict[str, Look]:
 def colour(look: Look) -> str:
     """What matplotlib draws a series with: the light look's colour. `drawn` puts the page's variable in its place."""
     return _variables()[look.colour.removeprefix("var(--").removesuffix(")")]
+
+
+def limits(measures: Iterable[Measure], margin: float = 0.05) -> tuple[float, float]:
+    """Of an axis that has all means with their standard deviations, and a share of their range beyond."""
+    low, high = zip(*((measure.mean - measure.std, measure.mean + measure.std) for measure in measures), strict=True)
+    beyond = margin * (max(high) - min(low)) or 1.0
+    return min(low) - beyond, max(high) + beyond
 
 
 def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: Iterable[Look] = ()) -> content.Figure:

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float
 from scipy.special import stdtr, stdtrit
 
 from pipelines.report.measured import Measure, Probe
-from pipelines.report.tables import unbroken
 from probe.result_arrays import array_of
 from store import BeyondClsError
 
@@ -35,6 +34,7 @@ class Estimate:
 
     Attributes:
         std: over seeds (n - 1 in the denominator); 0 for one.
+        n_seeds: 0 of what draws nothing, such as an attention map: it is the same for all seeds of what it is compared with.
         effects: what each unit of a source contributes: an image the share of seeds that are right about it, a seed its
             accuracy. The number varies by their standard error. Without images where it is unknown which of them were
             classified correctly; without seeds where there was one.
@@ -72,7 +72,7 @@ class Estimate:
 
     def _with(self, other: "Estimate", mean: float, slope: float, other_slope: float) -> "Estimate":
         """A function of both, by its slopes in them; it varies with what both are known to vary with."""
-        n = min(self.n_seeds, other.n_seeds)
+        n = min(filter(None, (self.n_seeds, other.n_seeds)), default=0)
         std = math.hypot(slope * self.std, other_slope * other.std) if n > 1 else 0.0
         effects: dict[Source, np.ndarray] = {}
         for estimate, factor in ((self, slope), (other, other_slope)):
@@ -127,7 +127,7 @@ class Estimate:
     @property
     def sign(self) -> int | None:
         """1 or -1 where zero is outside of the interval, else 0; None with one seed, or without an interval."""
-        if self.n_seeds < 2 or self.interval is None:
+        if self.n_seeds == 1 or self.interval is None:
             return None
         low, high = self.interval
         return 1 if low > 0 else -1 if high < 0 else 0
@@ -151,13 +151,17 @@ class Estimate:
             return "–"
         return " to ".join(f"{value + 0.0:.{digits}f}".replace("-", "−") for value in (round(v, digits) for v in self.interval))
 
-    def in_words(self, unit: str, sign: bool = True) -> str:
-        """`+4.4 ± 0.1 points [3.8 to 5.0]`, as far as known, with no-break spaces."""
-        text = unbroken(self.measure)
-        return f"{text if sign else text.removeprefix('+')}\N{NO-BREAK SPACE}{unit}{self._bracket()}"
 
-    def _bracket(self) -> str:
-        return "" if self.interval is None else f" [{self.bounds()}]".replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}")
+def difference(one: "Probe | Estimate | None", other: "Probe | Estimate | None") -> Estimate | None:
+    """`one` − `other`, of probes in what counts of them; None where either is missing.
+
+    Raises:
+        BeyondClsError: as `estimates`.
+    """
+    if one is None or other is None:
+        return None
+    first, second = (estimate_of(each) if isinstance(each, Probe) else each for each in (one, other))
+    return first.minus(second)
 
 
 def estimates(probes: Probes, heads: Iterable[str]) -> dict[tuple[str, str], Estimate]:
@@ -190,19 +194,19 @@ def estimate_of(probe: Probe) -> Estimate:
     return replace(estimate, effects=effects, in_both=in_both)
 
 
-def of_measure(measure: Measure, images: str, seeds: str) -> Estimate:
+def of_measure(measure: Measure, images: str, seeds: str | None) -> Estimate:
     """A measure that is no mean over images, with its uncertainty as far as groups of test images were left out of it.
 
     Args:
         images: which test images: measures with the same are paired by groups of them.
-        seeds: whose.
+        seeds: whose; None where nothing is drawn.
     """
     effects: dict[Source, np.ndarray] = {}
-    if len(measure.values) > 1:
+    if seeds is not None and len(measure.values) > 1:
         effects[Source("seeds", seeds)] = np.array(measure.values)
     if n := len(measure.without):
         effects[Source("images", f"{images}, {n} groups")] = n * measure.mean - (n - 1) * np.array(measure.without)
-    return Estimate(measure.mean, measure.std, len(measure.values), effects)
+    return Estimate(measure.mean, measure.std, 0 if seeds is None else len(measure.values), effects)
 
 
 def mean_over_encoders(family: str, of_encoders: Iterable[Estimate]) -> Estimate:

@@ -3,10 +3,20 @@
 from collections.abc import Sequence
 
 from pipelines.report.content import Block, Cell, Column, Row, Table, Text
-from pipelines.report.dense import minus
-from pipelines.report.measured import Measure
+from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.segmented import OnForeground, Segmented
-from pipelines.report.tables import change, listed, named, number, spread, title
+from pipelines.report.tables import (
+    NOTHING,
+    change,
+    interval_beside,
+    named,
+    number,
+    spread,
+    title,
+    with_best,
+    with_interval,
+    with_known_intervals,
+)
 
 CLAIM = (
     "The paper says that [cls] of masked models gathers from all patches nearly alike, and that selective aggregation "
@@ -38,30 +48,42 @@ def _summary(dataset: str, name: str, compared: Sequence[Segmented]) -> Table:
             of_map = "[cls], mean" if source == "attention" else title(head)
             columns.append(Column(f"{source}_{head}_{measure}", f"{of_map}, {words}", "spread", apart=i == 0))
     if has_abmilp := ABMILP in keys:
+        columns.append(Column("abmilp_gain_interval", "AbMILP, × area, 95 %", "text"))
         columns.append(Column("abmilp_against_area", "AbMILP − area", "spread", apart=True))
-        columns += [Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread")] if CLS in keys else []
+        columns += interval_beside(Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread")) if CLS in keys else ()
+    columns += [Column("foreground", "Foreground", "text", apart=True), Column("n_images", "Images")]
     rows = []
     for one in compared:
         maps = [one.foreground.get(key) for key in keys]
-        highest = max((round(m.share.mean, 1) for m in maps if m), default=None)
         area = next(iter(one.foreground.values())).area
         cells = [named(one.encoder, one.pretraining.is_untrained), number(area, 1)]
-        cells += [spread(m.share if m else None, best=m is not None and round(m.share.mean, 1) == highest) for m in maps]
+        cells += with_best(m.share if m else None for m in maps)
         cells += [spread(m.gain if m else None, 2) for m in maps]
         if has_abmilp:
-            abmilp, cls = (m.share if (m := one.foreground.get(key)) else None for key in (ABMILP, CLS))
-            cells.append(change(minus(abmilp, Measure(area, 0.0, (area,)))))
-            cells += [change(minus(abmilp, cls))] if CLS in keys else []
+            abmilp, cls = (_estimate(one, "share", key) for key in (ABMILP, CLS))
+            gain = _estimate(one, "gain", ABMILP)
+            cells.append(Cell(gain.bounds(2), gain.bounds(3)) if gain and gain.interval else NOTHING)
+            cells.append(change(difference(abmilp, Estimate(area, 0.0, 0))))
+            cells += with_interval(difference(abmilp, cls)) if CLS in keys else ()
+        classes = ", ".join(one.foreground_classes) or "all objects"
+        cells += [Cell(classes, classes), number(one.n_foreground, 0)]
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
-    n = " or ".join(f"{n:,}" for n in sorted({one.n_foreground for one in compared}))
-    shown = listed(list(compared[0].foreground_classes)) if compared[0].foreground_classes else "all objects"
     note = (
-        f"Of the weight that goes to patches, percent that falls on the foreground ({shown}); {n} test images that show any. "
+        "Of the weight that goes to patches, percent that falls on the foreground, of test images that show any. "
         "Bold: the highest of a row; ±: the standard deviation over seeds of heads. Area: the foreground's share of the "
         "image, which is what equal weights put there. × area: mean over images of weight by area; 1 is what equal weights "
-        f"have. AbMILP minus others: points. {CLAIM}"
+        f"have. AbMILP minus others: points. 95 %: over test images and seeds. {CLAIM}"
     )
-    return Table(f"{name}-foreground", f"{dataset}: weight on the foreground", note, tuple(columns), tuple(rows))
+    table = Table(f"{name}-foreground", f"{dataset}: weight on the foreground", note, tuple(columns), tuple(rows))
+    return with_known_intervals(table)
+
+
+def _estimate(one: Segmented, measure: str, key: tuple[str, str]) -> Estimate | None:
+    """Of a map's share or gain; those of attention are the same for all seeds."""
+    if (of_map := one.foreground.get(key)) is None:
+        return None
+    seeds = key[1] if key[0] == "probe" else None
+    return of_measure(getattr(of_map, measure), f"{one.data}, foreground", seeds)
 
 
 def _every_map(dataset: str, name: str, compared: Sequence[Segmented]) -> Table:

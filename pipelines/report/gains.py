@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.estimate import Estimate, Probes, estimates
 from pipelines.report.measured import converged, trained_first, untrained
-from pipelines.report.tables import NOTHING, change, named
+from pipelines.report.remarks import one_order
+from pipelines.report.tables import interval_beside, named, with_interval
 
 OVER = {"cls": "[cls]", "average": "the average patch"}
+OF_MAP = "Average precision is of all test images together, not a mean over them: it has no share of errors and no interval."
+INTERVALS = (
+    "Intervals are 95 % over test images, paired where they are the same, and over seeds (Student's t, Satterthwaite's degrees "
+    "of freedom)."
+)
+MISSING = (
+    "The interval is missing, as not all probes say which images they classify correctly (trained/correct.npz and test_images "
+    "in description.json); probe them again to get it."
+)
 
 
 @dataclass(frozen=True)
@@ -63,30 +73,15 @@ def contrasts_of_depth(probes: Probes) -> list[tuple[str, str, str]]:
     ]
 
 
-def basis(probes: Probes) -> list[str]:
-    """Sentences on what the spread and the interval of gains mean."""
+def basis(probes: Probes) -> str:
+    """What the spread and the interval of gains mean."""
     compared = [probe for (_, head), probe in probes.items() if head in ("abmilp", *OVER)]
-    sentences = ["± is the standard deviation over seeds"]
-    if any(probe.recipe.get("order") == "shared" for probe in compared):
-        sentences[0] += (
-            "; all seeds of a head see the training images in one order and differ in where the head starts alone, so it "
-            "leaves out what the order of images contributes"
-        )
     if compared and {probe.measure for probe in compared} == {"map"}:
-        sentences.append(
-            "Average precision is of all test images together, not a mean over them: it has no share of errors and no interval"
-        )
-    elif compared and all(probe.correct is not None and probe.test_images is not None for probe in compared):
-        sentences.append(
-            "Intervals are 95 % over test images, paired where they are the same, and over seeds (Student's t, Satterthwaite's "
-            "degrees of freedom)"
-        )
+        of_images = OF_MAP
     else:
-        sentences.append(
-            "The interval is missing, as not all probes say which images they classify correctly "
-            "(trained/correct.npz and test_images in description.json); probe them again to get it"
-        )
-    return [f"{sentence}." for sentence in sentences]
+        known = compared and all(probe.correct is not None and probe.test_images is not None for probe in compared)
+        of_images = INTERVALS if known else MISSING
+    return " ".join(filter(None, ("± is the standard deviation over seeds.", one_order(compared), of_images)))
 
 
 def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Table | None:
@@ -108,25 +103,16 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
                     rows.append(Row((Cell(name, name), *_cells(of_head[one].minus(of_head[other]))), group))
     columns = (
         Column("encoder", "Encoder", "text"),
-        Column("points", "Points", "spread"),
-        Column("points_interval", "95 %", "text"),
-        Column("share", "Share of the errors removed, %", "spread", apart=True),
-        Column("share_interval", "95 %", "text"),
+        *interval_beside(Column("points", "Points", "spread")),
+        *interval_beside(Column("share", "Share of the errors removed, %", "spread", apart=True)),
     )
     note = (
         "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes, "
         "if it makes any; differences of shares in percentage points. A converged classifier is logistic regression on the "
-        f"vectors that trained aggregators give. {' '.join(basis(probes))}"
+        f"vectors that trained aggregators give. {basis(probes)}"
     )
     return Table("gains", "What AbMILP gains", note, columns, tuple(rows))
 
 
 def _cells(gain: Gain) -> tuple[Cell, ...]:
-    return (*_pair(gain.points), *_pair(gain.share))
-
-
-def _pair(estimate: Estimate | None) -> tuple[Cell, Cell]:
-    if estimate is None:
-        return NOTHING, NOTHING
-    bounds = NOTHING if estimate.interval is None else Cell(estimate.bounds(), estimate.bounds(3))
-    return change(estimate.measure), bounds
+    return (*with_interval(gain.points), *with_interval(gain.share))

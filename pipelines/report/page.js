@@ -37,6 +37,11 @@ function labelled(words, control, id) {
   return label;
 }
 
+// What a cell says, without its tag.
+function untagged(cell) {
+  return [...cell.childNodes].filter((node) => node.className !== "tag").map((node) => node.textContent).join("").trim();
+}
+
 function selection(entries) {
   const select = document.createElement("select");
   for (const [value, text] of [["", "all"], ...entries]) select.add(new Option(text, value));
@@ -52,7 +57,7 @@ function makeFilters(table) {
     if (!("filters" in header.dataset)) continue;
     const names = new Map();
     for (const { cells } of rows) {
-      if (cells[column].dataset.value !== "") names.set(cells[column].dataset.value, cells[column].firstChild.textContent);
+      if (cells[column].dataset.value !== "") names.set(cells[column].dataset.value, untagged(cells[column]));
     }
     const entries = [...names].sort((one, other) => compare("text", one[1], other[1]));
     if (entries.length > 1) filters.push([column, selection(entries)]);

@@ -8,15 +8,18 @@ from pipelines.report.tables import listed, title
 
 
 def one_order(probes: Iterable[Probe]) -> str:
-    """A sentence for tables with a spread over seeds, where all seeds of a head saw the images in one order; else nothing."""
+    """Sentences for tables with a spread over seeds: what all seeds of a head have in common, which the ± leaves out."""
     several = [probe for probe in probes if len(probe.seeds) > 1]
-    shared = [probe for probe in several if probe.recipe.get("order") == "shared"]
-    if not shared:
-        return ""
-    of_which = "" if len(shared) == len(several) else f" of {_heads_and_encoders(shared, several)}"
-    return (
-        f"All seeds{of_which} saw the images in one order and differ only in where heads start: the ± leaves out what "
-        "the order contributes; `--order own` gives each seed its own."
+    in_common = {
+        "All seeds{} saw the images in one order and differ only in where heads start: the ± leaves out what the order "
+        "contributes; `--order own` gives each its own.": [p for p in several if p.recipe.get("order") == "shared"],
+        "All seeds{} learned from one draw of the training images: the ± leaves out what the draw contributes; without "
+        "`--subset-seed` each has its own.": [p for p in several if isinstance(p.recorded.get("subset", {}).get("seed"), int)],
+    }
+    return " ".join(
+        sentence.format("" if len(these) == len(several) else f" of {_heads_and_encoders(these, several)}")
+        for sentence, these in in_common.items()
+        if these
     )
 
 

@@ -6,7 +6,7 @@ from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
 from pipelines.report.remarks import one_order
 from pipelines.report.scores import SENTENCE, TITLES, score_name
-from pipelines.report.tables import NOTHING, selects, spread, title
+from pipelines.report.tables import NOTHING, selects, title, with_best
 
 Study = Mapping[tuple[str, str], Probe]
 Columns = Sequence[tuple[Column, Callable[[Probe], Cell]]]
@@ -44,11 +44,9 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
     score = Column(measure, f"{TITLES[measure]}, %", "spread", apart=bool(before))
     rows = []
     for encoder, probes in by_encoder(study).items():
-        best = max(round(probe.score.mean, 1) for probe in probes)
-        for probe in probes:
-            reached = probe.score
+        for probe, reached in zip(probes, with_best(probe.score for probe in probes), strict=True):
             cells = [Cell(encoder, encoder), Cell(title(probe.head), probe.head), *(cell(probe) for _, cell in before)]
-            cells += [spread(reached, best=round(reached.mean, 1) == best), *(cell(probe) for _, cell in (*after, *fixed))]
+            cells += [reached, *(cell(probe) for _, cell in (*after, *fixed))]
             rows.append(Row(tuple(cells), muted=probe.pretraining.is_untrained))
     columns = (*names, *(column for column, _ in before), score, *(column for column, _ in (*after, *fixed)))
     what = (

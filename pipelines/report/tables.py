@@ -1,10 +1,14 @@
 """What tables and sentences share: how heads and numbers are written, and differences of accuracy."""
 
+import itertools
 import math
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell
+from pipelines.report.content import Cell, Column, Table
+from pipelines.report.estimate import Estimate, difference
 from pipelines.report.measured import Measure, Probe
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
@@ -39,32 +43,17 @@ def signed(value: float) -> str:
     return "0.0" if float(rounded) == 0 else rounded.replace("-", "−")
 
 
-def points(difference: Measure | None) -> str:
+def points(difference: Measure | Estimate | None) -> str:
     """A difference in points with its sign: `+2.1 ± 2.5`, `−0.4 ± 0.3`."""
     if difference is None:
         return "–"
+    if isinstance(difference, Estimate):
+        difference = difference.measure
     text = signed(difference.mean)
     return text if len(difference.values) < 2 else f"{text} ± {_deviation(difference.std)}"
 
 
-def unbroken(value: Measure) -> str:
-    """`+2.1 ± 2.5`, with no-break spaces."""
-    return points(value).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def difference(one: Probe | None, other: Probe | None) -> Measure | None:
-    """What `one` reaches − `other`, points; the spread is the root of the summed variances over seeds.
-
-    `values` has as many entries as both have seeds, and one if either has one: then there is no spread.
-    """
-    if one is None or other is None:
-        return None
-    a, b = one.measures[one.measure], other.measures[other.measure]
-    n = min(len(a.values), len(b.values))
-    return Measure(a.mean - b.mean, math.hypot(a.std, b.std) if n > 1 else 0.0, (math.nan,) * n)
-
-
-def gain(inputs: Inputs, encoder: str) -> Measure | None:
+def gain(inputs: Inputs, encoder: str) -> Estimate | None:
     """AbMILP − [cls] of one encoder, points; None where either was not probed."""
     return difference(inputs.probes.get((encoder, "abmilp")), inputs.probes.get((encoder, "cls")))
 
@@ -92,9 +81,37 @@ def spread(measure: Measure | None, digits: int = 1, best: bool = False) -> Cell
     return Cell(plus_minus(measure, digits), measure.mean, measure.std if len(measure.values) > 1 else None, best)
 
 
-def change(difference: Measure | None) -> Cell:
+def with_best(measures: Iterable[Measure | None], digits: int = 1) -> list[Cell]:
+    """A cell for each measure; the highest, as they are shown, are bold."""
+    each = list(measures)
+    best = max((round(measure.mean, digits) for measure in each if measure), default=None)
+    return [spread(m, digits, best=m is not None and round(m.mean, digits) == best) for m in each]
+
+
+def change(difference: Estimate | None) -> Cell:
     """A difference in points, with its sign."""
-    return NOTHING if difference is None else Cell(points(difference), difference.mean, spread(difference).std)
+    return NOTHING if difference is None else Cell(points(difference), difference.mean, spread(difference.measure).std)
+
+
+def with_interval(difference: Estimate | None) -> tuple[Cell, Cell]:
+    """A difference in points, and its interval; the columns are of `interval_beside`."""
+    known = difference is not None and difference.interval is not None
+    return change(difference), Cell(difference.bounds(), difference.bounds(3)) if difference and known else NOTHING
+
+
+def interval_beside(column: Column) -> tuple[Column, Column]:
+    """A column of differences, and that of their intervals."""
+    return column, Column(f"{column.name}_interval", "95 %", "text")
+
+
+def with_known_intervals(table: Table) -> Table:
+    """Without columns of intervals (`interval_beside`) that no row has."""
+    kept = [
+        any(row.cells[i] != NOTHING for row in table.rows) or not column.name.endswith("_interval")
+        for i, column in enumerate(table.columns)
+    ]
+    rows = tuple(replace(row, cells=tuple(itertools.compress(row.cells, kept))) for row in table.rows)
+    return replace(table, columns=tuple(itertools.compress(table.columns, kept)), rows=rows)
 
 
 def named(encoder: str, is_untrained: bool) -> Cell:

@@ -264,12 +264,24 @@ class TestRun:
         assert (tmp_path / "out/2024/metrics.json").is_file()
 
     def test_subsets(self, probe):
-        for given, n, subset in (
-            (("--k-shot", 5), 15, {"k_shot": 5, "seed": 0}),
-            (("--percent", 50, "--subset-seed", 3), 60, {"percent": 50.0, "seed": 3}),
+        """Each seed draws its own images, five where no seeds are given; a seed of the subset fixes one draw for all."""
+        for given, n, subset, seeds, n_draws in (
+            (("--k-shot", 5), 15, {"k_shot": 5, "seed": "own"}, [0, 1, 2, 3, 4], 5),
+            (("--k-shot", 5, "--seeds", "7,3"), 15, {"k_shot": 5, "seed": "own"}, [7, 3], 2),
+            (("--percent", 50, "--subset-seed", 3), 60, {"percent": 50.0, "seed": 3}, [0, 1, 2], 0),
         ):
-            _, metrics = probe(*SHORT, "--head", "cls", "--seeds", "0", *given)
+            _, metrics = probe(*SHORT, "--head", "cls", *given)
             assert (metrics["n_training"], metrics["n_test"], metrics["subset"]) == (n, 69, subset)
+            assert (metrics["seeds"], len(metrics["top1"]["values"])) == (seeds, len(seeds))
+            drawn = metrics.get("drawn", {})
+            assert list(drawn) == [str(seed) for seed in seeds][:n_draws]
+            assert len(set(drawn.values())) == n_draws
+            assert metrics["recipe"]["order"] == ("own" if n_draws else "shared")
+
+    def test_protocols_without_gradient_steps_have_draws_too(self, probe):
+        _, metrics = probe("--head", "cls", "--protocol", "ridge", "--k-shot", "5")
+        assert (metrics["n_training"], metrics["seeds"], len(metrics["selected_by_seed"])) == (15, [0, 1, 2, 3, 4], 5)
+        assert metrics["top1"]["std"] > 0
 
     def test_a_list_of_images(self, probe, params, tmp_path):
         """As the published lists are: file names, from the command line or the parameter file."""

@@ -17,9 +17,10 @@ from probe.cost import Cost
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.metrics import MULTILABEL, PER_IMAGE
 from probe.recipe import Recipe
-from probe.result_files import read_result
+from probe.result_files import REACHED, read_result
 from probe.run import n_epochs, probe
 from probe.saved import load_with
+from probe.subsets import percentage
 from store import BeyondClsError, StoreError
 from tests.features import write_features
 from tests.folders import files as contents
@@ -476,6 +477,66 @@ class TestSubsetsAndBlocks:
     def test_subsets_that_cannot_be(self, subset, message, sets, tmp_path):
         with pytest.raises(BeyondClsError, match=message):
             probe(*sets, tmp_path / "out", PLAN, subset=subset)
+
+    @pytest.mark.parametrize(
+        "plan",
+        [
+            HeadPlan(recipe=replace(RECIPE, order="own"), seeds=(0, 3)),
+            HeadPlan(HeadSpec("cls"), replace(RECIPE, order="own"), seeds=(0, 3)),
+            HeadPlan(HeadSpec("cls"), seeds=(0, 3), closed=make_closed("ridge")),
+        ],
+        ids=["tokens", "vectors", "closed"],
+    )
+    def test_each_seed_may_draw_its_own(self, plan, sets, tmp_path):
+        """What it reaches is what it would alone, and a second run keeps it."""
+
+        def draw(seed, rows):
+            return percentage(sets[0].labels, 30, seed, rows)
+
+        metrics = probe(*sets, tmp_path / "out", plan, subset=draw)["out"]
+        assert (metrics["n_training"], metrics["seeds"]) == (38, [0, 3])
+        usable, hits = np.flatnonzero(sets[0].labelled), np.load(tmp_path / "out/trained/correct.npz")
+        for i, seed in enumerate((0, 3)):
+            alone = probe(*sets, tmp_path / str(seed), replace(plan, seeds=(seed,)), subset=draw(seed, usable))[str(seed)]
+            for measure in ("top1", *([REACHED] if plan.closed is None else [])):
+                assert metrics[measure]["values"][i] == alone[measure]["values"][0]
+            np.testing.assert_array_equal(hits["correct"][i], np.load(tmp_path / f"{seed}/trained/correct.npz")["correct"][0])
+            ids = "\n".join(sets[0].ids[row] for row in draw(seed, usable))
+            assert metrics["drawn"][str(seed)] == xxhash.xxh3_128_hexdigest(ids.encode())
+            if plan.closed is None:
+                weights = [(tmp_path / name / f"trained/seed{seed}.safetensors").read_bytes() for name in ("out", str(seed))]
+                assert weights[0] == weights[1]
+
+    def test_settings_are_selected_on_what_each_seed_has_drawn(self, tmp_path):
+        """Labels of other rows do not matter."""
+        test = write_features(tmp_path / "t", 64, seed=1)
+        plan = HeadPlan(recipe=replace(RECIPE, order="own", epochs=12), seeds=(0, 3), base_lrs=(0.1, 0.5))
+        scrambled = np.arange(96) % 3
+        scrambled[60:] = (scrambled[60:] + 1) % 3
+
+        def draw(seed, rows):
+            return rows[rows < 60][seed::2][:25]
+
+        for name, labels in (("a", None), ("b", scrambled)):
+            train = write_features(tmp_path / f"f{name}", labels=labels)
+            metrics = probe(train, test, tmp_path / name, plan, subset=draw)[name]
+            assert metrics["selected"]["n_images"] == 2 * round(0.1 * 25)
+        for seed in (0, 3):
+            files = [(tmp_path / name / f"trained/seed{seed}.safetensors").read_bytes() for name in "ab"]
+            assert files[0] == files[1]
+
+    @pytest.mark.parametrize(
+        ("draw", "order", "message"),
+        [
+            (lambda seed, rows: rows[: 10 + seed], "own", "seeds draw 10 or 13 images, expected as many each"),
+            (lambda seed, rows: rows[:0], "own", "subset draws no rows"),
+            (lambda seed, rows: rows[:9] + 128, "own", "such that are not among those it is given"),
+            (lambda seed, rows: rows[:9], "shared", "order of out is 'shared', expected 'own'"),
+        ],
+    )
+    def test_draws_that_cannot_be(self, draw, order, message, sets, tmp_path):
+        with pytest.raises(BeyondClsError, match=message):
+            probe(*sets, tmp_path / "out", replace(PLAN, recipe=replace(RECIPE, order=order)), subset=draw)
 
     def test_block(self, tmp_path):
         train, test = (write_features(tmp_path / f"set{seed}", seed=seed, blocks=(0, 1)) for seed in (0, 1))

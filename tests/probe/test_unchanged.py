@@ -361,6 +361,19 @@ def test_what_is_asked_for_otherwise_trains_again(named, rerun):
     assert re.fullmatch(rf"cls: trained again, the request differs \(.*\b{named}\b.*\)", messages), messages
 
 
+@pytest.mark.parametrize("grid", [{}, {"base_lrs": (0.4, 0.5)}])
+def test_where_seeds_draw_their_own_images_it_is_those_that_count(grid, sets, out, rerun):
+    heads = {n: replace(plan, recipe=replace(RECIPE, order="own"), **grid) for n, plan in HEADS.items()}
+
+    def draw(seed, rows):
+        return rows[seed : seed + 100]
+
+    probe(*sets, out, heads, subset=draw)
+    assert ["kept" in message for message in rerun(heads, subset=draw)] == [True, True]
+    others = rerun(heads, subset=lambda seed, rows: draw(5 * seed, rows))
+    assert all("the request differs (draws" in message for message in others)
+
+
 def test_other_features_train_again(sets, tmp_path, rerun):
     other = write_features(tmp_path / "labels", 120, views=3, labels=[*np.arange(119) % 3, 0])
     assert "(training.labels)" in rerun({"cls": PLAN}, sets=(other, sets[1]))[0]

@@ -5,15 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of, weights_patches
+from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figures, Row, Section, Table, Text
 from pipelines.report.contrasts import VERDICTS
+from pipelines.report.drawing import limits
 from pipelines.report.estimate import Estimate, Source, of_measure
 from pipelines.report.tables import NOTHING, file_names, named, number, signed
 
 LEVEL = 0.05  # of the test that a block is ahead, corrected for the number of blocks that it was chosen from
-WEIGHTED = " Heads that weight patches are measured on the blocks whose patch tokens are kept, and trained like the others."
+ABOUT = (
+    "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where they "
+    "are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that all "
+    "blocks' are kept. Heads that weight patches are measured on the blocks whose patch tokens are kept, and trained like the "
+    "others."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -21,22 +27,15 @@ def section(inputs: Inputs) -> Section | None:
     studies = by_block(inputs)
     if not studies:
         return None
-    about = Text(
-        "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where "
-        "they are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that "
-        "all blocks' are kept." + WEIGHTED * any(weights_patches(study) for study in studies.values())
-    )
-    return Section("by-block", "Accuracy by block", (about, _figures(studies), _table(inputs, studies)))
+    return Section("by-block", "Accuracy by block", (Text(ABOUT), _figures(studies), _table(inputs, studies)))
 
 
 def _figures(studies: dict[str, ByBlock]) -> Figures:
     """A plot for each encoder, on the same axes where they have the same measure."""
     by_name, files = looks_of(studies.values()), file_names("by-block", list(studies))
     reached = [measure for study in studies.values() for series in study.series.values() for measure in series.values()]
-    low, high = min(m.mean - m.std for m in reached), max(m.mean + m.std for m in reached)
-    margin = 0.05 * (high - low) or 1.0
-    limits = (low - margin, high + margin)
-    figures = tuple(figure_of(study, files[name], by_name, limits) for name, study in studies.items())
+    shared = limits(reached)
+    figures = tuple(figure_of(study, files[name], by_name, shared) for name, study in studies.items())
     return Figures(figures, tuple(by_name.values()))
 
 

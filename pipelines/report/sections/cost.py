@@ -1,6 +1,7 @@
 """Accuracy against cost (Table 7 in v2 of the paper): which heads no other beats at their cost."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -10,15 +11,24 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Section, Table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import INK, STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
-from pipelines.report.scores import AXES, SENTENCE
+from pipelines.report.scores import AXES
 from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
-from pipelines.report.tables import NOTHING, file_names, listed, plus_minus, title
+from pipelines.report.tables import NOTHING, file_names
 
 STUDY = "poolings"
 MANY = 4  # plots, of which more are folded
+ALT = (
+    "What the heads of an encoder reach on the test images against their FLOPs per image, on a logarithmic axis, and a stepped "
+    "line through those that no other beats at the same cost or less. The numbers are in the table of costs."
+)
+ALT_FRONTS = (
+    "What heads reach on the test images against their FLOPs per image, on a logarithmic axis: for each encoder a stepped line "
+    "through its heads that no other beats at the same cost or less. The table of costs marks them, and has the numbers."
+)
+FRONT = "On the front: no other head of the encoder reaches more for as many operations or fewer."
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -35,7 +45,7 @@ def fronts(study: Study) -> Figures:
     probes_of = by_encoder(study)
     by_name = looks(list(probes_of), [encoder for encoder, probes in probes_of.items() if probes[0].pretraining.is_untrained])
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(5.4, 3.2), layout="constrained")
+        plot = Plot(figsize=(5.4, 3.2))
         axes = plot.subplots()
         for encoder, probes in probes_of.items():
             best, look = front(probes), by_name[encoder]
@@ -44,45 +54,20 @@ def fronts(study: Study) -> Figures:
             axes.step(places, reached, where="post", color=colour(look), linestyle=dash, linewidth=1.2)
             axes.plot(places, reached, color=colour(look), marker=look.marker, linestyle="none")
         _axes(axes, study)
-    words = "; ".join(f"{encoder}: {_in_words(probes)}" for encoder, probes in probes_of.items())
-    alt = f"Accuracy against FLOPs of the heads that no other head of an encoder beats at the same cost or less. {words}."
     caption = "A mark: a head that no other head of that encoder beats at the same cost or less; between marks nothing does."
     heading = "The most that a head reaches for its operations"
-    figure = drawn(plot, "cost-fronts", heading, caption, alt, list(by_name.values()))
+    figure = drawn(plot, "cost-fronts", heading, caption, ALT_FRONTS, list(by_name.values()))
     return Figures((figure,), tuple(by_name.values()))
 
 
 def measured(study: Study) -> Table:
-    """Accuracy and costs; stored bytes and milliseconds where they were recorded."""
-    after: list[tuple[Column, Callable[[Probe], Cell]]] = []
-    note = COSTS
-    if any(probe.cost.get("flops_of_encoder") for probe in study.values()):
-        after.append((Column("share_of_inference", "Of inference, %", apart=True), _share))
-        note += " Of inference: the head's part of the operations of encoder and head together."
-    if any(probe.cost.get("memory_per_image") for probe in study.values()):
-        after.append(
-            (Column("memory_per_image", "Memory per image", apart=not after), lambda p: count(p.cost.get("memory_per_image")))
-        )
-        note += (
-            " Memory: bytes that the operation of the head which needs most reads and writes, of one image in float32, without "
-            "weights."
-        )
-    if any(probe.cost.get("bytes_per_image") for probe in study.values()):
-        after.append((Column("bytes_per_image", "Bytes read per image", apart=not after), lambda p: count(_nbytes(p))))
-        note += " Bytes: of the arrays that a head reads, one view of an image, as they are stored."
-    if timings := [probe.timing for probe in study.values() if probe.timing]:
-        after.append((Column("ms_per_image", "ms per image", apart=not after), _milliseconds))
-        where = dict.fromkeys(f"{t['device']}, {t['threads']} thread{'s' * (t['threads'] != 1)}" for t in timings)
-        at_once = listed([f"{n:,}" for n in sorted({t["n_images"] for t in timings})])
-        note += (
-            f" Milliseconds: measured where heads were trained ({listed(list(where))}), the fastest of several forward passes "
-            f"over {at_once} images in memory; another run, or machine, gives another number."
-        )
+    """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
-    shown = Column("on_front", "On the front", "text", apart=not after)
-    yes, no = Cell("yes", "yes"), Cell("no", "no")
-    after.append((shown, lambda probe: yes if id(probe) in on_front else no))
-    note += " On the front: no other head of the encoder reaches more for as many operations or fewer."
+    is_on_front = {True: Cell("yes", "yes"), False: Cell("no", "no")}
+    known = [entry for entry in RECORDED if any(entry[1](probe) != NOTHING for probe in study.values())]
+    known.append((Column("on_front", "On the front", "text"), lambda probe: is_on_front[id(probe) in on_front], FRONT))
+    after = [(replace(column, apart=place == 0), cell) for place, (column, cell, _) in enumerate(known)]
+    note = " ".join([COSTS, *(about for _, _, about in known if about), "A dash: it was not recorded."])
     return study_table("cost", "What heads cost and reach", study, after=after, note=note)
 
 
@@ -98,7 +83,7 @@ def figures(study: Study) -> Figures:
 
 def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Look], study: Study) -> Figure:
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.9), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.9))
         axes = plot.subplots()
         best = front(probes)
         places, reached = [_flops(probe) for probe in best], [probe.score.mean for probe in best]
@@ -115,9 +100,7 @@ def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Loo
         "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters. "
         "The line goes through heads that no other beats at the same cost or less."
     )
-    points = "; ".join(f"{title(p.head)}: {plus_minus(p.score)} % at {_cost(p)}" for p in probes)
-    alt = f"{SENTENCE[probes[0].measure]} against FLOPs per image of the heads on {encoder}. {points}."
-    return drawn(plot, name, encoder, caption, alt, [by_head[probe.head] for probe in probes])
+    return drawn(plot, name, encoder, caption, ALT, [by_head[probe.head] for probe in probes])
 
 
 def _axes(axes: Axes, study: Study) -> None:
@@ -128,13 +111,9 @@ def _axes(axes: Axes, study: Study) -> None:
     axes.minorticks_off()
     flops_of_all = [_flops(p) for p in study.values()]
     axes.set_xlim(min(flops_of_all) / 1.6, max(flops_of_all) * 1.6)
-    low = min(p.score.mean - p.score.std for p in study.values())
-    high = max(p.score.mean + p.score.std for p in study.values())
-    margin = 0.08 * (high - low) or 1.0
-    axes.set_ylim(low - margin, high + margin)
+    axes.set_ylim(*limits((probe.score for probe in study.values()), 0.08))
     axes.set_xlabel("FLOPs of the head per image, logarithmic")
     axes.set_ylabel(AXES[next(iter(study.values())).measure])
-    axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
 
 
 def _short(value: float) -> str:
@@ -146,10 +125,6 @@ def _flops(probe: Probe) -> int:
     return probe.cost["flops_per_image"] or 0
 
 
-def _nbytes(probe: Probe) -> int | None:
-    return probe.cost.get("bytes_per_image")
-
-
 def _share(probe: Probe) -> Cell:
     """Percent of the operations of encoder and head."""
     of_encoder, of_head = probe.cost.get("flops_of_encoder"), probe.cost["flops_per_image"]
@@ -159,16 +134,39 @@ def _share(probe: Probe) -> Cell:
     return Cell(f"{share:.2g}", share)
 
 
-def _milliseconds(probe: Probe) -> Cell:
-    """To three digits."""
-    if not probe.timing:
-        return NOTHING
-    value = probe.timing["ms_per_image"]
-    return Cell(f"{value:.3g}", value)
+def _timed(name: str, form: str) -> Callable[[Probe], Cell]:
+    """What `timing.json` has by this name."""
+    return lambda probe: Cell(form.format(probe.timing[name]), probe.timing[name]) if probe.timing else NOTHING
 
 
-def _cost(probe: Probe) -> str:
-    return f"{count(_flops(probe)).text} FLOPs"
+# What may have been recorded of heads: its column and cell, and what it is.
+RECORDED: tuple[tuple[Column, Callable[[Probe], Cell], str], ...] = (
+    (
+        Column("share_of_inference", "Of inference, %"),
+        _share,
+        "Of inference: the head's part of the operations of encoder and head together.",
+    ),
+    (
+        Column("memory_per_image", "Memory per image"),
+        lambda probe: count(probe.cost.get("memory_per_image")),
+        "Memory: bytes that the operation of the head which needs most reads and writes, of one image in float32, without "
+        "weights.",
+    ),
+    (
+        Column("bytes_per_image", "Bytes read per image"),
+        lambda probe: count(probe.cost.get("bytes_per_image")),
+        "Bytes: of the arrays that a head reads, one view of an image, as they are stored.",
+    ),
+    (
+        Column("ms_per_image", "ms per image"),
+        _timed("ms_per_image", "{:.3g}"),
+        "Milliseconds: measured where heads were trained, the fastest of several forward passes over as many images in memory; "
+        "another run, or machine, gives another number.",
+    ),
+    (Column("device", "Device", "text"), _timed("device", "{}"), ""),
+    (Column("threads", "Threads"), _timed("threads", "{}"), ""),
+    (Column("n_images_timed", "Images at once"), _timed("n_images", "{:,}"), ""),
+)
 
 
 def front(probes: list[Probe]) -> list[Probe]:
@@ -180,7 +178,3 @@ def front(probes: list[Probe]) -> list[Probe]:
                 front.pop()
             front.append(probe)
     return front
-
-
-def _in_words(probes: list[Probe]) -> str:
-    return listed([f"{title(p.head)} ({plus_minus(p.score)} % at {_cost(p)})" for p in front(probes)])

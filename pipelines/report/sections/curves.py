@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe
 from pipelines.report.tables import file_names, spread, title
 
@@ -60,7 +60,7 @@ def _figure(inputs: Inputs, encoder: str, name: str) -> Figure:
         return Figure(name, encoder, "Not computed: there are no curves of this encoder.", "", "")
     by_head = looks(inputs.heads)
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.2), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.2))
         for axes, (measure, label) in zip(plot.subplots(1, 2), AXES, strict=True):
             for probe in probes:
                 _line(axes, by_head[probe.head], probe, measure)
@@ -68,7 +68,6 @@ def _figure(inputs: Inputs, encoder: str, name: str) -> Figure:
             axes.set_xlabel("epoch")
             axes.set_ylabel(label)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-            axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     alt = f"Training curves of {encoder}. " + " ".join(_ended(probe) for probe in probes)
     return drawn(plot, name, encoder, "", alt, [by_head[probe.head] for probe in probes])
 

@@ -5,17 +5,30 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.dashes import reasons
-from pipelines.report.estimate import Probes
+from pipelines.report.estimate import Probes, difference
 from pipelines.report.gains import gains
-from pipelines.report.measured import Measure, Probe, by_accuracy, in_order, trained_first, untrained
-from pipelines.report.tables import NOTHING, change, difference, file_names, listed, named, number, points, spread, title
+from pipelines.report.measured import Measure, Probe, by_accuracy, trained_first, untrained
+from pipelines.report.tables import (
+    NOTHING,
+    change,
+    file_names,
+    interval_beside,
+    named,
+    number,
+    title,
+    with_best,
+    with_interval,
+    with_known_intervals,
+)
 
 MEASURES = {"top1": "top-1", "map": "mAP"}
 NOTE = (
     "Top-1 accuracy, or mean average precision where images have several labels, on the test images of each set, %, mean ± "
     "standard deviation over seeds."
 )
-SPREAD = "The ± of a difference is the root of the summed variances of its two heads over seeds."
+SPREAD = (
+    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -41,7 +54,7 @@ def error_shares(inputs: Inputs) -> Table | None:
     rows = []
     for encoder in encoders:
         estimates = [gain.share if (gain := shares[name].get(encoder)) else None for name in names]
-        cells = [NOTHING if one is None else Cell(points(one.measure), one.mean, spread(one.measure).std) for one in estimates]
+        cells = map(change, estimates)
         rows.append(Row((named(encoder, encoder in random), *cells), muted=encoder in random))
     columns = (Column("encoder", "Encoder", "text"), *(Column(f"share_on_{name}", name, "spread") for name in names))
     note = "Share of the errors of [cls] that AbMILP removes, %, mean ± standard deviation over seeds; below 0 it makes more."
@@ -79,7 +92,7 @@ def table(inputs: Inputs) -> Table:
         Column("encoder", "Encoder", "text", filters=True),
         Column("measure", "Measure", "text"),
         *(Column(head, title(head), "spread") for head in heads),
-        Column("abmilp_minus_cls", "AbMILP − [cls]", "spread", apart=True),
+        *interval_beside(Column("abmilp_minus_cls", "AbMILP − [cls]", "spread", apart=True)),
         Column("n_training", "Training images", apart=True),
         Column("n_test", "Test images"),
     )
@@ -94,65 +107,44 @@ def table(inputs: Inputs) -> Table:
         shown = [encoder for encoder in trained_first(probes) if any((encoder, head) in probes for head in heads)]
         if dashes := reasons(probes, shown, heads):
             note += f" A dash on {name}: {dashes}."
-    return Table("datasets", "Encoder by head by data set", note, columns, rows)
+    return with_known_intervals(Table("datasets", "Encoder by head by data set", note, columns, rows))
 
 
 def by_head(name: str, probes: Probes) -> Table:
     """All heads of one data set: a row for each head, a column for each encoder."""
     encoders = trained_first(probes)
-    best = {e: max(round(_measure(p).mean, 1) for (encoder, _), p in probes.items() if encoder == e) for e in encoders}
-    rows = []
-    for head in by_accuracy(probes.values()):
-        of_head = [probes.get((encoder, head)) for encoder in encoders]
-        cells = [
-            spread(None) if probe is None else spread(_measure(probe), best=round(_measure(probe).mean, 1) == best[encoder])
-            for encoder, probe in zip(encoders, of_head, strict=True)
-        ]
-        parameters = [n for probe in of_head if probe is not None and (n := probe.cost.get("parameters")) is not None]
-        rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0))))
+    heads, rows = by_accuracy(probes.values()), []
+    of_encoders = [with_best(_score(probes.get((encoder, head))) for head in heads) for encoder in encoders]
+    for head, *cells in zip(heads, *of_encoders, strict=True):
+        of_head = [probe for encoder in encoders if (probe := probes.get((encoder, head)))]
+        parameters = [n for probe in of_head if (n := probe.cost.get("parameters")) is not None]
+        epochs = ", ".join(sorted({str(probe.recipe["epochs"]) for probe in of_head if probe.recipe.get("epochs")}))
+        trained_for = Cell(epochs, epochs) if epochs else NOTHING
+        rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0), trained_for)))
     columns = (
         Column("head", "Head", "text"),
         *(Column(encoder, encoder, "spread") for encoder in encoders),
         Column("parameters", "Parameters", apart=True),
+        Column("epochs", "Epochs", "text"),
     )
     (file,) = file_names("heads-of", [name]).values()
-    note = f"{NOTE} Bold: the highest mean of an encoder.{_epochs(probes)}"
-    if dashes := reasons(probes, encoders, by_accuracy(probes.values())):
+    note = f"{NOTE} Bold: the highest mean of an encoder."
+    if dashes := reasons(probes, encoders, heads):
         note += f" A dash: {dashes}."
     return Table(file, f"All heads on {name}", note, columns, tuple(rows), folded=True)
-
-
-def _epochs(probes: Probes) -> str:
-    """How long heads were trained; by name those that were trained for another number of epochs than most."""
-    of_heads: dict[int, set[str]] = {}
-    for (_, head), probe in probes.items():
-        if epochs := probe.recipe.get("epochs"):
-            of_heads.setdefault(int(epochs), set()).add(head)
-    if not of_heads:
-        return ""
-    most = max(of_heads, key=lambda n: (len(of_heads[n]), n))
-    others = [f"{listed(list(map(title, in_order(heads))))} for {n}" for n, heads in sorted(of_heads.items()) if n != most]
-    return f" Trained for {most} epochs{', but ' if others else ''}{listed(others) if others else ''}."
 
 
 def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
     by_head = {head: probe for head in heads if (probe := probes.get((encoder, head))) is not None}
     any_probe = next(iter(by_head.values()))
-    best = max(round(_measure(probe).mean, 1) for probe in by_head.values())
-    cells = [
-        spread(_measure(by_head[head]), best=round(_measure(by_head[head]).mean, 1) == best)
-        if head in by_head
-        else spread(None)
-        for head in heads
-    ]
     measure = MEASURES[any_probe.measure]
     return Row(
         (
             Cell(name, name),
             named(encoder, any_probe.pretraining.is_untrained),
             Cell(measure, measure),
-            *cells,
-            change(difference(by_head.get("abmilp"), by_head.get("cls"))),
+            *with_best(_score(by_head.get(head)) for head in heads),
+            *with_interval(difference(by_head.get("abmilp"), by_head.get("cls"))),
             number(any_probe.n_training, 0),
             number(any_probe.n_test, 0),
         ),
@@ -160,5 +152,5 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
     )
 
 
-def _measure(probe: Probe) -> Measure:
-    return probe.measures[probe.measure]
+def _score(probe: Probe | None) -> Measure | None:
+    return None if probe is None else probe.score

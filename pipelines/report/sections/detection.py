@@ -6,13 +6,12 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.contrasts import against, with_known_intervals
-from pipelines.report.dense import AGAINST_TWIN, notes_of, twin_of, warnings
+from pipelines.report.dense import AGAINST_TWIN, minus, notes_of, twin_of, warnings
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.published.printed import printed
-from pipelines.report.tables import NOTHING, named, number, spread
+from pipelines.report.tables import NOTHING, interval_beside, named, number, with_best, with_interval, with_known_intervals
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -20,6 +19,12 @@ ABOUT = (
     "Without training the encoder: Mask R-CNN over a pyramid of the patch tokens of one block learns to find objects and their "
     "masks. Average precision (AP) is COCO's, at the pixels of the originals, of all their objects: those that a crop does not "
     "show count as missed."
+)
+
+AP = (
+    "Average precision, percent (small: below 32 x 32 pixels, large: from 96 x 96 on). Bold: the highest of a column; ±: the "
+    "standard deviation over seeds, without which there was one. AP is the mean over IoU from 0.5 to 0.95 and over classes. A "
+    f"dash: no object has that size. {AGAINST_TWIN}"
 )
 
 
@@ -37,7 +42,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:
-    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
+    blocks: list[Block] = [*warnings(results)]
     if notes := notes_of([(one.encoder, one.notes) for one in results], len(results)):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))
     blocks += [_by_encoder(dataset, name, results, kind) for kind in KINDS if any(kind in one.measures for one in results)]
@@ -55,44 +60,35 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     twins = [twin_of(one, results) for one in results]
     if any(twins):
         columns.append(Column("twin", "Twin", "text", apart=True))
-        columns.append(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread"))
-        columns.append(Column(f"{kind}_ap_against_twin_interval", "95 %", "text"))
+        columns += interval_beside(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread"))
     values = {m: [one.measures.get(kind, {}).get(m) for one in results] for m in MEASURES}
-    highest = {m: max((round(v.mean, 1) for v in of_all if v), default=None) for m, of_all in values.items()}
+    columns_of = [with_best(of_all) for of_all in values.values()]
     rows = []
     for i, (one, twin) in enumerate(zip(results, twins, strict=True)):
-        cells = [named(one.encoder, one.pretraining.is_untrained)]
-        cells += [spread(v := values[m][i], best=v is not None and round(v.mean, 1) == highest[m]) for m in MEASURES]
+        cells = [named(one.encoder, one.pretraining.is_untrained), *(column[i] for column in columns_of)]
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
-            cells += against(values["ap"][i], twin.measures.get(kind, {}).get("ap") if twin else None, one.data)
+            of_twin = twin.measures.get(kind, {}).get("ap") if twin else None
+            cells += with_interval(minus(values["ap"][i], one, of_twin, twin))
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
-    n = " or ".join(f"{n:,}" for n in sorted({one.n_test for one in results}))
-    counted = results[0].n_objects
-    sizes = ", ".join(f"{counted[size]:,} {size}" for size in SIZES)
-    note = (
-        f"Average precision of {KINDS[kind]}, percent; {n} test images with {sizes} objects (small: below 32 x 32 pixels, "
-        "large: from 96 x 96 on). Bold: the highest of a column; ±: the standard deviation over seeds, without which there was "
-        "one. AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that size. "
-        f"{AGAINST_TWIN}"
-    )
-    return with_known_intervals(Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", note, tuple(columns), tuple(rows)))
+    return with_known_intervals(Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", AP, tuple(columns), tuple(rows)))
 
 
 def _by_family(dataset: str, name: str, results: Sequence[Detected]) -> list[Table]:
     """Box AP by size of encoders of other families against masked ones; nothing without such encoders."""
     columns = [ENCODER, Column("family", "Pretraining", "text"), Column("against", "Against", "text")]
     for size in SIZES:
-        columns.append(Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=True))
-        columns.append(Column(f"box_ap_{size}_interval", "95 %", "text"))
+        columns += interval_beside(Column(f"box_ap_{size}", f"AP, {size}", "spread", apart=True))
     rows = []
     for family, words in ((JOINT, "joint embedding"), (LABELS, "labels")):
         for one in (one for one in results if one.pretraining.family == family):
             for masked in (other for other in results if other.pretraining.family == MASKED):
                 texts = (one.encoder, words, masked.encoder)
-                measures = (f"ap_{size}" for size in SIZES)
-                by_size = (against(one.measures["box"][m], masked.measures["box"][m], one.data) for m in measures)
-                rows.append(Row((*(Cell(text, text) for text in texts), *(cell for cells in by_size for cell in cells))))
+                cells = [Cell(text, text) for text in texts]
+                for name_of_size in (f"ap_{size}" for size in SIZES):
+                    pair = one.measures["box"][name_of_size], masked.measures["box"][name_of_size]
+                    cells += with_interval(minus(pair[0], one, pair[1], masked))
+                rows.append(Row(tuple(cells)))
     note = (
         "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. The paper "
         "finds boxes of DINO ahead of those of MAE at all sizes, and those of MAE after fine-tuning with labels ahead for "
@@ -112,13 +108,16 @@ def _settings(dataset: str, name: str, results: Sequence[Detected]) -> Table:
         Column("seeds", "Seeds", "text"),
         Column("n_parameters", "Parameters"),
         Column("n_training", "Training images"),
+        Column("n_test", "Test images", apart=True),
+        *(Column(f"n_{size}", f"Objects in them, {size}") for size in SIZES),
     )
     rows = []
     for one in results:
         grid = " x ".join(map(str, one.shape[0]))
         texts = [one.preset, _pairs(one.recipe), _pairs(one.detector), grid, ", ".join(map(str, one.seeds))]
         cells = [named(one.encoder, one.pretraining.is_untrained), *(Cell(t, t) if t else NOTHING for t in texts)]
-        cells += [number(float(n), 0) for n in (one.n_parameters, one.n_training)]
+        counts = (one.n_parameters, one.n_training, one.n_test, *(one.n_objects[size] for size in SIZES))
+        cells += [number(float(n), 0) for n in counts]
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     note = "How detectors were trained, and what they are built from. Options that were given beside a preset win."
     return Table(f"{name}-settings", f"{dataset}: how detectors were trained", note, columns, tuple(rows), folded=True)

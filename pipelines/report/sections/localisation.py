@@ -1,19 +1,27 @@
 """Weakly supervised localisation: where [cls] attention and the weights of heads say that the object is (Table 8 of v2)."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import minus
+from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Measure
 from pipelines.report.published.printed import printed
-from pipelines.report.reading import files_in, pretraining_in, read
-from pipelines.report.tables import NOTHING, change, named, spread, title
+from pipelines.report.reading import files_in, measure_of, pretraining_in, read
+from pipelines.report.tables import (
+    NOTHING,
+    interval_beside,
+    named,
+    number,
+    spread,
+    title,
+    with_best,
+    with_interval,
+    with_known_intervals,
+)
 from probe.result_files import read_result
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -21,7 +29,17 @@ WEIGHT = (
     "Weight on the object: % of a map's weight that is on objects, mean over the images that show one; equal weights would "
     "have the object's share of the area there."
 )
-MEASURES = (("max_box_acc_v2", "MaxBoxAccV2"), ("max_box_acc", "MaxBoxAcc"))
+NOT_ALIKE = "Not all encoders were localised on the same images at the same size; rows are not comparable."
+OUTSIDE = "Crops that show nothing of an image's objects, which count as not found:"
+CONSTANT = "Maps that are constant, and point nowhere:"
+OTHER_FRAME = (
+    "Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020), these are not. Extract images "
+    "that were cropped by `beyondcls extract --crop-mode squash --crop-pct 1`, and localise with --size 224:"
+)
+NO_FRAME = "It was not recorded what of the images boxes are compared in; run `beyondcls localise` again:"
+ON_OBJECTS = "on_objects"
+MEASURES = {"max_box_acc_v2": "MaxBoxAccV2", "max_box_acc": "MaxBoxAcc", ON_OBJECTS: "weight on the object"}
+AREA = Column("area_of_objects", "area of the object")
 
 
 @dataclass(frozen=True)
@@ -29,7 +47,7 @@ class ScoreMap:
     """What one kind of map finds, in percent of the images: each measure, and `by_iou`.
 
     Attributes:
-        on_objects: percent of its weight on objects; None where it was not measured, as by earlier versions.
+        measures: those of MEASURES; of earlier versions without the weight on objects.
         area: of objects, percent: what equal weights would have on them.
     """
 
@@ -38,8 +56,7 @@ class ScoreMap:
     measures: dict[str, Measure]
     by_iou: dict[str, Measure]
     n_flat: int
-    on_objects: Measure | None = None
-    area: Measure | None = None
+    area: float | None = None
 
     @property
     def title(self) -> str:
@@ -78,6 +95,13 @@ class Localisation:
         """Its maps without the baseline."""
         return [m for m in self.maps if m.source != "baseline"]
 
+    def estimate(self, of_map: ScoreMap | None) -> Estimate | None:
+        """Of MaxBoxAccV2; what draws nothing (attention, the baseline) is the same for all seeds."""
+        if of_map is None:
+            return None
+        seeds = f"{self.encoder} {of_map.name}" if of_map.source == "probe" else None
+        return of_measure(of_map.v2, f"{self.data} ({self.n_images}) {self.size}", seeds)
+
     @property
     def best_head(self) -> ScoreMap | None:
         """The single [cls] attention head that finds most, chosen on these images."""
@@ -104,9 +128,9 @@ def section(inputs: Inputs) -> Section | None:
             "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
             "in the middle of every image."
         ),
-        *[Text(warning, kind="notice") for warning in _warnings(localised)],
+        *_notices(localised),
         _summary(localised),
-        *_frames(localised),
+        Text("Boxes are compared in:", _frames(localised), "note"),
         _differences(localised),
         *boxes(inputs, {one.encoder: file.with_name("boxes.json") for one, file in read_files}),
         _every_map(localised),
@@ -127,10 +151,14 @@ def _localisation(file: Path) -> Localisation:
             ScoreMap(
                 source=str(entry["source"]),
                 name=str(entry["name"]),
-                measures={name: _measure(entry[name]) for name, _ in MEASURES},
-                by_iou={str(iou): _measure(measured) for iou, measured in entry["by_iou"].items()},
+                measures={
+                    name: measure_of(entry[name]["share"] if name == ON_OBJECTS else entry[name])
+                    for name in MEASURES
+                    if name != ON_OBJECTS or name in entry
+                },
+                by_iou={str(iou): measure_of(measured) for iou, measured in entry["by_iou"].items()},
                 n_flat=max(int(n) for n in entry["n_flat"]),
-                **_weight(entry),
+                area=float(entry[ON_OBJECTS]["chance"]) if ON_OBJECTS in entry else None,
             )
             for entry in content["maps"]
         ),
@@ -140,65 +168,27 @@ def _localisation(file: Path) -> Localisation:
     )
 
 
-def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
-    """What was measured of a map's weight on objects."""
-    if "on_objects" not in entry:
-        return {}
-    area = float(entry["on_objects"]["chance"])
-    return {"on_objects": _measure(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
-
-
-def _measure(content: dict[str, object]) -> Measure:
-    values = tuple(float(value) for value in content["values"])  # type: ignore[attr-defined]
-    mean, std = float(content["mean"]), float(content["std"])  # type: ignore[arg-type]
-    if not all(map(math.isfinite, (mean, std, *values))):
-        raise ValueError(f"{mean!r} ± {std!r} is not a finite number")
-    return Measure(mean, std, values)
-
-
-def _warnings(localised: Sequence[Localisation]) -> list[str]:
-    warnings = []
-    if len({(one.data, one.size, one.n_images) for one in localised}) > 1:
-        warnings.append("Not all encoders were localised on the same images at the same size; rows are not comparable.")
+def _frames(localised: Sequence[Localisation]) -> tuple[str, ...]:
+    """What of how many images, and of which encoders; a dash where it was not recorded."""
+    encoders: dict[str, list[str]] = {}
     for one in localised:
-        if one.n_outside:
-            warnings.append(f"The crop of {one.encoder} shows nothing of the objects of {one.n_outside:,} images: not found.")
-        if flat := [f"{m.title} ({m.n_flat:,} images)" for m in one.maps if m.n_flat]:
-            warnings.append(f"Maps of {one.encoder} that are constant point nowhere: {', '.join(flat)}.")
-    return warnings
+        encoders.setdefault(f"{one.frame or '–'}; {one.n_images:,} images", []).append(one.encoder)
+    return tuple(f"{frame}: {', '.join(names)}" for frame, names in encoders.items())
 
 
-def _frames(localised: Sequence[Localisation]) -> list[Block]:
-    """What of the images boxes are compared in, and whether published numbers are of that."""
-    by_frame: dict[str, list[str]] = {}
-    for one in localised:
-        by_frame.setdefault(one.frame, []).append(one.encoder)
-    unknown = by_frame.pop("", [])
-    blocks: list[Block] = []
-    if by_frame:
-        of_encoders = [
-            words if len(by_frame) == 1 and not unknown else f"{words} ({', '.join(names)})"
-            for words, names in by_frame.items()
-        ]
-        blocks.append(Text(f"Boxes are compared in: {'; '.join(of_encoders)}.", kind="note"))
-    if others := [one.encoder for one in localised if one.frame and not one.official]:
-        blocks.append(
-            Text(
-                f"Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020); those of "
-                f"{', '.join(others)} are not. Extract images that were cropped by `beyondcls extract --crop-mode squash "
-                "--crop-pct 1`, and localise with --size 224.",
-                kind="notice",
-            )
-        )
-    if unknown:
-        blocks.append(
-            Text(
-                f"It was not recorded what of the images of {', '.join(unknown)} boxes are compared in; run "
-                "`beyondcls localise` again.",
-                kind="notice",
-            )
-        )
-    return blocks
+def _notices(localised: Sequence[Localisation]) -> list[Text]:
+    """What makes numbers odd, with the encoders and maps that it concerns."""
+    outside = [f"{one.encoder}: {one.n_outside:,} images" for one in localised if one.n_outside]
+    constant = [f"{one.encoder}, {m.title}: {m.n_flat:,} images" for one in localised for m in one.maps if m.n_flat]
+    concerned = {
+        OUTSIDE: outside,
+        CONSTANT: constant,
+        OTHER_FRAME: [one.encoder for one in localised if one.frame and not one.official],
+        NO_FRAME: [one.encoder for one in localised if not one.frame],
+    }
+    notices = [Text(text, tuple(items), "notice") for text, items in concerned.items() if items]
+    alike = len({(one.data, one.size, one.n_images) for one in localised}) == 1
+    return notices if alike else [Text(NOT_ALIKE, kind="notice"), *notices]
 
 
 def _summary(localised: Sequence[Localisation]) -> Table:
@@ -211,26 +201,24 @@ def _summary(localised: Sequence[Localisation]) -> Table:
 
     shown = [entry for entry in shown if any(shown_map(one, *entry[:2]) for one in localised)]
     columns = [ENCODER]
-    for measure, words in MEASURES:
+    for measure, words in (measured := _measured(localised)).items():
         for i, (source, name, column) in enumerate(shown):
             first = next(m for one in localised if (m := shown_map(one, source, name)))
             words_of_map = "best [cls] head" if source == "best" else first.title
             kind = "spread" if source == "probe" else "number"
             columns.append(Column(f"{column}_{measure}", f"{words_of_map}, {words}", kind, apart=i == 0))  # type: ignore[arg-type]
-    columns += _columns_of_weight(columns[1 : 1 + len(shown)]) if (weighed := _weighed(localised)) else []
+    weighed = ON_OBJECTS in measured
+    columns += [AREA] if weighed else []
     rows = []
     for one in localised:
         maps = [shown_map(one, *entry[:2]) for entry in shown]
         cells = [named(one.encoder, one.is_untrained)]
-        for measure, _ in MEASURES:
-            cells += _cells([m.measures[measure] if m else None for m in maps])
-        if weighed:
-            area = next((m.area for m in one.maps), None)
-            cells += [*_cells([m.on_objects if m else None for m in maps]), spread(area)]
+        for measure in measured:
+            cells += with_best(m.measures.get(measure) if m else None for m in maps)
+        cells += [number(next((m.area for m in one.maps), None), 1)] if weighed else []
         rows.append(Row(tuple(cells), muted=one.is_untrained))
-    n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in localised}))
     note = (
-        f"Images whose object is found, % of {n}. Bold: the highest of a row, in each measure; ±: the standard deviation over "
+        "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
         "seeds of heads. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; MaxBoxAcc is at IoU "
         "0.5 with the largest contour. The best [cls] head was chosen on these images by MaxBoxAccV2, so it is biased "
         "upwards."
@@ -247,73 +235,57 @@ def _differences(localised: Sequence[Localisation]) -> Table:
     twin = max(twins, key=lambda one: best[one.encoder].v2.mean, default=None)
     columns = [
         ENCODER,
-        Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread"),
-        Column("abmilp_against_centre", "AbMILP − centre", "spread"),
-        Column("cls_against_centre", "[cls], mean − centre", "spread"),
+        *interval_beside(Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread")),
+        *interval_beside(Column("abmilp_against_centre", "AbMILP − centre", "spread")),
+        *interval_beside(Column("cls_against_centre", "[cls], mean − centre", "spread")),
     ]
     columns += [
         Column("best_map", "Best map", "text", apart=True),
         Column("best_map_v2", "its MaxBoxAccV2", "spread"),
-        *([Column("best_map_against_twin", f"− best of {twin.encoder}", "spread")] if twin else []),
+        *(interval_beside(Column("best_map_against_twin", f"− best of {twin.encoder}", "spread")) if twin else ()),
     ]
     rows = []
     for one in localised:
         cls, abmilp, centre = (
-            m.v2 if (m := one.one(*key)) else None
-            for key in (("attention", "cls"), ("probe", "abmilp"), ("baseline", "centre"))
+            one.estimate(one.one(*key)) for key in (("attention", "cls"), ("probe", "abmilp"), ("baseline", "centre"))
         )
-        cells = [change(minus(*pair)) for pair in ((abmilp, cls), (abmilp, centre), (cls, centre))]
+        pairs = ((abmilp, cls), (abmilp, centre), (cls, centre))
+        cells = [cell for pair in pairs for cell in with_interval(difference(*pair))]
         most = best.get(one.encoder)
         cells += [Cell(most.title, most.title), spread(most.v2)] if most else [NOTHING, NOTHING]
         if twin:
-            cells.append(change(minus(most.v2, best[twin.encoder].v2) if most and not one.is_untrained else None))
+            of_twin = None if one.is_untrained else twin.estimate(best[twin.encoder])
+            cells += with_interval(difference(one.estimate(most), of_twin))
         rows.append(Row((named(one.encoder, one.is_untrained), *cells), muted=one.is_untrained))
     note = (
-        "Differences of MaxBoxAccV2, points; ±: over the seeds of heads. Centre: the baseline that knows nothing of the "
-        "image. Best map: chosen on these images, so it is biased upwards; what that of an untrained encoder finds stands "
-        "out by itself."
+        "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the "
+        "baseline that knows nothing of the image. Best map: chosen on these images, so it is biased upwards; what that of an "
+        "untrained encoder finds stands out by itself."
     )
-    return Table("localisation-differences", "What maps find more than others", note, tuple(columns), tuple(rows))
+    table = Table("localisation-differences", "What maps find more than others", note, tuple(columns), tuple(rows))
+    return with_known_intervals(table)
 
 
-def _weighed(localised: Sequence[Localisation]) -> bool:
-    """Whether the weight on objects was measured of any map."""
-    return any(m.on_objects for one in localised for m in one.maps)
-
-
-def _columns_of_weight(of_measure: Sequence[Column]) -> list[Column]:
-    """Columns of the weight on objects, for the maps that columns of a measure are of, and the area of objects."""
-    columns = [
-        replace(
-            column,
-            name=f"{column.name.removesuffix('_' + MEASURES[0][0])}_on_objects",
-            title=f"{column.title.removesuffix(', ' + MEASURES[0][1])}, weight on the object",
-        )
-        for column in of_measure
-    ]
-    return [*columns, Column("area_of_objects", "area of the object")]
+def _measured(localised: Sequence[Localisation]) -> dict[str, str]:
+    """Names and titles of what was measured of any map."""
+    return {name: title for name, title in MEASURES.items() if any(name in m.measures for one in localised for m in one.maps)}
 
 
 def _every_map(localised: Sequence[Localisation]) -> Table:
     ious = sorted({iou for one in localised for m in one.maps for iou in m.by_iou}, key=float)
     columns = [ENCODER, Column("map", "Map", "text"), Column("v2", "MaxBoxAccV2", "spread")]
     columns += [Column(f"iou_{iou.replace('.', '_')}", f"IoU {iou}", "spread", apart=i == 0) for i, iou in enumerate(ious)]
-    columns.append(Column("max_box_acc", "MaxBoxAcc", "spread", apart=True))
-    weighed = _weighed(localised)
-    if weighed:
-        columns.append(Column("on_objects", "weight on the object", "spread", apart=True))
-        columns.append(Column("area_of_objects", "area of the object"))
+    others = {name: title for name, title in _measured(localised).items() if name != "max_box_acc_v2"}
+    columns += [Column(name, title, "spread", apart=True) for name, title in others.items()]
+    weighed = ON_OBJECTS in others
+    columns += [AREA] if weighed else []
     rows = []
     for one in localised:
-        values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
-        if weighed:
-            values = [[*of_map, m.on_objects] for of_map, m in zip(values, one.maps, strict=True)]
-        by_column = zip(*(_cells(column) for column in zip(*values, strict=True)), strict=True)
+        values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), *(m.measures.get(name) for name in others)] for m in one.maps]
+        by_column = zip(*(with_best(column) for column in zip(*values, strict=True)), strict=True)
         for m, cells in zip(one.maps, by_column, strict=True):
-            cells = (*cells, *([spread(m.area)] if weighed else ()))
-            rows.append(
-                Row((named(one.encoder, one.is_untrained), Cell(m.title, m.title), *cells), muted=m.source == "baseline")
-            )
+            names, area = (named(one.encoder, one.is_untrained), Cell(m.title, m.title)), (number(m.area, 1),) * weighed
+            rows.append(Row((*names, *cells, *area), muted=m.source == "baseline"))
     note = (
         "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder's maps in a "
         "column; ±: the standard deviation over seeds of heads."
@@ -321,9 +293,3 @@ def _every_map(localised: Sequence[Localisation]) -> Table:
     if weighed:
         note += f" {WEIGHT}"
     return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
-
-
-def _cells(measures: Sequence[Measure | None]) -> list[Cell]:
-    """One a measure; the best as shown are bold."""
-    best = max((round(m.mean, 1) for m in measures if m), default=None)
-    return [spread(m, best=m is not None and round(m.mean, 1) == best) for m in measures]

@@ -9,11 +9,11 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe, untrained
-from pipelines.report.scores import AXES, SENTENCE, TITLES, score_name
+from pipelines.report.scores import AXES, TITLES, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
-from pipelines.report.tables import plus_minus, title
+from pipelines.report.tables import title
 
 COMMAND = "Command"
 TRAIN = (
@@ -21,6 +21,7 @@ TRAIN = (
     "--out studies/{folder}/NAME"
 )
 COSTS_AS = "Costs as in the section on cost."
+ALT = "What AbMILP reaches on the test images by score branches, a line for each encoder. The numbers are in the table below."
 NOT_MEASURED = "Not measured here."
 
 
@@ -154,7 +155,7 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
 def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> Figure:
     measure = score_name(probe for probes in drawable.values() for probe in probes)
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.6))
         axes = plot.subplots()
         for encoder, probes in drawable.items():
             look, at = by_name[encoder], [_n_branches(p) for p in probes]
@@ -166,18 +167,11 @@ def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> 
         axes.minorticks_off()
         axes.set_xlabel("score branches, logarithmic")
         axes.set_ylabel(AXES[measure])
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
-    accuracies = " ".join(f"{encoder}: {', '.join(map(_reached, probes))}." for encoder, probes in drawable.items())
     caption = (
         "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "
         "option combine averages them."
     )
-    alt = f"{SENTENCE[measure]} by score branches. {accuracies}"
-    return drawn(plot, "branches", f"{TITLES[measure]} by number of score branches", caption, alt, by_name.values())
-
-
-def _reached(probe: Probe) -> str:
-    return f"{plus_minus(probe.score)} % with {_n_branches(probe)}"
+    return drawn(plot, "branches", f"{TITLES[measure]} by number of score branches", caption, ALT, by_name.values())
 
 
 def _n_branches(probe: Probe) -> int:

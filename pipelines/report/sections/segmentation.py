@@ -5,21 +5,38 @@ from functools import partial
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.contrasts import against, with_known_intervals
-from pipelines.report.dense import AGAINST_TWIN, notes_of, twin_of, warnings
+from pipelines.report.dense import AGAINST_TWIN, minus, notes_of, twin_of, warnings
 from pipelines.report.each_dataset import each_dataset
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
 from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
-from pipelines.report.tables import NOTHING, file_names, named, number, spread
+from pipelines.report.tables import (
+    NOTHING,
+    file_names,
+    interval_beside,
+    named,
+    number,
+    with_best,
+    with_interval,
+    with_known_intervals,
+)
 
 ENCODER = Column("encoder", "Encoder", "text")
 ABOUT = (
     "Without training the encoder: each patch is classified by its token, and the predicted label map is compared with the "
     "true one. Settings are chosen on held-out images, never on those that are measured. Void pixels are ignored."
 )
+
+MIOU = (
+    "percent, mean over classes. Bold: the highest of a column; ±: the standard deviation over seeds, where there are several. "
+    "Logistic regression and k-NN draw nothing. Baselines see no image: one class everywhere, or classes drawn by their share "
+    f"of the training patches. {AGAINST_TWIN} Values at another resolution don't compare with these. A dash: it was not "
+    "measured."
+)
+OF_PATCHES = f"Intersection over union of labels of patches with labels of patches, {MIOU}"
+OF_PIXELS = f"Intersection over union of predicted and true label maps, {MIOU}"
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -36,7 +53,7 @@ def section(inputs: Inputs) -> Section | None:
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
     resolutions = in_order(resolution for one in results for resolution in one.resolutions)
-    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
+    blocks: list[Block] = [*warnings(results)]
     if notes := _notes(results):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))
     blocks += [_by_protocol(dataset, name, results, resolution) for resolution in resolutions]
@@ -86,37 +103,23 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
     if any(twins):
         columns.append(Column("twin", "Twin", "text", apart=True))
         for p in learnt:
-            columns.append(Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread"))
-            columns.append(Column(f"{p}_miou_{resolution}_against_twin_interval", "95 %", "text"))
-    highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
+            column = Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread")
+            columns += interval_beside(column)
+    of_protocols = [with_best(_miou(one, p, resolution) for one in results) for p in learnt]
     rows = []
-    for one, twin in zip(results, twins, strict=True):
-        mious = [_miou(one, p, resolution) for p in learnt]
-        best = [m is not None and round(m.mean, 1) == highest[p] for p, m in zip(learnt, mious, strict=True)]
-        cells = [named(one.encoder, one.pretraining.is_untrained)]
-        cells += [spread(m, best=is_best) for m, is_best in zip(mious, best, strict=True)]
+    for i, (one, twin) in enumerate(zip(results, twins, strict=True)):
+        cells = [named(one.encoder, one.pretraining.is_untrained), *(of_protocol[i] for of_protocol in of_protocols)]
         cells += [number(None if (m := _miou(one, p, resolution)) is None else m.mean, 1) for p in floors]
         if any(twins):
             cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
-            for p, m in zip(learnt, mious, strict=True):
-                cells += against(m, _miou(twin, p, resolution) if twin else None, one.data)
+            for p in learnt:
+                of_twin = _miou(twin, p, resolution) if twin else None
+                cells += with_interval(minus(_miou(one, p, resolution), one, of_twin, twin))
         rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     title = f"{dataset}: mIoU {at(resolution)}"
-    note, is_folded = _note(results, resolution), resolution == GRID
-    return with_known_intervals(Table(f"{name}-{resolution}", title, note, tuple(columns), tuple(rows), folded=is_folded))
-
-
-def _note(results: Sequence[Segmented], resolution: str) -> str:
-    n = " or ".join(f"{n:,}" for n in sorted({one.n_test for one in results}))
-    compared = "labels of patches with labels of patches" if resolution == GRID else "predicted and true label maps"
-    views = {one.shown for one in results if one.shown and resolution != GRID}
-    return (
-        f"Intersection over union of {compared}, percent, mean over classes; {n} test images. Bold: the highest of a column; "
-        "±: the standard deviation over seeds, where there are several. Logistic regression and k-NN draw nothing. Baselines "
-        f"see no image: one class everywhere, or classes drawn by their share of the training patches. {AGAINST_TWIN} "
-        + (f"Views show: {'; '.join(sorted(views))}. " if views else "")
-        + "Values at another resolution don't compare with these."
-    )
+    is_grid = resolution == GRID
+    note = OF_PATCHES if is_grid else OF_PIXELS
+    return with_known_intervals(Table(f"{name}-{resolution}", title, note, tuple(columns), tuple(rows), folded=is_grid))
 
 
 def _miou(one: Segmented, protocol: str, resolution: str) -> Measure | None:
@@ -138,18 +141,12 @@ def _by_class(dataset: str, name: str, results: Sequence[Segmented], resolution:
         for label in dict.fromkeys(row.name for of_encoder in scores.values() for row in of_encoder):
             of_class = [next((row for row in of_encoder if row.name == label), None) for of_encoder in scores.values()]
             ious = [None if row is None else row.ious.get((protocol, resolution)) for row in of_class]
-            highest = max((round(iou, 1) for iou in ious if iou is not None), default=None)
-            cells = [Cell(label, label)]
-            cells += [
-                Cell(shown.text, shown.value, best=iou is not None and round(iou, 1) == highest)
-                for iou in ious
-                if (shown := number(iou, 1))
-            ]
+            cells = [Cell(label, label), *with_best(None if iou is None else Measure(iou, 0.0, (iou,)) for iou in ious)]
             first = next(row for row in of_class if row is not None)
             cells += [Cell(f"{n:,}", float(n)) for n in (first.n_training, first.n_test)]
             rows.append(Row(tuple(cells), group=PROTOCOLS.get(protocol, protocol)))
     note = (
-        f"Intersection over union of each class {at(resolution)}, percent, mean over seeds; a dash where neither truth nor "
+        "Intersection over union of each class, percent, mean over seeds; a dash where neither truth nor "
         "prediction has the class. Bold: the highest of a row. Patches are counted on the grid of the first encoder."
     )
     return Table(f"{name}-classes", f"{dataset}: by class", note, tuple(columns), tuple(rows), folded=True)
@@ -157,23 +154,27 @@ def _by_class(dataset: str, name: str, results: Sequence[Segmented], resolution:
 
 def _settings(dataset: str, name: str, results: Sequence[Segmented]) -> Table:
     """What was chosen, on what."""
-    titles = {"protocol": "Protocol", "chosen": "Chosen", "of": "Of", "on": "Chosen on", "seeds": "Seeds"}
+    titles = {"protocol": "Protocol", "chosen": "Chosen", "on": "Chosen on", "seeds": "Seeds", "shown": "Views show"}
     columns = [ENCODER, *(Column(key, shown, "text") for key, shown in titles.items())]
-    columns += [Column("held_out", "mIoU (grid) there"), Column("seconds", "Seconds")]
+    columns += [Column("n_candidates", "Of settings"), Column("n_held_out", "Images held out")]
+    columns += [Column("held_out", "mIoU (grid) there"), Column("seconds", "Seconds"), Column("n_test", "Test images")]
     rows = []
     for one in results:
         for protocol in one.learnt:
             p = one.protocols[protocol]
-            on = "" if p.selected is None else f"{p.selected['on']}, {int(p.selected['n_images']):,} images"
+            selected = p.selected or {}
             texts = [
                 PROTOCOLS.get(protocol, protocol),
                 ", ".join(f"{key} {value}" for key, value in p.chosen.items()),
-                "" if p.selected is None else f"{len(p.selected['candidates'])} settings",
-                on,
+                str(selected.get("on", "")),
                 ", ".join(map(str, p.seeds)),
+                one.shown,
             ]
+            numbers = [len(selected["candidates"]), int(selected["n_images"])] if selected else [None, None]
             cells = [named(one.encoder, one.pretraining.is_untrained), *(Cell(text or "–", text or None) for text in texts)]
-            rows.append(Row((*cells, number(p.held_out, 1), number(p.seconds, 1)), muted=one.pretraining.is_untrained))
+            cells += [number(n, 0) for n in numbers]
+            cells += [number(p.held_out, 1), number(p.seconds, 1), number(one.n_test, 0)]
+            rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
     note = (
         "The settings that have the highest mIoU of patches on images that are neither learnt from nor measured. Seconds of "
         "selection and training, on the machine that ran it. A dash: a single setting was given, or nothing is random."

@@ -19,6 +19,10 @@ from pipelines.report.published.printed import printed
 from pipelines.report.statistic_names import FIGURES, titles, units
 from pipelines.report.tables import file_names
 
+ALT = (
+    "The statistic over the blocks, a line for each encoder with a band of one standard deviation over images. The numbers are "
+    "in the table of attention statistics by block."
+)
 NATS = "nats"  # in the units of entropies, which are ln T at most
 
 
@@ -63,7 +67,7 @@ def _figure(inputs: Inputs, statistic: str) -> Figure:
     title, unit = titles(series.values())[statistic], units(series.values())[statistic]
     by_encoder = looks(inputs.encoders, inputs.untrained)
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.9), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.9))
         axes = plot.subplots()
         depths = {len(attention.statistics[statistic]) for attention in series.values()}
         for encoder, attention in series.items():
@@ -79,11 +83,8 @@ def _figure(inputs: Inputs, statistic: str) -> Figure:
             axes.set_xlabel("block, counted from 0")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(unit)
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
-    descriptions = " ".join(_in_words(encoder, attention.statistics[statistic]) for encoder, attention in series.items())
     caption = f"As Fig. {FIGURES[statistic]} of the paper." + (f" Not computed: {', '.join(missing)}." if missing else "")
-    alt = f"{title} per block{' by relative depth' if len(depths) > 1 else ''} ({unit}). {descriptions}"
-    return drawn(plot, name, title, caption, alt, [by_encoder[encoder] for encoder in series])
+    return drawn(plot, name, title, caption, ALT, [by_encoder[encoder] for encoder in series])
 
 
 def _ceilings(axes: Axes, counts: set[int]) -> None:
@@ -104,8 +105,3 @@ def _line(axes: Axes, look: Look, attention: Attention, name: str, relative: boo
     dash: Any = look.dash
     axes.fill_between(places, low, high, color=colour(look), alpha=0.16, linewidth=0)
     axes.plot(places, mean, color=colour(look), linestyle=dash, marker=look.marker)
-
-
-def _in_words(name: str, values: tuple[tuple[float, float], ...]) -> str:
-    means = [mean for mean, _ in values]
-    return f"{name}: {means[0]:.2f} in the first block, {means[-1]:.2f} in the last, from {min(means):.2f} to {max(means):.2f}."

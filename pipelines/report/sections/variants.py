@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Section, Table
 from pipelines.report.contrasts import table
+from pipelines.report.estimate import difference
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
 from pipelines.report.studies import COSTS, Study, by_encoder, study_table
-from pipelines.report.tables import NOTHING, change, difference, number, title
+from pipelines.report.tables import NOTHING, change, number, title
 
 STUDY = "variants"
 APART = "self-attention"  # a study of heads that are trained by a recipe of their own

@@ -8,13 +8,14 @@ from matplotlib.figure import Figure as Plot
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import NOTHING, file_names, plus_minus, spread, title
+from pipelines.report.tables import NOTHING, file_names, spread, title
 
 STUDY = "views"
+ALT = "What heads reach on the test images by the number of stored crops, a line for each. The numbers are in the table below."
 
 Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops
 
@@ -58,12 +59,9 @@ def figures(study: Study) -> Figures:
     encoders, numbers = by_encoder(study), _numbers(study)
     by_head = looks(in_order({probe.aggregator for probe in study.values()}))
     files = file_names("views", list(encoders))
-    low = min(probe.score.mean - probe.score.std for probe in study.values())
-    high = max(probe.score.mean + probe.score.std for probe in study.values())
-    margin = 0.05 * (high - low) or 1.0
-    limits = (low - margin, high + margin)
+    shared = limits(probe.score for probe in study.values())
     plots = [
-        _figure(files[name], name, _series(probes_of_encoder), numbers, by_head, limits)
+        _figure(files[name], name, _series(probes_of_encoder), numbers, by_head, shared)
         for name, probes_of_encoder in encoders.items()
     ]
     return Figures(tuple(plots), tuple(by_head.values()))
@@ -75,11 +73,11 @@ def _figure(
     series: Series,
     numbers: list[int | str],
     by_head: dict[str, Look],
-    limits: tuple[float, float],
+    of_axis: tuple[float, float],
 ) -> Figure:
     measure = score_name(probe for by_number in series.values() for probe in by_number.values())
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6), layout="constrained")
+        plot = Plot(figsize=(4.6, 2.6))
         axes = plot.subplots()
         for head, by_number in series.items():
             look = by_head[head]
@@ -88,17 +86,11 @@ def _figure(
             means, deviations = [measure.mean for measure in reached], [measure.std for measure in reached]
             axes.errorbar(places, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
         axes.set_xticks(range(len(numbers)), ["none" if n == 0 else str(n) for n in numbers])
-        axes.set_ylim(*limits)
+        axes.set_ylim(*of_axis)
         axes.set_xlabel("random crops of each training image")
         axes.set_ylabel(AXES[measure])
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
-    points = "; ".join(
-        f"{title(head)}: {', '.join(f'{plus_minus(probe.score)} % with {_words(n)}' for n, probe in by_number.items())}"
-        for head, by_number in series.items()
-    )
-    alt = f"{SENTENCE[measure]} of {encoder} against the number of stored crops. {points}."
-    return drawn(plot, name, encoder, caption, alt, [by_head[head] for head in series])
+    return drawn(plot, name, encoder, caption, ALT, [by_head[head] for head in series])
 
 
 def gained(study: Study) -> Table | None:

@@ -140,8 +140,9 @@ class TestSubsets:
         assert (sizes.train, sizes.test, images) == (12_811, 50_000, None)
 
     def test_they_are_what_is_read(self) -> None:
-        planned = project(studies={"s": {**STUDY, "percent": 10, "heads": {"abmilp": {}}}})
-        assert work(planned, "study", "s").read == 4 * (100 + 100) * 1000
+        study = {**STUDY, "percent": 10, "heads": {"abmilp": {}}}
+        assert work(project(studies={"s": {**study, "subset_seed": 0}}), "study", "s").read == 4 * (100 + 100) * 1000
+        assert work(project(studies={"s": study}), "study", "s").read == 3 * 4 * (100 + 100) * 1000, "each seed has its own"
 
     def test_a_list_of_unknown_length_is_not_counted_and_named(self) -> None:
         works, left_out = project(studies={"s": {**STUDY, "ids": "nowhere/mine.txt", "heads": {"abmilp": {}}}}).works()

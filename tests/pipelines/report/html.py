@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pipelines.report.formats import FORMATS
 
 BESIDE = rf"(tables|figures)/[a-z0-9-]+\.({'|'.join([*FORMATS, 'svg', 'png', 'pdf'])})"  # files that the page offers
-VOID = {"col", "meta", "img", "br", "link", "input", "hr"}
+VOID = {"col", "meta", "img", "br", "link", "input", "hr", "wbr"}
 
 
 class Page(HTMLParser):

@@ -63,8 +63,8 @@ def test_dashes_have_their_reasons(tmp_path: Path):
         (tmp_path / encoder / "cls").mkdir()
         (tmp_path / encoder / "cls/metrics.json").write_text(json.dumps({"absent": ["cls"]}))
     note = scores(collect(Folders(tmp_path))).note
-    reasons = ("capi and ijepa have no cls tokens, which [cls] reads", "mae was not probed with [cls]")
-    assert f"A dash: {reasons[0]}; dino was not probed with AbMILP; {reasons[1]}." in note
+    reasons = ("capi, ijepa: no cls tokens, which [cls] reads", "mae: not probed with [cls]")
+    assert f"A dash: {reasons[0]}; dino: not probed with AbMILP; {reasons[1]}." in note
 
 
 def test_top5_is_folded_and_holds_the_numbers(inputs: Inputs):
@@ -135,6 +135,14 @@ def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, se
     for table in (scores(inputs), top5(inputs), every_probe(inputs)):
         assert sentence in table.note
         assert ("in one order" in table.note) == bool(sentence)
+
+
+@pytest.mark.parametrize(("seed", "says"), [(0, True), ("own", False)])
+def test_one_draw_of_the_images_for_all_seeds_is_said(tmp_path, seed: int | str, says: bool) -> None:
+    folder = write_probe(tmp_path, "mae", "cls", 40.0)
+    file = folder / "metrics.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"subset": {"k_shot": 5, "seed": seed}}))
+    assert ("one draw of the training images" in scores(collect(Folders(tmp_path))).note) == says
 
 
 def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_path: Path):

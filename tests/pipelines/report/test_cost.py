@@ -36,12 +36,11 @@ def test_stored_bytes_and_measured_time_stand_beside_where_they_are_known():
     timing = {"ms_per_image": 0.012345, "n_images": 64, "device": "cpu", "threads": 1}
     one = replace(HEADS[2], cost=HEADS[2].cost | {"bytes_per_image": 24_576}, timing=timing)
     table = tables(section(inputs("poolings", one, HEADS[0])))["cost"]
-    assert [column.name for column in table.columns][3:5] == ["bytes_per_image", "ms_per_image"]
-    cls, abmilp = ([(cell.text, cell.value) for cell in row.cells[3:5]] for row in table.rows)
-    assert cls == [("–", None)] * 2
-    assert abmilp == [("24.6 k", 24_576), ("0.0123", 0.012345)]
-    assert "measured where heads were trained (cpu, 1 thread), the fastest" in table.note
-    assert "over 64 images in memory" in table.note
+    names = ["bytes_per_image", "ms_per_image", "device", "threads", "n_images_timed"]
+    assert [column.name for column in table.columns][3:8] == names
+    cls, abmilp = ([(cell.text, cell.value) for cell in row.cells[3:8]] for row in table.rows)
+    assert cls == [("–", None)] * 5
+    assert abmilp == [("24.6 k", 24_576), ("0.0123", 0.012345), ("cpu", "cpu"), ("1", 1), ("64", 64)]
 
 
 def test_a_head_stands_beside_its_encoder():
@@ -79,10 +78,9 @@ def test_heads_that_none_beats_for_less_are_marked():
 def test_figures_say_what_they_show():
     result = section(inputs("poolings", *HEADS, studied("di<no>", "abmilp", 45.0)))
     fronts, one, other = figures(result)
-    assert "mae: average (51.0 ± 0.5 % at 3.84 k FLOPs) and <b>ap" in fronts.alt
-    assert "AbMILP" not in fronts.alt.split("mae:")[1], "another head reaches more for less"
+    assert "table of costs" in fronts.alt
     assert (one.name, one.title, other.name, other.title) == ("cost-di-no", "di<no>", "cost-mae", "mae")
-    assert "<b>ap: 54.0 ± 0.5 % at 741 k FLOPs" in other.alt
+    assert one.alt == other.alt, "what is true of all"
     encoders, heads = (block.legend for block in result.blocks if isinstance(block, Figures))
     assert {look.name for look in encoders} == {"mae", "di<no>"}
     assert {look.name for look in heads} == {"cls", "average", "abmilp", "<b>ap", "ep"}

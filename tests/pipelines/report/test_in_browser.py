@@ -1,5 +1,6 @@
 """The page in a browser: what it shows, sorts and complains of. Skipped where there is no Chromium."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -190,6 +191,57 @@ def test_nothing_makes_the_page_scroll_sideways(page: Browser, width: int):
     assert page.value("document.documentElement.scrollWidth <= innerWidth")
     wide = page.value("[...document.querySelectorAll('.scroll')].some((box) => box.scrollWidth > box.clientWidth)")
     assert wide  # the leaderboard does, in its own box
+
+
+BROKEN = """[...document.querySelectorAll('.data th, .data td')].flatMap((cell) => {
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), broken = [];
+  while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/\\p{L}+/gu)) {
+    const range = document.createRange();
+    range.setStart(texts.currentNode, word.index);
+    range.setEnd(texts.currentNode, word.index + word[0].length);
+    const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+    if (lines.size > 1) broken.push(word[0]);
+  }
+  return broken;
+})"""
+
+
+def test_on_a_phone_no_word_is_broken_and_the_main_measure_is_in_sight(page: Browser):
+    page.look(390)
+    page.value("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    assert page.value(BROKEN) == []
+    edges = page.value(
+        "[...document.querySelectorAll('.data')].map((table) => ["
+        "[...table.tHead.rows[0].cells].find((header) => header.dataset.kind !== 'text'), table.closest('.scroll')])"
+        ".filter(([header]) => header).map(([header, box]) => [box.querySelector('table').id, "
+        "header.getBoundingClientRect().right - box.getBoundingClientRect().right])"
+    )
+    assert [name for name, beyond in edges if beyond > 1] == []
+
+
+def test_rows_without_a_number_are_behind_a_switch_which_needs_no_script(browser: Browser, tmp_path: Path):
+    columns = (Column("name", "Name", "text"), Column("of", "Of", "text"), Column("x", "X"))
+    rows = (Row((Cell("a", "a"), Cell("b", "b"), Cell("–"))), Row((Cell("c", "c"), Cell("–"), Cell("1", 1.0))))
+    tables = [Table(name, name, "Note.", columns, rows) for name in ("x", "y")] + [Table("z", "Z", "Note.", columns, rows[1:])]
+    (tmp_path / "page.html").write_text(
+        re.sub("<script>.*</script>", "", render([Section("s", "S", tuple(tables))]), flags=re.S)
+    )
+    browser.open(tmp_path / "page.html")
+
+    def shown() -> list[int]:
+        heights: list[int] = browser.value(
+            "[...document.querySelectorAll('.data')].map((t) => [...t.tBodies[0].rows].filter((r) => r.clientHeight).length)"
+        )
+        return heights
+
+    assert shown() == [1, 1, 1]
+    assert browser.value("[...document.querySelectorAll('.empty-rows')].map((p) => p.textContent.trim())") == (
+        ["rows without a number: 1"] * 2
+    )
+    browser.value("document.querySelector('.empty-rows input').click()")
+    assert shown() == [2, 1, 1]
+    browser.look(1280, media="print")
+    assert shown() == [2, 2, 1]
 
 
 @pytest.mark.parametrize(("width", "side"), [(390, 106), (1280, 128)])

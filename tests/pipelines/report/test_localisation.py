@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipelines.report.collect import Examples, Folders, Inputs
 from pipelines.report.content import Section, Text
-from pipelines.report.sections.localisation import section
+from pipelines.report.sections.localisation import CONSTANT, NO_FRAME, NOT_ALIKE, OTHER_FRAME, OUTSIDE, section
 from tests.pipelines.report.everything import over_seeds
 from tests.pipelines.report.everything import score_map as entry
 from tests.pipelines.report.everything import score_maps as maps
@@ -90,6 +90,24 @@ def test_maps_against_others(tmp_path):
     ]
 
 
+def test_differences_have_intervals_where_images_were_left_out(tmp_path):
+    """Groups of images move all maps of all encoders by as much, but the baseline."""
+    for encoder in ("mae", "a-twin"):
+        moved = maps(cls=20 if encoder == "mae" else 10)
+        for one, more in zip(moved, (1, 1, 1, 1, 0), strict=True):
+            v2 = one["max_box_acc_v2"]
+            v2["without"] = [v2["mean"] + more * d for d in (-0.2, 0.2, 0.1, -0.1)]
+        write(tmp_path, encoder, moved)
+    table = tables(built(tmp_path))["localisation-differences"]
+    intervals = {c.name.removesuffix("_interval"): i for i, c in enumerate(table.columns) if c.name.endswith("_interval")}
+    assert list(intervals) == ["abmilp_against_cls", "abmilp_against_centre", "cls_against_centre", "best_map_against_twin"]
+    of_mae = cells(table)[0]
+    assert of_mae[intervals["cls_against_centre"]] == "−15.4 to −13.6", "of images alone: t with 3 degrees of freedom"
+    low, high = map(float, of_mae[intervals["abmilp_against_cls"]].split(" to "))
+    assert (low, high) == (21.0, 31.0), "of three seeds alone, as images move both: 26 ± 4.303 · 2 / √3"
+    assert cells(table)[1][intervals["best_map_against_twin"]] == "–"
+
+
 def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "weak", maps(abmilp=(21, 21)))
@@ -110,23 +128,24 @@ def test_maps_that_are_missing_leave_dashes(tmp_path):
     assert cells(tables(result)["localisation-differences"])[1][:4] == ["no-cls", "–", "–", "–"]
 
 
+def notices(result: Section) -> dict[str, tuple[str, ...]]:
+    return {text.text: text.items for text in result.blocks if isinstance(text, Text) and text.kind == "notice"}
+
+
 def test_warns_of_what_makes_numbers_odd(tmp_path):
     write(tmp_path, "a", [*maps(), entry("probe", "ap", 3, n_flat=1000)], n_images_outside=7)
     write(tmp_path, "b", maps(), size=64)
-    assert words(built(tmp_path), "notice") == [
-        "Not all encoders were localised on the same images at the same size; rows are not comparable.",
-        "The crop of a shows nothing of the objects of 7 images: not found.",
-        "Maps of a that are constant point nowhere: ap (1,000 images).",
-    ]
+    expected = {NOT_ALIKE: (), OUTSIDE: ("a: 7 images",), CONSTANT: ("a, ap: 1,000 images",)}
+    assert notices(built(tmp_path)) == expected
 
 
 def test_the_frame_is_below_the_table(tmp_path):
     write(tmp_path, "mae", maps())
-    write(tmp_path, "moco", maps())
     result = built(tmp_path)
     below = result.blocks[result.blocks.index(tables(result)["localisation"]) + 1]
-    assert below == Text("Boxes are compared in: whole image, squashed to 224 x 224 pixels.", kind="note")
-    assert words(result, "notice") == []
+    whole = "whole image, squashed to 224 x 224 pixels; 1,000 images: mae"
+    assert below == Text("Boxes are compared in:", (whole,), "note")
+    assert notices(result) == {}
 
 
 def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
@@ -135,10 +154,5 @@ def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
     del (old := json.loads((file := write(tmp_path, "old", maps())).read_text()))["frame"]
     file.write_text(json.dumps(old))
     result = built(tmp_path)
-    assert words(result, "note") == [
-        "Boxes are compared in: whole image, squashed to 224 x 224 pixels (mae); central crop, in 224 x 224 pixels; 12.3 % of "
-        "the boxes' area lies outside of it (moco)."
-    ]
-    crop, unknown = words(result, "notice")
-    assert "those of moco are not. Extract images that were cropped by `beyondcls extract --crop-mode squash" in crop
-    assert unknown == ("It was not recorded what of the images of old boxes are compared in; run `beyondcls localise` again.")
+    assert words(result, "note")[2:] == [f"{CROP['words']}; 1,000 images: moco", "–; 1,000 images: old"]
+    assert notices(result) == {OTHER_FRAME: ("moco",), NO_FRAME: ("old",)}

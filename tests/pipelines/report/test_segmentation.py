@@ -1,16 +1,19 @@
 """The report's section on segmentation: its tables, what it says, and its pictures."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import t
 
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.content import Section
-from pipelines.report.contrasts import against
+from pipelines.report.estimate import difference, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
-from pipelines.report.tables import NOTHING
+from pipelines.report.tables import NOTHING, with_interval
 from store import BeyondClsError
 from tests.pipelines.report.dense import on_foreground, protocol, write_segmentation
 from tests.pipelines.report.parts import best, shown, tables, words
@@ -69,21 +72,28 @@ def test_the_twin_has_patches_of_the_same_grid_and_block(tmp_path):
     assert of_mae[-3:-1] == ["b-twin", "+14.0"]
 
 
-def test_a_difference_has_a_spread_where_both_have_several_seeds():
+def test_a_difference_has_a_spread_where_both_have_several_seeds_or_one_draws_nothing():
     several, one = Measure(40.0, 3.0, (37.0, 43.0)), Measure(30.0, 0.0, (30.0,))
-    assert [cell.std for cell in against(several, replace(several, mean=38.0, std=4.0), "x")] == [5.0, None]
-    assert [(cell.text, cell.std) for cell in against(several, one, "x")] == [("+10.0", None), ("–", None)]
-    assert against(several, None, "x") == (NOTHING, NOTHING)
+    first, second = of_measure(several, "x", "a"), of_measure(replace(several, mean=38.0, std=4.0), "x", "b")
+    assert [cell.std for cell in with_interval(difference(first, second))] == [5.0, None]
+    single, fixed = of_measure(one, "x", "c"), of_measure(one, "x", None)
+    assert [(cell.text, cell.std) for cell in with_interval(difference(first, single))] == [("+10.0", None), ("–", None)]
+    assert with_interval(difference(first, fixed))[0].text == "+10.0 ± 3.0"
+    assert with_interval(difference(fixed, first))[0].text == "−10.0 ± 3.0"
+    assert with_interval(difference(first, None)) == (NOTHING, NOTHING)
 
 
-def test_it_has_an_interval_where_images_were_left_out():
+@pytest.mark.parametrize(("seeds", "sign"), [("seeds", None), (None, 1)])
+def test_it_has_an_interval_where_images_were_left_out(seeds: str | None, sign: int | None):
     """Each of four groups of images moves the first by what it moves the second, and 0.1 more or less."""
     one, other = (
-        Measure(mean, 0.0, (mean,), tuple(mean + d for d in moves))
+        of_measure(Measure(mean, 0.0, (mean,), tuple(mean + d for d in moves)), "x", seeds)
         for mean, moves in ((40.0, (-1.1, -2.9, 3.1, 0.9)), (38.0, (-1.0, -3.0, 3.0, 1.0)))
     )
-    difference, interval = against(one, other, "x")
-    assert (difference.text, interval.text) == ("+2.0", "1.4 to 2.6")
+    apart = difference(one, other)
+    assert [cell.text for cell in with_interval(apart)] == ["+2.0", "1.4 to 2.6"]
+    assert apart is not None
+    assert apart.sign == sign, "a single seed shows nothing; what draws nothing has no other"
 
 
 def test_data_sets_are_apart(tmp_path):
@@ -103,7 +113,7 @@ def test_by_class_and_how_settings_were_chosen(tmp_path):
     ]
     assert [row.group for row in result["segmentation-streets-classes"].rows] == ["k-NN"] * 3 + ["linear"] * 3
     assert shown(result["segmentation-streets-settings"])[1] == [
-        *("mae", "linear", "k 3", "2 settings", "hold-out, 3 images", "0, 1", "40.0", "1.5")
+        *("mae", "linear", "k 3", "hold-out", "0, 1", "whole image", "2", "3", "40.0", "1.5", "7")
     ]
     assert all(result[f"segmentation-streets-{name}"].folded for name in ("classes", "settings", "grid"))
 
@@ -116,10 +126,32 @@ def test_weight_on_the_foreground(tmp_path):
     by_name = tables(built(tmp_path))
     summary = by_name["segmentation-streets-foreground"]
     against = ["+21.0 ± 1.4", "+11.0 ± 1.4"]  # equal weights, [cls]
-    assert shown(summary) == [["mae", "20.0", "30.0", "41.0 ± 1.4", "1.50", "2.05 ± 0.07", *against]]
-    assert "(car)" in summary.caption
+    assert shown(summary) == [["mae", "20.0", "30.0", "41.0 ± 1.4", "1.50", "2.05 ± 0.07", *against, "car", "5"]]
     every = shown(by_name["segmentation-streets-foreground-maps"])
     assert every[2] == ["mae", "[cls], attention head 2", "50.0", "20.0", "2.50"]
+
+
+def test_weights_on_the_foreground_have_intervals_where_images_were_left_out(tmp_path):
+    """Groups of images move both maps alike, and seeds by 1.4."""
+    maps = [on_foreground("attention", "cls", 30.0), on_foreground("probe", "abmilp", 40.0, 42.0)]
+    for of_map in maps:
+        for name in ("share", "gain"):
+            mean = of_map[name]["mean"]
+            of_map[name]["without"] = [mean * factor for factor in (0.99, 1.01, 1.02, 0.98)]
+    write_segmentation(tmp_path / "streets", "mae", foreground={"classes": ["car"], "maps": maps})
+    table = tables(built(tmp_path))["segmentation-streets-foreground"]
+    assert [column.name for column in table.columns][-6:-2] == [
+        *("abmilp_gain_interval", "abmilp_against_area", "abmilp_against_cls", "abmilp_against_cls_interval")
+    ]
+    gain, area, cls, interval = shown(table)[0][-6:-2]
+    assert (area, cls) == ("+21.0 ± 1.4", "+11.0 ± 1.4")
+    # By hand: seeds have variance 1, one degree of freedom; images (n = 4) pseudo-values 4 · 11 - 3 · 11 · factor.
+    values = np.array([44 - 33 * factor for factor in (0.99, 1.01, 1.02, 0.98)])
+    images, seeds = values.var(ddof=1) / 4, 1.0
+    degrees = (images + seeds) ** 2 / (images**2 / 3 + seeds**2 / 1)
+    reach = t.ppf(0.975, degrees) * math.sqrt(images + seeds)
+    assert interval == f"{11 - reach:.1f} to {11 + reach:.1f}".replace("-", "−")
+    assert gain.count(" to ") == 1
 
 
 def test_warns_of_what_makes_numbers_odd(tmp_path):

@@ -12,8 +12,7 @@ from pipelines.parameters.primary import Primary, primary_of
 from pipelines.report.claims import AHEAD
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Intervals, Number, Numbers, Section, Verdicts
-from pipelines.report.error_shares import error_shares
-from pipelines.report.sections.summary import section
+from pipelines.report.sections.summary import error_shares, section
 from store import BeyondClsError
 from store.format.pretraining import JOINT, MASKED, UNTRAINED
 from tests.pipelines.report.parts import words
