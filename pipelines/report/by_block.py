@@ -66,12 +66,6 @@ def by_block(inputs: Inputs) -> dict[str, ByBlock]:
     return {s.encoder: s for s in sorted(studies, key=lambda s: order.get(s.encoder, len(order))) if s.encoder in order}
 
 
-def weights_patches(study: ByBlock) -> bool:
-    """Whether a head of the study reads patch tokens."""
-    of_vectors = {title(head) for head in OF_VECTORS}
-    return any(name.partition(", ")[0] not in of_vectors for name in study.series)
-
-
 def _by_block(file: Path) -> ByBlock:
     content = read_result(file)
     measure, rows = str(content["measure"]), sorted(content["rows"], key=_place)
