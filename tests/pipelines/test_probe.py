@@ -355,6 +355,10 @@ class TestBadInput:
             (("--k-shot", "5", "--percent", "10"), "--k-shot 5 and --percent 10.0 exclude each other; give one of them"),
             (("--ids", "x.txt", "--percent", "10"), "--percent 10.0 and --ids x.txt exclude each other; give one of them"),
             (("--ids", "x.txt", "--k-shot", "5"), "--k-shot 5 and --ids x.txt exclude each other; give one of them"),
+            (
+                ("--k-shot", "5", "--order", "shared"),
+                "order is shared, but each seed draws its own images",
+            ),
             (("--ids", "nowhere.txt"), "the list of ids 'nowhere.txt' cannot be read"),
             (("--block", "5"), "no array 'patch/block5/view0'; it has: patch/block1/view0"),
             (("--head", "cls", "--head", "cls"), "--head cls was given twice"),
