@@ -115,8 +115,8 @@ def plans_and_run(
     if own_draws := draws_images(run):
         if "shared" in [values.get("order") for values in (command_line, *(entry for _, entry in heads.values()))]:
             raise BeyondClsError(
-                "order is shared, but each seed draws its own images of --k-shot or --percent, so there is no order for all; leave "
-                "it out, or give --subset-seed 0, and all seeds learn from one draw"
+                "order is shared, but each seed draws its own images of --k-shot or --percent, so there is no order for all; "
+                "leave it out, or give --subset-seed 0, and all seeds learn from one draw"
             )
         common = [Layer("", {"seeds": DRAWS}), *common]
     plans = {
