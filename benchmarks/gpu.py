@@ -6,16 +6,15 @@ Nothing is installed. It needs torch, timm, numpy, zarr, jaxtyping, psutil and x
 a package names it. Each part runs in processes of its own, which end with its share of the time, and all with --seconds;
 gpu.json and gpu.md in --out have what was found after each part, also of one that was stopped or killed.
 `extraction` times a ViT-B/16, ViT-L/16 and ViT-H/14 in bf16: bare, without statistics, with all (replayed, and started one by
-one) and with all by PyTorch's operations, of images on the device; and the whole way, into memory and onto the disk, with the shares of its stages. `profile`
-shows which operations three batches consist of; `loader` times the way of tokens to the device beside a copy from pinned
-memory; `grid` 32 heads in one run and one by one, and training steps beside the limit that memory and products set; `tests`
-runs all tests that need a GPU, and says which were skipped and why.
+one) and with all by PyTorch's operations, of images on the device; and the whole way, into memory and onto the disk, with the
+shares of its stages. `profile` shows which operations three batches consist of; `loader` times the way of tokens to the device
+beside a copy from pinned memory; `grid` 32 heads in one run and one by one, and training steps beside the limit that memory and
+products set; `tests` runs all tests that need a GPU, and says which were skipped and why.
 Without a GPU it runs small on the CPU: evidence that it works, and of nothing else.
-Ratios: `statistics_vs_bare` seconds of the bare forward pass of a ViT-B/16 / of that with tokens, all statistics and maps, as
-they are stored;
-`e2e_vs_bare` likewise of extraction onto the disk, `memory_vs_bare` into memory; `kernel_vs_operations` seconds by PyTorch's
-operations / by the kernel; `loader_vs_copy` the rate at which tokens are streamed from the page cache / that of the copy,
-`resident_vs_copy` likewise from memory; `grid32_vs_solo` as in benchmarks.probe.
+Ratios: `statistics_vs_bare` seconds of the bare forward pass of a ViT-B/16 / of that with tokens, all statistics and maps as
+they are stored; `e2e_vs_bare` likewise of extraction onto the disk, `memory_vs_bare` into memory; `kernel_vs_operations` seconds
+by PyTorch's operations / by the kernel; `loader_vs_copy` the rate at which tokens are streamed from the page cache / that of the
+copy, `resident_vs_copy` likewise from memory; `grid32_vs_solo` as in benchmarks.probe.
 The exit status is 1 if a part failed. The last line is JSON.
 """
 
