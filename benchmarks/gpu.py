@@ -11,9 +11,9 @@ shares of its stages. `profile` shows which operations three batches consist of;
 beside a copy from pinned memory; `grid` 32 heads in one run and one by one, and training steps beside the limit that memory and
 products set; `tests` runs all tests that need a GPU, and says which were skipped and why.
 Without a GPU it runs small on the CPU: evidence that it works, and of nothing else.
-Ratios: `statistics_vs_bare` seconds of the bare forward pass of a ViT-B/16 / of that with tokens, all statistics and maps as
-they are stored; `e2e_vs_bare` likewise of extraction onto the disk, `memory_vs_bare` into memory; `kernel_vs_operations` seconds
-by PyTorch's operations / by the kernel; `loader_vs_copy` the rate at which tokens are streamed from the page cache / that of the
+Ratios: `statistics_vs_bare` seconds of the bare forward pass of a ViT-B/16 / of that with tokens, statistics and maps as they
+are stored; `e2e_vs_bare` likewise of extraction onto the disk, `memory_vs_bare` into memory; `kernel_vs_operations` seconds by
+PyTorch's operations / by the kernel; `loader_vs_copy` the rate at which tokens are streamed from the page cache / that of the
 copy, `resident_vs_copy` likewise from memory; `grid32_vs_solo` as in benchmarks.probe.
 The exit status is 1 if a part failed. The last line is JSON.
 """

@@ -69,7 +69,8 @@ ARGUMENTS = {
     "images": (extraction.IMAGES, open_images),
     "features": (extraction.FEATURES, Request.resolve),
     "running": (extraction.RUNNING, Settings),
-    "computing": (extraction.COMPUTING, Encoder.run_with),
+    # What matrices are multiplied in by default depends on the device: test_amp.
+    "computing": ({n: o for n, o in extraction.COMPUTING.items() if n != "amp"}, Encoder.run_with),
     "a recipe": (training.OF_A_RECIPE, Recipe),
     "a run": ({n: o for n, o in training.OF_A_RUN.items() if n not in ("k_shot", "percent", "ids", "subset_seed")}, probe),
     "a head": ({n: training.OF_A_HEAD[n] for n in ("normalisation", "final_norm", "init")}, HeadSpec),
