@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from extract.transform import Crop
+from store.errors import first_line
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -40,6 +41,13 @@ class Decoded:
 
 
 Decode = Callable[[int, Sequence[int], Mapping[int, Tensor]], Decoded]  # of a row, its views, and where their pixels go
+
+
+def decode_all(
+    decode: Decode, first: int, rows: Sequence[int], views: Sequence[int], pixels: Mapping[int, Tensor]
+) -> list[Decoded]:
+    """Images of a batch from its position `first` on; `pixels` of the batch, by view."""
+    return [decode(row, views, {view: of_batch[i] for view, of_batch in pixels.items()}) for i, row in enumerate(rows, first)]
 
 
 class Processes:
@@ -98,21 +106,18 @@ class Processes:
                 except BrokenExecutor as error:
                     self.fail(error)
                     part = None
-                decoded += self._decode(len(decoded), rows[len(decoded) :][:step], views, pixels) if part is None else part
+                if part is None:
+                    part = decode_all(self.decode, len(decoded), rows[len(decoded) :][:step], views, pixels)
+                decoded += part
             return decoded
 
         return finish
-
-    def _decode(self, first: int, rows: Sequence[int], views: Sequence[int], pixels: Mapping[int, Tensor]) -> list[Decoded]:
-        return [
-            self.decode(row, views, {view: memory[i] for view, memory in pixels.items()}) for i, row in enumerate(rows, first)
-        ]
 
     def fail(self, error: Exception) -> None:
         """Leave everything to threads from now on."""
         if not self._is_broken:
             self._is_broken = True
-            self._warn(f"images are decoded by threads of one process, which may be slower: {str(error).splitlines()[0]}")
+            self._warn(f"images are decoded by threads of one process, which may be slower: {first_line(error)}")
 
     def close(self) -> None:
         if self._pool is not None:
@@ -134,7 +139,8 @@ def _decode(numbers: Mapping[int, Any], first: int, rows: Sequence[int], views: 
     """None if anything is wrong: the other process, which decodes them again, has the error."""
     (ours,) = _ours
     try:
-        decoded = ours._decode(first, rows, views, {view: ours.shared[number] for view, number in numbers.items()})
+        pixels = {view: ours.shared[number] for view, number in numbers.items()}
+        decoded = decode_all(ours.decode, first, rows, views, pixels)
     except Exception:
         return None
     return None if any(one.apart for one in decoded) else decoded

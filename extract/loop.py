@@ -17,7 +17,7 @@ from torch import Tensor
 
 from extract.copies import Buffers, Copies, Packed, Streams, streams_of
 from extract.datasets import DataError
-from extract.decoding import Decoded, Processes
+from extract.decoding import Decoded, Processes, decode_all
 from extract.encoders import Encoded
 from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
 from extract.replay import Replay
@@ -166,14 +166,10 @@ class Passes:
             pixels = {view: self._buffers.take(len(rows), shape, torch.uint8) for view in encoded}
         views, step = views_of(unit.names), max(1, len(rows) // TASKS)
         begun = None if self._processes is None else self._processes.begin(rows, views, pixels)
-
-        def decode(begin: int) -> list[Decoded]:
-            return [
-                self.decode(row, views, {view: of_batch[i] for view, of_batch in pixels.items()})
-                for i, row in enumerate(rows[begin : begin + step], begin)
-            ]
-
-        decoding = [self.threads.submit(decode, begin) for begin in range(0, len(rows), step)] if begun is None else []
+        parts = range(0, len(rows), step) if begun is None else ()
+        decoding = [
+            self.threads.submit(decode_all, self.decode, begin, rows[begin : begin + step], views, pixels) for begin in parts
+        ]
 
         def finish() -> Batch:
             with self.course.doing(DECODING):

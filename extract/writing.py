@@ -130,7 +130,7 @@ class Task:
 
     def _compute(self) -> None:
         settings, todo = self.settings, self._writer.missing_units()
-        n_written = WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
+        n_written = self._n_written
         while True:
             self._report_written()
             if not todo:
@@ -153,7 +153,7 @@ class Task:
                 units = Units(passes, self.layouts, settings.on_error, settings.progress, n_written)
                 claimed = self._claimed(todo)
                 for unit, arrays, notes in units.compute(self._units(one_ahead(claimed) if n_written > 1 else claimed)):
-                    self._write_behind(unit.number, arrays, notes, n_written)
+                    self._write_behind(unit.number, arrays, notes)
                 self._wait_for_disk()
             todo = [] if settings.stops() else self._writer.wait_for_others(settings.stops)
 
@@ -214,9 +214,14 @@ class Task:
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, self._writer.taking.rows_to_compute(unit, names)
 
-    def _write_behind(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]], n_written: int = 1) -> None:
-        """Begin to write a unit, once no more than `n_written` - 1 of those before are being written."""
-        self._wait_for_disk(n_written - 1)
+    @property
+    def _n_written(self) -> int:
+        """Units that are written at once."""
+        return WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
+
+    def _write_behind(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
+        """Begin to write a unit, once there is room for one more among those that are being written."""
+        self._wait_for_disk(self._n_written - 1)
         self._writing.append(self._disk.submit(self._write, unit, arrays, notes))
 
     def _write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
