@@ -103,7 +103,7 @@ def main(
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
-    from extract.encoders.encoder import AMP
+    from extract.encoders.encoder import AMP_OF
     from extract.writing import Settings
     from pipelines.engines import choose_engine
     from pipelines.engines.engine import Watch, has_all, sharing
@@ -144,7 +144,7 @@ def main(
     _say_classes(images)
     _note(frozen)
     # Tasks may have another device than this process, but compute the same set.
-    amp = [] if "amp" in given else ["--amp", next(amp for amp, dtype in AMP.items() if dtype == frozen.compute_dtype)]
+    amp = [] if "amp" in given else ["--amp", AMP_OF[frozen.compute_dtype]]
     checks, devices = Checks(), dict[int, Mapping[str, Any]]()
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)

@@ -187,7 +187,7 @@ def _loop(
         BeyondClsError: there are no such images or no such encoder, or they are not those of the features.
     """
     from extract.datasets import open_images
-    from extract.encoders.encoder import AMP
+    from extract.encoders.encoder import AMP_OF
     from pipelines.live.online import load_as_recorded
     from pipelines.parameters.extraction import from_params
     from pipelines.parameters.requested import requested_images
@@ -200,7 +200,7 @@ def _loop(
     source, opening = requested_images(name, data, None if data else dataset, params, given)
     loading, options = from_params(params if encoder else None, name, None if data else dataset)
     frozen = load_as_recorded(name, {"transform": training.spec.transform}, loading)
-    amp = next((amp for amp, dtype in AMP.items() if dtype == training.spec.compute_dtype), "none")
+    amp = AMP_OF.get(training.spec.compute_dtype, "none")
     frozen.run_with(**{**select_options(options, ("channels_last", "compile")), "amp": amp})
     running = {**select_options(options, LOOPING if fresh else RUNNING), **select_options(given, LOOPING)}
     warn = lambda message: typer.echo(message, err=True)  # noqa: E731

@@ -24,6 +24,7 @@ from store.errors import unknown
 from store.format.pretraining import UNKNOWN, Pretraining
 
 AMP = {"none": "float32", "bf16": "bfloat16", "fp16": "float16"}
+AMP_OF = {dtype: amp for amp, dtype in AMP.items()}
 INSTEAD = "choose a vit_*, deit_*, beit*, eva* or aimv2_* model"
 HIERARCHICAL = "it merges patches between its stages, so its blocks have no one grid of patches"
 # By the class of timm's model: what keeps it from being read, and what to use. Others lack what a plain ViT has.

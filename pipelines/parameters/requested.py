@@ -88,13 +88,12 @@ def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str, t
 def _usual_amp(device: "torch.device", there: Path | None) -> str:
     import torch
 
-    from extract.encoders.encoder import AMP
+    from extract.encoders.encoder import AMP_OF
     from store import FeatureStore, StoreError
 
     if there is not None and (there / "zarr.json").exists():
         with suppress(StoreError):  # what is wrong with it is said where it is used
-            stored = FeatureStore.describe(there).spec.compute_dtype
-            return next(amp for amp, dtype in AMP.items() if dtype == stored)
+            return AMP_OF.get(FeatureStore.describe(there).spec.compute_dtype, "none")
     return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "none"
 
 
