@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from extract.copies import Packed, Streams
+from store.errors import first_line
 from store.loading.placement import is_out_of_memory
 
 
@@ -50,7 +51,7 @@ class Replay:
             self._images = images.clone()
             start, self._recorded = self.streams.record(partial(self.compute, self._images))
         except RuntimeError as error:  # where the encoder waits for a result, say, or asks for it
-            return "there is too little memory for a recording" if is_out_of_memory(error) else str(error).splitlines()[0]
+            return "there is too little memory for a recording" if is_out_of_memory(error) else first_line(error)
         start()
         if not torch.equal(self._recorded.memory, expected.memory):
             return "a recording of them gives other values"

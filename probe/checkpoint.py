@@ -16,6 +16,7 @@ from torch import Tensor
 from probe.grid import Member
 from probe.train import Family
 from store import BeyondClsError
+from store.errors import first_line
 from store.places.disk import partials_of, replacing
 
 EVERY_S = 60.0  # between two checkpoints
@@ -126,7 +127,7 @@ class Checkpoint:
                     values.copy_(family_tensors[f"optimiser.{name}"])
             return int(state["epoch"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            reason = str(error).splitlines()[0] if str(error) else ""
+            reason = first_line(error)
             raise BeyondClsError(
                 f"the checkpoint {self._file} is damaged ({type(error).__name__}: {reason}); "
                 f"remove {self.folder} to begin this pass anew"

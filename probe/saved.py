@@ -14,7 +14,7 @@ from probe.described import made
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
 from store import BeyondClsError
-from store.errors import other_version
+from store.errors import first_line, other_version
 
 FORMAT_VERSION = 2
 TRAINED_IN = ("", "trained", "linear", "logistic")  # folders of what is trained, within that of a run
@@ -103,7 +103,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
     except BeyondClsError:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
-        reason = str(error).splitlines()[0] if str(error) else ""
+        reason = first_line(error)
         raise BeyondClsError(f"{stem} is not a readable probe ({type(error).__name__}: {reason}); train it again") from error
     return head.eval(), described
 

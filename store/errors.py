@@ -39,3 +39,8 @@ def unknown(kind: str, value: str, known: Iterable[str], remedy: str = "") -> st
     guess = f"; did you mean {near[0]!r}?" if near else ";"
     shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return f"unknown {kind} {value!r}{guess} known: {shown}" + (f". {remedy}" if remedy else "")
+
+
+def first_line(error: object) -> str:
+    """Of what others' errors say, the first line, which may be empty."""
+    return next(iter(str(error).splitlines()), "")

@@ -19,7 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from store.errors import BeyondClsError, BeyondClsWarning, unknown
+from store.errors import BeyondClsError, BeyondClsWarning, first_line, unknown
 
 T = TypeVar("T")
 PREFIX = "beyondcls."
@@ -65,7 +65,7 @@ class Plugin:
         try:
             entry = EntryPoint(self.name, self.value, PREFIX + self.group).load()
         except (Exception, SystemExit) as error:
-            reason = str(error).splitlines()[0] if str(error) else ""
+            reason = first_line(error)
             raise self.fault(f"cannot be imported ({type(error).__name__}: {reason})") from error
         try:
             check(entry)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from store.errors import BeyondClsError
+from store.errors import BeyondClsError, first_line
 
 
 def is_custom(name: str) -> bool:
@@ -75,7 +75,7 @@ def explained(name: str, failure: str) -> Iterator[None]:
         path = str(Path(name.rpartition(":")[0]).resolve())
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         place = f" in line {lines[-1]}" if lines else ""
-        reason = str(error).splitlines()[0] if str(error) else ""
+        reason = first_line(error)
         raise BeyondClsError(f"{failure}{place} ({type(error).__name__}: {reason}); mend it") from error
 
 

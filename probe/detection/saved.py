@@ -12,7 +12,7 @@ from probe.detection.detector import Detector
 from probe.detection.options import DetectorOptions
 from probe.head import FinalNorm
 from store import BeyondClsError
-from store.errors import other_version
+from store.errors import first_line, other_version
 
 FORMAT_VERSION, TASK = 1, "detection"
 
@@ -84,6 +84,6 @@ def load_detector_with(path: str | Path) -> tuple[Detector, dict[str, Any]]:
     except BeyondClsError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OSError, SafetensorError) as error:
-        reason = str(error).splitlines()[0] if str(error) else ""
+        reason = first_line(error)
         raise BeyondClsError(f"{stem} is not a readable detector ({type(error).__name__}: {reason}); train it again") from error
     return detector.eval(), described

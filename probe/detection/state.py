@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from store import BeyondClsError
+from store.errors import first_line
 from store.places.disk import replacing
 
 EVERY_S = 60.0  # between two checkpoints
@@ -80,7 +81,7 @@ class TrainingState:
             _restore(optimiser, tensors)
             self.epoch, self.step, self.sums, self.curve = (plain[name] for name in ("epoch", "step", "sums", "curve"))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            reason = str(error).splitlines()[0] if str(error) else ""
+            reason = first_line(error)
             raise BeyondClsError(
                 f"the checkpoint {self.file} is damaged ({type(error).__name__}: {reason}); remove it to begin this seed anew"
             ) from error

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from probe.described import made
 from probe.head import FinalNorm
 from store import BeyondClsError
-from store.errors import other_version
+from store.errors import first_line, other_version
 
 FORMAT_VERSION = 1
 TASK = "segmentation"
@@ -120,7 +120,7 @@ def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
     except BeyondClsError:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
-        reason = str(error).splitlines()[0] if str(error) else ""
+        reason = first_line(error)
         raise BeyondClsError(f"{stem} is not a readable head ({type(error).__name__}: {reason}); train it again") from error
     return head.eval(), described
 
