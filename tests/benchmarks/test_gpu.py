@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from benchmarks import gpu, gpu_parts
+from tests.ended import ended
 
 LOADER = "tests/store/test_loader.py"
 # Hides every package but these and what they require, as on a machine that has no more.
@@ -105,19 +105,6 @@ def starts(monkeypatch: pytest.MonkeyPatch, programs: dict[str, str]) -> None:
         return popen([sys.executable, "-c", programs[name], file], **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "Popen", started)
-
-
-def ended(pid: int) -> bool:
-    """Whether a process that was killed ends soon."""
-    try:
-        child = psutil.Process(pid)
-        for _ in range(100):
-            if child.status() == psutil.STATUS_ZOMBIE:
-                return True
-            time.sleep(0.1)
-    except psutil.NoSuchProcess:
-        return True
-    return False
 
 
 def test_parts_that_end_early_leave_what_they_found_and_no_process(

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from extract.loop import Passes
 from extract.run import extract
 from extract.writing import Task
 from store import BeyondClsError
+from tests.ended import ended
 from tests.extract.late import LateStreams
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -156,17 +156,7 @@ def test_they_end_with_the_process_that_is_killed(tmp_path):
         children = [int(pid) for pid in process.stdout.readline().split()]
         assert len(children) == 2
         process.send_signal(signal.SIGKILL)
-    ends = time.monotonic() + 20
-    while any(is_running(pid) for pid in children) and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert not any(map(is_running, children))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert all(map(ended, children))
 
 
 @pytest.mark.parametrize(
