@@ -104,7 +104,7 @@ def logistic(x: Tensor, y: Tensor, cs: list[float], rounds: int) -> float:
                 LogisticRegression(C=c, tol=1e-6, max_iter=1000).fit(x.numpy().astype(np.float64), y.numpy())
 
     def ours() -> None:
-        fit(lambda: stored_blocks(x, y, 8192), len(x), DIM, CLASSES, cs)
+        fit(lambda: stored_blocks(x, y, 8192), len(x), CLASSES, cs)
 
     return ratio(theirs, ours, rounds, f"logistic regression of {len(x):,} patches for {len(cs)} C")
 

@@ -39,7 +39,6 @@ class Fitted:
 def fit(
     blocks: Blocks,
     n: int,
-    dim: int,
     n_classes: int,
     cs: Sequence[float],
     *,
@@ -59,8 +58,8 @@ def fit(
         tolerance: of a model, at convergence: half its gradient times its step, as a share of its loss.
         progress: called with 1 after each pass.
     """
-    values, vectors = _principal_components(blocks, dim, n)
-    models = [_Model(dim, n_classes, c * n, values) for c in cs]
+    values, vectors = _principal_components(blocks, n)
+    models = [_Model(len(values), n_classes, c * n, values) for c in cs]
     n_passes = 1
     while active := [model for model in models if not model.done]:
         if n_passes >= max_passes:
@@ -78,15 +77,16 @@ def fit(
     return Fitted(weight, bias, loss, n_passes, tuple(model.done for model in models))
 
 
-def _principal_components(blocks: Blocks, dim: int, n: int) -> tuple[Float[Tensor, "D"], Float[Tensor, "D D"]]:
-    """Variance along each principal component, and the components, in columns; float64."""
+def _principal_components(blocks: Blocks, n: int) -> tuple[Float[Tensor, "R"], Float[Tensor, "D R"]]:
+    """Variance along each principal component that the tokens have any of, and these components, in columns; float64."""
     total: Tensor | None = None
     for x, _ in blocks():
         square = (x.T @ x).double()
         total = square if total is None else total + square
     assert total is not None
     values, vectors = torch.linalg.eigh(total.cpu() / n)
-    return values.clamp(min=0).to(total.device), vectors.to(total.device)
+    varies = values > 1e-14 * values[-1]  # along the others weights stay 0
+    return values[varies].to(total.device), vectors[:, varies].to(total.device)
 
 
 def _evaluated(

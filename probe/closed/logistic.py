@@ -98,10 +98,9 @@ class Logistic(Closed):
         n_classes = int(labels.max()) + 1
         # Of two classes scikit-learn penalises one vector, whose halves the two here are: twice the squared norm of both.
         penalties = [c / 2 for c in cs] if n_classes == 2 else list(cs)
-        n, dim = learnt.shape
         fitted = fit(
             lambda: stored_blocks(learnt, labels, BLOCK),
-            *(n, dim, n_classes, penalties),
+            *(len(learnt), n_classes, penalties),
             tolerance=self.tol,
             max_passes=self.max_iter,
         )

@@ -78,7 +78,7 @@ class Logistic:
                 x[filled : filled + len(tokens)], y[filled : filled + len(tokens)] = tokens, labels
                 filled += len(tokens)
             blocks = lambda: stored_blocks(x, y, BLOCK)  # noqa: E731
-        fitted = fit(blocks, n, training.dim, len(present), cs, max_passes=self.max_passes, progress=progress)
+        fitted = fit(blocks, n, len(present), cs, max_passes=self.max_passes, progress=progress)
         notes = [
             f"logistic regression with C = {c:g} did not converge in {fitted.n_passes} passes; give more (--max-passes)"
             for c, converged in zip(cs, fitted.converged, strict=True)

@@ -70,6 +70,13 @@ class TestLogistic:
         assert (scores[:, 2] == math.inf).all()
         assert scores[:, [0, 3]].isfinite().all()
 
+    def test_fewer_images_than_channels(self):
+        """Nothing varies along some directions: they must not slow the others down."""
+        torch.manual_seed(0)
+        x, y = torch.randn(96, 192), torch.arange(96) % 10
+        result = Logistic(cs=(1e4, 1e5), max_iter=150).fit(Vectors(x, y, 10), Vectors(x, y, 10))
+        assert not any("converge" in note for note in result.notes)
+
     def test_what_does_not_converge_is_noted(self):
         result = Logistic(cs=(1.0, 10.0), max_iter=1).fit(TRAINING, TEST)
         assert any("the fit with C = 1 on hold-out did not converge after max_iter = 1; raise" in note for note in result.notes)
