@@ -15,31 +15,28 @@ MEASURES = {"ap": 0, "ap50": 1, "ap75": 2, "ap_small": 3, "ap_medium": 4, "ap_la
 AREAS = {"small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, math.inf)}  # pixels of the original
 
 
-def average_precision(
-    truths: Mapping[str, Any], results: Sequence[Mapping[str, Any]], kind: Literal["box", "mask"]
-) -> dict[str, float | None]:
-    """`MEASURES` of results in COCO's format, in percent.
+class AveragePrecision:
+    """Results of one kind beside the truths, both in COCO's format: `MEASURES` of all images, or of some.
 
     AP is the mean over IoU thresholds 0.50, 0.55, …, 0.95 and classes, of up to 100 detections an image. Crowds count neither
     as found nor as missed. Sizes are by the area that the truths state; that of a detection is its box's or its mask's.
     """
-    # With a box, COCO would take its area as that of the mask.
-    left_out = "segmentation" if kind == "box" else "bbox"
-    entries = [{name: value for name, value in entry.items() if name != left_out} for entry in results]
-    known = COCO(copy.deepcopy(dict(truths)))
-    evaluation = COCOeval_faster(known, known.loadRes(entries), "bbox" if kind == "box" else "segm", print_function=_quiet)
-    evaluation.run()
-    values = {name: float(evaluation.stats[place]) for name, place in MEASURES.items()}
-    return {name: None if value < 0 else 100 * value for name, value in values.items()}
 
+    def __init__(self, truths: Mapping[str, Any], results: Sequence[Mapping[str, Any]], kind: Literal["box", "mask"]):
+        # With a box, COCO would take its area as that of the mask.
+        left_out = "segmentation" if kind == "box" else "bbox"
+        entries = [{name: value for name, value in entry.items() if name != left_out} for entry in results]
+        self._known, self._type = COCO(copy.deepcopy(dict(truths))), "bbox" if kind == "box" else "segm"
+        self._found = self._known.loadRes(entries)
 
-def of_images(
-    truths: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: Collection[int]
-) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
-    """The part of truths and results, both in COCO's format, that is of some images."""
-    images = [image for image in truths["images"] if image["id"] in ids]
-    annotations = [annotation for annotation in truths["annotations"] if annotation["image_id"] in ids]
-    return {**truths, "images": images, "annotations": annotations}, [one for one in results if one["image_id"] in ids]
+    def of(self, image_ids: Collection[int] | None = None) -> dict[str, float | None]:
+        """In percent; of all images by default."""
+        evaluation = COCOeval_faster(self._known, self._found, self._type, print_function=_quiet)
+        if image_ids is not None:
+            evaluation.params.imgIds = sorted(image_ids)
+        evaluation.run()
+        values = {name: float(evaluation.stats[place]) for name, place in MEASURES.items()}
+        return {name: None if value < 0 else 100 * value for name, value in values.items()}
 
 
 def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from jaxtyping import Bool
 
 from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
-from probe.detection.average_precision import average_precision, coco_truths, of_images
+from probe.detection.average_precision import AveragePrecision, coco_truths
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
 from probe.detection.detector import LOSSES, Detector
@@ -177,10 +177,11 @@ class Detection:
             self.progress(1)
         truths, results = coco_truths(self.test.store.instances, self.test.rows, ids), to_coco(detected, ids)
 
+        kinds: tuple[Literal["box", "mask"], ...] = ("box", "mask") if detector.options.masks else ("box",)
+        of_kinds = {kind: AveragePrecision(truths, results, kind) for kind in kinds}
+
         def measured(chosen: Bool[np.ndarray, "N"]) -> Measures:
-            of_chosen = of_images(truths, results, set(itertools.compress(ids, chosen.tolist())))
-            kinds: tuple[Literal["box", "mask"], ...] = ("box", "mask") if detector.options.masks else ("box",)
-            return {kind: average_precision(*of_chosen, kind) for kind in kinds}
+            return {kind: one.of(list(itertools.compress(ids, chosen.tolist()))) for kind, one in of_kinds.items()}
 
         everything = measured(np.ones(len(ids), bool))
         return everything, without_each(len(ids), measured), results

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from probe.detection.average_precision import average_precision, coco_truths, of_images, size_of
+from probe.detection.average_precision import AveragePrecision, coco_truths, size_of
 from store.truths import Instance
 from store.truths.rle import encode
 from tests.probe.detection.features import write_objects
@@ -81,7 +81,7 @@ def test_is_that_of_pycocotools(kind, seed):
     truths, results = random_case(seed)
     expected = by_pycocotools(truths, results, kind)
     before = copy.deepcopy((truths, results))
-    ours = average_precision(truths, results, kind)
+    ours = AveragePrecision(truths, results, kind).of()
     assert (truths, results) == before
     assert any(annotation["iscrowd"] for annotation in truths["annotations"])
     assert 0 < ours["ap"] < 100
@@ -98,10 +98,10 @@ def test_perfect_and_none(tmp_path):
         {k: a[k] for k in ("image_id", "category_id", "bbox", "segmentation")} | {"score": 1.0} for a in truths["annotations"]
     ]
     for kind in ("box", "mask"):
-        perfect = average_precision(truths, results, kind)
+        perfect = AveragePrecision(truths, results, kind).of()
         assert perfect["ap"] == perfect["ap50"] == perfect["ap_small"] == pytest.approx(100)
         assert perfect["ap_large"] is None, "where there is no such object"
-        assert average_precision(truths, [], kind)["ap"] == 0
+        assert AveragePrecision(truths, [], kind).of()["ap"] == 0
     assert [image["id"] for image in truths["images"]] == [7, 8, 9, 10]
     assert truths["categories"] == [{"id": 1, "name": "round"}, {"id": 2, "name": "square"}]
 
@@ -115,9 +115,11 @@ def test_of_some_images():
         for a in truths["annotations"]
         if a["image_id"] != ids[-1]
     ]
-    assert average_precision(*of_images(truths, found, ids[:-1]), "box")["ap"] == pytest.approx(100)
-    assert average_precision(*of_images(truths, found, ids[-1:]), "box")["ap"] == 0
-    assert 0 < average_precision(truths, found, "box")["ap"] < 100
+    of_boxes = AveragePrecision(truths, found, "box")
+    assert of_boxes.of(ids[:-1])["ap"] == pytest.approx(100)
+    assert of_boxes.of(ids[-1:])["ap"] == 0
+    assert 0 < of_boxes.of()["ap"] < 100
+    assert of_boxes.of() == of_boxes.of(ids)
 
 
 def test_objects_in_cocos_format(tmp_path):
@@ -137,7 +139,7 @@ def test_a_hundred_detections_an_image_count():
         "annotations": [{**one, "id": i + 1, "area": 4.0, "iscrowd": 0} for i, one in enumerate(common)],
         "categories": [{"id": 1, "name": "a"}],
     }
-    found = average_precision(truths, [{**one, "score": 0.5} for one in common], "box")
+    found = AveragePrecision(truths, [{**one, "score": 0.5} for one in common], "box").of()
     assert found["ar100"] == pytest.approx(100 * 100 / 101)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from probe.detection import state as states
-from probe.detection.average_precision import average_precision, coco_truths
+from probe.detection.average_precision import AveragePrecision, coco_truths
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, in_original, to_coco
 from probe.detection.examples import examples
@@ -80,7 +80,7 @@ def test_what_is_written_is_what_is_measured(written, sets):
     assert to_coco(detected, [40, 41, 42]) == results, "images are numbered by their names"
     truths = coco_truths(sets[1].instances, rows, [40, 41, 42])
     for kind in ("box", "mask"):
-        assert average_precision(truths, results, kind)["ap"] == measures[kind]["ap"]["values"][0]
+        assert AveragePrecision(truths, results, kind).of()["ap"] == measures[kind]["ap"]["values"][0]
     assert about["classes"] == ["round", "square"]
     shown = json.loads((out / "examples.json").read_text())
     assert (shown["data"], shown["classes"]) == (measures["data"], ["round", "square"])
