@@ -82,7 +82,7 @@ def main(
         with result.written() as folder:
             write_blocks(folder, content)
             figure = figure_of(read_by_block(folder / "metrics.json"), "blocks")
-            (folder / "blocks.svg").write_bytes(figure.files["svg"])
+            (folder / "blocks.svg").write_bytes(figure.files["svg"]())
         for row in content["rows"]:
             reached = row[content["measure"]]
             typer.echo(

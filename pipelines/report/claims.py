@@ -40,14 +40,23 @@ class Claim:
     """What the paper says, and what was measured of it.
 
     Attributes:
-        of: encoders that were measured; of two families, those of the first − those of the second.
+        compared: encoders that were measured; those of a second family are subtracted.
         estimates: by unit.
     """
 
     name: str
-    of: str
+    compared: tuple[Sequence[str], ...]
     verdict: State
     estimates: Mapping[str, Estimate]
+
+    @property
+    def of(self) -> str:
+        return " − ".join(", ".join(encoders) for encoders in self.compared)
+
+    @property
+    def briefly_of(self) -> str:
+        """As `of`, with the number of encoders where there are more than two."""
+        return " − ".join(f"{len(e)} encoders" if len(e) > 2 else ", ".join(e) for e in self.compared)
 
 
 def claims(inputs: Inputs) -> list[Claim]:
@@ -84,7 +93,7 @@ def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> l
 
 def verdicts(all_claims: Iterable[Claim]) -> tuple[Verdict, ...]:
     """For the first screen."""
-    return tuple(Verdict(claim.name, claim.verdict, f"{_in_words(claim)} ({claim.of})") for claim in all_claims)
+    return tuple(Verdict(claim.name, claim.verdict, f"{_in_words(claim)} ({claim.briefly_of})") for claim in all_claims)
 
 
 def table(inputs: Inputs) -> Table | None:
@@ -156,7 +165,7 @@ def _twins(inputs: Inputs) -> dict[str, str]:
 
 def _of_one(name: str, of_family: Mapping[str, Gain], judge: Callable[[Estimate], State]) -> Claim:
     gain = _mean(of_family)
-    return Claim(name, ", ".join(of_family), judge(gain.points), _by_unit(gain))
+    return Claim(name, (list(of_family),), judge(gain.points), _by_unit(gain))
 
 
 def _is_ahead(points: Estimate) -> State:
@@ -174,8 +183,7 @@ def _is_no_more(points: Estimate) -> State:
 def _more(name: str, masked: Mapping[str, Gain], others: Mapping[str, Gain]) -> Claim:
     more = _mean(masked).minus(_mean(others))
     agree = more.log_odds is None or more.log_odds.sign == more.points.sign
-    of = f"{', '.join(masked)} − {', '.join(others)}"
-    return Claim(name, of, _STATES[more.points.sign] if agree else "not shown", _by_unit(more))
+    return Claim(name, (list(masked), list(others)), _STATES[more.points.sign] if agree else "not shown", _by_unit(more))
 
 
 _STATES: Mapping[int | None, State] = {1: "holds", -1: "contradicted", 0: "not shown", None: "not shown"}
@@ -213,7 +221,7 @@ def _on_entropies(inputs: Inputs) -> list[Claim]:
         more = masked.minus(joint)
         low, high = more.interval or (-math.inf, math.inf)
         state: State = "holds" if low > 0 else "contradicted" if high < 0 else "not shown"
-        result.append(Claim(EVEN[where], f"{', '.join(of[MASKED])} − {', '.join(of[JOINT])}", state, {NATS: more}))
+        result.append(Claim(EVEN[where], (list(of[MASKED]), list(of[JOINT])), state, {NATS: more}))
     return result
 
 

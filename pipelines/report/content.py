@@ -4,7 +4,7 @@ Nothing here is HTML, LaTeX or Markdown: strings are plain text, which the write
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -116,7 +116,7 @@ class Figure:
     Attributes:
         name: of its files, unique in the report; lower-case words joined by "-".
         svg: inline, in the page's colours; empty if there was nothing to draw; `caption` then says why.
-        files: standalone, by suffix ("svg", "png", "pdf").
+        files: standalone, by suffix ("svg", "png", "pdf"); drawn when they are called.
         alt: says in words what the plot shows.
     """
 
@@ -125,7 +125,7 @@ class Figure:
     caption: str
     svg: str
     alt: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, Callable[[], bytes]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Collection, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +103,13 @@ def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: I
         inline = _inline(figure, name, series)
         if series:
             _legend(figure, series)
-        with matplotlib.rc_context({"svg.fonttype": "path", "pdf.fonttype": 42}):  # looks the same where the font is missing
-            box = figure.get_tightbbox().padded(0.1)  # inches
-            files = {suffix: _saved(figure, suffix, facecolor="white", bbox_inches=box) for suffix in DATED}
-    return content.Figure(name, title, caption, inline, alt, files)
+    box = cache(lambda: figure.get_tightbbox().padded(0.1))  # inches; of all files the same
+
+    def standalone(suffix: str) -> bytes:
+        with matplotlib.rc_context({**STYLE, "svg.fonttype": "path", "pdf.fonttype": 42}):  # the same where the font is missing
+            return _saved(figure, suffix, facecolor="white", bbox_inches=box())
+
+    return content.Figure(name, title, caption, inline, alt, {suffix: partial(standalone, suffix) for suffix in DATED})
 
 
 def _saved(figure: Figure, suffix: str, **options: Any) -> bytes:

@@ -66,8 +66,8 @@ def _write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: flo
         for suffix, to_text in FORMATS.items():
             _text(out / "tables" / f"{table.name}.{suffix}", to_text(table))
     for figure in figures(sections):
-        for suffix, content in figure.files.items():
-            (out / "figures" / f"{figure.name}.{suffix}").write_bytes(content)
+        for suffix, drawn in figure.files.items():
+            (out / "figures" / f"{figure.name}.{suffix}").write_bytes(drawn())
     for gallery in galleries(sections):
         for pictures, names in zip(gallery.rows, files_of(gallery), strict=True):
             for picture, name in zip(pictures, names, strict=True):

@@ -7,12 +7,12 @@ from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Interval, Intervals, Look, Number, Numbers, Section, Text, Verdicts
 from pipelines.report.contrasts import VERDICTS
-from pipelines.report.estimate import Estimate, estimate_of
+from pipelines.report.estimate import Estimate, estimate_of, mean_over_encoders
 from pipelines.report.families import LOOKS, families
 from pipelines.report.gains import gains
 from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import plus_minus, selects, title
-from store.format.pretraining import JOINT, MASKED, UNTRAINED
+from store.format.pretraining import JOINT, LABELS, MASKED, UNTRAINED
 
 SHARE, POINTS = "%", "points"  # units
 GAINED = {
@@ -110,26 +110,30 @@ def _in_words(primary: Primary) -> str:
 def _in_advance(inputs: Inputs) -> str:
     """What was declared in advance, and that all else was not."""
     if (primary := inputs.folders.primary) is None:
-        return "No contrast was declared in advance (`primary` in params.yaml), so all of them are exploratory."
+        return "No contrast was declared in advance (primary in params.yaml), so all of them are exploratory."
     missing = "" if primary.encoder in _primary_by_encoder(inputs) else " and is not measured here"
     return f"{_in_words(primary)} was declared in advance{missing}; all other contrasts are exploratory."
 
 
 def _numbers(inputs: Inputs) -> list[Number]:
-    """Of the encoders on which AbMILP gains most, one of each family first; without AbMILP, the best head."""
+    """What AbMILP gains on each family, with the encoder as the unit where there are several; without AbMILP, the best head.
+
+    Encoders of no known family stand for themselves, from the largest gain on.
+    """
     estimates, unit = estimates_over_cls(inputs)
     if not estimates:
         best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
         about = f"{WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}, the most here"
         return [Number(f"{best.score.mean:.1f}\N{NO-BREAK SPACE}%", about, plus_minus(best.score))]
     by_encoder = families(inputs.probes)
-    most_first = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
-    of_families = [next((e for e in most_first if by_encoder[e] == family), None) for family in (MASKED, JOINT, UNTRAINED)]
-    shown = dict.fromkeys([encoder for encoder in of_families if encoder is not None] + most_first)
+    of_families = {name: [e for e in estimates if by_encoder[e] == name] for name in (MASKED, JOINT, UNTRAINED, LABELS)}
+    others = sorted(set(estimates).difference(*of_families.values()), key=lambda encoder: -estimates[encoder].mean)
     numbers = []
-    for encoder in list(shown)[:N_NUMBERS]:
-        (value, detail), look = in_short(estimates[encoder], unit), LOOKS[by_encoder[encoder]]
-        numbers.append(Number(value, f"on {encoder}", f"{detail} · {look.name}", look))
+    for encoders in [each for each in [*of_families.values(), *([e] for e in others)] if each][:N_NUMBERS]:
+        look, first = LOOKS[by_encoder[encoders[0]]], encoders[0]
+        value, detail = in_short(mean_over_encoders(look.name, [estimates[e] for e in encoders]), unit)
+        about = f"on {first}" if len(encoders) == 1 else f"on average over {len(encoders)} encoders"
+        numbers.append(Number(value, about, f"{detail} · {look.name}", look))
     return numbers
 
 

@@ -15,7 +15,7 @@ from store import BeyondClsError, StoreError
 from tests.folders import files as contents
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
 
-FIGURE = Figure("a-plot", "A plot", "", "<svg></svg>", "In words.", {"svg": b"vector", "png": b"pixels"})
+FIGURE = Figure("a-plot", "A plot", "", "<svg></svg>", "In words.", {"svg": lambda: b"vector", "png": lambda: b"pixels"})
 SECTION = Section("one", "One", (Table("a-table", "A table", "", (Column("a", "A"),), ()), Figures((FIGURE,))))
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.report import drawing
+from pipelines.report.collect import collect
 from pipelines.report.content import Cell, Column, Definitions, Row, Section, Table, Text
 from pipelines.report.page import render
 from pipelines.report.sections import sections
 from tests.pipelines.report.browser import EXECUTABLE, MISSING, Browser
 from tests.pipelines.report.everything import everything
-from tests.pipelines.report.large import DATASETS, GAINS, HEADS, write_large, write_page
+from tests.pipelines.report.large import DATASETS, GAINS, HEADS, write_large
 
 LARGEST = 3_000_000  # bytes of the page of 14 encoders and 8 data sets
 PORTRAIT, LANDSCAPE = 718, 1047  # pixels between the margins of A4
@@ -24,20 +24,12 @@ NAME, VALUE = 1, 2  # columns, as CSS counts them
 
 
 @pytest.fixture(scope="module")
-def without_files() -> Iterator[None]:
-    """Plots are drawn for the page, not as files beside it, which takes twice as long again."""
-    drawn = drawing._saved
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "_saved", lambda *plot, **how: drawn(*plot, **how) if how.get("transparent") else b"")
-        yield
-
-
-@pytest.fixture(scope="module")
-def shown(without_files: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Section]]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Section]]:
     """A report of 14 encoders of 12 blocks and 12 heads on 8 data sets, as `beyondcls report` writes it, and its sections."""
     root = tmp_path_factory.mktemp("large")
-    _, sections = write_page(write_large(root), root / "out")
-    return root / "out" / "index.html", sections
+    file, content = root / "index.html", sections(collect(write_large(root)))
+    file.write_text(render(content), encoding="utf-8")
+    return file, content
 
 
 @pytest.fixture
@@ -46,7 +38,7 @@ def large(shown: tuple[Path, list[Section]]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def every_block(without_files: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def every_block(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with everything that a page can have."""
     root = tmp_path_factory.mktemp("everything")
     file = root / "index.html"
