@@ -117,7 +117,9 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
     rows = tuple(
         Row(
             (
-                *(Cell(text, text) for text in (claim.name, claim.of, claim.verdict)),
+                Cell(claim.name, claim.name),
+                Cell(claim.briefly_of, claim.of),
+                Cell(claim.verdict, claim.verdict),
                 *(cell for unit in units for cell in _cells(claim.estimates.get(unit), unit)),
             ),
             group,
