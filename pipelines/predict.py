@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from extract.encoders import Encoder
-    from pipelines.predictions.result import Predictor
+    from pipelines.predictions.predictor import Predictor
 
 OF_JOINED = {
     **{f"joined_{name}": option for name, option in extraction.CHECKPOINT.items()},

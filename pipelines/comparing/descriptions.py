@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.report.reading import is_measure
-from pipelines.report.rows import GROUPS, Results
+from pipelines.report.rows import GROUPS, ResultFiles
 
 LEFT_OUT = ("command", "notes", "seconds")  # of what else is said in other words; and times
 FIRST = ("versions", "machine", "extraction", "features")  # what concerns many results
@@ -19,7 +19,7 @@ class Difference:
     Attributes:
         name: `recipe.epochs`.
         a, b: as JSON; None where it was not recorded.
-        places: results in which it differs like this, as in Results.
+        places: results in which it differs like this, as in ResultFiles.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Difference:
     places: tuple[str, ...]
 
 
-def differences_in_descriptions(a: Results, b: Results) -> list[Difference]:
+def differences_in_descriptions(a: ResultFiles, b: ResultFiles) -> list[Difference]:
     """Values that differ between results that both have, each with all results in which it does so."""
     places: dict[tuple[str, str | None, str | None], list[str]] = {}
     for place in sorted({*a} & {*b}):

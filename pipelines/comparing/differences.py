@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipelines.report.estimate import Estimate, estimate_of, of_measure
 from pipelines.report.measured import Measure, in_order
 from pipelines.report.reading import probe_in, read
-from pipelines.report.rows import Result, Results
+from pipelines.report.rows import ResultFile, ResultFiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,7 +14,7 @@ class Compared:
     """One measure of both.
 
     Attributes:
-        place: of the result, as in Results.
+        place: of the result, as in ResultFiles.
         names: what its encoder's folder is in, encoder, and head or what else is measured: a protocol, "box".
         first: whether it is the first measure of what is measured, the one that counts.
         a, b: None where it was not measured.
@@ -35,7 +35,7 @@ class Compared:
         return self.a is not None and self.b is not None and self.a.values == self.b.values
 
 
-def compared(a: Results, b: Results) -> list[Compared]:
+def compared(a: ResultFiles, b: ResultFiles) -> list[Compared]:
     """Every measure of either, in the order of data sets, encoders and heads.
 
     Raises:
@@ -51,7 +51,7 @@ def compared(a: Results, b: Results) -> list[Compared]:
     return [row for place in sorted(of_either, key=order) for row in _rows(place, of_either[place], a.get(place), b.get(place))]
 
 
-def _rows(place: str, result: Result, a: Result | None, b: Result | None) -> Iterator[Compared]:
+def _rows(place: str, result: ResultFile, a: ResultFile | None, b: ResultFile | None) -> Iterator[Compared]:
     dataset = "/".join(result.above if result.kind == "probes" else (result.kind, *result.above))
     of_a, of_b = ({} if one is None else one.groups for one in (a, b))
     for group in dict.fromkeys([*of_a, *of_b]):
@@ -65,7 +65,7 @@ def _rows(place: str, result: Result, a: Result | None, b: Result | None) -> Ite
             yield Compared(place, names, name, number == 0, one, other, difference)
 
 
-def _estimate(result: Result, group: str, measure: Measure, by_image: bool) -> Estimate:
+def _estimate(result: ResultFile, group: str, measure: Measure, by_image: bool) -> Estimate:
     """With an interval where it records how it varies with the test images.
 
     Args:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipelines.live.online import Online, online
 from pipelines.live.overlay import blend, cut_out
-from pipelines.predictions.result import DRAWN, LoadEncoder, Predictor, Result
+from pipelines.predictions.predictor import DRAWN, LoadEncoder, Predicted, Predictor
 from probe.saved import load_with
 
 
@@ -28,7 +28,7 @@ def load_classes(
 
 
 @dataclass(frozen=True)
-class Classified(Result):
+class Classified(Predicted):
     """The probability of each class, by label.
 
     Attributes:
@@ -82,7 +82,7 @@ class Classes(Predictor):
     def notes(self) -> list[str]:
         return [] if self.model.grid else ["this head has no weights over the patches; overlays are left out"]
 
-    def predict(self, images: Sequence[Image.Image]) -> Iterator[Result | str]:
+    def predict(self, images: Sequence[Image.Image]) -> Iterator[Predicted | str]:
         logits, maps = self.model(*self.model.prepare(images))
         probabilities = (logits.sigmoid() if self.model.multilabel else logits.softmax(-1)).cpu()
         names = self.model.classes or [f"class {label}" for label in range(self.model.n_classes)]

@@ -12,7 +12,7 @@ from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut, gather
 from extract.datasets.pixels import Pixels
 from pipelines.live.pictures import open_picture
-from pipelines.predictions.result import Predictor, Result
+from pipelines.predictions.predictor import Predicted, Predictor
 from store import BeyondClsError
 
 
@@ -21,7 +21,7 @@ class Prediction:
     """What is predicted for an image, or the problem with it."""
 
     file: Path
-    result: Result | None = None
+    result: Predicted | None = None
     problem: str | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from PIL import Image
 from pipelines.live.label_map import draw_label_map
 from pipelines.live.online import online
 from pipelines.live.segmenter import Segmenter
-from pipelines.predictions.result import LoadEncoder, Predictor, Result, enlarged
+from pipelines.predictions.predictor import LoadEncoder, Predicted, Predictor, enlarged
 from probe.segmentation.patch_head import load_patch_head
 from probe.segmentation.saved_maps import save_label_map
 
@@ -29,7 +29,7 @@ def load_label_maps(trained: Path, load: LoadEncoder) -> "LabelMaps":
 
 
 @dataclass(frozen=True, eq=False)
-class Segmented(Result):
+class Segmented(Predicted):
     """The class of each pixel of an image, -1 where the encoder does not see it."""
 
     image: Image.Image
@@ -67,11 +67,11 @@ class LabelMaps(Predictor):
 
     model: Segmenter
 
-    def predict(self, images: Sequence[Image.Image]) -> Iterator[Result | str]:
+    def predict(self, images: Sequence[Image.Image]) -> Iterator[Predicted | str]:
         for image, label_map in zip(images, self.model.label_maps(images), strict=True):
             yield Segmented(image, label_map, self.model.classes)
 
-    def keep(self, folder: Path, number: str, file: Path, result: Result) -> dict[str, str]:
+    def keep(self, folder: Path, number: str, file: Path, result: Predicted) -> dict[str, str]:
         assert isinstance(result, Segmented)
         target = folder / FOLDER / f"{number}-{file.stem}.png"
         save_label_map(target, result.label_map, len(result.classes))

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipelines.live.detections import OnlineDetector, online_detector
 from pipelines.live.objects import draw_objects
-from pipelines.predictions.result import LoadEncoder, Predictor, Result, enlarged
+from pipelines.predictions.predictor import LoadEncoder, Predicted, Predictor, enlarged
 from probe.detection.detected import Detected
 from probe.detection.saved import load_detector_with
 from probe.detection.sets import image_numbers
@@ -32,7 +32,7 @@ def load_objects(trained: Path, load: LoadEncoder, score_threshold: float = 0.5)
 
 
 @dataclass(frozen=True, eq=False)
-class Found(Result):
+class Found(Predicted):
     """What was found in an image. Those of a score of `threshold` or more are printed and drawn; rows have all."""
 
     image: Image.Image
@@ -103,12 +103,12 @@ class Objects(Predictor):
     threshold: float = 0.5
     _kept: list[tuple[Path, Detected]] = field(default_factory=list)
 
-    def predict(self, images: Sequence[Image.Image]) -> Iterator[Result | str]:
+    def predict(self, images: Sequence[Image.Image]) -> Iterator[Predicted | str]:
         names = self.model.classes or [str(label) for label in range(self.model.detector.n_classes)]
         for image, detected in zip(images, self.model.detect(images), strict=True):
             yield Found(image, detected, names, self.threshold)
 
-    def keep(self, folder: Path, number: str, file: Path, result: Result) -> dict[str, str]:
+    def keep(self, folder: Path, number: str, file: Path, result: Predicted) -> dict[str, str]:
         assert isinstance(result, Found)
         self._kept.append((file, result.detected))
         return {}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.predictions.images import Prediction
-from pipelines.predictions.result import Predictor
+from pipelines.predictions.predictor import Predictor
 from store.shown import csv_cell
 
 TABLE = "predictions.csv"

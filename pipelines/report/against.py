@@ -9,7 +9,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.measured import Measure
 from pipelines.report.published.row import PublishedRow
-from pipelines.report.results import Result, results
+from pipelines.report.results import TrainedHead, results
 from probe.recipe import PRESETS, settings_of
 
 STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
@@ -21,7 +21,7 @@ class _Pair:
 
     file: str
     published: PublishedRow
-    result: Result
+    result: TrainedHead
 
     @property
     def ours(self) -> Measure:
@@ -97,7 +97,7 @@ def compared(inputs: Inputs) -> tuple[list[Match], list[Differing], list[Unmatch
     return matches, differing, unmatched
 
 
-def differences(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str]]:
+def differences(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str]]:
     """In what one of ours was measured in another way than a published number: what, how that was, and ours.
 
     What the row does not state, or what ours did not record, is not compared.
@@ -126,13 +126,13 @@ def _crops(n_crops: int | str) -> str:
     return f"stored, {n_crops}" if isinstance(n_crops, int) and n_crops else str(n_crops or "none")
 
 
-def _is_told_apart(row: PublishedRow, result: Result) -> bool:
+def _is_told_apart(row: PublishedRow, result: TrainedHead) -> bool:
     """Whether all options that a row states are known of one of ours, or some are known to differ."""
     found = [(value, ours) for _, value, ours in _options(row, result)]
     return all(ours is not None for _, ours in found) or any(ours not in (None, value) for value, ours in found)
 
 
-def _options(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str | None]]:
+def _options(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str | None]]:
     """Options that a row states, of an aggregator or a protocol without gradient steps, and ours; None if that is not known."""
     recorded = result.probe.recorded
     sources = (recorded.get("all_options"), result.probe.options, recorded.get("protocol"), recorded.get("selected"))
@@ -141,7 +141,7 @@ def _options(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str 
         yield name, value, None if ours.get(name) is None else _text(ours[name])
 
 
-def _training(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str]]:
+def _training(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str]]:
     """Settings of a recipe in which ours differs from a published protocol of gradient steps."""
     if not row.protocol or row.protocol in STEPLESS:
         return
@@ -178,7 +178,7 @@ def numbers_of(file: str, entries: Sequence[Match] | Sequence[Differing]) -> int
     return len({id(entry.published) for entry in entries if entry.file == file})
 
 
-def _narrowed(row: PublishedRow, ours: Sequence[Result]) -> tuple[list[Result], str, str, Iterable[str]]:
+def _narrowed(row: PublishedRow, ours: Sequence[TrainedHead]) -> tuple[list[TrainedHead], str, str, Iterable[str]]:
     """Ours that a number compares with; or none, and what none has: which part, its name, and the names that there are."""
     left = [r for r in ours if row.encoder in (r.probe.encoder, r.probe.recorded_encoder)]
     if not left:
@@ -197,12 +197,12 @@ def _narrowed(row: PublishedRow, ours: Sequence[Result]) -> tuple[list[Result], 
     return left, "metric", row.metric, {name for r in before for name in r.measures}
 
 
-def _with_head(row: PublishedRow, ours: Sequence[Result]) -> list[Result]:
+def _with_head(row: PublishedRow, ours: Sequence[TrainedHead]) -> list[TrainedHead]:
     """Ours of this name; in a study, or outside of one, where none has it: those with its aggregator.
 
     Of several with the aggregator, all if the row has options, in which they may differ; else none: any might be meant.
     """
-    named: list[Result] = []
+    named: list[TrainedHead] = []
     for study in dict.fromkeys(r.study for r in ours):
         of_study = [r for r in ours if r.study == study]
         by_name = [r for r in of_study if r.probe.head == row.head]
@@ -211,7 +211,7 @@ def _with_head(row: PublishedRow, ours: Sequence[Result]) -> list[Result]:
     return named
 
 
-def _match(file: str, row: PublishedRow, result: Result) -> Match:
+def _match(file: str, row: PublishedRow, result: TrainedHead) -> Match:
     measure = result.measures[row.metric]
     counts = row.metric == result.probe.measure
     ours = estimate_of(result.probe) if counts else Estimate(measure.mean, measure.std, len(measure.values))

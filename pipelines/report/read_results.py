@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.report.collect import Folders, collect_probes
-from pipelines.report.results import Result, results, table
+from pipelines.report.results import TrainedHead, results, table
 from pipelines.report.rows import long, results_in
 from store import BeyondClsError
 from store.shown import html_rows
@@ -66,13 +66,13 @@ class Results:
         rows: in the order of the report.
     """
 
-    def __init__(self, rows: Iterable[Result]):
+    def __init__(self, rows: Iterable[TrainedHead]):
         self.rows = list(rows)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[TrainedHead]:
         return iter(self.rows)
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ BEST_EPOCH = "_best_epoch"  # behind the name of a measure
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainedHead:
     """A trained head, and what it belongs to.
 
     Attributes:
@@ -68,7 +68,7 @@ class Result:
         return {**self.probe.measures, **({f"{self.probe.measure}{BEST_EPOCH}": best.measure} if best else {})}
 
 
-def results(inputs: Inputs) -> list[Result]:
+def results(inputs: Inputs) -> list[TrainedHead]:
     """All heads that were trained, each once: of the main data set, of the others, of studies.
 
     Raises:
@@ -81,16 +81,16 @@ def results(inputs: Inputs) -> list[Result]:
     for study, probes in inputs.studies.items():
         for probe in probes.values():
             dataset = next((names[images] for images in _images(probe) if images in names), "")
-            rows.append(Result(dataset, study, probe))
+            rows.append(TrainedHead(dataset, study, probe))
     return [replace(row, receipts=receipts) for row in rows]
 
 
-def of_data_sets(inputs: Inputs) -> list[Result]:
+def of_data_sets(inputs: Inputs) -> list[TrainedHead]:
     """Heads of the main data set and of the others, each once; of all of them, some may be in studies, too."""
     places = {place for probe in inputs.probes.values() if (place := _place(probe))}
-    rows = [Result(inputs.folders.dataset, "", probe) for probe in inputs.probes.values()]
+    rows = [TrainedHead(inputs.folders.dataset, "", probe) for probe in inputs.probes.values()]
     for dataset, probes in inputs.datasets.items():
-        rows += [Result(dataset, "", probe) for probe in probes.values() if _place(probe) not in places]
+        rows += [TrainedHead(dataset, "", probe) for probe in probes.values() if _place(probe) not in places]
     return rows
 
 
@@ -135,14 +135,14 @@ def to_csv(inputs: Inputs) -> str:
     return target.getvalue()
 
 
-def table(rows: Sequence[Result]) -> dict[str, list[Any]]:
+def table(rows: Sequence[TrainedHead]) -> dict[str, list[Any]]:
     """Columns by name, with a value for each head: None for nothing, JSON for what has parts."""
     settings = dict.fromkeys(name for result in rows for name in result.recipe)  # also those of other versions
     columns = COLUMNS | _among("recipe", *(name for name in settings if name not in COLUMNS))
     return {name: [_plain(value(result)) for result in rows] for name, value in columns.items()}
 
 
-Value = Callable[[Result], Any]
+Value = Callable[[TrainedHead], Any]
 
 
 def _of_probe(*names: str) -> dict[str, Value]:
@@ -154,7 +154,7 @@ def _among(entries: str, *names: str) -> dict[str, Value]:
     return {name: lambda r, name=name, of=attrgetter(entries): of(r).get(name) for name in names}  # type: ignore[misc]
 
 
-def _spread(name: str, measure: Callable[[Result], Measure | None]) -> dict[str, Value]:
+def _spread(name: str, measure: Callable[[TrainedHead], Measure | None]) -> dict[str, Value]:
     """Mean and standard deviation of a measure, which there is none of with fewer than two seeds."""
     return {
         name: lambda r: (m := measure(r)) and m.mean,
@@ -162,7 +162,7 @@ def _spread(name: str, measure: Callable[[Result], Measure | None]) -> dict[str,
     }
 
 
-def _further(name: str, result: Result) -> Measure | None:
+def _further(name: str, result: TrainedHead) -> Measure | None:
     return result.probe.measures.get(name) if name != result.probe.measure else None
 
 

@@ -30,7 +30,7 @@ LINEAR = "linear"  # what `blocks` calls a trained head
 
 
 @dataclass(frozen=True)
-class Result:
+class ResultFile:
     """What a file of measures and its description say.
 
     Attributes:
@@ -50,10 +50,10 @@ class Result:
     groups: Mapping[str, Mapping[str, Measure]] = field(default_factory=dict)
 
 
-Results = Mapping[str, Result]  # by the path of their folders: DATASET/ENCODER/HEAD, studies/…, segmentation/…
+ResultFiles = Mapping[str, ResultFile]  # by the path of their folders: DATASET/ENCODER/HEAD, studies/…, segmentation/…
 
 
-def results_in(folder: Path) -> dict[str, Result]:
+def results_in(folder: Path) -> dict[str, ResultFile]:
     """Results below a folder: those of a project if it has any of its folders, else all files of measures.
 
     What is recorded of extractions in a project is among them, without measures.
@@ -71,7 +71,7 @@ def results_in(folder: Path) -> dict[str, Result]:
     return results
 
 
-def _of_project(folder: Path) -> Iterator[tuple[str, Result]]:
+def _of_project(folder: Path) -> Iterator[tuple[str, ResultFile]]:
     for kind, (patterns, _) in KINDS.items():
         for pattern in patterns:
             yield from _matching(folder / kind, pattern, kind)
@@ -79,7 +79,7 @@ def _of_project(folder: Path) -> Iterator[tuple[str, Result]]:
         yield f"{RECEIPTS}/{file.name.removesuffix(CHECK)}", read(file, "beyondcls extract", _extraction)
 
 
-def _matching(folder: Path, pattern: str, kind: str) -> Iterator[tuple[str, Result]]:
+def _matching(folder: Path, pattern: str, kind: str) -> Iterator[tuple[str, ResultFile]]:
     """Without what is in hidden folders: unfinished runs."""
     for file in files_in(folder, pattern):
         parts = file.parent.relative_to(folder).parts
@@ -88,21 +88,21 @@ def _matching(folder: Path, pattern: str, kind: str) -> Iterator[tuple[str, Resu
             yield name, read(file, KINDS[kind][1], partial(_result, kind, parts))
 
 
-def _result(kind: str, parts: tuple[str, ...], file: Path) -> Result:
+def _result(kind: str, parts: tuple[str, ...], file: Path) -> ResultFile:
     content = read_result(file)
     of_all = {name: measures_in(entry) for name, entry in _entries(content).items()}
     groups = {name: measures for name, measures in of_all.items() if measures}
     if kind not in OF_HEADS:
-        return Result(kind, parts[:-1], parts[-1], "", file, content, groups)
+        return ResultFile(kind, parts[:-1], parts[-1], "", file, content, groups)
     encoder, head = ("", "", *parts)[-2:]
-    return Result(kind, parts[:-2], encoder, head, file, content, groups)
+    return ResultFile(kind, parts[:-2], encoder, head, file, content, groups)
 
 
-def _extraction(file: Path) -> Result:
+def _extraction(file: Path) -> ResultFile:
     """Which versions extracted a feature set on which device, as recorded beside its receipt."""
     content = json.loads(file.read_text(encoding="utf-8"))
     described = {"extraction": {name: content.get(name) for name in ("key", "versions", "device")}}
-    return Result(RECEIPTS, (), "", "", file, described)
+    return ResultFile(RECEIPTS, (), "", "", file, described)
 
 
 def _entries(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -129,7 +129,7 @@ COLUMNS = [
 ]  # of the long table
 
 
-def long(results: Iterable[Result]) -> dict[str, list[Any]]:
+def long(results: Iterable[ResultFile]) -> dict[str, list[Any]]:
     """A row for each number, in the order of the results: what was measured of what, with which seed. Values by COLUMNS.
 
     What was not recorded is None, or an empty text; options and recipes are JSON.
@@ -144,7 +144,7 @@ def long(results: Iterable[Result]) -> dict[str, list[Any]]:
     return {column: [row[column] for row in rows] for column in COLUMNS}
 
 
-def _rows(result: Result, file: Path) -> list[dict[str, Any]]:
+def _rows(result: ResultFile, file: Path) -> list[dict[str, Any]]:
     content, folder, above = result.described, file.parent, list(result.above)
     study = above.pop() if result.kind == "studies" and above else ""
     if not above and result.kind == "probes":  # where no folder of a data set was named, what holds ENCODER/HEAD may be one

@@ -13,7 +13,7 @@ LoadEncoder = Callable[[Mapping[str, Any]], Encoder]  # what was recorded of the
 DRAWN = 224  # pixels of the shorter side of an overlay, at least
 
 
-class Result(ABC):
+class Predicted(ABC):
     """What is predicted for one image."""
 
     @abstractmethod
@@ -50,10 +50,10 @@ class Predictor(ABC):
         return []
 
     @abstractmethod
-    def predict(self, images: Sequence[Image.Image]) -> Iterator[Result | str]:
+    def predict(self, images: Sequence[Image.Image]) -> Iterator[Predicted | str]:
         """A result for each image, in order, or what is wrong with it."""
 
-    def keep(self, folder: Path, number: str, file: Path, result: Result) -> dict[str, str]:
+    def keep(self, folder: Path, number: str, file: Path, result: Predicted) -> dict[str, str]:
         """Write what is kept of an image beside its rows of predictions.csv, if anything.
 
         Args:
