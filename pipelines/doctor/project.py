@@ -66,8 +66,8 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
         for place, known in (("encoder", encoders), ("joined", encoders), ("dataset", datasets)):
             if place in study and str(study[place]) not in known:
                 mistakes.append(unknown(f"{place} of study {name!r}", str(study[place]), known))
-        of_study, layer = tried(params_of_study, params, name) or ({}, None)
-        for head in of_study.get("heads", ()):
+        of_study, layer = tried(params_of_study, params, name) or ({"heads": {}}, None)
+        for head in of_study["heads"]:
             tried(_head, folder, head, of_study, layer, f" of study {name!r}")
     for task in OPTIONS:
         for name in tried(datasets_of_task, params, task):

@@ -84,7 +84,7 @@ def measure_encoders(
                 alike = _computation(request, running)
                 known[alike] = known.get(alike) or measure(request, folder, seconds=seconds, bars=progress_bar, **running)
             shapes = {array: tuple(values.shape[1:]) for array, values in arrays_by_name(request.example, 0).items()}
-            by_name[key] = Measured(known[alike], stored_nbytes(request), shapes, cost and cost.flops)
+            by_name[key] = Measured(known[alike], stored_nbytes(request), shapes, None if cost is None else cost.flops)
         del encoder, request
         gc.collect()
     return by_name

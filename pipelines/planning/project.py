@@ -113,7 +113,9 @@ def extractions(
     params: Mapping[str, Any], given: Mapping[str, Any], encoders: Mapping[str, Measured], sizes: Mapping[str, Sizes]
 ) -> Iterator[Work]:
     """Each split of a data set through an encoder, in the stages `extract`, `extract-blocks` and `extract-whole`."""
-    asked = [("extract", name, name, dataset, SPLITS) for name in section(params, "encoders") for dataset in sizes]
+    asked: list[tuple[str, str, str, str, tuple[str, ...]]] = [
+        ("extract", name, name, dataset, SPLITS) for name in section(params, "encoders") for dataset in sizes
+    ]
     for study, entry in section(params, "block_studies").items():
         asked.append(("extract-blocks", study, entry["encoder"], entry["dataset"], SPLITS))
     for entry in section(params, "whole").values():
@@ -135,7 +137,9 @@ def _images_table(sizes: Mapping[str, Sizes]) -> list[str]:
 
 def _encoders_table(encoders: Mapping[str, Measured]) -> list[str]:
     """Crops a second, and what an image has in one view."""
-    rows = [("encoder", "images", "crops/s", "decoding", "encoder alone", "an image", "GFLOP", "GPU memory")]
+    rows: list[tuple[str, ...]] = [
+        ("encoder", "images", "crops/s", "decoding", "encoder alone", "an image", "GFLOP", "GPU memory")
+    ]
     for name, one in encoders.items():
         rates, flops = one.rates, "not counted" if one.flops is None else f"{one.flops / 1e9:,.1f}"
         speeds = (f"{rate:,.2f}" for rate in (rates.images_per_s, rates.decoded_per_s, rates.encoded_per_s))

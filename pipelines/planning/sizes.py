@@ -99,7 +99,7 @@ def sizes_of(params: Mapping[str, Any], dataset: str) -> "tuple[Sizes, ImageSet 
                 "parameter file"
             )
         numbers.append(splits[str(named)] if n is None else n)
-    return Sizes(*numbers, n_classes, form in MULTILABEL, PUBLISHED), None
+    return Sizes(numbers[0], numbers[1], n_classes, form in MULTILABEL, PUBLISHED), None
 
 
 def n_learnt(of_run: Mapping[str, Any], sizes: Sizes) -> int | None:

@@ -81,7 +81,8 @@ def runs(
 
     def run(name: str, key: str, encoder: str, dataset: str, joined: str | None, plans: Any) -> Run:
         n_views = options_of(params, given, encoder, dataset, "train").get("views") or 1
-        return Run(name, encoder, dataset, encoders[key], encoders[joined] if joined else None, *plans, n_views)
+        heads, of_run = plans
+        return Run(name, encoder, dataset, encoders[key], encoders[joined] if joined else None, heads, of_run, n_views)
 
     for encoder in section(params, "encoders"):
         for dataset in datasets:

@@ -220,26 +220,28 @@ def test_without_images(plan: Callable[..., str]) -> None:
 
 
 def test_one_extraction(beyondcls: Callable[..., str], tmp_path: Path) -> None:
+    params, json_file = tmp_path / "params.yaml", tmp_path / "plan.json"
+    params.write_text("encoders: {mine: {model: quickstart-mae, checkpoint: nowhere.pt}}\nextract: {batch_size: 4}\n")
     what = (
+        "plan",
         "--encoder",
-        "tiny",
-        "--model",
-        "vit_tiny_patch16_224",
+        "mine",
         "--data",
         "quickstart/data/cifar10/test",
-        "--random-seed",
-        3,
+        "--out",
+        tmp_path / "set",
+        "--params",
+        params,
     )
-    arguments = [word for name, value in TINY.items() for word in ("--argument", f"{name}={value}")]
-    options = ("--views", 2, "--dtype", "int8", "--seconds", 1, "--json", tmp_path / "plan.json")
-    printed = beyondcls("plan", *what, *arguments, *options, "--out", tmp_path / "set")
-    written = json.loads((tmp_path / "plan.json").read_text())
+    printed = beyondcls(*what, "--views", 2, "--dtype", "int8", "--seconds", 1, "--json", json_file)
+    written = json.loads(json_file.read_text())
     assert (written["n_images"], written["n_views"]) == (1000, 2)
     assert 1 < written["rates"]["n_sampled"] <= 1000
     assert written["seconds"] == 1000 / written["rates"]["images_per_s"]
     assert "1,000, 2 views each" in printed
     assert f"by a sample of {written['rates']['n_sampled']:,}" in printed
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert sorted(tmp_path.iterdir()) == [params, json_file]
+    assert "there is no block 9" in beyondcls(*what, "--blocks", "9", fails=True)
 
 
 @pytest.mark.parametrize(
