@@ -5,4 +5,4 @@
 - `code`: digests of the code, by which `dvc repro` knows what an edit concerns. `quickstart`: pictures composed of its data.
 """
 
-import store  # noqa: F401, first of all: it says how threads of torch wait
+import store as _store  # noqa: F401, first of all: it says how threads of torch wait

@@ -173,7 +173,7 @@ ENTRIES = {
     ),
     "a check of the machine": Entry(
         file="pipelines/doctor/clock.py",
-        lines={"pipelines/doctor/__init__.py": ('    "clock": clock.check,', '    "cpu": cpu.check,')},
+        lines={"pipelines/doctor/__init__.py": ('    "clock": clock.check,', '    "gpu": computer.gpu,')},
         imports="from pipelines.doctor import clock",
         contract="tests/contracts/test_doctor.py",
         word="clock",

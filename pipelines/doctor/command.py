@@ -1,9 +1,10 @@
 """`beyondcls doctor`: whether this machine and this folder are fit for the other commands, and what to do if not."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,11 +12,11 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipelines.doctor.finding import Finding
-    from pipelines.doctor.machine import Machine
+    from pipelines.doctor.machine import Finding, Machine
 
-Check = Callable[["Machine"], "Finding | None"]
+Check = Callable[["Machine"], "Iterable[Finding]"]
 
+SECONDS = 60.0  # DVC takes three, or many where Python's files come over a slow network
 MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "problem": ("✗", "bold red")}
 
 
@@ -25,15 +26,15 @@ def main(
 ) -> None:
     """Check this machine and this folder, and say what to do. Exit status 1 if there is a problem.
 
-    Installed versions and parts, GPU, CPU, memory, disks, DVC, params.yaml, the common store, and where weights come from.
+    Installed versions and parts, GPU, memory, disks, DVC, params.yaml, the common store, and where weights come from.
     Nothing is changed; a note is not a problem.
     """
-    from pipelines.doctor import CHECKS, NETWORK
+    from pipelines.doctor import CHECKS
     from pipelines.doctor.machine import Machine
     from pipelines.process.console import SafeConsole
 
-    findings, console, machine = [], SafeConsole(highlight=False), Machine(offline=offline)
-    for finding in run(CHECKS, machine, NETWORK):
+    findings, console = [], SafeConsole(highlight=False)
+    for finding in run(CHECKS, Machine(offline=offline)):
         findings.append(finding)
         if not as_json:
             show(console, finding, max(map(len, CHECKS)))
@@ -45,45 +46,45 @@ def main(
     raise typer.Exit(1 if counts["problem"] else 0)
 
 
-def run(checks: Mapping[str, Check], machine: "Machine", network: Sequence[str] = ()) -> Iterator["Finding"]:
-    """Findings in the order of the checks, each as soon as it is known.
+def run(checks: Mapping[str, Check], machine: "Machine", seconds: float = SECONDS) -> Iterator["Finding"]:
+    """Findings of each check as soon as it is done; after so many seconds it is abandoned: even a look at a folder can hang."""
+    from pipelines.doctor.machine import Finding
 
-    Args:
-        network: names of checks that wait for the network; they start first, all at once.
-    """
-    slow_checks = [name for name in network if name in checks]
-    # Not in parallel with the others: importing torch blocks every thread, and an answer would seem late.
-    with ThreadPoolExecutor(max(1, len(slow_checks))) as pool:
-        answers = dict(zip(slow_checks, pool.map(lambda name: _run(name, checks[name], machine), slow_checks), strict=True))
+    known = set[str]()  # what stops several checks is a finding of the first
     for name, check in checks.items():
-        finding = answers[name] if name in answers else _run(name, check, machine)
-        if finding is not None:
-            yield finding
+        answer = Future[list[Finding]]()
+        Thread(target=lambda n=name, c=check, a=answer: a.set_result(_findings(n, c, machine)), daemon=True).start()
+        try:
+            findings = answer.result(timeout=seconds)
+        except TimeoutError:
+            findings = [Finding(name, "problem", f"no answer within {seconds:g} s", "see whether its disk or server is there")]
+        yield from (finding for finding in findings if finding.found not in known)
+        known |= {finding.found for finding in findings if finding.state == "problem"}
 
 
-def _run(name: str, check: Check, machine: "Machine") -> "Finding | None":
-    """The finding of a check; a check that fails is a finding too."""
-    from pipelines.doctor.finding import Finding
+def _findings(name: str, check: Check, machine: "Machine") -> list["Finding"]:
+    """Those of a check; a check that fails is a finding too."""
+    from pipelines.doctor.machine import Finding
     from store.errors import BeyondClsError
 
+    findings: list[Finding] = []
     try:
-        return check(machine)
+        findings += check(machine)
     except BeyondClsError as error:
-        return Finding(name, "problem", str(error))
+        findings.append(Finding(name, "problem", str(error)))
     except ModuleNotFoundError as error:
-        return Finding(name, "problem", f"not checked: {error.name} is not installed", f"pip install {error.name}")
+        findings.append(Finding(name, "problem", f"not checked: {error.name} is not installed", f"pip install {error.name}"))
     except Exception as error:
-        reason = " ".join(str(error).split())
-        return Finding(name, "problem", f"the check itself failed: {type(error).__name__}: {reason}", "please report this line")
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        findings.append(Finding(name, "problem", f"the check itself failed: {reason}", "please report this line"))
+    return findings
 
 
 def show(console: "Console", finding: "Finding", width: int) -> None:
     """A line with a mark, and the remedy indented below."""
     from rich.text import Text
 
-    mark, style = MARKS[finding.state]
-    words = "" if finding.state == "ok" else f"{finding.state}: "
+    (mark, style), words = MARKS[finding.state], "" if finding.state == "ok" else f"{finding.state}: "
     line = Text.assemble((f"{mark} {finding.name.ljust(width)}  ", style), (words, style), finding.found)
-    console.print(line, soft_wrap=True)
-    for remedy in finding.remedy.splitlines():
-        console.print(Text(f"    → {remedy}"), soft_wrap=True)
+    for text in (line, *(Text(f"    → {remedy}") for remedy in finding.remedy.splitlines())):
+        console.print(text, soft_wrap=True)

@@ -1,28 +1,27 @@
-"""Encoders of a parameter file, each measured on a sample."""
+"""Encoders of a parameter file, each measured on a sample of images."""
 
 import gc
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from extract.datasets import ImageSet
 from extract.encoders import ENCODERS, Encoder, load_encoder
-from extract.encoders.cost import Cost, cost_of
+from extract.encoders.cost import cost_of
 from extract.encoders.libraries import is_users
 from extract.layouts import arrays_by_name
-from extract.plan import Rates, rates, stored_nbytes
+from extract.plan import Rates, measure, stored_nbytes
 from extract.requests import Request
 from pipelines.parameters.extraction import CHECKPOINT, EXTRACTING, OF_LOADING, resolve_extraction
 from pipelines.parameters.options import select_options
 from pipelines.parameters.params import integers, section
 from pipelines.parameters.requested import place_encoder, request_features
+from pipelines.process.progress import progress_bar
+from store.format.layout import ArrayName
 
 # What plans don't depend on, but for the size of images, which a checkpoint that is here shows.
 OF_WEIGHTS = (*CHECKPOINT, "random_seed", "weights", "family")
-NARROW = "int8"
-SAMPLE = {"cpu": 8, "cuda": 128}  # images, in batches of a quarter
-SECONDS = 5.0  # of extraction, for which an encoder that is slow gets fewer of them
 
 
 @dataclass(frozen=True)
@@ -30,101 +29,65 @@ class Measured:
     """An encoder on this machine, and what is stored of an image.
 
     Attributes:
-        rates: of its extraction; None of random numbers.
+        rates: of its extraction, one view of each image.
         nbytes: bytes of an image in one view, by name of the array, view 0.
-        narrow_nbytes: likewise with tokens in NARROW.
         shapes: of one image, by name of the array.
-        dtype: of tokens.
-        input_size: channels, height and width of a crop.
-        cost: of the encoder on one crop; None if it could not be counted.
+        flops: of one crop; None if they could not be counted.
     """
 
     rates: Rates
     nbytes: Mapping[str, int]
-    narrow_nbytes: Mapping[str, int]
     shapes: Mapping[str, tuple[int, ...]]
-    dtype: str
-    input_size: tuple[int, ...] = (3, 224, 224)
-    cost: Cost | None = None
+    flops: int | None = None
 
-    def narrow(self) -> "Measured":
-        """The same with tokens in NARROW."""
-        return replace(self, nbytes=self.narrow_nbytes, dtype=NARROW)
-
-
-@dataclass(frozen=True)
-class Encoders:
-    """Encoders of a parameter file.
-
-    Attributes:
-        by_name: as `extract` stores them.
-        by_study: as `extract-blocks` stores them for the studies of `block_studies`, with several blocks.
-    """
-
-    by_name: Mapping[str, Measured]
-    by_study: Mapping[str, Measured]
-
-    def narrow(self) -> "Encoders":
-        """The same with tokens in NARROW."""
-        return Encoders(*({name: m.narrow() for name, m in group.items()} for group in (self.by_name, self.by_study)))
+    def image_nbytes(self, n_views: int) -> int:
+        """Bytes of an image in so many views."""
+        return sum(n * (1 if ArrayName.parse(name).view is None else n_views) for name, n in self.nbytes.items())
 
 
 def options_of(
     params: Mapping[str, Any], given: Mapping[str, Any], encoder: str, dataset: str | None = None, split: str | None = None
 ) -> dict[str, Any]:
-    """What the parameter file asks of an extraction; options of the command line win.
-
-    Raises:
-        BeyondClsError: an unknown name, or a parameter that nothing reads.
-    """
+    """What the parameter file asks of an extraction; options of the command line win. Errors: as of `resolve_extraction`."""
     resolved = resolve_extraction(params, encoder, dataset, split)
     return {name: one.value for name, one in resolved.items()} | select_options(given, EXTRACTING)
 
 
 def measure_encoders(
-    params: Mapping[str, Any],
-    images: ImageSet,
-    given: Mapping[str, Any],
-    device: str,
-    folder: Path,
-    n_sampled: int | None,
-    say: Callable[[str], None],
-) -> Encoders:
-    """Measure all encoders, one after the other: only one is in memory. Of those that compute the same, the first is measured.
+    params: Mapping[str, Any], images: ImageSet, given: Mapping[str, Any], device: str, folder: Path, seconds: float
+) -> dict[str, Measured]:
+    """All encoders by name, and by the name of a study those whose tokens are stored of several blocks for it.
+
+    Only one is in memory at a time. Of those that compute the same, the first is measured.
 
     Args:
         images: to take the sample from.
         given: options of EXTRACTING on the command line, for all.
-        device: as for `choose_device`.
-        folder: where features would be.
-        n_sampled: images for each; by default as many as SAMPLE and SECONDS say.
-        say: called before each.
 
     Raises:
         BeyondClsError: an unknown encoder or option, or a damaged image.
     """
-    blocks_of = {
-        study: (entry.get("encoder"), integers(f"block_studies.{study}.stored", str(entry.get("stored", "-1"))))
-        for study, entry in ((name, section(params, "block_studies", name)) for name in section(params, "block_studies"))
-    }
-    by_name, by_study, known = {}, {}, dict[Any, Rates]()
+    by_name, known = dict[str, Measured](), dict[str, Rates]()
     for name in section(params, "encoders"):
-        say(f"measuring {name} …")
         asked = options_of(params, given, name) | {"views": 1, "drop_path": 0.0}
         encoder = load_unfetched(name, {n: value for n, value in asked.items() if n in OF_LOADING})
         cost = cost_of(encoder.model, encoder.config["input_size"])
         place_encoder(encoder, asked, device)
-        request, running = request_features(encoder, images, asked, "statistics" not in given)
-        alike = _computation(request, running)
-        known[alike] = known.get(alike) or _rates(request, folder, n_sampled, running)
-        by_name[name] = _described(request, known[alike], cost)
-        for study, (encoder_of_study, blocks) in blocks_of.items():
-            if encoder_of_study == name:
-                deeper, _ = request_features(encoder, images, asked | {"blocks": blocks}, "statistics" not in given)
-                by_study[study] = _described(deeper, known[alike], cost)
+        deeper = {
+            study: integers(f"block_studies.{study}.stored", str(entry.get("stored", "-1")))
+            for study, entry in section(params, "block_studies").items()
+            if entry.get("encoder") == name
+        }
+        for key, blocks in {name: asked.get("blocks"), **deeper}.items():
+            request, running = request_features(encoder, images, asked | {"blocks": blocks}, "statistics" not in given)
+            if key == name:
+                alike = _computation(request, running)
+                known[alike] = known.get(alike) or measure(request, folder, seconds=seconds, bars=progress_bar, **running)
+            shapes = {array: tuple(values.shape[1:]) for array, values in arrays_by_name(request.example, 0).items()}
+            by_name[key] = Measured(known[alike], stored_nbytes(request), shapes, None if cost is None else cost.flops)
         del encoder, request
         gc.collect()
-    return Encoders(by_name, by_study)
+    return by_name
 
 
 def load_unfetched(name: str, loading: Mapping[str, Any]) -> Encoder:
@@ -135,7 +98,7 @@ def load_unfetched(name: str, loading: Mapping[str, Any]) -> Encoder:
     """
     checkpoint = loading.get("checkpoint")
     if checkpoint is not None and Path(checkpoint).is_file():
-        return load_encoder(name, **{n: value for n, value in loading.items() if n != "weights"})
+        return load_encoder(name, **{n: value for n, value in loading.items() if n not in ("weights", "random_seed")})
     model = str(loading.get("model") or name)
     if is_users(model) or ENCODERS.plugin(model) is not None:
         return load_encoder(name, **loading)
@@ -147,16 +110,3 @@ def _computation(request: Request, running: Mapping[str, Any]) -> str:
     encoder = request.encoder
     asked = (request.blocks, request.statistics, request.map_blocks, request.dtype, encoder.compute_dtype, dict(running))
     return f"{encoder.architecture} {encoder.described_transform} {asked}"
-
-
-def _rates(request: Request, folder: Path, n_sampled: int | None, running: Mapping[str, Any]) -> Rates:
-    n, seconds = (n_sampled, None) if n_sampled else (SAMPLE[request.encoder.device.type], SECONDS)
-    return rates(request, folder, n_sampled=n, seconds=seconds, **running)
-
-
-def _described(request: Request, measured_rates: Rates, cost: Cost | None) -> Measured:
-    shapes = {name: tuple(values.shape[1:]) for name, values in arrays_by_name(request.example, 0).items()}
-    narrow = request.dtype if request.dtype == "int4" else NARROW
-    size = tuple(request.encoder.config["input_size"])
-    stored = stored_nbytes(request), stored_nbytes(request, narrow)
-    return Measured(measured_rates, *stored, shapes, request.dtype, size, cost)

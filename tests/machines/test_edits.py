@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.doctor.dvc_reads import NOWHERE
 from tests.machines import project
 from tests.machines.edits import BEGIN, EDITS, END, PACKAGES, PAGE, Bench, Observed, table
 from tests.machines.project import ROOT
@@ -65,7 +64,7 @@ def test_the_report_is_written_where_a_section_is_empty(bench, tmp_path):
     folders = {"studies": "studies", "divergence": "divergence", "localised": "localisation"}
     project.edit(machine.repo, lambda params: params.update({section: {} for section in folders}))
     project.edit(machine.repo, lambda params: [params.pop(section) for section in ("divergence", "by_block", "whole")])
-    project.edit(machine.repo, lambda params: params.update(other_probes=NOWHERE, other_studies=NOWHERE))
+    project.edit(machine.repo, lambda params: params.update(other_probes="code/readers", other_studies="code/readers"))
     for folder in folders.values():
         shutil.rmtree(machine.repo / folder)
     assert project.without_code(machine.repro("report")) == {"report"}

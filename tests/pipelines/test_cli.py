@@ -30,18 +30,6 @@ def run(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
     return int(stop.value.code or 0), out, err
 
 
-def test_plan(beyondcls, tmp_path):
-    # Weights that are named but not there are not needed for it.
-    params = tmp_path / "params.yaml"
-    params.write_text("encoders: {mine: {model: quickstart-mae, checkpoint: nowhere.pt}}\nextract: {batch_size: 4}\n")
-    arguments = ("plan", "--encoder", "mine", "--data", TEST_TAR, "--out", tmp_path / "set", "--params", params)
-    printed = beyondcls(*arguments, "--epochs", 10, "--heads", 3, "--gpu", "l4")
-    for words in ("images 1,000", "(by 16 images; ", "3 heads of 10 epochs take", " crops/s with an L4, 121 TFLOP/s"):
-        assert words in printed
-    assert list(tmp_path.iterdir()) == [params]
-    assert "there is no block 9" in beyondcls(*arguments, "--blocks", "9", fails=True)
-
-
 def test_split_of_a_published_data_set(beyondcls, tmp_path):
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()

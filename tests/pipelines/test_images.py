@@ -107,7 +107,7 @@ def test_plan_takes_them_too(tmp_path, extract, beyondcls):
     write_file(tmp_path / "data/d/cat/0.png", png16(np.arange(1440).reshape(40, 36)))
     write_file(tmp_path / "data/d/cat/0.svg", b"x")
     extract("--scale", "0,1439")
-    options = ("--scale", "0,1439", "--allow-left-out", "--max-pixels", "9999", "--sample", "1")
+    options = ("--scale", "0,1439", "--allow-left-out", "--max-pixels", "9999", "--seconds", "1")
     said = beyondcls("plan", "--encoder", "tiny", "--params", "params.yaml", "--data", "data/d", "--out", "f", *options)
     assert "left out: pictures with the name of an image that is taken" in said
 

@@ -1,0 +1,154 @@
+"""What is installed, GPUs as torch tells of them, memory, Slurm as a scontrol of our own shows it."""
+
+import shutil
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines.doctor import computer
+from pipelines.doctor.machine import Machine
+
+NEEDS = ["torch>=2.6", "zarr>=3.1", 'timm>=1.0.20; extra == "extract"', 's3fs; extra == "s3"', 'beyondcls[s3]; extra == "dev"']
+INSTALLED = {"beyondcls": "0.1.0", "torch": "2.7.0+cu126", "zarr": "3.1.6", "timm": "1.0.22", "s3fs": "2026.1"}
+IN_S3 = "encoders: {mae-b16: {}}\nstore: {root: 's3://bucket/x'}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "params", "states", "named"),
+    [
+        ({}, IN_S3, ["ok"], "torch 2.7.0"),
+        ({"torch": "2.5.1"}, "", ["ok", "problem"], "torch is 2.5.1, beyondcls needs >=2.6"),
+        ({"zarr": None}, "", ["ok", "problem"], "zarr is missing"),
+        ({"timm": "1.0.9"}, "", ["ok", "problem"], "timm is 1.0.9, beyondcls[extract] needs >=1.0.20"),
+        ({"timm": None}, IN_S3, ["ok", "note"], "timm is missing, which beyondcls[extract]"),
+        ({"s3fs": None}, IN_S3, ["ok", "note"], "s3fs is missing, which beyondcls[s3]"),
+        ({"timm": None, "s3fs": None}, "heads: {cls: {}}", ["ok"], ""),
+        ({"python": ">=3.99"}, "", ["ok", "problem"], "expected >=3.99"),
+    ],
+)
+def test_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict, params: str, states: list[str], named: str
+) -> None:
+    def version(name: str) -> str:
+        if (installed := (INSTALLED | changed).get(name)) is None:
+            raise metadata.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda name: NEEDS)
+    monkeypatch.setattr(metadata, "metadata", lambda name: {"Requires-Python": changed.get("python", ">=3.11")})
+    (tmp_path / "params.yaml").write_text(params or "{}")
+    findings = list(computer.versions(Machine(tmp_path)))
+    assert [finding.state for finding in findings] == states
+    assert named in findings[-1].found
+    assert all(finding.remedy for finding in findings[1:])
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Sets up a machine: whether there is a device, what torch was built for, and what it sees."""
+
+    def make(
+        device: bool = True,
+        build: str | None = "12.6",
+        n: int = 0,
+        capability: tuple[int, int] = (8, 0),
+        warning: str = "",
+        fails: str = "",
+        hidden: str | None = None,
+    ) -> None:
+        def available() -> bool:
+            if warning:
+                warnings.warn(warning, UserWarning, stacklevel=1)
+            return n > 0
+
+        def add(number: int) -> torch.Tensor:
+            if fails:
+                raise RuntimeError(f"CUDA error: {fails}\nmore")
+            return torch.ones([])
+
+        monkeypatch.setattr(computer, "GPU", tmp_path if device else tmp_path / "none")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if hidden is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        monkeypatch.setattr(torch.version, "cuda", build)
+        monkeypatch.setattr(torch.version, "hip", None, raising=False)
+        for name, function in (
+            ("is_available", available),
+            ("device_count", lambda: n),
+            ("mem_get_info", lambda i: (72e9, 80e9)),
+            ("get_device_name", lambda i: "NVIDIA A100"),
+            ("get_device_capability", lambda i: capability),
+        ):
+            monkeypatch.setattr(torch.cuda, name, function)
+        real = torch.ones
+        monkeypatch.setattr(torch, "ones", lambda *n, device=None: SimpleNamespace(add=add) if device else real(*n))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("machine", "states", "named"),
+    [
+        ({"n": 2}, ["ok", "ok"], "NVIDIA A100, 72 GB of 80 GB free, bf16"),
+        ({"n": 1, "capability": (7, 5)}, ["ok"], "--amp fp16"),
+        ({"n": 1, "fails": "no kernel image"}, ["problem"], "does not compute: CUDA error: no kernel image"),
+        ({"build": None}, ["problem"], "built without CUDA"),
+        ({"warning": "The NVIDIA driver is too old\nmore"}, ["problem"], ": The NVIDIA driver is too old"),
+        ({"hidden": ""}, ["note"], "CUDA_VISIBLE_DEVICES: "),
+        ({"device": False}, ["note"], "built for CUDA 12.6"),
+    ],
+)
+def test_gpu(gpus: Callable[..., None], machine: dict[str, Any], states: list[str], named: str) -> None:
+    gpus(**machine)
+    findings = list(computer.gpu(Machine()))
+    assert [finding.state for finding in findings] == states
+    assert named in findings[0].found
+
+
+@pytest.mark.parametrize(
+    ("free", "n", "shared", "states"),
+    [
+        (3e9, 0, 64e6, ["ok"]),
+        (1e9, 0, 64e6, ["note"]),
+        (3e9, 1, 64e6, ["ok"]),
+        (3e9, 2, 64e6, ["ok", "note"]),
+        (3e9, 2, 8e9, ["ok"]),
+    ],
+)
+def test_memory(
+    gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, free: float, n: int, shared: float, states: list[str]
+) -> None:
+    """That of /dev/shm matters between GPUs only."""
+    gpus(n=n)
+    monkeypatch.setattr("store.loading.placement.free_memory", lambda device: free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=shared))
+    monkeypatch.setattr(computer, "SHARED_MEMORY", Path("/"))
+    findings = list(computer.memory(Machine()))
+    assert [finding.state for finding in findings] == states
+    assert (findings[-1].remedy == "") == (findings[-1].state == "ok")
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "states"),
+    [
+        ("JobRequeue = 1\nPreemptMode = REQUEUE", 0, ["ok"]),
+        ("JobRequeue = 1\nPreemptMode = GANG,SUSPEND", 0, ["ok"]),
+        ("JobRequeue = 1\nPreemptMode = GANG,CANCEL", 0, ["note"]),
+        ("JobRequeue = 0\nPreemptMode = OFF", 0, ["note"]),
+        ("PreemptMode = OFF", 1, ["note"]),
+        (None, 0, []),
+    ],
+)
+def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, status: int, states: list[str]) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if config else str(tmp_path))
+    if config:
+        (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat <<'X'\n{config}\nX\nexit {status}\n")
+        (tmp_path / "scontrol").chmod(0o755)
+    assert [finding.state for finding in computer.slurm(Machine(tmp_path))] == states

@@ -1,0 +1,199 @@
+"""params.yaml as the other commands read it, real projects of DVC, and where weights come from."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from pipelines.doctor import project
+from pipelines.doctor.machine import Finding, Machine
+from store.errors import BeyondClsError
+
+ROOT = Path(__file__).parents[3]
+
+
+def params_yaml(folder: Path, text: str) -> Finding:
+    (folder / "params.yaml").write_text(text)
+    (finding,) = project.params_yaml(Machine(folder))
+    return finding
+
+
+def test_that_of_the_repository() -> None:
+    (finding,) = project.params_yaml(Machine(ROOT))
+    assert (finding.state, finding.remedy) == ("ok", "")
+
+
+def test_none(tmp_path: Path) -> None:
+    assert list(project.params_yaml(Machine(tmp_path))) == []
+
+
+PRIMARY = "encoders: {mae-b16: {}}\ncls_heads: {cls: {}}\nheads: {abmilp: {}}\nprimary: {encoder: "
+DENSE = "data: d\nencoders: {dino-s16: {}}\ndense: "
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("encoders: {mae-b17: {}}", "'mae-b17'"),
+        ("encoders: [mae-b16]", "encoders"),
+        ("encoders: {mine: {model: resnet18}}", "mine"),
+        ("encoders: {mine: {model: mae-b16, checkpoint: none.pt}}", "none.pt"),
+        ("encoders: {mine: {model: 'models/my.py:ViT'}}", "models/my.py"),
+        ("encoders: {mine: {model: mae-b16, family: joint}}", "'joint embedding'"),
+        ("encoders: {mae-b16: {weight: 3}}", "'weights'"),
+        ("encoders: {mae-b16: {crop_mode: centre}}", "'center'"),
+        ("encoders: {mae-b16: {amp: 16}}", "encoders.mae-b16.amp is 16"),
+        ("encoders: {mae-b16: {}}\nextract: {block: 3}", "'blocks'"),
+        ("encoders: {mae-b16: {}}\nextract: {statistics: [cls_slef]}", "'cls_slef'"),
+        ("data: it's", "shell"),
+        ("store: {rot: x}", "'root'"),
+        ("datasets: {a: {prset: small-sgd}}", "datasets.a 'prset'"),
+        ("heads: {a: {aggregator: abmlip}}", "'abmilp'"),
+        ("heads: {abmilp: {dept: 2}}", "'depth'"),
+        ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "'epochs'"),
+        ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' is in heads"),
+        ("cls_heads: {both: {aggregator: cls-average}}", "move it to heads"),
+        ("own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM'}}", "heads/my_pool.py"),
+        ("primary: abmilp", "primary is 'abmilp'"),
+        (f"{PRIMARY}mea, head: abmilp, over: cls}}", "encoder 'mea'"),
+        (f"{PRIMARY}mae-b16, head: abmilp, over: clz}}", "head 'clz'"),
+        ("studies: {s: {study: poolings}}", "no heads"),
+        ("studies: {s: {study: x, heads: {a: {aggregator: abmlip}}}}", "head 'a' of study 's'"),
+        ("encoders: {mae-b16: {}}\nstudies: {s: {study: x, encoder: mea, heads: {cls: {}}}}", "encoder of study 's'"),
+        ("block_studies: {s: {study: x, stored: last, heads: {cls: {}}}}", "stored is 'last'"),
+        (f"{DENSE}{{datasets: [shop]}}", "{shop: {}}"),
+        (f"{DENSE}{{data: d, datasets: {{shop: {{crop_mode: squish}}}}}}", "'squash'"),
+        (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, segment: {{shop: {{protocol: [liner]}}}}}}", "'liner'"),
+        (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, detect: {{shop: {{preset: v2}}}}}}", "'v2'"),
+        (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, detect: {{shup: {{}}}}}}", "'shup'"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, named: str) -> None:
+    finding = params_yaml(tmp_path, text)
+    assert finding.state == "problem"
+    assert finding.found.endswith("mistakes: 1")
+    assert named in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("encoder: {a: {}}", "'encoders'"),
+        ("data: photos\ndatasets: [birds]", "photos/birds"),
+        (f"{DENSE}{{data: streets, datasets: {{shop: {{}}}}}}", "streets/shop"),
+    ],
+)
+def test_what_is_not_read_or_not_here(tmp_path: Path, text: str, named: str) -> None:
+    finding = params_yaml(tmp_path, text)
+    assert finding.state == "note"
+    assert named in finding.remedy
+
+
+def test_what_is_here_is_not_run_or_fetched(tmp_path: Path) -> None:
+    for folder in ("heads", "photos/birds", "composed"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "heads/my_pool.py").write_text("raise SystemExit('run')")
+    heads = "own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM', p: 4.0}}"
+    encoders = "encoders: {vit_tiny_patch16_224.augreg_in21k: {}, mine: {model: flexivit_small}}"  # the latter has to be built
+    made = "dense: {data: composed, datasets: {shop: {}}}\ncomposed_dense: {shop: {photographs: x}}"
+    assert params_yaml(tmp_path, f"data: photos\ndatasets: [birds]\n{heads}\n{encoders}\n{made}").state == "ok"
+
+
+def dvc(folder: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    for command in ("init --no-scm --quiet", "config cache.type hardlink,copy", "remote add -d up https://u:hunter2@h/x"):
+        dvc(folder, *command.split())
+    (folder / "dvc.yaml").write_text("stages: {a: {cmd: echo 1 > made, outs: [made]}}")
+    dvc(folder, "repro", "--quiet")
+    return folder
+
+
+class TestDvc:
+    def found(self, folder: Path) -> dict[str, Finding]:
+        return {finding.name: finding for finding in project.dvc(Machine(folder))}
+
+    def test_all_is_well(self, template: Path, tmp_path: Path) -> None:
+        found = self.found(template)
+        assert {name: finding.state for name, finding in found.items()} == {
+            "dvc": "ok",
+            "dvc cache": "ok",
+            "dvc remote": "ok",
+        }
+        assert "hunter2" not in found["dvc remote"].found
+        assert [finding.state for finding in self.found(tmp_path).values()] == ["note"], "no project"
+
+    def test_what_is_missing(self, template: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(template, tmp_path / "project")
+        (folder / "made").unlink()
+        (folder / ".dvc/config").write_text("[core]\n    no_scm = true\n[cache]\n    type = copy\n")
+        found = self.found(folder)
+        states = {"dvc": "ok", "dvc cache": "note", "dvc remote": "note", "dvc files": "note"}
+        assert {name: finding.state for name, finding in found.items()} == states
+        assert "made" in found["dvc files"].found
+
+    @pytest.mark.parametrize(
+        ("file", "content", "named"),
+        [
+            ("dvc.yaml", "stages: {a: {foreach: '${absent}', do: {cmd: echo}}}", "'absent'"),
+            (".dvc/config", "[core]\n    no_scm = true\n    remote = down\n", "'down'"),
+        ],
+    )
+    def test_what_dvc_refuses(self, template: Path, tmp_path: Path, file: str, content: str, named: str) -> None:
+        folder = shutil.copytree(template, tmp_path / "project")
+        (folder / file).write_text(content)
+        (folder / "dvc.py").write_text("raise SystemExit('a file here was taken for the package')")
+        with pytest.raises(BeyondClsError, match=named):
+            self.found(folder)
+
+    def test_no_dvc(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(project, "find_spec", lambda name: None)
+        monkeypatch.setattr(shutil, "which", lambda name: None)
+        assert [finding.state for finding in self.found(tmp_path).values()] == ["note"]
+
+
+class TestWeights:
+    @pytest.fixture
+    def server(self) -> Iterator[Callable[[int], str]]:
+        """Address of a server whose answer is its status."""
+        made = []
+
+        def make(status: int) -> str:
+            class Handler(BaseHTTPRequestHandler):
+                def do_HEAD(self) -> None:
+                    self.send_response(status)
+                    self.end_headers()
+
+                def log_message(self, *arguments: object) -> None:
+                    pass
+
+            made.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+            threading.Thread(target=made[-1].serve_forever, daemon=True).start()
+            return f"http://127.0.0.1:{made[-1].server_port}"
+
+        yield make
+        for one in made:
+            one.shutdown()
+            one.server_close()
+
+    @pytest.mark.parametrize(("status", "state"), [(200, "ok"), (403, "ok"), (407, "note")])
+    def test_where_they_come_from(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Callable[[int], str], status: int, state: str
+    ) -> None:
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.upper(), raising=False)
+        monkeypatch.setenv("HF_ENDPOINT", server(status))
+        monkeypatch.setattr(project, "SERVER", "http://127.0.0.1:9")  # nobody listens
+        assert [finding.state for finding in project.weights(Machine(tmp_path))] == [state, "note"]
+        (tmp_path / "params.yaml").write_text("encoders: {a: {checkpoint: a.pt}}")
+        assert list(project.weights(Machine(tmp_path))) == [], "nothing is fetched"
