@@ -39,7 +39,7 @@ def salvage(
             f"{path} has key {store.spec.key}, but these options give {spec.key} "
             f"({store.spec.explained(spec)} differ); repair it with what it was made with"
         )
-    layouts, bad = layouts_of(_shard_rows(store)), []
+    layouts, bad = list(layouts_of(_shard_rows(store))), []
     for layout in layouts:
         if not store.place.has_folder(kind_of(layout.name)):
             raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
