@@ -34,19 +34,15 @@ DIMENSIONS = {
 NARROW = ("float8_e4m3", "int8", "int4")  # codecs
 
 
-def arrays_by_name(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tensor]:
-    """Features of a view by the name of their array in the store. In older sets, which have attention maps of the last block
-    only, names of maps are not `numbered` by block.
-    """
+def arrays_by_name(encoded: Encoded, view: int) -> dict[str, Tensor]:
+    """Features of a view by the name of their array in the store."""
     arrays: dict[str, Tensor] = {}
     for kind in ("patch", "cls", "registers", "average"):
         arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in getattr(encoded, kind).items()}
     if encoded.pooled is not None:
         arrays[str(ArrayName("pooled", view=view))] = encoded.pooled
     arrays |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}
-    for name, values in encoded.maps.items():
-        arrays[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
-    return arrays
+    return arrays | {f"attention/{name}/view{view}": values for name, values in encoded.maps.items()}
 
 
 def codec_of(name: str, dtype: str) -> Codec:

@@ -398,7 +398,7 @@ class Units:
         """Features of a view of images, as they are stored: parts by name and suffix, packed beside a GPU."""
 
         def parts(images: Tensor) -> Iterator[tuple[tuple[str, str | None], Tensor]]:
-            features = arrays_by_name(self.passes.encoded(images, factors), view, self._request.numbered)
+            features = arrays_by_name(self.passes.encoded(images, factors), view)
             return stored_parts(features, names, self._request.dtype)
 
         if (streams := self.passes.streams) is None:

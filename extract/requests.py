@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -41,7 +40,6 @@ class Request:
         shard_rows: images per shard file, a multiple of 32; None: as suits the set (4 to 512 MB).
         vector_blocks: whose [cls] and average patch token are kept beside the tokens.
         pooled: whether the vector is kept that the encoder's own pooling gives.
-        numbered: as for `layouts.arrays_by_name`.
         truths: label maps and instances of the images that are kept, by name.
         drop_path: the rate at which the last block's branches are dropped for random crops, 0…1.
     """
@@ -56,7 +54,6 @@ class Request:
     shard_rows: int | None = None
     vector_blocks: tuple[int, ...] = ()
     pooled: bool = False
-    numbered: bool = True
     truths: tuple[str, ...] = ()
     drop_path: float = 0.0
 
@@ -145,7 +142,7 @@ class Request:
     def spec(self) -> FeatureSpec:
         """What the feature set will be."""
         has_cls = self.encoder.layout.has_cls
-        rows = [(row, block) for row in ("centre", "cls")[: 1 + has_cls] for block in sorted(self.map_blocks)]
+        maps = (f"{row}/block{block}" for row in ("centre", "cls")[: 1 + has_cls] for block in sorted(self.map_blocks))
         vectors = [f"{kind}/block{block}" for kind in ("average", "cls")[: 1 + has_cls] for block in self.vector_blocks]
         return FeatureSpec(
             weights=self.encoder.weights,
@@ -155,7 +152,7 @@ class Request:
             n_images=len(self.images),
             blocks=self.blocks,
             statistics=self.statistics,
-            maps=tuple(f"{row}/block{block}" if self.numbered else row for row, block in rows),
+            maps=tuple(maps),
             n_views=self.n_views,
             dtype=self.dtype,
             compute_dtype=self.encoder.compute_dtype,
@@ -163,14 +160,6 @@ class Request:
             truths={name: self.images.truth_columns(name).digest(self.images.truths[name].classes) for name in self.truths},
             drop_path=self.drop_path,
         )
-
-    @property
-    def keys(self) -> list[str]:
-        """Keys of sets that hold it: its own, and an older set's, whose maps do not say that they are of the last block."""
-        end = f"/block{self.encoder.n_blocks - 1}"
-        rows = tuple(name.removesuffix(end) for name in self.spec.maps if name.endswith(end))
-        older = [replace(self.spec, maps=rows).key] if rows and len(rows) == len(self.spec.maps) else []
-        return [self.spec.key, *older]
 
     def layouts(
         self, base: FeatureStore | None = None, shard_rows: int | None = None, dtype: str | None = None
@@ -191,7 +180,7 @@ class Request:
         features = {
             name: (codec_of(name, dtype or self.dtype), (n_images, *values.shape[1:]))
             for view in range(self.n_views)
-            for name, values in arrays_by_name(self.example, view, self.numbered).items()
+            for name, values in arrays_by_name(self.example, view).items()
         }
         shard_rows = shard_rows or self.shard_rows
         if shard_rows is None:
@@ -219,21 +208,8 @@ class Request:
             for view in range(self.n_views)
         ]
 
-    def named_as(self, store: FeatureStore) -> Self:
-        """The request that a set was made for, which may be an older set with attention maps of the last block only."""
-        return self._unnumbered() if any("/" not in name for name in store.spec.maps) else self
-
-    def named_as_at(self, folder: Path) -> Self:
-        """Likewise for a damaged set; older ones also lack what an encoder's own pooling gives."""
-        store = FeatureStore.describe(folder)
-        request = self.named_as(store) if self.map_blocks else self
-        return replace(request, pooled=False) if self.pooled and not store.spec.is_pooled else request
-
-    def _unnumbered(self) -> Self:
-        return replace(self, map_blocks=(self.encoder.n_blocks - 1,), numbered=False)
-
     def added_to(self, base: FeatureStore) -> Self:
-        spec, of_base = base.spec, base.spec.map_blocks("centre", self.encoder.n_blocks - 1)
+        spec, of_base = base.spec, base.spec.map_blocks("centre")
         blocks = tuple(sorted({*self.blocks, *spec.blocks}))
         return replace(
             self,

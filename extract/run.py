@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.encoders import Encoder, known_pretraining
+from extract.encoders import Encoder
 from extract.layouts import is_annotation, is_patch_label, stale_annotations
 from extract.requests import Request
 from extract.sample import check_by_sample
 from extract.transform import as_options, differing_values
 from extract.writing import Settings, Task, attributes_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore, StoreError
-from store.format.layout import DIGEST, KINDS, ArrayName
-from store.format.pretraining import NAMES, Pretraining
+from store.errors import too_old
+from store.format.layout import DIGEST, KINDS
+from store.format.pretraining import Pretraining, pretraining_fields
 from store.format.spec import EXTENDABLE_FIELDS
 from store.format.unfinished import base_at
 from store.places import LocalFolder
@@ -99,7 +100,7 @@ def create(
     run = _Run(request, settings, Found.at(out), source, shared)
     if (stored := _existing(out)) is None:
         run.found = replace(run.found, replaces=False)
-    elif stored.spec.key not in request.keys:
+    elif stored.spec.key != request.spec.key:
         spec = request.spec
         add = ", or add to it with --extend" if set(stored.spec.differences(spec)) <= set(EXTENDABLE_FIELDS) else ""
         options = _transform_options(stored.spec, spec)
@@ -135,7 +136,7 @@ def update(
         stored = None
     if stored is None or "images" not in stored.kinds:  # nothing of it can be used
         return run.write_anew([source, older])
-    if stored.spec.key not in request.keys:
+    if stored.spec.key != request.spec.key:
         return run.write_anew([source, older, stored])
     if not run.confirms(stored):
         return run.write_anew([source, older])
@@ -173,7 +174,7 @@ def extend(
     found, stored = Found.at(out), _existing(out)
     if stored is not None:
         request = request.added_to(stored)
-    if stored is None or stored.spec.key in request.keys:
+    if stored is None or stored.spec.key == request.spec.key:
         return create(request, out, settings, source=source)
     run, images = _Run(request, settings, found), request.images
     _check_same_encoder(stored, request.spec, "extended")
@@ -198,7 +199,6 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
     if settings.n_tasks > 1 or settings.engine is not None:
         raise BeyondClsError("one process repairs a feature set; leave out the number of tasks, or give --on here")
     run = _Run(request, settings, Found.at(out))
-    run.request = request = request.named_as_at(out)
     base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None))
     rows = np.arange(len(base))
     rows[_readable_again(base, request.images)] = -1
@@ -282,7 +282,7 @@ class _Run:
     def keep(self, stored: FeatureStore, remedy: str, why: str) -> FeatureStore:
         """A set that stays as it is, and `why`, with a warning where it differs in what need not be computed.
 
-        It may have other labels, say, than its images, as earlier versions have written it: then `remedy` follows.
+        It may have other labels, say, than its images: then `remedy` follows.
         """
         if stale := stale_annotations(stored, self.request.images):
             raise StoreError(f"{self.stale_message(stored, stale)}. {remedy}")
@@ -301,10 +301,7 @@ class _Run:
         return f"{stored.where} holds other annotations ({', '.join(stale)}) than {self.request.images.source} has"
 
     def is_current(self, stored: FeatureStore) -> bool:
-        """Whether nothing has to be written: this copy lacks no array and no kind's group, and its attributes are current.
-
-        Kinds that are newer than a set have no group in it, which a pipeline that names all kinds would miss.
-        """
+        """Whether nothing has to be written: this copy lacks no array and no kind's group, and its attributes are current."""
         whole = len(stored.arrays) == len(stored.attributes["arrays"]) and all(map(stored.place.has_folder, KINDS))
         same = all(stored.attributes.get(name) == self.attributes.get(name) for name in COMPARED)
         return whole and same and _training_difference(stored, self.attributes) is None
@@ -316,18 +313,7 @@ class _Run:
         rows: np.ndarray | None = None,
         skip: Sequence[tuple[str, int]] = (),
     ) -> FeatureStore | None:
-        attributes = self.attributes
-        if base is not None and base.spec.key == self.request.spec.key:
-            # The same set, repaired or completed: an older one keeps its attributes, so that its receipt still fits.
-            left_out: set[str] = set()
-            if "encoder" in base.attributes:
-                records_training = NAMES[0] in base.attributes or _training_difference(base, attributes) is not None
-                left_out |= {"encoder_flops"} - set(base.attributes)
-            else:  # its zarr.json is lost; a set without digests of images is older than these attributes
-                records_training = any(layout.name == DIGEST for layout in layouts)
-            left_out |= set() if records_training else {*NAMES, "encoder_flops"}
-            attributes = {name: value for name, value in attributes.items() if name not in left_out}
-        return Task(self.request, self.settings, self.found.path, layouts, base, rows, skip, self.found).write(attributes)
+        return Task(self.request, self.settings, self.found.path, layouts, base, rows, skip, self.found).write(self.attributes)
 
     def write_anew(self, candidates: Sequence[FeatureStore | None]) -> FeatureStore | None:
         """Write a set that begins with what the first of the candidates has that shares anything with it, or with nothing.
@@ -351,33 +337,22 @@ class _Run:
             layouts = request.layouts(shard_rows=candidate.shard_rows if request.shard_rows is None and in_order else None)
             shares = (rows >= 0).any() and any(a.name in candidate.arrays and not is_annotation(a.name) for a in layouts)
             if shares and self.agrees(candidate, rows):
-                pooled = replace(candidate.spec, vectors=(*candidate.spec.vectors, "pooled"))
-                is_that = request.spec.key in (pooled.key, replace(pooled, maps=request.spec.maps).key)
-                if self.settings.is_first and is_that and not candidate.spec.is_pooled:  # older than this kind
-                    self.settings.warn(
-                        f"{candidate.where} lacks the vectors that its encoder's own pooling gives; they are added, all else "
-                        f"is taken over, and the key becomes {request.spec.key}"
-                    )
                 return self.write(layouts, candidate, rows)
         return self.write(request.layouts())
 
     def complete(self, stored: FeatureStore) -> FeatureStore | None:
-        """Write the same set again, whole; without digests of images if it is an older one that lacks them."""
-        self.request = self.request.named_as(stored)
-        layouts = self.request.layouts(stored, stored.shard_rows)
-        layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in stored.attributes["arrays"]]
-        return self.write(layouts, stored, rows_in(stored, self.request))
+        """Write the same set again, whole."""
+        return self.write(self.request.layouts(stored, stored.shard_rows), stored, rows_in(stored, self.request))
 
     def lacks_truths_alone(self, stored: FeatureStore) -> bool:
         """Whether a set has all features of the request, and differs from it in truths only."""
         is_whole = len(stored.arrays) >= len(stored.attributes["arrays"])
-        return is_whole and self.request.named_as(stored).spec.differences(stored.spec) == ["truths"]
+        return is_whole and self.request.spec.differences(stored.spec) == ["truths"]
 
     def add_truths(self, stored: FeatureStore) -> FeatureStore | None:
         """Write a set again with truths. Its features are not compared: they are taken as they are; only images that it could
         not read are decoded and encoded.
         """
-        self.request = self.request.named_as(stored)
         kept = [stored.arrays[name].layout for name in stored.attributes["arrays"]]
         layouts = [a for a in kept if a.has_image_axis and not is_patch_label(a.name)]
         layouts += self.request.truth_layouts(stored.shard_rows)
@@ -410,38 +385,21 @@ def _transform_options(stored: FeatureSpec, requested: FeatureSpec) -> str:
 def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     """[n_images] int64: the row whose features each image has in a set of the same encoder, -1 where there is none.
 
-    Images are the same if their bytes are, whatever they are called and however they are labelled: by the digest of each, or of
-    the whole set in older ones. Random views are drawn by the image's id, so with them the id must be the same, too. Invalid
-    rows whose images can be read now are left out. Maps of older sets (`attention/cls/view0`, of the last block) get their
-    current names beside those that they have.
+    Images are the same if their bytes are, whatever they are called and however they are labelled. Random views are drawn by
+    the image's id, so with them the id must be the same, too. Invalid rows whose images can be read now are left out.
 
     Raises:
-        StoreError: the set has another encoder, transform or dtype; or it has no digests, and not all of its images are among
-            these.
+        StoreError: the set has another encoder, transform or dtype; or it has no digests of its images.
     """
     _check_same_encoder(store, request.spec, "taken over from")
-    store.arrays |= {
-        str(replace(parts, block=request.encoder.n_blocks - 1)): store.array(name)
-        for name, parts in ((name, ArrayName.parse(name)) for name in store.arrays)
-        if parts.kind == "attention" and parts.block is None and parts.view is not None
-    }
     images, n = request.images, len(request.images)
     if len(store) <= n and store.spec.data == images.digest_of(len(store)):
         rows = np.where(np.arange(n) < len(store), np.arange(n), -1)
         rows[_readable_again(store, images)] = -1  # others stay invalid, with what was noted
         return rows
-    if DIGEST in store.arrays:
-        rows = _rows_by_content(store, images, store.spec.n_views > 1 and request.n_views > 1)
-    else:
-        by_id = {id_: row for row, id_ in enumerate(images.samples.ids)}
-        order = [by_id.get(image_id, -1) for image_id in store.ids]
-        if -1 in order or images.part(order).digest != store.spec.data:
-            raise StoreError(
-                f"{store.where} has no digests of its images, as current sets have, and they are not all among those of "
-                f"{images.source}: which of them are the same is not known; extract without it"
-            )
-        rows = np.full(n, -1)
-        rows[order] = np.arange(len(store))
+    if DIGEST not in store.arrays:
+        raise StoreError(too_old(store.where, "no digests of its images", f"an array {DIGEST}", "extract without it"))
+    rows = _rows_by_content(store, images, store.spec.n_views > 1 and request.n_views > 1)
     return np.where(images.samples.is_sound & (rows >= 0) & store.valid[rows], rows, -1)
 
 
@@ -477,13 +435,8 @@ def _readable_again(store: FeatureStore, images: ImageSet) -> list[int]:
 
 
 def _training_difference(stored: FeatureStore, attributes: Mapping[str, Any]) -> str | None:
-    """How a set's record of its encoder's training differs from what is known now; None where it does not.
-
-    A set that is older than these attributes is taken to record what the registry knows of its encoder's name, so that it
-    need not be written again because of them, nor checked again by what depends on it.
-    """
-    recorded = Pretraining.from_dict(stored.attributes) or known_pretraining(str(stored.attributes["encoder"]))
-    current = Pretraining.from_dict(attributes)
-    if current is None or recorded == current:
+    """How a set's record of its encoder's training differs from what is known now; None where it does not."""
+    recorded, current = (Pretraining.from_dict(pretraining_fields(one)) for one in (stored.attributes, attributes))
+    if recorded == current:
         return None
     return f"{stored.where} records this training of its encoder: {recorded.in_words}; now it is: {current.in_words}"

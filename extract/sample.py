@@ -105,8 +105,6 @@ def check_by_sample(
         store: a set of the same encoder; arrays that either lacks are not compared, nor those without an image axis.
         base_rows: [n_images] the store's row of each image, -1 where it has none; by default they are the same.
     """
-    if base_rows is None:
-        request = request.named_as(store)
     rows = np.arange(len(store)) if base_rows is None else np.asarray(base_rows)
     layouts = request.layouts()
     described = {a.name for a in layouts if is_annotation(a.name) and not (base_rows is None and is_patch_label(a.name))}

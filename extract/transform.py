@@ -24,7 +24,7 @@ from store.errors import unknown
 
 # Names of timm; all are part of the key.
 TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-# Of what is decoded; part of the key where they are not these values, which stand for what older sets do not record.
+# Of what is decoded; part of the key where they are not these values, so that sets without them keep their keys.
 OF_PIXELS: Mapping[str, Any] = {"scale": None, "orientation": "stored"}
 STRIDE = 32  # of convolutional networks, from pixels to the last feature map
 

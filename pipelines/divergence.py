@@ -125,33 +125,37 @@ def cls_map(attention: Path, reference: Weights) -> list[Weights]:
             f"there is no {attention / 'summary.json'}, expected what `beyondcls attention --out {attention}` writes; "
             "run it first"
         )
-    files = (attention / "maps/cls_map.npy", attention / "cls_map.npy")  # of this version, and of earlier ones
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
+    if not (file := attention / "maps/cls_map.npy").is_file():
         typer.echo(f"{attention} has no cls_map.npy: the encoder has no [cls], or its maps were not stored")
         return []
-    about = _described(attention / "summary.json", lambda summary: (summary["encoder"], summary["key"], True))
+    about = _described(attention / "summary.json", lambda file: (file["encoder"], file["key"], True), _json)
     head = Weights(CLS_ATTENTION, attention, *about, _weights(file, str(attention)))
     _check_same_images(reference, head)
     return [head]
 
 
 def _read(folder: Path) -> Weights:
+    from probe.result_files import read_result
+
     def described(metrics: Any) -> tuple[str, str, bool]:
         is_own_map = metrics["aggregator"] == "cls-attention" and metrics["options"].get("of", "own") == "own"
         return metrics["encoder"], metrics["features"]["test"], is_own_map and "top_k" not in metrics["options"]
 
-    about = _described(folder / "metrics.json", described)
+    about = _described(folder / "metrics.json", described, read_result)
     return Weights(folder.name, folder, *about, _weights(folder / "trained/weights.npy", str(folder)))
 
 
-def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]]) -> tuple[str, str, bool]:
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]], read: Callable[[Path], Any]) -> tuple[str, str, bool]:
     """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention."""
-    from probe.result_files import ResultError, read_result
+    from probe.result_files import ResultError
     from store import BeyondClsError
 
     try:
-        return build(read_result(file))
+        return build(read(file))
     except ResultError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:

@@ -269,7 +269,7 @@ def _extract(
     if settings.joins is not None:
         place: Path | str | FeatureStore = joined_out(settings.joins)
     else:
-        place = out if places.root is None else destination(places, out, request.keys, needs_folder)
+        place = out if places.root is None else destination(places, out, request.spec.key, needs_folder)
     if isinstance(place, str):
         return run.create_at(request, place, settings)
     if not isinstance(place, Path):

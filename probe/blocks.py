@@ -80,7 +80,7 @@ def probe_blocks(
         "protocol": None if closed is None else {"name": _name_of(closed), **vars(closed)},
         "rows": rows,
         **(notes or {}),
-        **{name: first[name] for name in ("versions", "machine") if name in first},  # heads of earlier versions lack them
+        **{name: first[name] for name in ("versions", "machine")},
     }
 
 

@@ -1,7 +1,4 @@
-"""The two files of a result: metrics.json with measures alone, which `dvc metrics` shows, and description.json with all of it.
-
-Earlier versions of the program wrote one file, metrics.json, with the content of description.json; it is read as well.
-"""
+"""The two files of a result: metrics.json with measures alone, which `dvc metrics` shows, and description.json with all."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,6 +9,7 @@ import numpy as np
 import xxhash
 
 from store import BeyondClsError
+from store.errors import too_old
 
 METRICS, DESCRIPTION = "metrics.json", "description.json"
 # In the results of a head with one label an image: top-1 accuracy of the classifier that `probe.convergence` fits, percent,
@@ -69,24 +67,23 @@ def write_result(metrics: Path, content: Mapping[str, Any], shown: Mapping[str, 
     """
     text = json.dumps(summary(content if shown is None else shown), indent=1) + "\n"
     described = {**content, DIGEST: xxhash.xxh3_128_hexdigest(text.encode())}
-    # The description first: beside measures that earlier versions wrote, it is not read.
     metrics.with_name(DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     metrics.write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_result(metrics: Path) -> dict[str, Any]:
-    """The content that `write_result` was given, or that an earlier version of the program wrote into the file of measures.
+    """The content that `write_result` was given.
 
     Raises:
         ResultError: there is no description of the measures, or one of other measures.
         OSError: the file of measures is missing.
         ValueError: a file is damaged.
     """
-    content, measured_alone = _measures_in(metrics)
-    if not measured_alone:
-        return content
-    file = metrics.with_name(DESCRIPTION)
+    file, measures = metrics.with_name(DESCRIPTION), _mapping(json.loads(metrics.read_text(encoding="utf-8")))
     if not file.is_file():
+        if "encoder" in measures:
+            again = "run the command again (`dvc repro`)"
+            raise ResultError(too_old(metrics, "a whole result", f"measures alone, which {DESCRIPTION} describes", again))
         raise ResultError(
             f"{metrics} holds measures alone and there is no {file}, expected what describes them; get both of one run "
             "(`dvc checkout`, `dvc pull`), or run the command again"
@@ -100,36 +97,13 @@ def read_result(metrics: Path) -> dict[str, Any]:
     return described
 
 
-def record_of(metrics: Path) -> Path:
-    """The file that holds the whole result: description.json; that of measures where an earlier version wrote it alone.
-
-    Raises:
-        OSError: the file of measures is missing.
-        ValueError: it is damaged.
-    """
-    return metrics.with_name(DESCRIPTION) if _measures_in(metrics)[1] else metrics
-
-
 def digest_of(metrics: Path) -> str:
     """xxh3_128 of the file that holds the whole result, hexadecimal.
 
     Raises:
-        OSError: a file is missing.
-        ValueError: the file of measures is damaged.
+        OSError: it is missing.
     """
-    return xxhash.xxh3_128_hexdigest(record_of(metrics).read_bytes())
-
-
-def _measures_in(metrics: Path) -> tuple[dict[str, Any], bool]:
-    """Content of the file of measures, and whether it is nothing but numbers, which no earlier version wrote."""
-    content = _mapping(json.loads(metrics.read_text(encoding="utf-8")))
-    return content, _holds_numbers_alone(content)
-
-
-def _holds_numbers_alone(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_holds_numbers_alone, value.values()))
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return xxhash.xxh3_128_hexdigest(metrics.with_name(DESCRIPTION).read_bytes())
 
 
 def _mapping(content: Any) -> dict[str, Any]:

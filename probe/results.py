@@ -21,7 +21,7 @@ from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_classes, notes_on_draws, notes_on_training
 from probe.passes import Outcome, Passes
-from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, record_of, write_result
+from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, write_result
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
@@ -191,16 +191,13 @@ def folder_of_head(folder: Path) -> ResultFolder:
     """The folder of a head, for its next result.
 
     Raises:
-        BeyondClsError: metrics.json there is of something else.
+        BeyondClsError: nothing describes the metrics.json there, which may be of something else.
     """
     metrics = folder / METRICS
     if metrics.exists() and not (folder / DESCRIPTION).exists():
-        try:
-            read_result(metrics)  # an earlier version wrote no description
-        except (BeyondClsError, ValueError) as error:
-            raise BeyondClsError(
-                f"{metrics} does not describe a head, so it is not replaced: give another --out, or move it away first"
-            ) from error
+        raise BeyondClsError(
+            f"{metrics} has no {DESCRIPTION} beside it, so it is not replaced: give another --out, or move it away first"
+        )
     return ResultFolder(folder, DESCRIPTION, FILES, RECORD)
 
 
@@ -215,14 +212,11 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
 
 
 def update_description(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
-    """What describes a head, which is rewritten if it says otherwise of the encoder's pretraining, or lies in metrics.json."""
+    """What describes a head, which is rewritten if it says otherwise of the encoder's pretraining."""
     timed, metrics = timing.matches_result(folder), folder / METRICS
     measures = read_result(metrics)
-    differs = {name: measures[name] for name in NAMES if name in measures} != pretraining
-    if differs:
-        others = {name: value for name, value in measures.items() if name not in (*NAMES, "encoder")}
-        measures = {"encoder": measures["encoder"], **pretraining, **others}
-    if differs or record_of(metrics) == metrics:
+    if {name: measures[name] for name in NAMES} != pretraining:
+        measures |= pretraining
         write_result(metrics, measures)
         if timed:
             timing.restamp_timing(folder)

@@ -7,7 +7,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from probe.aggregators import AGGREGATORS, is_custom
 from probe.described import made
@@ -87,7 +86,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         version = described["format_version"]
         if version != FORMAT_VERSION:
             raise BeyondClsError(other_version(description, version, FORMAT_VERSION, "train the probe again"))
-        # Its initial parameters no longer matter, and older descriptions don't record them.
+        # Its initial parameters no longer matter.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if is_custom(spec.aggregator):
             spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
@@ -99,7 +98,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
             return spec.build(dim, n_patches, n_classes, FinalNorm.saved_with(parameters, dim, eps))
 
         head = build() if is_custom(spec.aggregator) else made(build, parameters, dim, n_classes)
-        head.load_state_dict(_in_shape(load_file(parameters), head), strict=True)
+        head.load_state_dict(load_file(parameters), strict=True)
     except BeyondClsError:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
@@ -150,21 +149,6 @@ def _stem(path: str | Path) -> Path:
 def _files(stem: Path) -> tuple[Path, Path]:
     """Description and parameters."""
     return stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.safetensors")
-
-
-def _in_shape(state: dict[str, Tensor], head: Head) -> dict[str, Tensor]:
-    """Parameters in the shapes that the head has now: a learned query was once [D], and is [1, 1, D]."""
-    now = {name: values.shape for name, values in head.state_dict().items()}
-    return {
-        name: values.view(now[name]) if _only_grew(tuple(values.shape), tuple(now.get(name, ()))) else values
-        for name, values in state.items()
-    }
-
-
-def _only_grew(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
-    """Whether a shape gained leading axes of 1, and nothing else."""
-    n_new = len(now) - len(before)
-    return n_new > 0 and now == (1,) * n_new + before
 
 
 def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:

@@ -333,7 +333,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
-    """The encoder of a set. Older probes lack `attention_block`: they read the last block's maps for any `block`."""
+    """The encoder of a set, and the blocks of it whose tokens and attention maps a probe reads."""
     spec = store.spec
     return {
         "encoder": store.attributes["encoder"],

@@ -32,6 +32,11 @@ def other_version(where: object, version: object, expected: int, again: str) -> 
     return f"{where} has format version {version}, expected {expected}; {remedy}"
 
 
+def too_old(where: object, found: str, expected: str, again: str) -> str:
+    """Message for a file that development versions wrote before the first release; `again`: how it is made anew."""
+    return f"{where} has {found}, expected {expected}, as files have since beyondcls 0.1.0; {again}"
+
+
 def unknown(kind: str, value: str, known: Iterable[str], remedy: str = "") -> str:
     """Message for a name that no registry has: `unknown aggregator 'abmlip'; did you mean 'abmilp'? known: …`."""
     names = sorted(map(str, known))

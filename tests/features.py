@@ -1,7 +1,6 @@
 """Small feature sets written by tests: tokens with a class signal, no encoder needed."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ def write_features(
     registers: int = 0,
     multilabel: bool = False,
     maps: Sequence[str] = ("cls",),
-    older: bool = False,
+    map_blocks: Sequence[int] | None = None,
     norm: bool = False,
     crops: bool = False,
     shard_rows: int = 64,
@@ -49,7 +48,7 @@ def write_features(
         invalid: rows that could not be read.
         multilabel: image i has the classes i % n_classes and, every other time, i // 2 % n_classes.
         maps: attention maps, of three heads.
-        older: names of maps do not say their block, the encoder's last; the encoder has two.
+        map_blocks: whose maps are kept; all of `blocks` by default.
         norm: a final norm that is not the identity.
         crops: boxes, in pixels of the original.
         order: of the images: row r holds what else is in row order[r], id and label included.
@@ -102,15 +101,14 @@ def write_features(
     arrays |= _vectors(arrays, vectors, views, label, signal, generator)
     if pooled:
         arrays |= {f"pooled/view{view}": _shown(label, dim, signal, generator) for view in range(views)}
-    if older:
-        arrays = {
-            re.sub(r"^(attention/\w+)/block1", r"\1", n): a for n, a in arrays.items() if not re.match("att.*block[^1]", n)
-        }
+    kept_blocks = blocks if map_blocks is None else map_blocks
+    dropped = [f"/block{block}/" for block in blocks if block not in kept_blocks]
+    arrays = {name: a for name, a in arrays.items() if not (name.startswith("attention") and any(b in name for b in dropped))}
     if order is not None:
         arrays = {name: (values[list(order)], dims) for name, (values, dims) in arrays.items()}
     layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, shard_rows) for name, (values, dims) in arrays.items()]
     data = f"data{seed}" if order is None else f"data{seed} in another order"
-    kept = tuple(maps if older else [f"{row}/block{block}" for row in maps for block in blocks])
+    kept = tuple(f"{row}/block{block}" for row in maps for block in kept_blocks)
     named = [f"{kind}/block{block}" for kind in ("average", *["cls"] * cls) for block in vectors] + ["pooled"] * pooled
     spec = FeatureSpec(weights, "{}", {"input_size": [3, 32, 32]}, data, n, tuple(blocks), ("cls_self",), kept, views)
     spec = replace(spec, vectors=tuple(named))
@@ -140,30 +138,6 @@ def write_arrays(
             writer.write_unit(unit, {a.name: values[a.name][start:stop] for a in layouts}, notes)
         writer.finish(dict(attributes))
     return FeatureStore.open(path)
-
-
-def as_older(store: FeatureStore, path: Path, blocks: Sequence[int] | None = None) -> FeatureStore:
-    """A copy as earlier versions wrote it: without digests of images, and with maps of the encoder's last block alone, whose
-    names do not say it.
-
-    `blocks`: whose tokens to keep; all by default.
-    """
-    kept = store.spec.blocks if blocks is None else blocks
-    dropped = [f"/block{block}/" for block in store.spec.blocks if block not in kept]
-    last = (store.n_blocks or 0) - 1
-    arrays = {re.sub(rf"^(attention/\w+)/block{last}/", r"\1/", name): array for name, array in store.arrays.items()}
-    arrays = {name: a for name, a in arrays.items() if not re.match(r"attention/\w+/block|norm/|images/digest", name)}
-    arrays = {name: array for name, array in arrays.items() if not any(block in name for block in dropped)}
-    rows = dict.fromkeys(name.split("/")[0] for name in store.spec.maps)
-    return write_arrays(
-        path,
-        replace(store.spec, maps=tuple(rows), blocks=tuple(kept)),
-        [replace(array.layout, name=name) for name, array in arrays.items()],
-        {name: array.stored(np.arange(len(store))) for name, array in arrays.items()},
-        {name: store.attributes[name] for name in ("encoder", "norm_eps", "classes", "problems")},
-        {name: array.all() for name, array in store.arrays.items() if name.startswith("norm/")},
-        store.attributes["invalid"],
-    )
 
 
 def _vectors(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from extract.datasets.form import Example, Published, pictures, stripes
+from extract.datasets.form import Published
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_maps import Codes, Colours, LabelMaps, image_size, segmented, sides
 from extract.datasets.listed import first_folder, inside, listed, parsing, text, unlisted
@@ -214,55 +214,7 @@ def coco_panoptic(root: Path, split: str) -> ImageSet:
     return segmented(str(root), samples, LabelMaps(annotations.classes, files, codes), problems=problems)
 
 
-OBJECTS = """{
-"images": [
-  {"id": 9, "file_name": "000000000009.jpg"},
-  {"id": 3, "file_name": "000000000003.jpg"},
-  {"id": 5, "file_name": "5.jpg"}],
-"annotations": [
-  {"image_id": 9, "category_id": 90, "bbox": [1.5, 2.0, 10.0, 20.0], "iscrowd": 0},
-  {"image_id": 9, "category_id": 1, "bbox": [0, 0, 5, 0], "iscrowd": 1},
-  {"image_id": 9, "category_id": 90, "bbox": [3, 3, 1, 1], "iscrowd": 0},
-  {"image_id": 5, "category_id": 1, "bbox": [3, 3, 1, 1], "iscrowd": 0}],
-"categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}, {"id": 13, "name": "stop sign"}]
-}"""
-LABELLED: dict[str, tuple[str, ...]] = {"000000000003": (), "5": ("person",), "000000000009": ("person", "toothbrush")}
-COCO_EXAMPLE = Example(
-    {
-        "annotations/instances_val2017.json": OBJECTS,
-        "annotations/instances_train2017.json": OBJECTS,
-        **pictures("val2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
-        **pictures("train2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
-    },
-    ("person", "stop sign", "toothbrush"),
-    {"val2017": LABELLED, "train2017": LABELLED},
-    truths=("instances",),
-)
-CONTENT = """{
-"images": [{"id": 9, "file_name": "000000000009.jpg"}, {"id": 3, "file_name": "000000000003.jpg"}],
-"annotations": [
-  {"image_id": 9, "file_name": "000000000009.png", "segments_info": [
-    {"id": 258, "category_id": 184}, {"id": 65536, "category_id": 1}, {"id": 7, "category_id": 1}]},
-  {"image_id": 3, "file_name": "000000000003.png", "segments_info": [{"id": 1, "category_id": 184}]}],
-"categories": [{"id": 184, "name": "tree-merged"}, {"id": 1, "name": "person"}]
-}"""
-PANOPTIC_LABELLED: dict[str, tuple[str, ...]] = {"000000000003": ("tree-merged",), "000000000009": ("person", "tree-merged")}
-PANOPTIC_EXAMPLE = Example(
-    {
-        name: content
-        for split in ("train2017", "val2017")
-        for name, content in {
-            f"annotations/panoptic_{split}.json": CONTENT,
-            f"annotations/panoptic_{split}/000000000003.png": stripes((1, 0, 0), (0, 0, 0)),
-            f"annotations/panoptic_{split}/000000000009.png": stripes((2, 1, 0), (0, 0, 1), (7, 0, 0), (0, 0, 0)),
-            **pictures(split, "000000000003.jpg", "000000000009.jpg"),
-        }.items()
-    },
-    ("person", "tree-merged"),
-    {"val2017": PANOPTIC_LABELLED, "train2017": PANOPTIC_LABELLED},
-    truths=("segmentation",),
-)
 SIGNS = tuple(f"annotations/instances_{split}.json" for split in SPLITS)
 PANOPTIC_SIGNS = tuple(f"annotations/panoptic_{split}.json" for split in SPLITS)
-COCO = Published(coco, SPLITS, SIGNS, COCO_EXAMPLE)
-COCO_PANOPTIC = Published(coco_panoptic, SPLITS, PANOPTIC_SIGNS, PANOPTIC_EXAMPLE, yields_to=SIGNS)
+COCO = Published(coco, SPLITS, SIGNS)
+COCO_PANOPTIC = Published(coco_panoptic, SPLITS, PANOPTIC_SIGNS, yields_to=SIGNS)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from extract.datasets.classes import Labels
-from extract.datasets.form import Example, Plain
+from extract.datasets.form import Plain
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_maps import Indices, LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text
@@ -142,15 +142,4 @@ def _boxes(row: Mapping[str, str], label: int = -1) -> list[Box]:
     return [Box(float(x0), float(y0), float(x1), float(y1), label) for x0, y0, x1, y1 in boxes]
 
 
-EXAMPLE = Example(
-    {
-        "images.csv": "label,id,path,other\ncat,1,a.jpg,x\nape,2,deep/b.jpg,y\ncat,3,c.jpg,\n",
-        "a.jpg": None,
-        "deep/b.jpg": None,
-        "c.jpg": None,
-    },
-    ("ape", "cat"),
-    {"": {"1": ("cat",), "2": ("ape",), "3": ("cat",)}},
-    source="images.csv",
-)
-CSV = Plain(csv_table, EXAMPLE)
+CSV = Plain(csv_table)

@@ -4,10 +4,9 @@ Each may lie in the folder that its archive makes, or be that folder.
 """
 
 import json
-from functools import partial
 from pathlib import Path
 
-from extract.datasets.form import Example, Published, matlab_file, pictures
+from extract.datasets.form import Published
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import inner_folder, lines, listed, matlab_variable, parsing, text, unlisted
 from extract.datasets.sample import Box, DataError
@@ -112,80 +111,23 @@ def stanford_cars(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, classes, unlisted(images, (name for name, _, _ in cars)))
 
 
-BLACK_FOOTED, LAYSAN = "001.Black_footed_Albatross", "002.Laysan_Albatross"
 CUB = Published(
     cub,
     tuple(IN_TRAIN),
     ("CUB_200_2011/train_test_split.txt", "train_test_split.txt"),
-    Example(
-        {
-            "CUB_200_2011/images.txt": f"1 {BLACK_FOOTED}/a.jpg\n2 {BLACK_FOOTED}/b.jpg\n3 {LAYSAN}/c.jpg\n",
-            "CUB_200_2011/image_class_labels.txt": "1 1\n2 1\n3 2\n",
-            "CUB_200_2011/train_test_split.txt": "1 0\n2 1\n3 1\n",
-            "CUB_200_2011/bounding_boxes.txt": "1 60.0 27.0 325.0 304.0\n2 1.0 2.0 3.0 4.0\n3 0.0 0.0 9.5 8.0\n",
-            "CUB_200_2011/classes.txt": f"1 {BLACK_FOOTED}\n2 {LAYSAN}\n",
-            **pictures("CUB_200_2011/images", f"{BLACK_FOOTED}/a.jpg", f"{BLACK_FOOTED}/b.jpg", f"{LAYSAN}/c.jpg"),
-        },
-        ("Black footed Albatross", "Laysan Albatross"),
-        {
-            "train": {f"{BLACK_FOOTED}/b": ("Black footed Albatross",), f"{LAYSAN}/c": ("Laysan Albatross",)},
-            "test": {f"{BLACK_FOOTED}/a": ("Black footed Albatross",)},
-        },
-    ),
 )
 FOOD101 = Published(
     food101,
     ("train", "test"),
     ("food-101/meta/train.json", "meta/train.json"),
-    Example(
-        {
-            "food-101/meta/train.json": '{"waffles": ["waffles/7", "waffles/1"], "apple_pie": ["apple_pie/3"]}',
-            "food-101/meta/test.json": '{"apple_pie": ["apple_pie/7", "apple_pie/1"], "waffles": ["waffles/3"]}',
-            **pictures("food-101/images/apple_pie", "7.jpg", "1.jpg", "3.jpg"),
-            **pictures("food-101/images/waffles", "7.jpg", "1.jpg", "3.jpg"),
-        },
-        ("apple_pie", "waffles"),
-        {
-            "train": {"waffles/7": ("waffles",), "waffles/1": ("waffles",), "apple_pie/3": ("apple_pie",)},
-            "test": {"apple_pie/7": ("apple_pie",), "apple_pie/1": ("apple_pie",), "waffles/3": ("waffles",)},
-        },
-    ),
 )
 PETS = Published(
     pets,
     ("trainval", "test"),
     ("oxford-iiit-pet/annotations/trainval.txt", "annotations/trainval.txt"),
-    Example(
-        {
-            "oxford-iiit-pet/annotations/trainval.txt": "Abyssinian_1 1 1 1\namerican_bulldog_1 2 2 1\n",
-            "oxford-iiit-pet/annotations/test.txt": "Abyssinian_2 1 1 1\n",
-            **pictures(
-                "oxford-iiit-pet/images", "Abyssinian_1.jpg", "Abyssinian_2.jpg", "american_bulldog_1.jpg", "beagle_9.jpg"
-            ),
-        },
-        ("Abyssinian", "American Bulldog"),
-        {
-            "trainval": {"Abyssinian_1": ("Abyssinian",), "american_bulldog_1": ("American Bulldog",)},
-            "test": {"Abyssinian_2": ("Abyssinian",)},
-        },
-    ),
 )
-CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Audi TT RS Coupe 2012")
-FIELDS = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
-TRAIN_ROWS = [(39, 116, 569, 375, 3, "00001.jpg"), (5, 6, 30, 40, 1, "00002.jpg")]
 STANFORD_CARS = Published(
     stanford_cars,
     tuple(CAR_LISTS),
     ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat"),
-    Example(
-        {
-            "stanford_cars/devkit/cars_meta.mat": partial(matlab_file, "class_names", [CARS]),
-            f"stanford_cars/{CAR_LISTS['train']}": partial(matlab_file, "annotations", [TRAIN_ROWS], FIELDS),
-            f"stanford_cars/{CAR_LISTS['test']}": partial(matlab_file, "annotations", [[(1, 2, 3, 4, 2, "00001.jpg")]], FIELDS),
-            **pictures("stanford_cars/cars_train", "00001.jpg", "00002.jpg"),
-            **pictures("stanford_cars/cars_test", "00001.jpg"),
-        },
-        CARS,
-        {"train": {"00001": (CARS[2],), "00002": (CARS[0],)}, "test": {"00001": (CARS[1],)}},
-    ),
 )

@@ -1,14 +1,9 @@
 """How images of one form are opened, how the form is recognised, and what it looks like."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from PIL import Image
 
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
@@ -18,7 +13,6 @@ from extract.datasets.sample import DataError
 
 # Splits that a pipeline asks for, and other names for them: where the labels of test images are secret, val is the test set.
 ALTERNATIVES = {"train": ("trainval", "train2017"), "test": ("val", "val2017", "validation")}
-WIDTH, HEIGHT = 36, 40  # of the images of examples
 
 
 def chosen_split(name: str, split: str | None, splits: Sequence[str]) -> str:
@@ -56,27 +50,6 @@ def pictures(folder: str, *names: str) -> dict[str, None]:
     return dict.fromkeys(f"{folder}/{name}" for name in names)
 
 
-def stripes(*values: int | tuple[int, int, int]) -> Callable[[], bytes]:
-    """A label map of an example: a PNG of these indices, or colours, in vertical stripes."""
-
-    def png() -> bytes:
-        file, pixels = io.BytesIO(), np.array(values)
-        column = np.broadcast_to(np.arange(WIDTH) * len(pixels) // WIDTH, (HEIGHT, WIDTH))
-        Image.fromarray(pixels.astype(np.uint16 if pixels.max() > 255 else np.uint8)[column]).save(file, "png")
-        return file.getvalue()
-
-    return png
-
-
-def matlab_file(name: str, rows: Sequence[Sequence[Any]], fields: Sequence[str] = ()) -> bytes:
-    """A MATLAB file of an example: one variable of cells, or of structures with these fields."""
-    from scipy.io import savemat
-
-    file = io.BytesIO()
-    savemat(file, {name: np.array(rows, [(field, object) for field in fields] if fields else object)})
-    return file.getvalue()
-
-
 @dataclass(frozen=True)
 class Plain:
     """A form that images of any data set can have.
@@ -88,7 +61,7 @@ class Plain:
     """
 
     open: Callable[[str, Path | None], ImageSet]
-    example: Example
+    example: Example | None = None
     is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
@@ -114,7 +87,7 @@ class Splitting:
 
     given: Callable[..., Given]
     recognises: Callable[[str], bool]
-    example: Example
+    example: Example | None = None
     is_made_of_states: bool = False
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
@@ -130,7 +103,7 @@ class Published:
         open: `open(folder, split)`; raises DataError where a list is missing or damaged, or there are no images.
         splits: their names.
         signs: paths in the folder, one of which shows that this is the data set.
-        example: of its layout.
+        example: of its layout, which `beyondcls.testing` reads; of those of this program it is beside the tests.
         yields_to: paths that show that it is another form, unless the user names this one.
         is_made_of_states: whether opening says of all that the list of images depends on (`reading.made_of`), so that the list
             need not be made again while nothing of that changes.
@@ -139,7 +112,7 @@ class Published:
     open: Callable[[Path, str], ImageSet]
     splits: tuple[str, ...]
     signs: tuple[str, ...]
-    example: Example
+    example: Example | None = None
     yields_to: tuple[str, ...] = ()
     is_made_of_states: bool = False
 

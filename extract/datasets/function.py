@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from extract.datasets.form import Example, Splitting
+from extract.datasets.form import Splitting
 from extract.datasets.items import Given
 from extract.datasets.objects import given
 from extract.datasets.sample import DataError
@@ -38,23 +38,4 @@ def is_function(source: str) -> bool:
     return bool(colon) and name.isidentifier() and (is_module or place.endswith(".py")) and not Path(source).exists()
 
 
-EXAMPLE = """
-import numpy as np
-
-PIXELS = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
-
-def images():
-    items = [{"image": image, "label": label, "id": name} for image, label, name in zip(PIXELS, ("bee", "ape", "bee"), "bac")]
-    return {"train": items[:2], "test": items[2:], "classes": ["ape", "bee"]}
-"""
-FUNCTION = Splitting(
-    function,
-    is_function,
-    Example(
-        {"images.py": EXAMPLE},
-        ("ape", "bee"),
-        {"train": {"b": ("bee",), "a": ("ape",)}, "test": {"c": ("bee",)}},
-        source="images.py:images",
-        listed=False,
-    ),
-)
+FUNCTION = Splitting(function, is_function)

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
 
-from extract.datasets.form import Example, Plain, pictures
+from extract.datasets.form import Plain
 from extract.datasets.formats import extension, image_id, is_image, missing_reader
 from extract.datasets.gathering import BROKEN_FOLDER, Found, LeftOut, broken_link, gather, is_clutter
 from extract.datasets.image_set import ImageSet, read_class_names
@@ -112,10 +112,4 @@ def _foreign_folder(root: Path) -> str | None:
     return None if end is None else f"it has files .{end}, each {KINDS[end][0]}; {KINDS[end][1]}"
 
 
-EXAMPLE = Example(
-    pictures("cat", "2.png") | pictures("bee", "deep/0.png") | pictures("ape", "1.png", "0.JPEG"),
-    ("ape", "bee", "cat"),
-    {"": {"ape/0": ("ape",), "ape/1": ("ape",), "bee/deep/0": ("bee",), "cat/2": ("cat",)}},
-    listed=False,
-)
-FOLDER = Plain(image_folder, EXAMPLE, is_made_of_states=True)
+FOLDER = Plain(image_folder, is_made_of_states=True)

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from extract.datasets.form import Example, Published, pictures
+from extract.datasets.form import Published
 from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import first_folder, lines, listed, matlab_variable, parsing, read_objects, text, unlisted
@@ -124,22 +124,4 @@ def _devkit(root: Path) -> dict[int, str]:
 
 
 SIGNS = (MAPPING, DEVKIT, "meta.bin", "ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "train/n01440764", "val/n01440764")
-EXAMPLE = Example(
-    {
-        MAPPING: "n01440764 tench, Tinca tinca\nn01443537 goldfish\n",
-        "LOC_val_solution.csv": "ImageId,PredictionString\nval_2,n01443537 1 2 30 40 \nval_1,n01440764 5 6 7 8 \n",
-        **pictures("train", "n01443537/n01443537_2.JPEG", "n01440764/n01440764_10026.JPEG", "n01440764/n01440764_9.JPEG"),
-        **pictures("val", "val_1.JPEG", "val_2.JPEG"),
-    },
-    ("tench, Tinca tinca", "goldfish"),
-    {
-        "train": {
-            "n01440764_10026": ("tench, Tinca tinca",),
-            "n01440764_9": ("tench, Tinca tinca",),
-            "n01443537_2": ("goldfish",),
-        },
-        "val": {"val_1": ("tench, Tinca tinca",), "val_2": ("goldfish",)},
-    },
-    listed=False,  # of train
-)
-IMAGENET = Published(imagenet, SPLITS, SIGNS, EXAMPLE, is_made_of_states=True)
+IMAGENET = Published(imagenet, SPLITS, SIGNS, is_made_of_states=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from extract.datasets.coco import PANOPTIC_SIGNS, SIGNS, SPLITS, instances_in
-from extract.datasets.form import Example, Published, pictures, stripes
+from extract.datasets.form import Published
 from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_maps import Codes, Indices, LabelMaps, read_colours, segmented
@@ -125,88 +125,17 @@ ADE20K = Published(
     ade20k,
     tuple(ADE_FOLDERS),
     (ADE_NAMES, f"ADEChallengeData2016/{ADE_NAMES}"),
-    Example(
-        {
-            ADE_NAMES: "Idx\tRatio\tTrain\tVal\tStuff\tName\n1\t0.1576\t11664\t1172\t1\twall\n"
-            "2\t0.1072\t6046\t612\t1\tbuilding, edifice\n",
-            "annotations/training/ADE_train_00000001.png": stripes(0, 2, 1),
-            "annotations/validation/ADE_val_00000001.png": stripes(2, 1),
-            **pictures("images", "training/ADE_train_00000001.jpg", "validation/ADE_val_00000001.jpg"),
-        },
-        ("wall", "building, edifice"),
-        {
-            "train": {"ADE_train_00000001": ("wall", "building, edifice")},
-            "val": {"ADE_val_00000001": ("wall", "building, edifice")},
-        },
-        truths=("segmentation",),
-    ),
 )
 CAMVID = Published(
     camvid,
     ("train", "val", "test"),
     ("trainannot", "valannot", "testannot"),
-    Example(
-        {
-            "trainannot/0001.png": stripes(0, 3, 8),
-            "testannot/0002.png": stripes(3, 11),
-            "testannot/0003.png": stripes(11),
-            **pictures("train", "0001.png"),
-            **pictures("test", "0002.png", "0003.png"),
-        },
-        CAMVID_CLASSES,
-        {"train": {"0001": ("sky", "road", "car")}, "test": {"0002": ("road",), "0003": ()}},
-        truths=("segmentation",),
-    ),
 )
 CITYSCAPES = Published(
     cityscapes,
     ("train", "val"),  # the labels of test are secret
     ("gtFine/train", "gtFine/val"),
-    Example(
-        {
-            f"gtFine/train/aachen/aachen_000000_000019{CITY_MAP}.png": stripes(7, 0, 26, 33),
-            f"gtFine/val/ulm/ulm_000001_000019{CITY_MAP}.png": stripes(3, 255),
-            **pictures("leftImg8bit/train/aachen", f"aachen_000000_000019{CITY_IMAGE}.png"),
-            **pictures("leftImg8bit/val/ulm", f"ulm_000001_000019{CITY_IMAGE}.png"),
-        },
-        tuple(CITY_CLASSES.values()),
-        {"train": {"aachen/aachen_000000_000019": ("road", "car", "bicycle")}, "val": {"ulm/ulm_000001_000019": ()}},
-        truths=("segmentation",),
-    ),
-)
-STUFF_EXAMPLE = Example(
-    {
-        STUFF_NAMES: "0: unlabeled\n1: person\n2: bicycle\n3: sky-other\n",
-        "stuffthingmaps/train2017/000000000009.png": stripes(2, 255, 0),
-        "stuffthingmaps/val2017/000000000139.png": stripes(1, 2),
-        **pictures("train2017", "000000000009.jpg"),
-        **pictures("val2017", "000000000139.jpg"),
-    },
-    ("person", "bicycle", "sky-other"),
-    {"train2017": {"000000000009": ("person", "sky-other")}, "val2017": {"000000000139": ("bicycle", "sky-other")}},
-    truths=("segmentation",),
 )
 STUFF_SIGNS = tuple(f"{folder}/{split}" for folder in STUFF for split in SPLITS)
-COCO_STUFF = Published(coco_stuff, SPLITS, STUFF_SIGNS, STUFF_EXAMPLE, yields_to=(*SIGNS, *PANOPTIC_SIGNS))
-CART = '{"id": 7, "name": "cart"}'
-OBJECTS = f"""{{
-"images": [{{"id": 1, "file_name": "a.jpg"}}, {{"id": 2, "file_name": "deep/b.png"}}],
-"annotations": [{{"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]}}],
-"categories": [{CART}]
-}}"""
-MAP_FOLDER_EXAMPLE = Example(
-    {
-        COLOURS: "# of a game\n128 64 128 road\n0 0 0 Void\n70 70 70\tbrick wall\n244, 35, 232, road\n",
-        "labels/train/a.png": stripes((128, 64, 128), (0, 0, 0), (70, 70, 70), (244, 35, 232)),
-        "labels/train/deep/b.png": stripes((70, 70, 70)),
-        "labels/test/c.png": stripes(0),
-        "instances/train.json": OBJECTS,
-        "instances/test.json": f'{{"images": [{{"id": 1, "file_name": "c.png"}}], "annotations": [], "categories": [{CART}]}}',
-        **pictures("images/train", "a.jpg", "deep/b.png"),
-        **pictures("images/test", "c.png"),
-    },
-    ("road", "brick wall"),
-    {"train": {"a": ("road", "brick wall"), "deep/b": ("brick wall",)}, "test": {"c": ()}},
-    truths=("segmentation", "instances"),
-)
-MAP_FOLDER = Published(map_folder, ("train", "val", "test"), (NAMES, COLOURS), MAP_FOLDER_EXAMPLE)
+COCO_STUFF = Published(coco_stuff, SPLITS, STUFF_SIGNS, yields_to=(*SIGNS, *PANOPTIC_SIGNS))
+MAP_FOLDER = Published(map_folder, ("train", "val", "test"), (NAMES, COLOURS))

@@ -1,6 +1,5 @@
 """Arrays in an .npz: images with their labels, of one split or of several, as NumPy, Keras and MedMNIST write them."""
 
-import io
 import shutil
 import struct
 import zipfile
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Shaped
 from numpy.lib import format as npy
 
-from extract.datasets.form import Example, Splitting
+from extract.datasets.form import Splitting
 from extract.datasets.items import Given
 from extract.datasets.listed import parsing
 from extract.datasets.objects import arrays_by_split, of_arrays, split_of
@@ -74,30 +73,7 @@ def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.n
     return np.memmap(file, dtype, "r", begin, shape, "F" if is_fortran else "C")
 
 
-def _example() -> bytes:
-    file = io.BytesIO()
-    images = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
-    np.savez(
-        file,
-        x_train=images[:2],
-        y_train=[1, 0],
-        ids_train=["b", "a"],
-        x_test=images[2:],
-        y_test=[1],
-        ids_test=["c"],
-        class_names=["ape", "bee"],
-    )
-    return file.getvalue()
-
-
 NPZ = Splitting(
     npz,
     lambda source: source.lower().endswith(".npz"),
-    Example(
-        {"arrays.npz": _example},
-        ("ape", "bee"),
-        {"train": {"b": ("bee",), "a": ("ape",)}, "test": {"c": ("bee",)}},
-        source="arrays.npz",
-        listed=False,
-    ),
 )

@@ -2,7 +2,7 @@
 
 from pathlib import Path, PureWindowsPath
 
-from extract.datasets.form import Example, Published, pictures
+from extract.datasets.form import Published
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import first_folder, lines, listed, unlisted
 from extract.datasets.sample import DataError
@@ -36,20 +36,4 @@ def nus_wide(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, concepts, unlisted(folder, listed_names), multilabel=True)
 
 
-MARKS = {"airport": ("1\n0\n0\n", "0\n"), "animal": ("1\n0\n1\n", "1\n"), "beach": ("0\n0\n0\n", "1\n")}
-EXAMPLE = Example(
-    {
-        "ImageList/TrainImagelist.txt": "actor\\0001_2.jpg\nzoo\\0002_8.jpg \nzoo\\0001_9.jpg\n",
-        "ImageList/TestImagelist.txt": "actor\\0002_3.jpg\n",
-        "ConceptsList/Concepts81.txt": "airport\nanimal\nbeach\n",
-        **{f"Groundtruth/TrainTestLabels/Labels_{concept}_Train.txt": marks for concept, (marks, _) in MARKS.items()},
-        **{f"Groundtruth/TrainTestLabels/Labels_{concept}_Test.txt": marks for concept, (_, marks) in MARKS.items()},
-        **pictures("Flickr", "actor/0001_2.jpg", "actor/0002_3.jpg", "zoo/0001_9.jpg", "zoo/0002_8.jpg"),
-    },
-    ("airport", "animal", "beach"),
-    {
-        "train": {"actor/0001_2": ("airport", "animal"), "zoo/0002_8": (), "zoo/0001_9": ("animal",)},
-        "test": {"actor/0002_3": ("animal", "beach")},
-    },
-)
-NUS_WIDE = Published(nus_wide, SPLITS, tuple(f"ImageList/{split.title()}Imagelist.txt" for split in SPLITS), EXAMPLE)
+NUS_WIDE = Published(nus_wide, SPLITS, tuple(f"ImageList/{split.title()}Imagelist.txt" for split in SPLITS))

@@ -1,6 +1,5 @@
 """Tables of images that Hugging Face writes: files in Parquet, and folders of Arrow files as `save_to_disk` leaves them."""
 
-import io
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from extract.datasets.form import Example, Splitting
+from extract.datasets.form import Splitting
 from extract.datasets.formats import is_image
 from extract.datasets.gathering import entries_of, unlocked
 from extract.datasets.items import IMAGE, Given
@@ -137,25 +136,4 @@ def is_tables(source: str) -> bool:
     return not any(is_image(name) for _, _, names in os.walk(place) for name in names) and bool(_files(place))
 
 
-def _example(shade: int) -> bytes:
-    import pyarrow
-
-    features = {"image": {"_type": "Image"}, "label": {"names": ["ape", "bee"], "_type": "ClassLabel"}}
-    images = [{"bytes": b"P5 2 2 255\n" + bytes([shade + i] * 4), "path": None} for i in range(2)]
-    table = pyarrow.table({"image": images, "label": [1, 0], "id": ["b", "a"]})
-    metadata = {"huggingface": json.dumps({"info": {"features": {**features, "id": {"_type": "Value", "dtype": "string"}}}})}
-    file = io.BytesIO()
-    _package("parquet").write_table(table.replace_schema_metadata(metadata), file)
-    return file.getvalue()
-
-
-TABLES = Splitting(
-    tables,
-    is_tables,
-    Example(
-        {f"data/{split}-00000-of-00001.parquet": partial(_example, 40 * i) for i, split in enumerate(("train", "test"))},
-        ("ape", "bee"),
-        {split: {"b": ("bee",), "a": ("ape",)} for split in ("train", "test")},
-        listed=False,
-    ),
-)
+TABLES = Splitting(tables, is_tables)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from extract.datasets.form import Example, Published, pictures, stripes
+from extract.datasets.form import Published
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_maps import Indices, LabelMaps, read_map, segmented
 from extract.datasets.listed import first_folder, lines, listed, read_objects
@@ -67,29 +67,4 @@ def _instances(folder: Path, sample: Sample) -> list[Instance]:
     return instances
 
 
-def _xml(*objects: str) -> str:
-    box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>18</xmax><ymax>40</ymax></bndbox>"
-    return f"<annotation>{''.join(f'<object><name>{name}</name>{box}</object>' for name in objects)}</annotation>"
-
-
-ROOT = "VOCdevkit/VOC2012"
-EXAMPLE = Example(
-    {
-        f"{ROOT}/ImageSets/Segmentation/train.txt": "2007_000032\n2007_000039\n",
-        f"{ROOT}/ImageSets/Segmentation/val.txt": "2007_000033\n",
-        f"{ROOT}/SegmentationClass/2007_000032.png": stripes(1, 255, 15, 15, 0),
-        f"{ROOT}/SegmentationObject/2007_000032.png": stripes(1, 255, 2, 3, 0),
-        f"{ROOT}/Annotations/2007_000032.xml": _xml("aeroplane", "person", "person"),
-        f"{ROOT}/SegmentationClass/2007_000039.png": stripes(0),
-        f"{ROOT}/SegmentationObject/2007_000039.png": stripes(0),
-        f"{ROOT}/Annotations/2007_000039.xml": _xml(),
-        f"{ROOT}/SegmentationClass/2007_000033.png": stripes(0, 20, 8),
-        f"{ROOT}/SegmentationObject/2007_000033.png": stripes(0, 1, 2),
-        f"{ROOT}/Annotations/2007_000033.xml": _xml("tvmonitor", "cat"),
-        **pictures(f"{ROOT}/JPEGImages", "2007_000032.jpg", "2007_000033.jpg", "2007_000039.jpg", "2007_000121.jpg"),
-    },
-    OBJECTS,
-    {"train": {"2007_000032": ("aeroplane", "person"), "2007_000039": ()}, "val": {"2007_000033": ("cat", "tvmonitor")}},
-    truths=("segmentation", "instances"),
-)
-VOC = Published(voc, SPLITS, SIGNS, EXAMPLE)
+VOC = Published(voc, SPLITS, SIGNS)

@@ -2,20 +2,18 @@
 
 import errno
 import glob
-import io
 import os
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, NamedTuple
 
 import xxhash
 
-from extract.datasets.form import Example, Plain
+from extract.datasets.form import Plain
 from extract.datasets.formats import IMAGE_EXTENSIONS, UNREAD, extension, is_image, is_picture, missing_reader
 from extract.datasets.gathering import BESIDE_TARS, BROKEN, CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter, walk
 from extract.datasets.image_set import ImageSet, read_class_names
@@ -280,26 +278,4 @@ def _sample(tar: Tar, key: str, members: Mapping[str, Member], left_out: LeftOut
     return Sample(key, labels, tar, image.offset, image.size, problem, digest=image.digest)
 
 
-def tar_file(members: Mapping[str, bytes]) -> bytes:
-    """A tar, for examples."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
-PPM = b"P6 2 2 255\n" + bytes(12)
-EXAMPLE = Example(
-    {
-        "train-000.tar": partial(tar_file, {"b.ppm": PPM, "b.cls": b"1", "a.ppm": PPM, "a.cls": b"0"}),
-        "train-001.tar": partial(tar_file, {"c.ppm": PPM, "c.cls": b"1"}),
-        CLASS_NAMES: "ape\nbee\n",
-    },
-    ("ape", "bee"),
-    {"": {"b": ("bee",), "a": ("ape",), "c": ("bee",)}},
-    listed=False,
-)
-TARS = Plain(webdataset_tars, EXAMPLE, is_made_of_states=True)
+TARS = Plain(webdataset_tars, is_made_of_states=True)

@@ -111,7 +111,7 @@ def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[st
 
 
 def _model_of(recorded: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What makes a recorded encoder, and the package that it is of; None of what is not recorded, as in older probes."""
+    """What makes a recorded encoder, and the package that it is of; None of what is not recorded."""
     try:
         architecture = json.loads(recorded["architecture"])
         return architecture.get("model"), architecture.get("package")
@@ -158,13 +158,13 @@ class Online(nn.Module):
         blocks = (encoder.block, encoder.block)
         if description is not None:
             check_encoder(encoder, about)
-            blocks = _blocks(encoder, about)
+            blocks = _blocks(about)
         self._names = {kind: _array(kind, *blocks) for kind in reads if kind not in second}
         if joined is not None:
             blocks = (joined.block, joined.block)
             if description is not None:
                 check_encoder(joined, about.get("joined_encoder") or {}, "second ")
-                blocks = _blocks(joined, about["joined_encoder"])
+                blocks = _blocks(about["joined_encoder"])
             self._names |= {kind: _array(kind, *blocks) for kind in second}
         self.classes, self.multilabel = described_classes(about, self.n_classes), bool(about.get("multilabel", False))
         self.to(encoder.device)
@@ -342,11 +342,9 @@ def _array(kind: str, block: int, attention_block: int) -> str:
     return str(name)
 
 
-def _blocks(encoder: Encoder, recorded: Mapping[str, Any]) -> tuple[int, int]:
-    """Blocks of tokens and of attention maps; the latter is the last one in old probes, which do not record it."""
-    return _whole_number(recorded, "block"), _whole_number(
-        {"attention_block": encoder.n_blocks - 1, **recorded}, "attention_block"
-    )
+def _blocks(recorded: Mapping[str, Any]) -> tuple[int, int]:
+    """Blocks of tokens and of attention maps."""
+    return _whole_number(recorded, "block"), _whole_number(recorded, "attention_block")
 
 
 def _n_patches(features: Mapping[str, Tensor]) -> int | None:

@@ -21,7 +21,7 @@ WHOLE_IMAGES = {"crop_mode": "squash", "crop_pct": 1.0}
 
 
 def dense_section(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The section; empty where the file has none, as those of earlier versions.
+    """The section; empty where the file has none.
 
     Raises:
         BeyondClsError: it is not a mapping, or has a part that nothing reads.

@@ -84,10 +84,9 @@ class EncoderLoop:
         """As `probe.passes.Loop` has it."""
         self.encoder.model.to(device)
         names = {kind: ArrayName.parse(name) for kind, name in arrays.items()}
-        last = self.encoder.n_blocks - 1  # of attention maps in older sets, whose names do not say it
 
         def blocks(*kinds: str) -> tuple[int, ...]:
-            return tuple(sorted({last if n.block is None else n.block for n in names.values() if n.kind in kinds}))
+            return tuple(sorted({n.block for n in names.values() if n.kind in kinds and n.block is not None}))
 
         request = replace(
             self._request,
@@ -95,7 +94,6 @@ class EncoderLoop:
             map_blocks=blocks("attention"),
             vector_blocks=blocks("cls", "average"),
             pooled=any(name.kind == "pooled" for name in names.values()),
-            numbered=all(name.block is not None for name in names.values() if name.kind == "attention"),
             drop_path=self.drop_path,
         )
         order = Order(source.rows, source.store.shard_rows, 1, max(1, len(source.rows)), shuffle=len(epochs) > 0)
@@ -154,7 +152,7 @@ class LoopBatches:
                 if batch.first == 0:
                     tokens = {}
                 for positions, encoded in passes.encode(batch, view, range(len(batch.images)), passes.encoded):
-                    features = arrays_by_name(encoded, view, self.request.numbered)
+                    features = arrays_by_name(encoded, view)
                     for kind, name in names.items():
                         values = features[name]
                         if kind not in tokens:  # autograd takes no tensors of inference mode, so they are copied

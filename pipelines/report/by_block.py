@@ -12,7 +12,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Look
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.measured import FIRST_HEADS, Measure
-from pipelines.report.reading import files_in, measure_of, pretraining_in, read
+from pipelines.report.reading import files_in, measure_of, read
 from pipelines.report.scores import AXES
 from pipelines.report.tables import plus_minus, title
 from probe.result_files import read_result
@@ -73,7 +73,7 @@ def _by_block(file: Path) -> ByBlock:
     for row in rows:
         series.setdefault(_name(row), {})[int(row["block"])] = measure_of(row[measure])
     nbytes = {_name(row): int(row["bytes_per_image"]) for row in rows}
-    return ByBlock(file.parent.name, measure, series, nbytes, int(content["n_test"]), pretraining_in(content))
+    return ByBlock(file.parent.name, measure, series, nbytes, int(content["n_test"]), Pretraining.from_dict(content))
 
 
 def _place(row: Mapping[str, object]) -> tuple[bool, str, int, str, int]:

@@ -26,7 +26,7 @@ class Dense(Protocol):
 
     @property
     def data(self) -> str:
-        """Digest of the test images; empty in results of earlier versions."""
+        """Digest of the test images."""
         ...
 
     @property

@@ -7,7 +7,6 @@ from typing import Any
 
 from pipelines.report.dense import measure_or_none
 from pipelines.report.measured import Measure
-from pipelines.report.reading import pretraining_in
 from probe.result_files import read_result
 from store.format.pretraining import Pretraining
 
@@ -84,6 +83,6 @@ def detected_in(file: Path) -> Detected:
         shape=(tuple(content["grid"]), content["block"]),
         notes=tuple(map(str, content["notes"])),
         features={name: str(content["features"][name]) for name in ("training", "test")},
-        pretraining=pretraining_in(content),
+        pretraining=Pretraining.from_dict(content),
         folder=file.parent,
     )

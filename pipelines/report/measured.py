@@ -70,10 +70,10 @@ class Probe:
     curve: Curve | None
     weights: Path | None
     aggregator: str = ""
-    crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None in older files
+    crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None if none were
     correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
     member: str = "correct"  # of correct.npz
-    test_images: str | None = None  # digest of the ids of these images; None in metrics of earlier versions
+    test_images: str | None = None  # digest of the ids of these images; None if it was not recorded
     cost: Mapping[str, int | None] = field(default_factory=dict)  # as `probe.cost.Cost` names it
     timing: Mapping[str, Any] = field(default_factory=dict)  # as `probe.timing.Timing` names it; empty if nothing was measured
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
@@ -112,8 +112,7 @@ class Attention:
     Attributes:
         cls_map: [cls] maps [N, T]; None without [cls] maps.
         heads: the table of statistics per block and attention head; None if it was not written.
-        medians: of unbounded statistics, per block (median, lower, upper quartile over images), shown in place of the means;
-            empty in files of versions that kept no medians.
+        medians: of unbounded statistics, per block (median, lower, upper quartile over images), shown in place of the means.
         declared: titles and units of the statistics.
         pretraining: of the encoder.
     """

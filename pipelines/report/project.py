@@ -60,7 +60,7 @@ def named_by(probes: Path) -> str:
 
 
 def _of_dataset(folder: Path, main: str | None) -> Path:
-    """Where results on `main` are: in a folder of its name; without one in `folder` itself, as earlier versions left them."""
+    """Where results on `main` are: in a folder of its name; without one in `folder` itself."""
     return folder / main if main is not None and (folder / main).is_dir() else folder
 
 

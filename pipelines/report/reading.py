@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines.report import older
 from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
 from probe.result_files import ResultError, digest_of, read_result
 from store import BeyondClsError
@@ -74,29 +73,19 @@ def probe_in(file: Path) -> Probe | None:
         command=str(content.get("command", "")),
         curve=curve,
         weights=weights if weights.is_file() else None,
-        aggregator=str(content.get("aggregator", "")),
+        aggregator=str(content["aggregator"]),
         crops=content.get("augmentation", {}).get("n_crops"),
-        cost=dict(content.get("cost", {})),
+        cost=dict(content["cost"]),
         correct=correct if correct.is_file() else None,
         test_images=str(content["test_images"]) if "test_images" in content else None,
         timing=_timing(file),
         notes=tuple(str(note) for note in content.get("notes", ())),
         transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
-        pretraining=pretraining_in(content),
+        pretraining=Pretraining.from_dict(content),
         recorded=content,
         best_epoch=best_epoch,
         folder=file.parent,
     )
-
-
-def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
-    """How the encoder of a file was trained; files too old to record it are looked up by name in the registry.
-
-    Raises:
-        KeyError: the content is not as the stages write it.
-        ValueError: the content is not as the stages write it.
-    """
-    return Pretraining.from_dict(content) or older.pretraining_of(str(content["encoder"]))
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
@@ -117,7 +106,7 @@ def _timing(metrics: Path) -> dict[str, Any]:
         "threads": int(content["threads"]),
         "n_images": int(content["n_images"]),
     }
-    if "training_s" in content:  # files of earlier versions lack it
+    if "training_s" in content:
         about |= {"training_s": _finite(content["training_s"]), "n_trained_together": int(content["n_trained_together"])}
     return {"ms_per_image": _finite(content["ms_per_image"]), **about}
 
@@ -185,8 +174,7 @@ def attention_in(file: Path) -> Attention:
     """The statistics of a summary.json, and of the tables beside it."""
     content = json.loads(file.read_text(encoding="utf-8"))
     rows = _rows(file.parent / "statistics.csv")
-    maps, heads = file.parent / "maps", file.parent / "heads.csv"
-    cls_map = (maps if maps.is_dir() else file.parent) / "cls_map.npy"  # earlier versions kept it beside the tables
+    heads, cls_map, crops = (file.parent / name for name in ("heads.csv", "maps/cls_map.npy", "maps/crops.npy"))
     return Attention(
         encoder=file.parent.name,
         key=str(content["key"]),
@@ -199,29 +187,26 @@ def attention_in(file: Path) -> Attention:
         },
         cls_map=cls_map if cls_map.is_file() else None,
         heads=heads if heads.is_file() else None,
-        crops=crops if (crops := maps / "crops.npy").is_file() else None,
+        crops=crops if crops.is_file() else None,
         medians={
             name: tuple((median, lower, upper) for median, lower, upper in blocks)
-            for name, blocks in _by_block(rows, QUARTILES).items()
-            if name in content.get("unbounded", ())
+            for name, blocks in _by_block([r for r in rows if r["statistic"] in content["unbounded"]], QUARTILES).items()
         },
         declared=_declared(content, {row["statistic"]: None for row in rows}),
-        pretraining=pretraining_in(content),
+        pretraining=Pretraining.from_dict(content),
     )
 
 
 def _declared(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Titles and units by statistic, in the order of the table; files that lack them get those that this version declares."""
-    described = content.get("statistics", {})
-    return {n: (str(described[n]["title"]), str(described[n]["unit"])) if n in described else older.declared(n) for n in names}
+    """Titles and units by statistic, in the order of the table; of one that was removed from the program, its name."""
+    described = {name: (str(one["title"]), str(one["unit"])) for name, one in content["statistics"].items()}
+    return {name: described.get(name, (name, "")) for name in names}
 
 
 def _by_block(rows: Sequence[Mapping[str, str]], columns: tuple[str, ...]) -> dict[str, list[tuple[float, ...]]]:
-    """These columns of a table, by statistic and block; nothing where it has no such columns."""
+    """These columns of a table, by statistic and block."""
     by_name: dict[str, dict[int, tuple[float, ...]]] = {}
     for row in rows:
-        if columns == QUARTILES and not set(columns) <= row.keys():
-            continue
         by_name.setdefault(row["statistic"], {})[int(row["block"])] = tuple(_finite(row[column]) for column in columns)
     return {name: [blocks[block] for block in range(len(blocks))] for name, blocks in by_name.items()}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.report.measured import Measure
-from pipelines.report.reading import files_in, measures_in, pretraining_in, read
+from pipelines.report.reading import files_in, measures_in, read
 from probe.result_files import METRICS, read_result
 from store import BeyondClsError
-from store.format.pretraining import UNTRAINED
+from store.format.pretraining import UNTRAINED, Pretraining
 from store.moving.receipt import CHECK
 
 # Folders of a project -> patterns of the files of measures in them, and the command that writes these. Heads that `blocks`
@@ -149,7 +149,7 @@ def _rows(result: ResultFile, file: Path) -> list[dict[str, Any]]:
     study = above.pop() if result.kind == "studies" and above else ""
     if not above and result.kind == "probes":  # where no folder of a data set was named, what holds ENCODER/HEAD may be one
         above = [name for name in [folder.resolve().parents[1].name] if name != "probes"]
-    pretraining = pretraining_in(content)
+    pretraining = Pretraining.from_dict(content)
     of_file = {
         "kind": result.kind,
         "dataset": "/".join(above),

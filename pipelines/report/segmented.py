@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.report.dense import measure_or_none
 from pipelines.report.measured import Measure
-from pipelines.report.reading import measure_of, pretraining_in
+from pipelines.report.reading import measure_of
 from probe.result_files import read_result
 from store.format.pretraining import Pretraining
 from store.shown import from_csv_cell
@@ -87,7 +87,7 @@ class Segmented:
     """One SEGMENTATION/DATASET/ENCODER.
 
     Attributes:
-        data: digest of the test images; empty in results of earlier versions.
+        data: digest of the test images.
         shown: what views show of the images, in words; empty if only patches were compared.
         features: keys of the feature sets: training, test.
         foreground: maps by (source, name), and of which classes; empty where nothing was compared.
@@ -147,7 +147,7 @@ def segmented_in(file: Path) -> Segmented:
     maps = content.get("foreground", {}).get("maps", ())
     return Segmented(
         encoder=file.parent.name,
-        data=str(content.get("data", "")),
+        data=str(content["data"]),
         n_training=int(content["n_training"]),
         n_test=int(content["n_test"]),
         classes=tuple(map(str, content["classes"])),
@@ -159,7 +159,7 @@ def segmented_in(file: Path) -> Segmented:
         foreground={(str(entry["source"]), str(entry["name"])): _on_foreground(entry) for entry in maps},
         foreground_classes=tuple(map(str, content.get("foreground", {}).get("classes", ()))),
         n_foreground=max((int(entry["n_images"]) for entry in maps), default=0),
-        pretraining=pretraining_in(content),
+        pretraining=Pretraining.from_dict(content),
         folder=file.parent,
     )
 

@@ -2,7 +2,6 @@
 
 import os
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,14 +20,13 @@ from store.writing.publishing import discard, staging_of
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
 
-def destination(places: Places, out: Path, keys: Sequence[str], takes_over: bool = False) -> Path | str | FeatureStore:
+def destination(places: Places, out: Path, key: str, takes_over: bool = False) -> Path | str | FeatureStore:
     """The set, if it is already at the root; else the folder or the address to write it to.
 
     That is at the root; but a folder on this machine, to be uploaded from there, if the root is an object store that writes no
     file only where there is none, or the set takes over shards, or was begun in that folder or at the root.
 
     Args:
-        keys: that the set may have; the first is its key if it is written.
         takes_over: whether there is another set to take shards from.
 
     Raises:
@@ -36,14 +34,13 @@ def destination(places: Places, out: Path, keys: Sequence[str], takes_over: bool
     """
     _check_vacant(places, out)
     typer.echo(f"{out}: the set goes to {places.shown}")
-    for key in keys:
-        if (stored := _finished(places, out, key)) is not None:
-            typer.echo(f"nothing to extract: {stored.where} is this very set")
-            return stored
-    address, scratch = places.address(out.name, keys[0]), scratch_of(out, keys[0])
+    if (stored := _finished(places, out, key)) is not None:
+        typer.echo(f"nothing to extract: {stored.where} is this very set")
+        return stored
+    address, scratch = places.address(out.name, key), scratch_of(out, key)
     if not is_remote(address):
         return Path(address)
-    begun = scratch.is_dir() or staging_of(scratch, keys[0]).is_dir() or place_at(address).content("zarr.json") is not None
+    begun = scratch.is_dir() or staging_of(scratch, key).is_dir() or place_at(address).content("zarr.json") is not None
     return address if not (takes_over or begun) and writes_conditionally(places, scratch.parent) else scratch
 
 

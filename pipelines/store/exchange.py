@@ -1,9 +1,14 @@
 """`beyondcls store export | import`: feature sets in the formats of other programs, and back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from pipelines.process.progress import progress_bar
+from pipelines.store.table import size
+from store import BeyondClsError, FeatureStore
 
 FORMS = "hdf5, npy, or webdataset"
 
@@ -23,11 +28,6 @@ def export(
 
     Values of int8, int4, bfloat16 and float8 are written as they are stored; scales are separate arrays.
     """
-    from dataclasses import replace
-
-    from pipelines.process.progress import progress_bar
-    from pipelines.store.table import size
-    from store import BeyondClsError, FeatureStore
     from store.exchange import get_exchange
     from store.exchange.exchange import chosen_arrays
     from store.exchange.webdataset import WebDataset
@@ -57,7 +57,6 @@ def import_(
 
     An interrupted import goes on when the same command is given again.
     """
-    from pipelines.process.progress import progress_bar
     from store.exchange import form_of, get_exchange, import_from
 
     exchange = form_of(source) if form is None else get_exchange(form)

@@ -1,16 +1,17 @@
-"""`beyondcls store gc`: removing feature sets that nothing refers to any more."""
+"""`beyondcls store gc`: removing feature sets that nothing names any more."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from pipelines.store.leftovers import Leftover
-    from pipelines.store.lock_files import Reference
-    from pipelines.store.references import Project
+from pipelines.sharing.places import FEATURES, PROJECT, RECEIPTS, Places
+from pipelines.store.leftovers import Leftover, leftovers
+from pipelines.store.references import ProjectOption, Reference, references_in
+from pipelines.store.table import size, table
+from store import StoreError
 
 
 def gc(
@@ -19,66 +20,52 @@ def gc(
     root: Annotated[
         str | None, typer.Option(help="root to look at instead: a folder, s3://…, or project for none", show_default=False)
     ] = None,
-    project: Annotated[
-        list[Path] | None, typer.Option(help="folder of another project whose sets are at the root; may be repeated")
-    ] = None,
+    project: ProjectOption = None,
     only_this_project: Annotated[
         bool, typer.Option("--only-this-project", help="say that no other project, nor clone of this one, has sets at the root")
     ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="remove them; without, nothing is changed")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="list those that are kept, too, and why")] = False,
 ) -> None:
-    """List feature sets in a folder and at store.root that nothing refers to, and what is unfinished; --delete removes them.
+    """List feature sets in a folder and at store.root that nothing names; --delete removes them.
 
-    A set is kept if a receipt, a stub, or a lock file of DVC names it: in this folder as it is now, or in the last commit of a
-    branch, a remote branch, a tag, or an experiment that this clone knows of (`git fetch --all` first). Older commits do not
-    count. Lock files name digests; their content is looked up in DVC's cache, and if it is missing, every set of that name is
-    kept.
+    A set is kept if a lock file of DVC, a receipt or a stub in this folder, as it is now, names it, or one of --project. Lock
+    files name digests; where no set at hand has the digest, every set of that name is kept.
 
-    References of other projects at the same root cannot be seen from here: name each with --project, including clones of this
-    one with unpushed work, or give --only-this-project if there are none; otherwise --delete refuses. Sets that are being
-    written, and folders that hold other files, are left alone.
+    Other projects at the same root, other branches and other clones are not seen: name each with --project, or give
+    --only-this-project if there are none; otherwise --delete refuses to touch what is outside of this project. Sets that are
+    being written, and folders that hold other files, are left alone.
     """
-    from pipelines.sharing.places import PROJECT, Places
-    from pipelines.store.leftovers import leftovers
-    from pipelines.store.references import find_references
-    from store import StoreError
-
     places = Places.from_params(params) if root is None else Places.from_root(root)
-    local = [(str(folder), False)] if not _same_place(str(folder), places.root) else []
-    shared = [(places.root, True)] if places.root is not None else []
-    if not folder.is_dir() and not shared:
+    searched = {} if places.root is None else {_real(places.root): (places.root, True)}
+    if not folder.is_dir() and not searched:
         raise StoreError(
             f"there is no folder {folder}, and no store.root; name one that holds feature sets, or give --params or --root"
         )
+    roots = [Path(place) for place, _ in searched.values() if "://" not in place]
+    searched.setdefault(_real(str(folder)), (str(folder), False))
     # Sets are listed before references, so that a set that is finished in between is not considered.
-    by_path = {
-        _real(leftover.address): leftover for place, at_root in [*local, *shared] for leftover in leftovers(place, at_root)
-    }
-    others = [find_references(path, []) for path in project or ()]
-    for other in others:
-        if not other.references:
-            raise StoreError(
-                f"nothing in {other.folder} refers to a feature set; name the folder of a project, with its receipts"
-            )
-    ours = dict.fromkeys([Path.cwd(), *(Path(os.path.abspath(folder)).parent for _ in local if folder.is_dir())])
-    projects = [*(find_references(p, [Path(place) for place, _ in shared if "://" not in place]) for p in ours), *others]
-    for note in dict.fromkeys(note for p in projects for note in p.notes):
-        typer.echo(f"note: {note}", err=True)
-    kept, unused = _decide(list(by_path.values()), projects)
+    listed = [one for place, at_root in searched.values() for one in leftovers(place, at_root)]
+    ours = [Path.cwd(), *([Path(os.path.abspath(folder)).parent] if folder.is_dir() else [])]
+    by_place = {path: references_in(path, roots) for path in (*ours, *(project or ()))}
+    if (none := next((path for path in project or () if not by_place[path]), None)) is not None:
+        raise StoreError(f"nothing in {none} refers to a feature set; name the folder of a project, with its receipts")
+    references = [one for found in by_place.values() for one in found]
+    typer.echo("note: other branches and clones are not looked at; name their lock files with --project", err=True)
+    kept, unused = _decide(listed, references)
     _show(kept, unused, show_all)
     if not unused:
         return
     if not delete:
         typer.echo("nothing was removed; --delete does it")
         return
-    if not any(p.references for p in projects):
+    if not references:
         raise StoreError(
             "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would be removed, "
             "which is hardly intended; name the project that they belong to with --project, or remove one with "
             "`beyondcls store rm`"
         )
-    outside = (leftover.address for leftover in unused if not _is_below(leftover.address, Path.cwd()))
+    outside = (one.address for one in unused if not _is_below(one.address, Path.cwd()))
     if not (project or only_this_project) and (address := next(outside, None)) is not None:
         raise StoreError(
             f"{address} is outside of this project ({Path.cwd()}), where others may have theirs; name their folders with "
@@ -87,106 +74,61 @@ def gc(
     _remove(unused)
 
 
-def _decide(
-    leftovers_found: Sequence["Leftover"], projects: Sequence["Project"]
-) -> tuple[list[tuple["Leftover", str]], list["Leftover"]]:
-    """Leftovers to keep with the reason, and leftovers that nothing refers to."""
-    from pipelines.sharing.places import FEATURES, RECEIPTS
+def _decide(listed: Sequence[Leftover], references: Sequence[Reference]) -> tuple[dict[Leftover, str], list[Leftover]]:
+    """What is kept, with the reason, and what nothing names."""
+    of_md5 = {one.md5: one.keys for one in listed if one.md5 is not None}
+    by_key: dict[str, str] = {}
+    by_name: dict[str, str] = {}  # in doubt
+    for one in references:
+        known = [one.key] if one.key is not None else sorted(of_md5.get(one.md5 or "", ()))
+        by_key |= {key: by_key.get(key, one.source) for key in known}
+        if not known:
+            by_name.setdefault(
+                one.name, f"{one.source}: its key is not known here, so any set of the name {one.name} may be it"
+            )
+    outs = {_real(str(one.folder)): f"an out of {one.source}" for one in references if one.folder is not None}
 
-    references = [reference for project in projects for reference in project.references]
-    outs = {_real(str(path)): source for project in projects for path, source in project.outs.items()}
-    keys, names = _keys_and_names(references, leftovers_found)
-    whole = {key: leftover.address for leftover in leftovers_found if not leftover.state for key in leftover.keys}
-    kept: list[tuple[Leftover, str]] = []
-    unused: list[Leftover] = []
-    for leftover in leftovers_found:
-        if leftover.why_left:
-            kept.append((leftover, leftover.why_left))
-            continue
-        key = next((key for key in sorted(leftover.keys) if key in keys), None)
-        doubt = next((names[name] for name in (leftover.name, FEATURES, RECEIPTS) if name in names), None)
-        if leftover.is_rest or (leftover.unfinished and leftover.keys & whole.keys()):
-            unused.append(leftover)
-        elif (out := outs.get(_real(leftover.address))) is not None:
-            kept.append((leftover, f"an out of {out}"))
-        elif key is not None:
-            kept.append((leftover, keys[key].source))
-        elif doubt is not None:
-            kept.append((leftover, f"{doubt.source}: {doubt.why}"))
-        else:
-            unused.append(leftover)
-    return kept, unused
+    def reasons(one: Leftover) -> Iterator[str | None]:
+        yield one.why_left
+        yield outs.get(_real(one.address))
+        yield from map(by_key.get, sorted(one.keys))
+        yield from map(by_name.get, (one.name, FEATURES, RECEIPTS))
+
+    why = {one: next(filter(None, reasons(one)), "") for one in listed}
+    return {one: reason for one, reason in why.items() if reason}, [one for one, reason in why.items() if not reason]
 
 
-def _keys_and_names(
-    references: Iterable["Reference"], leftovers_found: Sequence["Leftover"]
-) -> tuple[dict[str, "Reference"], dict[str, "Reference"]]:
-    """References by key, and by name if the key is unknown: neither in DVC's cache, nor that of a set with the digest."""
-    by_md5 = {leftover.md5: leftover.keys for leftover in leftovers_found if leftover.md5 is not None}
-    keys: dict[str, Reference] = {}
-    names: dict[str, Reference] = {}
-    for reference in references:
-        of_md5 = by_md5.get(reference.md5 or "", frozenset())
-        for key in [reference.key] if reference.key is not None else sorted(of_md5):
-            keys.setdefault(key, reference)
-        if reference.key is None and not of_md5:
-            names.setdefault(reference.name, reference)
-    return keys, names
-
-
-def _show(kept: Sequence[tuple["Leftover", str]], unused: Sequence["Leftover"], show_all: bool) -> None:
-    from pipelines.store.table import size, table
-
-    rows = [[leftover.address, size(leftover.nbytes), leftover.state or "nothing refers to it"] for leftover in unused]
+def _show(kept: dict[Leftover, str], unused: Sequence[Leftover], show_all: bool) -> None:
+    rows = [[one.address, size(one.nbytes), one.state or "nothing refers to it"] for one in unused]
     if rows:
-        for line in table([["unused", "bytes", ""], *rows], right=[1]):
-            typer.echo(line)
-    if show_all and kept:
-        rows = [
-            [leftover.address, size(leftover.nbytes), f"{leftover.state}; {why}" if leftover.state else why]
-            for leftover, why in kept
-        ]
-        for line in table([["kept", "bytes", "why"], *rows], right=[1]):
-            typer.echo(line)
-    elif doubts := {why for _, why in kept if "is not known" in why}:
-        for why in sorted(doubts):
+        typer.echo("\n".join(table([["unused", "bytes", ""], *rows], right=[1])))
+    if kept and show_all:
+        rows = [[one.address, size(one.nbytes), "; ".join(filter(None, (one.state, why)))] for one, why in kept.items()]
+        typer.echo("\n".join(table([["kept", "bytes", "why"], *rows], right=[1])))
+    else:
+        for why in sorted({why for why in kept.values() if "is not known" in why}):
             typer.echo(f"kept in doubt: {why}")
-    typer.echo(
-        f"unused: {len(unused)} ({size(sum(leftover.nbytes for leftover in unused))}); "
-        f"kept: {len(kept)} ({size(sum(leftover.nbytes for leftover, _ in kept))})"
-        + ("" if show_all or not kept else "; --all lists them")
-    )
+    counts = (f"{name}: {len(of)} ({size(sum(one.nbytes for one in of))})" for name, of in (("unused", unused), ("kept", kept)))
+    typer.echo("; ".join(counts) + ("" if show_all or not kept else "; --all lists them"))
 
 
-def _remove(unused: Sequence["Leftover"]) -> None:
-    """Remove leftovers that nothing refers to.
-
-    Raises:
-        typer.Exit: not all could be removed.
-    """
-    from pipelines.store.table import size
-    from store import StoreError
-
-    removed = 0
-    for leftover in unused:
+def _remove(unused: Sequence[Leftover]) -> None:
+    removed = []
+    for one in unused:
         try:
-            leftover.remove()
+            one.remove()
         except (StoreError, OSError) as error:
-            typer.echo(f"left: {leftover.address}: {error}", err=True)
+            typer.echo(f"left: {one.address}: {error}", err=True)
         else:
-            removed += leftover.nbytes
-            typer.echo(f"removed {leftover.address}")
-    typer.echo(f"freed {size(removed)}")
-    if removed < sum(leftover.nbytes for leftover in unused):
+            removed.append(one.nbytes)
+            typer.echo(f"removed {one.address}")
+    typer.echo(f"freed {size(sum(removed))}")
+    if len(removed) < len(unused):
         raise typer.Exit(1)
 
 
 def _real(address: str) -> str:
     return address if "://" in address else os.path.realpath(address)
-
-
-def _same_place(place: str, other_place: str | None) -> bool:
-    return other_place is not None and _real(place) == _real(other_place)
 
 
 def _is_below(place: str, folder: Path) -> bool:

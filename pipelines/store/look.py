@@ -1,13 +1,21 @@
 """`beyondcls store ls | info | du`: the feature sets in a folder, the content of one, and the sizes of its arrays."""
 
 import shlex
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from store import ArrayReader, FeatureStore
+from pipelines.sharing.places import open_features
+from pipelines.sharing.publish import SCRATCH
+from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
+from pipelines.store.references import ProjectOption, locked, naming
+from pipelines.store.table import size, table
+from store import ArrayReader, FeatureStore, StoreError
+from store.format.layout import SCALE, groups_of
+from store.format.unfinished import is_stub, progress_at
+from store.places import is_remote, place_at
 
 FeatureSet = Annotated[str, typer.Argument(help="folder of a feature set, or its address (s3://…)")]
 Params = Annotated[
@@ -16,19 +24,19 @@ Params = Annotated[
 ]
 
 
-def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an address (s3://…)")] = "features") -> None:
-    """List the feature sets below a folder, or in one of an object store, including damaged and unfinished ones and stubs."""
-    from pipelines.sharing.publish import SCRATCH
-    from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
-    from pipelines.store.table import size, table
-    from store import FeatureStore, StoreError
-    from store.format.unfinished import is_stub, progress_at
-    from store.places import is_remote, place_at
+def ls(
+    root: Annotated[str, typer.Argument(help="folder to look through, or an address (s3://…)")] = "features",
+    project: ProjectOption = None,
+) -> None:
+    """List the feature sets below a folder, or in one of an object store, including damaged and unfinished ones and stubs.
 
-    remote = is_remote(root)
+    With the day on which each was read last, as far as the file system records that, and the lock file of DVC that names it:
+    dvc.lock of this folder, or of --project.
+    """
+    remote, references = is_remote(root), locked(project)
     if not remote and not Path(root).is_dir():
         raise StoreError(f"there is no folder {root}; name one that holds feature sets")
-    rows = [["feature set", "encoder", "images", "kinds", "dtype", "bytes", "key"]]
+    rows = [["feature set", "encoder", "images", "kinds", "dtype", "bytes", "key", "used", "named by"]]
     problems = []
     for path, nbytes in sets_at(root) if remote else ((str(p), nbytes_of(p)) for p in feature_sets(Path(root))):
         stub = not remote and is_stub(Path(path))
@@ -37,11 +45,12 @@ def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an a
         except StoreError as error:
             state = "unfinished" if remote and progress_at(place_at(path)) else "damaged"
             problems.append(f"{state}: {error}")
-            rows.append([path, state, "", "", "", size(nbytes), ""])
+            rows.append([path, state, "", "", "", size(nbytes), "", "", ""])
             continue
         kinds = "stub" if stub else ",".join(kind for kind in store.kinds if kind not in ("images", "norm"))
         described = [str(store.attributes["encoder"]), f"{len(store):,}", kinds, store.spec.dtype]
-        rows.append([path, *described, size(nbytes), store.spec.key[:8]])
+        lock = naming(path, store.spec.key, store.place.content("zarr.json") or b"", references)
+        rows.append([path, *described, size(nbytes), store.spec.key[:8], "" if remote else _last_used(Path(path)), lock])
     if len(rows) > 1:
         for line in table(rows, right=(2, 5)):
             typer.echo(line)
@@ -59,11 +68,14 @@ def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an a
         typer.echo(f"unfinished: {staged.folder} ({size(nbytes_of(staged.folder))}): {staged.state()}; {remedy}")
 
 
+def _last_used(folder: Path) -> str:
+    """The day on which a shard was read or written last, 2026-01-31; empty for a stub."""
+    times = [file.stat() for file in folder.rglob("c/**/*") if file.is_file()]
+    return datetime.fromtimestamp(max(max(t.st_atime, t.st_mtime) for t in times)).date().isoformat() if times else ""
+
+
 def info(path: FeatureSet, params: Params = None) -> None:
     """Print key, encoder, arrays, shapes and bytes."""
-    from pipelines.sharing.places import open_features
-    from pipelines.store.table import size, table
-
     store = open_features(path, params)
     total = sum(_nbytes(store, array) for array in store.arrays.values()) + _groups_nbytes(store)
     invalid, problems = len(store.attributes["invalid"]), len(store.attributes.get("problems") or ())
@@ -85,10 +97,6 @@ def info(path: FeatureSet, params: Params = None) -> None:
 
 def du(path: FeatureSet, params: Params = None) -> None:
     """Print the bytes of each array, largest first: values, scales, and the overhead of digests, indices and descriptions."""
-    from pipelines.sharing.places import open_features
-    from pipelines.store.table import size, table
-    from store.format.layout import SCALE
-
     store = open_features(path, params)
     parts: list[tuple[str, list[int]]] = []  # bytes of values, of scales, of the rest, and their sum
     for array in store.arrays.values():
@@ -108,18 +116,16 @@ def du(path: FeatureSet, params: Params = None) -> None:
         typer.echo(line)
 
 
-def _values_nbytes(array: "ArrayReader") -> int:
+def _values_nbytes(array: ArrayReader) -> int:
     return array.layout.row_nbytes * array.layout.shape[0]
 
 
-def _nbytes(store: "FeatureStore", array: "ArrayReader") -> int:
+def _nbytes(store: FeatureStore, array: ArrayReader) -> int:
     """Bytes of an array's files."""
     shards = sum(array.layout.nbytes(shard) for shard in range(array.layout.n_shards))
     return shards + (store.place.size(f"{array.name}/zarr.json") or 0)
 
 
-def _groups_nbytes(store: "FeatureStore") -> int:
+def _groups_nbytes(store: FeatureStore) -> int:
     """Bytes of the zarr.json files that belong to no array."""
-    from store.format.layout import groups_of
-
     return sum(store.place.size(f"{name}zarr.json") or 0 for name in ("", *(f"{g}/" for g in groups_of(list(store.arrays)))))

@@ -2,16 +2,20 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pipelines.parameters.extraction import CHECKPOINT
 from pipelines.parameters.options import takes_options
+from pipelines.parameters.params import without_none
+from pipelines.process.progress import progress_bar
 from pipelines.store.look import FeatureSet
-
-if TYPE_CHECKING:
-    from store import FeatureSpec
+from store import FeatureSpec, FeatureStore, StoreError
+from store import verify as check
+from store.format.layout import kind_of
+from store.format.unfinished import is_stub
+from store.places import LocalFolder
 
 
 def verify(path: FeatureSet) -> None:
@@ -27,13 +31,6 @@ def verify(path: FeatureSet) -> None:
 
 def _damaged(path: str) -> list[str]:
     """Problems of a feature set, one message for each damaged shard."""
-    from pipelines.process.progress import progress_bar
-    from store import FeatureStore, StoreError
-    from store import verify as check
-    from store.format.layout import kind_of
-    from store.format.unfinished import is_stub
-    from store.places import LocalFolder
-
     store = FeatureStore.describe(path)
     if isinstance(store.place, LocalFolder) and is_stub(store.path):
         raise StoreError(f"{path} is a stub: its arrays are at store.root; give ROOT/{store.path.name}-{store.spec.key}")
@@ -68,8 +65,6 @@ def repair(
     Sound shards are kept as they are. On the machine that made the set, the result is the same to the last byte.
     """
     from pipelines import extract
-    from pipelines.parameters.params import without_none
-    from store import FeatureStore
 
     bad = _damaged(str(path))
     store = FeatureStore.describe(path)
@@ -97,7 +92,7 @@ def repair(
         typer.echo(f"{path}: sound, and the same bytes as before")
 
 
-def _options_of_spec(spec: "FeatureSpec") -> dict[str, Any]:
+def _options_of_spec(spec: FeatureSpec) -> dict[str, Any]:
     """Options of `beyondcls extract` that give a spec."""
     amp = {"bfloat16": "bf16", "float16": "fp16"}.get(spec.compute_dtype)
     return {

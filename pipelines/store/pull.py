@@ -7,6 +7,17 @@ from typing import Annotated
 
 import typer
 
+from pipelines.process.progress import progress_bar
+from pipelines.sharing.places import FEATURES, Places, receipt_of, set_and_receipt
+from pipelines.sharing.publish import send
+from pipelines.store.table import size
+from store import FeatureStore, StoreError
+from store.format.layout import kind_of
+from store.moving.receipt import Receipt
+from store.moving.transfer import checked_kinds
+from store.moving.transfer import pull as fetch
+from store.places import is_remote
+
 Params = Annotated[Path | None, typer.Option(help="parameter file with store.root  [default: your configuration's]")]
 
 
@@ -21,16 +32,6 @@ def pull(
     Arrays that are already there are not fetched again. In a project of DVC give --to another folder, or let store.cache keep
     what was read: DVC sees arrays in the place of stubs as a change.
     """
-    from pipelines.process.progress import progress_bar
-    from pipelines.sharing.places import FEATURES, Places, set_and_receipt
-    from pipelines.store.table import size
-    from store import FeatureStore, StoreError
-    from store.format.layout import kind_of
-    from store.moving.receipt import Receipt
-    from store.moving.transfer import checked_kinds
-    from store.moving.transfer import pull as fetch
-    from store.places import is_remote
-
     places = Places.from_params(params)
     at_root = re.fullmatch(r".*?([^/]+)-[0-9a-f]{32}/*", feature_set)  # ROOT/NAME-KEY, the root being a folder
     if is_remote(feature_set) or (at_root and Path(feature_set, "zarr.json").is_file()):
@@ -67,11 +68,6 @@ def push(
     An extraction of the same set then finds it there, and leaves a stub. A set that is already there, even under another name,
     is not sent again.
     """
-    from pipelines.sharing.places import Places, receipt_of
-    from pipelines.sharing.publish import send
-    from store import FeatureStore, StoreError
-    from store.moving.receipt import Receipt
-
     places = Places.from_params(params)
     if places.root is None:
         raise StoreError(f"there is no store.root to copy {path} to; give --params FILE with it")

@@ -1,193 +1,165 @@
-"""References of a project to feature sets: in its present files, and in git's branches, tags and experiments."""
+"""What names feature sets in a project as it is now: lock files of DVC, receipts, stubs, and copies that lack arrays."""
 
+import hashlib
 import os
-import shutil
-import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
 
 from pipelines.sharing.places import FEATURES, RECEIPTS
 from pipelines.store.find import is_feature_set
-from pipelines.store.lock_files import Cache, Reference, is_lock_file, outs_of, references_of
-from store.errors import StoreError
-from store.format.layout import kind_of
+from store import FeatureStore, StoreError
+from store.format.layout import KINDS, kind_of
 from store.format.spec import key_in
+from store.format.unfinished import is_stub
 from store.moving.receipt import Receipt, is_receipt_name
 
-# Names of refs for messages, in the order in which they are searched.
-REFS = {"refs/heads/": "branch ", "refs/remotes/": "remote branch ", "refs/tags/": "tag ", "refs/exps/": "experiment ", "": ""}
-EXPERIMENTS = ".dvc/tmp/exps"  # where DVC runs experiments that have no ref yet
-OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # would redirect git to another repository
+LOCK = "dvc.lock"
+EXPERIMENTS = ".dvc/tmp/exps"  # where DVC runs experiments
+ProjectOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--project", help="folder of another project, or a lock file (git show BRANCH:dvc.lock > FILE), that names sets, too"
+    ),
+]
 
 
-@dataclass
-class Project:
-    """The references of a project.
+@dataclass(frozen=True)
+class Reference:
+    """A reference to a feature set.
 
     Attributes:
-        references: from its files, and from git's.
-        outs: folders of feature sets that are outputs in its present lock files.
-        notes: places that could not be searched because they are missing.
+        name: of the set, in the reference; at a root it may have another name.
+        source: what refers to it, in words.
+        key: of the set; None if it is unknown here.
+        md5: of the set's zarr.json, if a lock file gives it.
+        folder: of the set, if it is an output in a lock file.
     """
 
-    folder: Path
-    references: list[Reference] = field(default_factory=list)
-    outs: dict[Path, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    name: str
+    source: str
+    key: str | None = None
+    md5: str | None = None
+    folder: Path | None = None
 
 
-def find_references(folder: Path, without: list[Path]) -> Project:
-    """Everything in a project that refers to feature sets.
+def locked(projects: Sequence[Path] | None) -> list[Reference]:
+    """References in dvc.lock of the working folder, if it has one, and in those of other projects, or in other lock files."""
+    files = [Path(LOCK), *(place / LOCK if place.is_dir() else place for place in projects or ())]
+    return [one for file in files if file.is_file() or file != files[0] for one in of_lock_file(file)]
+
+
+def naming(address: str, key: str, content: bytes, references: Sequence[Reference]) -> str:
+    """What names a set, by its folder, its key or the content of its zarr.json; empty if nothing does."""
+    md5, folder = md5_of(content), Path(os.path.abspath(address))
+    return next((one.source for one in references if key == one.key or md5 == one.md5 or folder == one.folder), "")
+
+
+def references_in(place: Path, without: Collection[Path] = ()) -> list[Reference]:
+    """References in a project's files, hidden folders but for DVC's experiments left out; or in one lock file.
 
     Args:
+        place: the project's folder; or the file.
         without: folders below it that are roots, whose sets are not references.
 
     Raises:
-        StoreError: a file that may refer to any set cannot be read, or git fails.
+        StoreError: there is nothing, or a file that may refer to any set cannot be read.
     """
-    folder = Path(os.path.abspath(folder))
-    if not folder.is_dir():
-        raise StoreError(f"there is no folder {folder}; name that of a project")
-    project, cache = Project(folder), Cache(folder)
-    linked = (folder / name for name in (FEATURES, RECEIPTS) if (folder / name).is_symlink())  # to another disk, say
-    for start in (folder, *linked, folder / EXPERIMENTS):
-        _add_files(project, start, cache, {Path(os.path.realpath(root)) for root in without})
-    repository = next((f for f in (folder, *folder.parents) if (f / ".git").exists()), None)
-    if repository is None:
-        project.notes.append(f"{folder} is not in a git repository: only its present files count")
-    else:
-        project.references += _of_git(repository, cache)
-    if not any("dvc.lock" in reference.source for reference in project.references):
-        project.notes.append(f"{folder} has no dvc.lock that names feature sets: only receipts and stubs count")
-    return project
+    place = Path(os.path.abspath(place))
+    if place.is_file():
+        return of_lock_file(place)
+    if not place.is_dir():
+        raise StoreError(f"there is no folder {place}; name that of a project, or a lock file")
+    linked = (place / name for name in (FEATURES, RECEIPTS) if (place / name).is_symlink())  # to another disk, say
+    roots = {Path(os.path.realpath(root)) for root in without}
+    return [one for start in (place, *linked, place / EXPERIMENTS) for one in _below(start, roots)]
 
 
-def _add_files(project: Project, start: Path, cache: Cache, roots: set[Path]) -> None:
-    """Add receipts, stubs, copies that lack arrays, and lock files at and below a folder; hidden folders are skipped."""
+def _below(start: Path, roots: Collection[Path]) -> Iterator[Reference]:
     for where, subfolders, names in os.walk(start, onerror=_unreadable):
         folder = Path(where)
         subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and folder / name not in roots)
         if "zarr.json" in names and is_feature_set(folder):
             subfolders.clear()
-            if (reference := _of_part(folder)) is not None:
-                project.references.append(reference)
+            yield from _of_part(folder)
             continue
-        for name in sorted(names):
-            file = folder / name
-            if is_lock_file(name):
-                outs = outs_of(file.read_bytes(), shown(file))
-                project.references += references_of(outs, cache, shown(file))
-                project.outs |= {path: shown(file) for out in outs for path in _folders_of(folder / out)}
-            elif folder.name == RECEIPTS and is_receipt_name(name):
-                project.references.append(Reference(file.stem, shown(file), Receipt.read(file).key))
+        for file in (folder / name for name in sorted(names)):
+            if file.name == LOCK or file.suffix == ".dvc":
+                yield from of_lock_file(file)
+            elif folder.name == RECEIPTS and is_receipt_name(file.name):
+                yield Reference(file.stem, _shown(file), Receipt.read(file).key)
 
 
-def _unreadable(error: OSError) -> None:
-    if isinstance(error, FileNotFoundError):  # nothing to look at, or gone in the meantime
-        return
-    raise StoreError(
-        f"{error.filename} cannot be searched ({error.strerror}); it may refer to any feature set: get access to it"
-    )
+def of_lock_file(file: Path) -> list[Reference]:
+    """References among the outputs of a lock file: NAME/zarr.json, receipts/NAME.json, kinds of arrays, or folders of these.
 
-
-def _folders_of(out: Path) -> tuple[Path, Path]:
-    """Folders that are a feature set if this output belongs to one: the output is the set, or is directly in it."""
-    out = Path(os.path.normpath(out))
-    return out, out.parent
-
-
-def _of_part(folder: Path) -> Reference | None:
-    """The reference of a stub, or of a copy that lacks arrays: they are read at the root. None if no array is missing.
+    A key is known where the very file is there that the lock file names.
 
     Raises:
-        StoreError: a stub whose key is unreadable.
+        StoreError: it is not a lock file.
     """
-    from store import FeatureStore
-    from store.format.unfinished import is_stub
+    try:
+        # All scalars are read as text: a digest of only digits is not a number.
+        read = yaml.load(file.read_bytes(), getattr(yaml, "CBaseLoader", yaml.BaseLoader)) or {}
+        stages = read.get("stages") or {} if "outs" not in read else {"": read}
+        outs = {out["path"]: out.get("md5") for stage in stages.values() for out in stage.get("outs") or []}
+    except (OSError, yaml.YAMLError, UnicodeError, AttributeError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(
+            f"{_shown(file)} is not a readable lock file of DVC ({type(error).__name__}: {reason}); it may refer to any "
+            "feature set, so nothing is removed: mend it"
+        ) from error
+    found: dict[str, Reference] = {}
+    for path, md5 in outs.items():
+        out = Path(os.path.abspath(file.parent / path))
+        if out.name == "zarr.json":
+            name, folder, key = out.parent.name, out.parent, _key_with(out, md5)
+        elif out.parent.name == RECEIPTS and is_receipt_name(out.name):
+            name, folder, key, md5 = out.stem, None, _key_with(out, md5), None
+        elif md5 is None or md5.endswith(".dir"):  # a folder with unknown content
+            folder = out.parent if out.name in KINDS and out.parent.name != FEATURES else out
+            name, key, md5 = folder.name, None, None
+        else:
+            continue
+        before = found.get(name, Reference(name, _shown(file)))
+        found[name] = replace(before, key=key or before.key, md5=md5 or before.md5, folder=folder or before.folder)
+    return list(found.values())
 
+
+def md5_of(content: bytes) -> str:
+    """As DVC names it."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def _key_with(file: Path, md5: str | None) -> str | None:
+    """The key in a set's zarr.json or receipt; None if there is no such file with this digest."""
+    content = file.read_bytes() if file.is_file() else b""
+    return key_in(content) if md5_of(content) == md5 else None
+
+
+def _of_part(folder: Path) -> Iterator[Reference]:
+    """The reference of a stub, or of a copy that lacks arrays: they are read at the root. A stub without a key is refused."""
     try:
         store = FeatureStore.describe(folder)
     except StoreError:
         if is_stub(folder):
             raise
-        return None  # damaged, but no stub
-    kinds = {kind_of(name) for name in store.attributes["arrays"]}
-    if all((folder / kind / "zarr.json").is_file() for kind in kinds):
-        return None
-    return Reference(folder.name, shown(folder / "zarr.json"), store.spec.key)
+        return  # damaged, but no stub
+    if not all((folder / kind_of(name) / "zarr.json").is_file() for name in store.attributes["arrays"]):
+        yield Reference(folder.name, _shown(folder / "zarr.json"), store.spec.key)
 
 
-def _of_git(repository: Path, cache: Cache) -> Iterator[Reference]:
-    """References in lock files, receipts and stubs of every ref; a file that is the same in several counts once."""
-    blobs: set[tuple[str, str]] = set()
-    for ref, commit in _commits(repository):
-        for entry in _git(repository, "ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0"):
-            described, _, path = entry.decode(errors="surrogateescape").partition("\t")
-            folder, _, name = path.rpartition("/")
-            parent = folder.rpartition("/")[2]
-            receipt = parent == RECEIPTS and is_receipt_name(name)
-            if not (is_lock_file(name) or receipt or name == "zarr.json") or not described.startswith("100"):
-                continue
-            blob = described.split()[2]
-            if (blob, path) in blobs:
-                continue
-            blobs.add((blob, path))
-            content, source = _git(repository, "cat-file", "blob", blob), f"{path} of {ref}"
-            if is_lock_file(name):
-                yield from references_of(outs_of(content, source), cache, source)
-            elif (key := key_in(content)) is not None:
-                yield Reference(parent if name == "zarr.json" else name.removesuffix(".json"), source, key)
-            elif receipt:
-                raise StoreError(
-                    f"{source} is not a receipt of a feature set, and may refer to any: mend it, or delete that branch"
-                )
-
-
-def _commits(repository: Path) -> list[tuple[str, str]]:
-    """Commits of refs and of checked-out work trees, each once, with a name for messages."""
-    lines = _git(repository, "for-each-ref", "--format=%(objecttype) %(*objecttype) %(objectname) %(refname)")
-    split = (line.split(" ", 3) for line in lines.decode(errors="surrogateescape").splitlines())
-    refs = [(ref, commit) for kind, tagged, commit, ref in split if "blob" not in (kind, tagged)]
-    heads = (
-        line.split(" ")[1]
-        for line in _git(repository, "worktree", "list", "--porcelain").decode().splitlines()
-        if line[:5] == "HEAD "
-    )
-    refs += [("HEAD", commit) for commit in heads if commit.strip("0")]
-    names: dict[str, str] = {}
-    for prefix, kind in REFS.items():
-        for ref, commit in refs:
-            if ref.startswith(prefix):
-                name = ref.rpartition("/")[2] if kind == "experiment " else ref.removeprefix(prefix)
-                names.setdefault(commit, kind + name)
-    return [(name, commit) for commit, name in names.items()]
-
-
-def _git(repository: Path, *arguments: str) -> bytes:
-    """The output of a git command.
-
-    Raises:
-        StoreError: git is missing or fails.
-    """
-    if shutil.which("git") is None:
+def _unreadable(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # nothing to look at, or gone in the meantime
         raise StoreError(
-            f"{repository} is a git repository, whose branches may refer to any feature set, but there is no git; install it"
+            f"{error.filename} cannot be searched ({error.strerror}); it may refer to any feature set: get access to it"
         )
-    environment = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
-    completed = subprocess.run(["git", *arguments], cwd=repository, env=environment, capture_output=True)
-    if completed.returncode:
-        reason = " ".join(completed.stderr.decode(errors="replace").split())
-        raise StoreError(
-            f"`git {arguments[0]}` fails in {repository}, whose branches may refer to any feature set: {reason}; follow its "
-            "advice"
-        )
-    return completed.stdout
 
 
-def shown(path: Path) -> str:
-    """A path relative to the current folder, if it is below it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+def _shown(path: Path) -> str:
+    """A path relative to the working folder, if it is below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -11,19 +11,27 @@ from typing import Annotated
 
 import typer
 
+from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
+from pipelines.store.references import ProjectOption, locked, naming
+from pipelines.store.table import size
+from store import StoreError
+from store.places.disk import make_folder
+from store.writing.publishing import STAGING, discard, foreign
+
 
 def rm(
     path: Annotated[Path, typer.Argument(help="folder of a feature set")],
     staging: Annotated[
         bool, typer.Option("--staging", help="remove what is unfinished of it under .staging instead; or PATH is one of these")
     ] = False,
+    project: ProjectOption = None,
+    force: Annotated[bool, typer.Option("--force", help="remove it even if a lock file of DVC names it")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
 ) -> None:
-    """Remove a feature set, after asking. Folders that are not one, or that also hold other files, are left alone."""
-    from pipelines.store.find import nbytes_of
-    from pipelines.store.table import size
-    from store import StoreError
+    """Remove a feature set, after asking. Folders that are not one, or that also hold other files, are left alone.
 
+    What dvc.lock of this folder, or of --project, names stays, unless --force is given.
+    """
     if path.is_symlink():
         raise StoreError(f"{path} is a link to {os.readlink(path)}; name the folder itself")
     # "." and ".." have no name that the lock and the staged parts could be found by.
@@ -31,6 +39,10 @@ def rm(
     targets = _staged(path) if staging else [(path, path, key_at(path))]
     for folder, _, _ in targets:
         _check_own(folder)
+    if not (staging or force) and (
+        lock := naming(str(path), targets[0][2], (path / "zarr.json").read_bytes(), locked(project))
+    ):
+        raise StoreError(f"{lock} names {path}, so it stays; --force removes it, and its stage of DVC makes it again")
     shown = ", ".join(f"{folder} ({size(nbytes_of(folder))})" for folder, _, _ in targets)
     if not yes:
         if not sys.stdin.isatty():
@@ -49,14 +61,14 @@ def remove(folder: Path, feature_set: Path, key: str) -> None:
     """Remove a feature set, or the unfinished part of the one at `feature_set`.
 
     Raises:
-        StoreError: a process is writing it, or others have put files there.
+        StoreError: a process is writing it, or an extension of it with another key; or others have put files there.
     """
-    from pipelines.store.find import REMOVED
-    from store import StoreError
-    from store.places.disk import make_folder
-    from store.writing.publishing import discard
-
-    place = _staging(feature_set)
+    for staged in staged_in(feature_set.parent):
+        if staged.feature_set == feature_set and (writer := staged.writer):
+            raise StoreError(
+                f"{feature_set} is being written by {writer}; wait until it has finished, or stop it, and try again"
+            )
+    place = feature_set.parent / STAGING
     removed = place / f"{REMOVED}{feature_set.name}-{key}"
     if folder != removed:
         discard(removed)  # of an earlier removal that was killed
@@ -73,17 +85,7 @@ def remove(folder: Path, feature_set: Path, key: str) -> None:
 
 
 def _check_own(folder: Path, named: Path | None = None) -> None:
-    """Refuse to remove a folder with files of others.
-
-    Args:
-        named: the name that it had.
-
-    Raises:
-        StoreError: there are some.
-    """
-    from store import StoreError
-    from store.writing.publishing import foreign
-
+    """Refuse to remove a folder, which was `named` so, with files of others."""
     if (other := next(foreign(folder), None)) is not None:
         other = (named or folder) / other.relative_to(folder)
         raise StoreError(f"{other} does not belong to a feature set; move it away first, then remove {named or folder}")
@@ -97,11 +99,9 @@ def remove_objects(address: str, files: Sequence[str]) -> None:
     """
     import fsspec  # type: ignore[import-untyped]
 
-    from store import StoreError
-
     try:
         fs, path = fsspec.core.url_to_fs(address)
-        for names in (["zarr.json"] if "zarr.json" in files else [], [name for name in files if name != "zarr.json"]):
+        for names in ([name for name in files if (name == "zarr.json") is is_first] for is_first in (True, False)):
             if names:
                 fs.rm([f"{path}/{name}" for name in names])
     except Exception as error:  # each service has its own errors
@@ -116,9 +116,6 @@ def key_at(path: Path) -> str:
     Raises:
         StoreError: it is not a feature set.
     """
-    from pipelines.store.find import is_feature_set
-    from store import StoreError
-
     if not path.is_dir():
         raise StoreError(f"there is no folder {path}; `beyondcls store ls` lists the feature sets")
     file = path / "zarr.json"
@@ -132,14 +129,7 @@ def key_at(path: Path) -> str:
 
 
 def _staged(path: Path) -> list[tuple[Path, Path, str]]:
-    """Folder, feature set and key of unfinished work at `path`, or on the feature set there.
-
-    Raises:
-        StoreError: there is no unfinished work.
-    """
-    from pipelines.store.find import STAGING, staged_in
-    from store import StoreError
-
+    """Folder, feature set and key of unfinished work at `path`, or on the feature set there; refused where there is none."""
     inside = path.parent.name == STAGING
     staged = staged_in(path.parent.parent if inside else path.parent)
     targets = [(s.folder, s.feature_set, s.key) for s in staged if path == (s.folder if inside else s.feature_set)]
@@ -147,22 +137,3 @@ def _staged(path: Path) -> list[tuple[Path, Path, str]]:
         unfinished = ", ".join(str(s.folder) for s in staged) or "nothing"
         raise StoreError(f"nothing is unfinished of {path}; there is: {unfinished}")
     return targets
-
-
-def _staging(feature_set: Path) -> Path:
-    """The folder where writers of a feature set work, if none is at work.
-
-    Raises:
-        StoreError: a process is writing it, or an extension of it with another key.
-    """
-    from pipelines.store.find import staged_in
-    from store import StoreError
-    from store.writing.publishing import STAGING
-
-    for staged in staged_in(feature_set.parent):
-        if staged.feature_set == feature_set and (writer := staged.writer):
-            raise StoreError(
-                f"{feature_set} is being written by {writer}; wait until it has finished, or stop it and remove {feature_set} "
-                "then"
-            )
-    return feature_set.parent / STAGING

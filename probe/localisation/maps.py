@@ -76,7 +76,7 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
     if second := [kind for kind in reads if kind.startswith(JOINED)]:
         raise BeyondClsError(f"{folder} reads {second[0]!r}, of a second feature set, which this does not; leave that head out")
     source = Source(store, block=described[0]["block"])
-    arrays = {kind: source.arrays(_of_block(kind, described[0], store), (view,)) for kind in reads}
+    arrays = {kind: source.arrays(kind, (view,)) for kind in reads}
     batches = Loader(arrays, store.labels, rows=rows, batch_size=BATCH_SIZE, shuffle=False).epoch()
     n_patches = int(described[0]["n_patches"] or source.n_patches or 0)
     weights: list[list[torch.Tensor]] = [[] for _ in heads]
@@ -91,13 +91,6 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
     if all((m.min((1, 2)) == m.max((1, 2))).all() for m in maps):
         return None
     return ScoreMaps("probe", folder.name, maps, tuple(int(about["seed"]) for about in described))
-
-
-def _of_block(kind: str, about: Mapping[str, Any], store: FeatureStore) -> str:
-    """A kind with its block, if it is an attention map of an old probe: those were trained on the last block's."""
-    if not kind.startswith("attention/") or "/block" in kind or "attention_block" in about or store.n_blocks is None:
-        return kind
-    return f"{kind}/block{store.n_blocks - 1}"
 
 
 def _check_encoder(store: FeatureStore, file: Path, about: Mapping[str, Any]) -> None:

@@ -40,11 +40,14 @@ class Pretraining:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Pretraining | None":
-        """From the fields among others; None where the values are older than these fields."""
-        if "family" not in values:
-            return None
-        family, seed = values["family"], values.get("random_seed")
+    def from_dict(cls, values: Mapping[str, Any]) -> "Pretraining":
+        """From the fields among others.
+
+        Raises:
+            KeyError: there are no such fields.
+            ValueError: they hold something else.
+        """
+        family, seed = values["family"], values["random_seed"]
         if not isinstance(family, str) or not (seed is None or type(seed) is int):
             raise ValueError(f"family is {family!r} and random_seed {seed!r}, expected a text and a whole number or null")
         return cls(family, seed)
@@ -55,5 +58,5 @@ NAMES = tuple(UNKNOWN.to_dict())
 
 
 def pretraining_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A feature set's own fields of this kind, for the JSON of results computed from it; empty for an older set."""
-    return {name: attributes[name] for name in NAMES if name in attributes}
+    """A feature set's fields of this kind, for the JSON of results computed from it; of a set without them, `UNKNOWN`'s."""
+    return {name: attributes.get(name, unknown) for name, unknown in UNKNOWN.to_dict().items()}

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xxhash
 
-from store.errors import StoreError, other_version, unknown
+from store.errors import StoreError, other_version, too_old, unknown
 from store.format.array import VERIFY, ArrayReader, Verify, row_numbers
 from store.format.layout import ATTRIBUTE, GROUP, SAFE_NAME, SCALE, ArrayName, kind_of, with_digest
 from store.format.spec import FORMAT_VERSION, FeatureSpec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from store.format.dataset import TokenDataset
     from store.truths.reading import Instances, Segmentation
 
+NAMED_MAP = re.compile(r"\w+/block(0|[1-9][0-9]{0,8})", re.ASCII)
 TITLES = {  # of kinds, in messages
     "cls": "[cls] tokens",
     "patch": "patch tokens",
@@ -37,10 +39,7 @@ TITLES = {  # of kinds, in messages
 REMEDIES = {  # for a set without that kind
     "patch": "add them: beyondcls extract --extend --vectors kept with the other options that the set was made with",
     "average": "add them: beyondcls extract --extend --vectors all with the options that the set was made with",
-    "pooled": (
-        "extract with an encoder that pools by itself; if this one does, the set is older than these vectors: add them with "
-        "beyondcls extract --extend and the options that it was made with"
-    ),
+    "pooled": ("extract with an encoder that pools by itself"),
 }
 
 
@@ -113,6 +112,8 @@ class FeatureStore:
             if text != with_digest(meta):
                 raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
             spec = FeatureSpec.from_dict(spec_fields)
+            if unnumbered := [name for name in spec.maps if not NAMED_MAP.fullmatch(name)]:
+                raise StoreError(too_old(where, f"an attention map {unnumbered[0]!r}", "ROW/blockB", "extract it again"))
             _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
         except StoreError:
             raise
@@ -269,16 +270,11 @@ class FeatureStore:
                 f"{self.where} keeps the attention map {row!r} of {blocks}, not of block {chosen}; add it: "
                 f"beyondcls extract --extend --blocks {chosen} with the options that the set was made with"
             )
-        numbered = None if row in self.spec.maps else chosen  # older sets have the last block's alone
-        return self.array(str(ArrayName("attention", row, numbered, view)))
+        return self.array(str(ArrayName("attention", row, chosen, view)))
 
     def map_blocks(self, row: str) -> tuple[int, ...]:
-        """Blocks of which a row of attention is kept, ascending.
-
-        Older sets keep the last block's alone. A copy without statistics does not show how many blocks there are: the
-        last is then taken to be the deepest whose tokens are kept.
-        """
-        return self.spec.map_blocks(row, self.spec.deepest if self.n_blocks is None else self.n_blocks - 1)
+        """Blocks of which a row of attention is kept, ascending."""
+        return self.spec.map_blocks(row)
 
     def map_block(self, row: str) -> int:
         """The deepest block whose tokens are kept, or if its map is not, the deepest whose map is."""

@@ -33,7 +33,7 @@ class FeatureSpec:
     n_images: int
     blocks: tuple[int, ...]  # blocks whose tokens are kept, counted from 0; none where only vectors are
     statistics: tuple[str, ...] = ()  # attention statistics, of every block
-    maps: tuple[str, ...] = ()  # attention maps: row and block, "cls/block11"; in older sets "cls", of the last block
+    maps: tuple[str, ...] = ()  # attention maps: row and block, "cls/block11"
     n_views: int = 1
     point: str = "pre-norm"  # tokens as they leave the block, before any final norm
     dtype: str = "float16"  # codec of tokens; maps are float16, or float32 if that is the codec
@@ -55,10 +55,10 @@ class FeatureSpec:
         """The key without the data set: equal for the training and the test set of one extraction."""
         return _digest({k: v for k, v in self.to_dict().items() if k not in DATA_FIELDS})
 
-    def map_blocks(self, row: str, last: int) -> tuple[int, ...]:
-        """Blocks of which a row of attention ("cls", "centre") is kept. `last`: the encoder's last block."""
-        named = [name.partition("/block")[::2] for name in self.maps]  # (row, block)
-        return tuple(sorted(int(block) if block else last for stored_row, block in named if stored_row == row))
+    def map_blocks(self, row: str) -> tuple[int, ...]:
+        """Blocks of which a row of attention ("cls", "centre") is kept, ascending."""
+        named = (name.partition("/block")[::2] for name in self.maps)  # (row, block)
+        return tuple(sorted(int(block) for stored_row, block in named if stored_row == row))
 
     @property
     def vector_blocks(self) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ def read_record(content: bytes) -> dict[str, Any]:
     """A record from the content of its file.
 
     Raises:
-        ValueError: it was changed or cut, or is of an earlier version.
+        ValueError: it was changed or cut.
     """
     digest, _, line = content.partition(b"\n")
     if digest != xxhash.xxh3_64_hexdigest(line.removesuffix(b"\n")).encode():

@@ -28,7 +28,6 @@ BY_GIT = ".gitignore"  # DVC writes it beside the outs that a folder holds; it i
 SHOWN = 3  # names in a message
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 LOOKS, LOOK_S = 20, 0.05  # for a set that another process is about to publish
-JOURNAL = "journal"  # of earlier versions
 
 
 @dataclass(frozen=True)
@@ -251,11 +250,6 @@ class InFolder:
     def begin(self, files: Collection[str]) -> None:
         """Prepare the place for a set of these files."""
         self._found.check()
-        if (self.staging / JOURNAL).exists():
-            raise StoreError(
-                f"{self.staging} was begun by an earlier version, which alone can go on with it; finish it there, or "
-                f"remove it: beyondcls store rm --staging {self.path}"
-            )
         disk.make_folder(self.staging / UNNAMED)
         for left in filter(disk.is_abandoned, (self.staging / UNNAMED).iterdir()):
             left.unlink(missing_ok=True)

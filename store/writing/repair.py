@@ -9,7 +9,7 @@ import xxhash
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.format.layout import DIGEST, ArrayLayout, kind_of
+from store.format.layout import ArrayLayout, kind_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.writing.shard import read_shard
@@ -39,10 +39,7 @@ def salvage(
             f"{path} has key {store.spec.key}, but these options give {spec.key} "
             f"({store.spec.explained(spec)} differ); repair it with what it was made with"
         )
-    # An array that older sets lack: they are repaired as they were, or their receipts would be wrong.
-    has_digests = DIGEST in store.attributes["arrays"]
-    layouts = [layout for layout in layouts_of(_shard_rows(store)) if has_digests or layout.name != DIGEST]
-    bad = []
+    layouts, bad = list(layouts_of(_shard_rows(store))), []
     for layout in layouts:
         if not store.place.has_folder(kind_of(layout.name)):
             raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")

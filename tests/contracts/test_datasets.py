@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from beyondcls.testing.checking import run
-from beyondcls.testing.datasets import FORM_CHECKS, SPLIT_CHECKS, splits, write_example
+from beyondcls.testing.datasets import FORM_CHECKS, SPLIT_CHECKS, splits
 from extract.datasets import DATASETS, DataError, open_images
+from tests.extract.pictures import write_example
 
 
 @pytest.mark.parametrize("check", SPLIT_CHECKS, ids=lambda check: check.__name__)

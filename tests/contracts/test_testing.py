@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from extract.datasets.form import Plain
 from extract.encoders.wrapped import wrap
 from probe.aggregators import AGGREGATORS, Average, Pooled, Weighted
 from probe.metrics import PER_IMAGE
+from tests.extract.datasets.examples import EXAMPLES
 
 
 class Unweighted(Average):
@@ -100,7 +102,7 @@ def make_trained():
 
 def renamed(entry):
     """A form whose example has another class than its images."""
-    return Plain(entry.open, type(entry.example)(**{**vars(entry.example), "classes": ("other",)}))
+    return Plain(entry.open, replace(EXAMPLES["csv"], classes=("other",)))
 
 
 BROKEN: list[tuple[Callable[[object], None], object, str]] = [

@@ -6,6 +6,7 @@ from pathlib import Path
 import webdataset
 
 from beyondcls.testing.datasets import picture, write_example
+from tests.extract.datasets import examples  # noqa: F401
 
 
 def samples(n: int, first: int = 0, n_classes: int = 3) -> list[dict[str, object]]:

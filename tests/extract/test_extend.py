@@ -10,14 +10,10 @@ import pytest
 from extract.datasets import open_images
 from extract.encoders import Encoder
 from extract.layouts import is_annotation
-from extract.requests import Request
-from extract.run import confirm
-from extract.writing import Settings
-from store import FeatureStore, StoreError, verify
+from store import StoreError, verify
 from tests.extract.conftest import N
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
-from tests.features import as_older
 from tests.folders import files
 
 SAMPLED, SAMPLED_OF_40 = 35, 32  # valid images that a check by a sample computes, of all and of the first 40
@@ -94,36 +90,6 @@ def test_nothing_to_add(run, encoder, make_set, tmp_path):
     assert shards(tmp_path / "f") == before
 
 
-class TestOlder:
-    """Sets that have the last block's attention maps alone, under names that do not say the block."""
-
-    def test_have_what_is_asked_for(self, run, encoder, images, make_set, tmp_path):
-        as_older(make_set(tmp_path / "new"), tmp_path / "f")
-        before = files(tmp_path / "f")
-        for existing in ("refuse", "extend"):
-            assert run(tmp_path / "f", existing=existing).spec.maps == ("centre", "cls")
-        assert files(tmp_path / "f") == before
-        finished = FeatureStore.open(tmp_path / "f")
-        request = Request.resolve(encoder, images)
-        assert finished.spec.key in request.keys[1:], "at a shared root"
-        assert confirm(request, finished, Settings(on_error="record")) is finished
-        with pytest.raises(StoreError, match=r"\(blocks, maps differ\); .* or add to it with --extend"):
-            run(tmp_path / "f", blocks=(0, 1))
-
-    @pytest.mark.parametrize("block", [1, 0], ids=["last", "another"])
-    def test_get_maps_of_other_blocks(self, block, run, make_set, tmp_path):
-        """That of the last block stays, under its new name, also where the tokens were of another one."""
-        both = make_set(tmp_path / "both", blocks=(0, 1))
-        as_older(both, tmp_path / "f", blocks=(block,))
-        before = shards(tmp_path / "f")
-        assert not (tmp_path / f"f/patch/block{1 - block}").exists()
-        run(tmp_path / "f", blocks=(0, 1), existing="extend")
-        assert files(tmp_path / "f") == files(tmp_path / "both")
-        after = shards(tmp_path / "f")
-        for row in ("cls", "centre"):
-            assert after[f"attention/{row}/block1/view0/c/1/0/0"] == before[f"attention/{row}/view0/c/1/0/0"], "linked"
-
-
 def test_extending_what_is_not_there_makes_it(run, tmp_path):
     assert len(run(tmp_path / "f", existing="extend")) == N
 
@@ -168,13 +134,9 @@ class TestRefused:
 
 
 class TestRepair:
-    @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "older", "all"])
+    @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "all"])
     def test_same_bytes_as_before(self, damage, run, encoder, make_set, tmp_path):
-        if damage == "older":
-            as_older(make_set(tmp_path / "new"), tmp_path / "f")
-            damage = "all"
-        else:
-            run(tmp_path / "f")
+        run(tmp_path / "f")
         before = files(tmp_path / "f")
         shard = tmp_path / "f" / "patch/block1/view0/c/1/0/0"
         if damage in ("flip", "all"):

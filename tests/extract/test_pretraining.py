@@ -16,7 +16,6 @@ from store.format.pretraining import JOINT, LABELS, MASKED, NAMES, UNKNOWN, UNTR
 from tests.extract.extracting import extract
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
-from tests.features import as_older
 from tests.folders import files
 
 DRAWN = Pretraining(random_seed=0)
@@ -107,29 +106,6 @@ def test_a_set_says_it_and_has_the_key_and_the_arrays_that_it_has_without(run, t
     assert [other.attributes[name] for name in NAMES] == [MASKED, 3]
     assert one.spec.key == other.spec.key
     assert shards(one) == shards(other)
-
-
-@pytest.mark.parametrize(("name", "pretraining"), [("mine", UNKNOWN), ("quickstart-mae", Pretraining(MASKED))])
-def test_an_older_set_that_says_no_less_than_is_known_is_not_touched(name, pretraining, run, tmp_path):
-    older = without_pretraining(run(pretraining, name, out=tmp_path / "new"), tmp_path / "f")
-    before = {file: file.stat().st_mtime_ns for file in Path(older.where).rglob("*")}
-    for existing in ("refuse", "update"):
-        assert not set(NAMES) & set(run(pretraining, name, existing=existing).attributes)
-    assert {file: file.stat().st_mtime_ns for file in Path(older.where).rglob("*")} == before
-
-
-def test_an_older_set_is_mended_as_it_was(run, tmp_path):
-    older = Path(without_pretraining(run(Pretraining(MASKED), "quickstart-mae", out=tmp_path / "new"), tmp_path / "f").where)
-    before, shard = files(older), next(file for file in (older / "patch").rglob("c/*/0/0"))
-    shard.write_bytes(shard.read_bytes()[:-40])
-    run(Pretraining(MASKED), "quickstart-mae", existing="repair")
-    assert files(older) == before
-
-
-def without_pretraining(store: FeatureStore, out: Path) -> FeatureStore:
-    older = as_older(store, out)
-    assert not set(NAMES) & set(older.attributes)
-    return older
 
 
 def test_what_is_known_by_now_is_written_down_by_an_update_and_nothing_is_computed(run, warned, monkeypatch):

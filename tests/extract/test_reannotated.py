@@ -168,7 +168,7 @@ def test_equal_images_keep_a_row_each(tmp_path):
 
 
 def test_a_set_with_the_labels_of_before(tmp_path, monkeypatch):
-    """Under the key of its present images, as earlier versions wrote it."""
+    """Under the key of its present images."""
     before = opened(folder(tmp_path / "d"))
     images = ImageSet(before.source, [replace(s, labels=(2,)) if s.id == "a/00" else s for s in before.samples], before.classes)
     encoder = tiny_encoder()

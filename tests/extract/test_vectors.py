@@ -162,23 +162,13 @@ class TestPooling:
     def test_of_others_there_is_none(self, images, encoder, pooling):
         assert [Request.resolve(one, images).spec.vectors for one in (encoder, pooling)] == [(), ("pooled",)]
 
-    def test_older_sets_lack_it(self, run, images, pooling, tmp_path):
-        """They are sound, can be mended as they are, and get it where it is asked for, which is said."""
-        older = replace(Request.resolve(pooling, images, shard_rows=32), pooled=False)
-        create(older, tmp_path / "f", RECORD)
-        before = files(tmp_path / "f")
+    def test_a_set_without_it_gets_it(self, run, images, pooling, tmp_path):
+        create(replace(Request.resolve(pooling, images, shard_rows=32), pooled=False), tmp_path / "f", RECORD)
         with pytest.raises(StoreError, match=r"vectors \(pooled\) differ.*or add to it with --extend"):
             run(tmp_path / "f", encoder=pooling)
-        (tmp_path / "f/patch/block1/view0/c/1/0/0").unlink()
-        run(tmp_path / "f", encoder=pooling, existing="repair")
-        assert files(tmp_path / "f") == before
         shutil.copytree(tmp_path / "f", tmp_path / "g")
-        said = []
-        run(tmp_path / "f", encoder=pooling, existing="update", warn=said.append)
+        run(tmp_path / "f", encoder=pooling, existing="update")
         run(tmp_path / "g", encoder=pooling, existing="extend")
         assert files(tmp_path / "f") == files(tmp_path / "g")
         store = FeatureStore.open(tmp_path / "f")
         assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((N, 32), "float16")
-        (note,) = said
-        assert "f lacks the vectors that its encoder's own pooling gives; they are added" in note
-        assert note.endswith(store.spec.key)

@@ -16,7 +16,7 @@ from store import FeatureStore, StoreError
 from store.format.pretraining import JOINT, Pretraining
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
-from tests.features import as_older, write_features
+from tests.features import write_features
 
 N_IMAGES, N_BLOCKS, N_HEADS = 9, 2, 2
 
@@ -115,14 +115,13 @@ def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
 
 
 def test_maps_of_a_block(tmp_path: Path) -> None:
-    """By default of the deepest, which is all that older sets have."""
+    """By default of the deepest."""
     store = write_features(tmp_path / "set", blocks=(0, 1), crops=True)
-    as_older(store, tmp_path / "older")
-    for name, given, block in (("set", 0, 0), ("set", None, 1), ("older", None, 1), ("older", 1, 1)):
-        main(tmp_path / name, tmp_path / "out", given)
+    for given, block in ((0, 0), (None, 1)):
+        main(tmp_path / "set", tmp_path / "out", given)
         maps = np.load(tmp_path / "out/maps/cls_map.npy", allow_pickle=False)
         rows = store.array(f"attention/cls/block{block}/view0").all().astype(np.float64).mean(1)
         np.testing.assert_allclose(maps, rows / rows.sum(-1, keepdims=True), rtol=2e-3)
         assert json.loads((tmp_path / "out/summary.json").read_text())["block"] == block
     with pytest.raises(StoreError, match="keeps the attention map 'cls' of block 1, not of block 0"):
-        main(tmp_path / "older", tmp_path / "out", 0)
+        main(write_features(tmp_path / "one", blocks=(0, 1), map_blocks=(1,)).path, tmp_path / "out", 0)

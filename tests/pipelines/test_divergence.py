@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from probe.result_files import METRICS, write_result
+from tests.pipelines.report.written import describe
+
 UNIFORM = np.full((5, 4), 0.25, np.float32)
 FIRST = np.eye(4, dtype=np.float32)[[0] * 5]
 HALF = np.array([[0.5, 0.5, 0, 0]] * 5, np.float16)
@@ -17,17 +20,17 @@ HALF = np.array([[0.5, 0.5, 0, 0]] * 5, np.float16)
 def write_head(folder: Path, weights: np.ndarray | None, aggregator: str = "abmilp", key: str = "k", **options) -> Path:
     (folder / "trained").mkdir(parents=True)
     metrics = {"encoder": "mae", "aggregator": aggregator, "options": options, "features": {"training": "t", "test": key}}
-    (folder / "metrics.json").write_text(json.dumps(metrics))
+    write_result(folder / METRICS, metrics)
     if weights is not None:
         np.save(folder / "trained/weights.npy", weights)
     return folder
 
 
-def write_attention(folder: Path, maps: np.ndarray | None, key: str = "k", below: str = "maps") -> Path:
-    (folder / below).mkdir(parents=True)
+def write_attention(folder: Path, maps: np.ndarray | None, key: str = "k") -> Path:
+    (folder / "maps").mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps({"encoder": "mae", "key": key}))
     if maps is not None:
-        np.save(folder / below / "cls_map.npy", maps)
+        np.save(folder / "maps/cls_map.npy", maps)
     return folder
 
 
@@ -94,9 +97,8 @@ class TestAttention:
         divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out")
         return {head for pair in pairs(tmp_path / "out/divergence.csv") for head in pair}
 
-    @pytest.mark.parametrize("below", ["maps", "."])  # the second in results of earlier versions
-    def test_is_compared_too(self, below, divergence, probes, tmp_path):
-        attention = write_attention(tmp_path / "a", HALF, below=below)
+    def test_is_compared_too(self, divergence, probes, tmp_path):
+        attention = write_attention(tmp_path / "a", HALF)
         assert self.heads(divergence, probes, tmp_path, attention) == {"average", "abmilp", "[cls] attention"}
         assert float(pairs(tmp_path / "out/divergence.csv")["[cls] attention", "abmilp"][0]) == 0
 
@@ -156,5 +158,5 @@ class TestBadInput:
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"encoder": "mae"}', OTHER])
     def test_damaged_metrics(self, content, divergence, probes, tmp_path):
-        (probes / "abmilp/metrics.json").write_text(content)
+        describe(probes / "abmilp/metrics.json", content)
         assert "metrics.json is missing or damaged" in self.error_of(divergence, probes, tmp_path)

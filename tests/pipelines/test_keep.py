@@ -11,11 +11,12 @@ import yaml
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.studies import plans_of_study
 from pipelines.report.collect import Inputs
-from probe.result_files import read_result, write_result
+from probe.result_files import DESCRIPTION, METRICS
 from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
 from store import BeyondClsError
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
 
+RESULT = (METRICS, DESCRIPTION)
 ROOT = Path(__file__).resolve().parents[2]
 FULL, DATA = ROOT / "quickstart/full", "cifar10-60000"
 
@@ -30,23 +31,21 @@ def run(tmp_path: Path) -> Path:
     for head, rates in (("ep", (0.5, 0.6)), ("cls-average", (0.4, 0.5))):
         folder = write_probe(tmp_path / "run/studies" / DATA / "aggregators", "mae", head, 56.0)
         write_correct(folder, np.linspace(0, 1, 200)[None] < np.array(rates)[:, None])
-        if head == "ep":  # the others are as earlier versions wrote them
-            write_result(folder / "metrics.json", read_result(folder / "metrics.json"))
     return tmp_path / "run"
 
 
 def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(run: Path, tmp_path: Path) -> None:
     main(run, DATA, tmp_path / "out", studies=True)
     files = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()}
-    heads = [f"probes/{DATA}/{e}/{h}/metrics.json" for e in ("mae", "mocov3", "random") for h in MAIN_HEADS]
+    heads = [f"probes/{DATA}/{e}/{h}/{f}" for e in ("mae", "mocov3", "random") for h in MAIN_HEADS for f in RESULT]
     attention = [
         f"attention/{DATA}/{e}/{f}"
         for e in ("mae", "mocov3", "random")
         for f in ("heads.csv", "statistics.csv", "summary.json")
     ]
     of_studies = [
-        *(f"probes/{DATA}/mae/ep/{f}" for f in ("metrics.json", "description.json")),
-        *(f"probes/{DATA}/mae/cls-average/{f}" for f in ("metrics.json", "trained/correct.npz")),
+        *(f"probes/{DATA}/mae/ep/{f}" for f in RESULT),
+        *(f"probes/{DATA}/mae/cls-average/{f}" for f in (*RESULT, "trained/correct.npz")),
     ]
     assert files == {*heads, *of_studies, *attention, "tables.md"}
     text = (tmp_path / "out/tables.md").read_text()

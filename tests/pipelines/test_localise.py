@@ -14,9 +14,8 @@ from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
 from probe.result_files import read_result
 from probe.saved import save_probe
-from store import FeatureStore
 from store.format.pretraining import Pretraining
-from tests.features import as_older, write_features
+from tests.features import write_features
 from tests.probe.localisation.features import write_boxed
 from tests.truths import instances_of, with_truths
 
@@ -67,7 +66,7 @@ def maps(content: dict) -> dict:
 def test_how_the_encoder_was_trained_is_passed_on(localise, tmp_path, monkeypatch):
     store = write_boxed(tmp_path / "set", 3)
     localise(tmp_path / "set")
-    assert "family" not in written(tmp_path), "an older set does not say it"
+    assert (written(tmp_path)["family"], written(tmp_path)["random_seed"]) == ("", None)
     monkeypatch.setattr("pipelines.localise.open_features", lambda *_: store)
     store.attributes.update(Pretraining("labels").to_dict())
     localise(tmp_path / "set")
@@ -119,19 +118,17 @@ def test_finds_what_a_map_sees(localise, tmp_path):
 
 
 def test_maps_are_of_the_block_that_is_probed(tmp_path):
-    """Attention of the deepest block or the one that is named; a head's of its own, or the last if it records none."""
+    """Attention of the deepest block or the one that is named; a head's of its own."""
     store = write_features(tmp_path / "set", blocks=(0, 1))
-    as_older(store, tmp_path / "older")
     rows, maps = np.arange(9), [store.array(f"attention/cls/block{block}/view0").rows(range(9)) for block in (0, 1)]
-    for name, given, block in (("set", None, 1), ("set", 0, 0), ("older", None, 1)):
-        entries = attention_maps(FeatureStore.open(tmp_path / name), rows, block=given)
+    for given, block in ((None, 1), (0, 0)):
+        entries = attention_maps(store, rows, block=given)
         assert [one.name for one in entries] == ["cls", "cls-head-0", "cls-head-1", "cls-head-2"]
         np.testing.assert_array_equal(entries[2].maps[0].reshape(9, 9), maps[block][:, 1])
-    for about, block in (({"attention_block": 0}, 0), ({}, 1)):
-        folder = write_probes(tmp_path / "probes/rows", "cls-attention", (0,), sizes=(8, 9), about={"block": 0, **about})
-        given = probe_maps(store, rows, folder).maps[0].reshape(9, 9)
-        expected = maps[block].astype(np.float32).mean(1)
-        np.testing.assert_allclose(given, expected / expected.sum(1, keepdims=True), rtol=1e-4)
+    about = {"block": 0, "attention_block": 0}
+    folder = write_probes(tmp_path / "probes/rows", "cls-attention", (0,), sizes=(8, 9), about=about)
+    given, expected = probe_maps(store, rows, folder).maps[0].reshape(9, 9), maps[0].astype(np.float32).mean(1)
+    np.testing.assert_allclose(given, expected / expected.sum(1, keepdims=True), rtol=1e-4)
 
 
 def test_maps_of_a_grid_that_is_not_square(tmp_path):

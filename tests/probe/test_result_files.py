@@ -1,4 +1,4 @@
-"""metrics.json holds measures alone; what describes them is beside it, or, of earlier versions, in it."""
+"""metrics.json holds measures alone; what describes them is beside it."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.result_files import ResultError, digest_of, over_seeds, read_result, record_of, summary, write_result
+from probe.result_files import ResultError, digest_of, over_seeds, read_result, summary, write_result
 
 CONTENT = {
     "encoder": "mae",
@@ -17,7 +17,6 @@ CONTENT = {
     "cost": {"parameters": 3},
     "rows": [{"top1": over_seeds([1.0])}],
 }
-OLD = Path("quickstart/full/probes/cifar10-60000/quickstart-mae/ap-1/metrics.json")  # of a version before description.json
 
 
 @pytest.fixture
@@ -46,19 +45,12 @@ def test_only_what_is_asked_for_is_shown_and_all_is_described(tmp_path: Path):
 
 def test_both_together_are_what_was_written(metrics: Path):
     assert read_result(metrics) == CONTENT
-    assert record_of(metrics) == metrics.with_name("description.json")
 
 
-def test_files_of_earlier_versions_are_read(tmp_path: Path):
-    """Also with a description beside them, which DVC leaves where an older commit is checked out."""
-    old = json.loads(OLD.read_text())
-    assert (old["aggregator"], len(old["top1"]["values"])) == ("ap", 3)
-    assert read_result(OLD) == old
-    write_result(tmp_path / "metrics.json", CONTENT)
-    (tmp_path / "metrics.json").write_bytes(OLD.read_bytes())
-    assert read_result(tmp_path / "metrics.json") == old
-    assert record_of(tmp_path / "metrics.json") == tmp_path / "metrics.json"
-    assert digest_of(tmp_path / "metrics.json") == digest_of(OLD)
+def test_a_whole_result_in_one_file_is_too_old(tmp_path: Path):
+    (tmp_path / "metrics.json").write_text(json.dumps(CONTENT))
+    with pytest.raises(ResultError, match=r"metrics.json has a whole result, expected measures alone, .* 0\.1\.0; run"):
+        read_result(tmp_path / "metrics.json")
 
 
 def test_a_time_belongs_to_the_description_too(metrics: Path):

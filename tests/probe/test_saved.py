@@ -76,22 +76,6 @@ def test_the_final_norm_comes_along(tmp_path):
     assert torch.equal(loaded(features)[0], head(features)[0])
 
 
-@pytest.mark.parametrize(("name", "held"), [("ap", "query"), ("v-jepa", "token")])
-def test_a_query_that_was_held_with_one_axis(name, held, tmp_path):
-    spec = HeadSpec(name, {"heads": 2})
-    head = spec.build(8, 9, 3, seed=3).eval()
-    save_probe(tmp_path / "p", head, spec, 9, {})
-    file, parameter = tmp_path / "p.safetensors", f"aggregator.{held}"
-    state = load_file(file)
-    save_file({**state, parameter: state[parameter].flatten()}, file)
-    features = {"patch": torch.randn(5, 9, 8)}
-    assert torch.equal(load_probe(tmp_path / "p")(features)[0], head(features)[0])
-    for other in (state[parameter].view(2, 4), state[parameter].view(8, 1), state[parameter][0, 0, :4]):
-        save_file({**state, parameter: other.contiguous()}, file)
-        with pytest.raises(BeyondClsError, match="not a readable probe"):
-            load_probe(tmp_path / "p")
-
-
 def edit(stem, **changes):
     file = stem.with_name(stem.name + ".json")
     described = {**json.loads(file.read_text()), **changes}

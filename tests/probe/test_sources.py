@@ -14,7 +14,7 @@ from probe.run import probe
 from probe.sources import Source, check_pair
 from probe.transfer import transfer
 from store import FeatureStore, StoreError
-from tests.features import as_older, write_arrays, write_features
+from tests.features import write_arrays, write_features
 
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=0)
 JOINED = HeadPlan(HeadSpec("cls-attention", {"of": "joined"}), RECIPE, seeds=(0,))
@@ -71,20 +71,15 @@ class TestArrays:
         ):
             assert source.arrays(f"joined/{kind}") == [second.array(name)]
 
-    def test_maps_of_an_older_set_are_the_last_blocks(self, tmp_path):
-        store = write_features(tmp_path / "a", blocks=(0, 1), older=True)
-        for kind in ("attention/cls", "attention/cls/block1"):
-            assert [a.name for a in Source(store).arrays(kind)] == ["attention/cls/view0"]
+    def test_a_block_whose_map_is_not_kept(self, tmp_path):
+        store = write_features(tmp_path / "a", blocks=(0, 1), map_blocks=(1,))
         says = r"a keeps the attention map 'cls' of block 1, not of block 0; add it: beyondcls extract --extend --blocks 0 "
         for source, kind in ((Source(store, block=0), "attention/cls"), (Source(store), "attention/cls/block0")):
             with pytest.raises(StoreError, match=says):
                 source.arrays(kind)
         with pytest.raises(StoreError, match=r"not of block 0"):
             Source(write_features(tmp_path / "b"), store, block=1).arrays("joined/attention/cls/block0")
-        older = as_older(write_features(tmp_path / "c", blocks=(0, 1)), tmp_path / "d", blocks=(0,))
-        assert (older.map_blocks("cls"), older.map_blocks("centre")) == ((1,), ())
-        shutil.rmtree(older.path / "statistics")  # which say how many blocks there are
-        assert FeatureStore.open(older.path).map_blocks("cls") == (0,)
+        assert (store.map_blocks("cls"), store.map_blocks("centre")) == ((1,), ())
 
     def test_a_copy_without_tokens(self, tmp_path):
         store = write_features(tmp_path / "a")
@@ -316,7 +311,6 @@ class TestClasses:
             check_pair(ours, other)
 
     def test_identifiers_without_names(self, named, tmp_path):
-        """As earlier versions wrote them."""
         labels = np.where(np.arange(96) % 3, np.arange(96) % 3, 5_219_173)
         old = write_features(tmp_path / "old", labels=labels)
         assert old.n_classes == 5_219_174

@@ -17,7 +17,7 @@ from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.result_files import read_result
 from probe.run import n_epochs, probe
-from probe.timing import Timing, matches_result, restamp_timing, write_timing
+from probe.timing import Timing, matches_result, write_timing
 from tests.features import write_features
 from tests.probe.edited import edit
 
@@ -68,18 +68,6 @@ def stop_where_training_begins(passes, members, *_):
     return []
 
 
-def as_older(folder):
-    """Leave the files of a head as earlier versions wrote them; gives what they then say."""
-    metrics = folder / "metrics.json"
-    timed = matches_result(folder)
-    described = {name: value for name, value in read_result(metrics).items() if name not in ("versions", "machine")}
-    (folder / "description.json").unlink()
-    metrics.write_text(json.dumps(described, indent=1) + "\n")
-    if timed:
-        restamp_timing(folder)
-    return described
-
-
 def content(folder):
     return {
         p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "kept.json"
@@ -126,23 +114,6 @@ def test_a_head_whose_costs_were_counted_otherwise_is_kept(out, rerun):
     before = content(out)
     assert all(": kept, " in message for message in rerun())
     assert content(out) == before
-
-
-def test_heads_of_an_earlier_version_are_kept_and_described_beside_their_measures(sets, out, rerun):
-    """That wrote one file, metrics.json, without versions of packages; what checks a head does not know which trained it."""
-    write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
-    before = {name: (out / name / "metrics.json").read_bytes() for name in HEADS}
-    recorded = {name: as_older(out / name) for name in HEADS}
-    (out / "cls/description.json").write_text("{}")  # of a commit that was checked out before
-    assert all(": kept, " in message for message in rerun())
-    for name in HEADS:
-        assert read_result(out / name / "metrics.json") == recorded[name]
-        assert (out / name / "metrics.json").read_bytes() == before[name]
-        assert not {"versions", "machine"} & set(recorded[name])
-    assert matches_result(out / "cls")
-    after = content(out)
-    rerun()
-    assert content(out) == after
 
 
 def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):

@@ -155,17 +155,6 @@ def test_names_and_shapes(written: Path) -> None:
     assert set(KINDS) < set(groups_of(list(store.arrays)))
 
 
-def test_names_of_maps_in_older_sets(tmp_path: Path) -> None:
-    table = {row["In older sets"]: row["Stands for"].split(" with ")[0] for row in _tables("Maps in older sets")[0]}
-    older, newer = (
-        write_features(tmp_path / name, maps=("cls", "centre"), older=name == "older") for name in ("older", "newer")
-    )
-    for row in ("cls", "centre"):
-        names = {name: name.format(B=older.n_blocks - 1, V=0) for pair in table.items() for name in pair if row in name}
-        assert [older.attention(row).name, newer.attention(row).name] == list(names.values())
-    assert (older.spec.maps, newer.spec.maps) == (("cls", "centre"), ("cls/block1", "centre/block1"))
-
-
 def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
     stated = {
         row["Array"]: row

@@ -57,15 +57,6 @@ class TestStaging:
         _go_on(_begin(tmp_path / "empty"), contents)
         assert files(tmp_path / "empty") == files(written)
 
-    def test_what_an_earlier_version_has_begun_is_left_to_it(self, tmp_path: Path) -> None:
-        with TINY.begin(tmp_path / "f") as writer:
-            shutil.rmtree(writer.staging)
-            writer.staging.mkdir()
-            (writer.staging / "journal").write_text("0")
-        with pytest.raises(StoreError, match=r"was begun by an earlier version.*store rm --staging"):
-            TINY.begin(tmp_path / "f")
-        assert files(tmp_path) == {f".staging/f-{TINY.spec.key}/journal": b"0"}
-
     def test_old_files_without_a_name_are_removed(self, tmp_path: Path) -> None:
         with TINY.begin(tmp_path / "f") as writer:
             old, new = (writer.staging / UNNAMED / name for name in ("old", "new"))

@@ -10,7 +10,7 @@ from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Measure
 from pipelines.report.published.printed import printed
-from pipelines.report.reading import files_in, measure_of, pretraining_in, read
+from pipelines.report.reading import files_in, measure_of, read
 from pipelines.report.tables import (
     NOTHING,
     interval_beside,
@@ -23,6 +23,7 @@ from pipelines.report.tables import (
     with_known_intervals,
 )
 from probe.result_files import read_result
+from store.format.pretraining import Pretraining
 
 ENCODER = Column("encoder", "Encoder", "text")
 WEIGHT = (
@@ -36,7 +37,6 @@ OTHER_FRAME = (
     "Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020), these are not. Extract images "
     "that were cropped by `beyondcls extract --crop-mode squash --crop-pct 1`, and localise with --size 224:"
 )
-NO_FRAME = "It was not recorded what of the images boxes are compared in; run `beyondcls localise` again:"
 ON_OBJECTS = "on_objects"
 MEASURES = {"max_box_acc_v2": "MaxBoxAccV2", "max_box_acc": "MaxBoxAcc", ON_OBJECTS: "weight on the object"}
 AREA = Column("area_of_objects", "area of the object")
@@ -47,7 +47,7 @@ class ScoreMap:
     """What one kind of map finds, in percent of the images: each measure, and `by_iou`.
 
     Attributes:
-        measures: those of MEASURES; of earlier versions without the weight on objects.
+        measures: those of MEASURES; without the weight on objects where no view shows any.
         area: of objects, percent: what equal weights would have on them.
     """
 
@@ -83,7 +83,7 @@ class Localisation:
     n_outside: int
     size: int
     maps: tuple[ScoreMap, ...]
-    frame: str  # what of the images boxes are compared in; empty if it was not recorded
+    frame: str  # what of the images boxes are compared in
     official: bool  # whether published numbers are of that frame
     is_untrained: bool  # whether the encoder has random weights
 
@@ -162,17 +162,17 @@ def _localisation(file: Path) -> Localisation:
             )
             for entry in content["maps"]
         ),
-        frame=str(content["frame"]["words"]) if "frame" in content else "",
-        official="frame" in content and bool(content["frame"]["official"]),
-        is_untrained=pretraining_in(content).is_untrained,
+        frame=str(content["frame"]["words"]),
+        official=bool(content["frame"]["official"]),
+        is_untrained=Pretraining.from_dict(content).is_untrained,
     )
 
 
 def _frames(localised: Sequence[Localisation]) -> tuple[str, ...]:
-    """What of how many images, and of which encoders; a dash where it was not recorded."""
+    """What of how many images, and of which encoders."""
     encoders: dict[str, list[str]] = {}
     for one in localised:
-        encoders.setdefault(f"{one.frame or '–'}; {one.n_images:,} images", []).append(one.encoder)
+        encoders.setdefault(f"{one.frame}; {one.n_images:,} images", []).append(one.encoder)
     return tuple(f"{frame}: {', '.join(names)}" for frame, names in encoders.items())
 
 
@@ -183,8 +183,7 @@ def _notices(localised: Sequence[Localisation]) -> list[Text]:
     concerned = {
         OUTSIDE: outside,
         CONSTANT: constant,
-        OTHER_FRAME: [one.encoder for one in localised if one.frame and not one.official],
-        NO_FRAME: [one.encoder for one in localised if not one.frame],
+        OTHER_FRAME: [one.encoder for one in localised if not one.official],
     }
     notices = [Text(text, tuple(items), "notice") for text, items in concerned.items() if items]
     alike = len({(one.data, one.size, one.n_images) for one in localised}) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from extract.datasets import DataError, open_images
-from extract.datasets.form import stripes
+from tests.extract.datasets.examples import stripes
 from tests.extract.pictures import write_file, write_pictures, write_text
 
 

@@ -10,12 +10,12 @@ import pytest
 import xxhash
 from PIL import Image
 
-from beyondcls.testing.datasets import Split, picture, splits, write_example
+from beyondcls.testing.datasets import Split, picture, splits
 from extract.datasets import DATASETS, DataError, ImageSet, Sample, open_images
 from extract.datasets.index import FOLDER, index_of
 from store import BeyondClsError
 from tests.extract.datasets.test_imagenet import VAL, annotation, devkit, flat_val, mapping
-from tests.extract.pictures import write_text
+from tests.extract.pictures import write_example, write_text
 
 INDEXED = [name for name in DATASETS if DATASETS[name].is_made_of_states]
 OLD = 1_700_000_000_000_000_000  # ns

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.form import stripes
 from extract.datasets.label_maps import Colours, codes_of
 from extract.datasets.map_folders import CITY_CLASSES
+from tests.extract.datasets.examples import stripes
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
 

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from beyondcls.testing.datasets import picture, write_example
 from extract.datasets import DATASETS, DataError
 from extract.encoders import ENCODERS
 from pipelines.code.__main__ import main as write
@@ -26,6 +25,7 @@ from pipelines.parameters.params import read_params
 from probe.aggregators import AGGREGATORS as BY_NAME
 from probe.closed import CLOSED
 from store import BeyondClsError
+from tests.extract.pictures import picture, write_example
 from tests.machines.project import ROOT
 from tests.pipelines.code.imported import imported
 

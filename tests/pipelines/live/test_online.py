@@ -93,19 +93,18 @@ def watched(asked, method):
 
 
 def test_the_attention_is_of_the_probed_block_too(world, tmp_path, images):
-    """Of the last one for probes that were trained when feature sets had no other, which record no `attention_block`."""
     data = open_images(str(world.folder / "data/000.tar"))
     store = extract(world.encoder, data, tmp_path / "both", blocks=(0, 1), statistics=())
     probe(store, store, tmp_path / "out", HeadPlan(HeadSpec("cls-attention"), RECIPE, seeds=(0,)), block=0)
     head, about = load_with(tmp_path / "out/trained/seed0")
     encoded = world.encoder(images, (0,), maps=(0, 1))
-    for without, block in (((), 0), (("attention_block",), 1)):
-        described = {field: value for field, value in about.items() if field not in without}
-        features = online(world.encoder, head, description=described).features(images)
-        assert torch.equal(features["patch"], encoded.patch[0])
-        assert torch.equal(features["attention/cls"], encoded.maps[f"cls/block{block}"])
-    with pytest.raises(BeyondClsError, match="attention_block is 'x', expected a number"):
-        online(world.encoder, head, description={**about, "attention_block": "x"})
+    features = online(world.encoder, head, description=about).features(images)
+    assert torch.equal(features["patch"], encoded.patch[0])
+    assert torch.equal(features["attention/cls"], encoded.maps["cls/block0"])
+    del about["attention_block"]
+    for wrong in ({}, {"attention_block": "x"}):
+        with pytest.raises(BeyondClsError, match=r"attention_block is (None|'x'), expected a number .*; train it again"):
+            online(world.encoder, head, description=about | wrong)
 
 
 def test_tokens_of_the_second_encoder_are_of_its_recorded_block(world, tmp_path, images):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.parameters.left_heads import remove_left_heads
-from probe.result_files import over_seeds, write_result
+from tests.pipelines.report.written import describe
 
 COMMAND = "beyondcls probe --params params.yaml --study pair --out 'a folder'"
 
@@ -20,7 +20,7 @@ def out(tmp_path):
             files = ("seed0.json", "seed0.safetensors", "weights.npy", "correct.npz", "record.json")
             for file in (*(f"trained/{file}" for file in files), "curves.csv", "timing.json", "kept.json", "description.json"):
                 (tmp_path / name / file).touch()
-            (tmp_path / name / "metrics.json").write_text(content if isinstance(content, str) else json.dumps(content))
+            describe(tmp_path / name / "metrics.json", json.dumps(content))
         return tmp_path
 
     return write
@@ -37,21 +37,13 @@ def test_what_the_study_no_longer_has(out):
     assert removed(out(here={"command": COMMAND}, gone={"command": COMMAND}, absent={"absent": ["cls"]})) == ["absent", "gone"]
 
 
-def test_what_is_described_beside_measures(out):
-    folder = out(here={}, gone={}, absent={})
-    for name, described in (("here", COMMAND), ("gone", COMMAND)):
-        write_result(folder / name / "metrics.json", {"top1": over_seeds([1.0]), "command": described})
-    write_result(folder / "absent/metrics.json", {"absent": ["cls"]})
-    assert removed(folder) == ["absent", "gone"]
-
-
 def test_what_a_study_wrote_that_is_no_more(out):
     renamed = COMMAND.replace("pair", "pairs")
     assert removed(out(renamed={"command": renamed}, other={"command": COMMAND.replace("pair", "other")})) == ["renamed"]
 
 
 @pytest.mark.parametrize(
-    "content", [{"command": "beyondcls probe --head a"}, {}, [], "{", {"command": "--study"}, {"command": "a '"}]
+    "content", [{"command": "beyondcls probe --head a"}, {}, [], {"command": "--study"}, {"command": "a '"}]
 )
 def test_what_is_not_ours_stays(content, out):
     assert removed(out(someone=content)) == []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from probe.result_files import METRICS, write_result
 from tests.pipelines.report.written import pretraining_of
 
 CLASSES = ("road", "sky", "car")
@@ -64,7 +65,7 @@ def write_segmentation(
     content |= {"shown": {"shows": "whole", "percent_outside": 0.0, "words": "whole image"}, "protocols": protocols | baselines}
     folder = root / encoder
     folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text(json.dumps({**content, "notes": [], **changes}))
+    write_result(folder / METRICS, {**content, "notes": [], **changes})
     with (folder / "per_class.csv").open("w", newline="") as target:
         writer = csv.writer(target)
         columns = [f"{name} iou_{resolution}" for name in protocols for resolution in ("grid", *at)]
@@ -118,7 +119,7 @@ def write_detection(root: Path, encoder: str, box: dict[str, Any], mask: dict[st
     content |= {"classes": list(CLASSES), "objects": {"training": counted, "test": counted}, "notes": [], "preset": "small"}
     folder = root / encoder
     folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text(json.dumps(content | changes))
+    write_result(folder / METRICS, content | changes)
     return folder
 
 

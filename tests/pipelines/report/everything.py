@@ -12,6 +12,7 @@ from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.galleries.images import DenseImages
 from pipelines.report.published.row import PublishedRow
+from probe.result_files import METRICS, write_result
 from tests.pipelines.report.dense import (
     CLASSES,
     average_precisions,
@@ -124,7 +125,7 @@ def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tupl
             rows.append({**about, "block": block, "top1": measured})
     content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "measure": "top1", "n_test": n_test, "rows": rows}
     (root / encoder).mkdir(parents=True)
-    (root / encoder / "metrics.json").write_text(json.dumps(content))
+    write_result(root / encoder / METRICS, content)
 
 
 def write_divergence(root: Path, encoder: str, *rows: tuple, key: str | None = None, more: float = 0.0) -> Path:
@@ -166,7 +167,7 @@ def write_localisation(root: Path, encoder: str, maps: list[dict[str, object]], 
     content |= {"size": 224, "maps": maps, "frame": OFFICIAL, **others}
     (root / encoder).mkdir(parents=True)
     file = root / encoder / "localisation.json"
-    file.write_text(json.dumps(content))
+    write_result(file, content)
     return file
 
 

@@ -12,6 +12,7 @@ from pipelines.report.formats.csv_table import to_csv
 from pipelines.report.sections.accuracy import every_probe, scores, section, top5
 from pipelines.report.studies import trained_alike
 from pipelines.report.tables import file_names, listed, signed
+from probe.result_files import write_result
 from tests.pipelines.report.parts import shown, words
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
 
@@ -61,7 +62,7 @@ def test_dashes_have_their_reasons(tmp_path: Path):
     write_probe(tmp_path, "dino", "cls", 40.0)
     for encoder in ("ijepa", "capi"):
         (tmp_path / encoder / "cls").mkdir()
-        (tmp_path / encoder / "cls/metrics.json").write_text(json.dumps({"absent": ["cls"]}))
+        write_result(tmp_path / encoder / "cls/metrics.json", {"absent": ["cls"]})
     note = scores(collect(Folders(tmp_path))).note
     reasons = ("capi, ijepa: no cls tokens, which [cls] reads", "mae: not probed with [cls]")
     assert f"A dash: {reasons[0]}; dino: not probed with AbMILP; {reasons[1]}." in note
@@ -81,7 +82,7 @@ def test_every_probe_holds_the_numbers_of_metrics_exactly(inputs: Inputs, folder
     rows = read(every_probe(inputs))
     assert [(r["encoder"], r["head"]) for r in rows] == [(e, h) for e in ACCURACY for h in ("cls", "average", "abmilp")]
     for row in rows:
-        metrics = json.loads((folder / "probes" / row["encoder"] / row["head"] / "metrics.json").read_text())
+        metrics = json.loads((folder / "probes" / row["encoder"] / row["head"] / "description.json").read_text())
         for name in ("top1", "top5"):
             assert (float(row[name]), float(row[f"{name}_std"])) == (metrics[name]["mean"], metrics[name]["std"])
         assert int(row["n_seeds"]) == 3
@@ -90,7 +91,7 @@ def test_every_probe_holds_the_numbers_of_metrics_exactly(inputs: Inputs, folder
             assert float(row["effective_patches"]) == math.exp(1.1)
         else:
             assert (row["entropy"], row["ln_T"], row["effective_patches"]) == ("", "", "")
-        assert "train_top1" not in row  # these metrics are older
+        assert "train_top1" not in row
 
 
 def test_accuracy_in_training_is_beside_the_other_where_it_is_known(tmp_path: Path):
@@ -140,7 +141,7 @@ def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, se
 @pytest.mark.parametrize(("seed", "says"), [(0, True), ("own", False)])
 def test_one_draw_of_the_images_for_all_seeds_is_said(tmp_path, seed: int | str, says: bool) -> None:
     folder = write_probe(tmp_path, "mae", "cls", 40.0)
-    file = folder / "metrics.json"
+    file = folder / "description.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"subset": {"k_shot": 5, "seed": seed}}))
     assert ("one draw of the training images" in scores(collect(Folders(tmp_path))).note) == says
 

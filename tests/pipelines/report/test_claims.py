@@ -119,7 +119,7 @@ def test_claims_are_about_what_encoders_are_not_what_they_are_called(tmp_path: P
     for encoder in ("mae", "dino", "random", "mine"):
         write(tmp_path, encoder, 40, 45)
     turned = {"mae": Pretraining(JOINT), "dino": Pretraining(random_seed=3), "random": Pretraining(MASKED)}
-    for file in tmp_path.glob("p/*/*/metrics.json"):
+    for file in tmp_path.glob("p/*/*/description.json"):
         if (kind := turned.get(file.parts[-3])) is not None:
             file.write_text(json.dumps(json.loads(file.read_text()) | kind.to_dict()))
     measured = of(tmp_path)

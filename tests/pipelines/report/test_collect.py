@@ -1,6 +1,5 @@
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from pipelines.report.collect import Folders, collect
 from store import BeyondClsError
-from store.format.pretraining import MASKED, UNTRAINED
+from store.format.pretraining import UNTRAINED
 from tests.pipelines.report.written import write_all, write_attention, write_probe
 
 
@@ -46,38 +45,8 @@ def test_twin_has_the_same_architecture(tmp_path: Path):
     assert collect(Folders(tmp_path / "p", tmp_path / "a")).twin("a-twin") is None
 
 
-NAMES = ("family", "random_seed")
-
-
-@pytest.mark.parametrize(
-    ("recorded", "timm", "family", "is_untrained"),
-    [
-        ("mae-b16", True, MASKED, False),
-        ("vit_base_patch16_224.mae", True, MASKED, False),
-        ("quickstart-random", True, "", True),
-        ("random-mae", True, "", False),  # a custom name says nothing
-        ("mae-b16", False, "", False),
-    ],
-)
-def test_what_older_files_do_not_say_is_as_the_registry_knows_the_recorded_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: str, timm: bool, family: str, is_untrained: bool
-):
-    of_probe = write_probe(tmp_path / "p", "mine", "cls", 10.0, recorded=recorded) / "metrics.json"
-    of_attention = write_attention(tmp_path / "a", "mine", "d") / "summary.json"
-    for file in (of_probe, of_attention):
-        content = {name: value for name, value in json.loads(file.read_text()).items() if name not in (*NAMES, "statistics")}
-        file.write_text(json.dumps(content | {"encoder": recorded}))
-    if not timm:
-        monkeypatch.setitem(sys.modules, "extract.encoders", None)
-    inputs = collect(Folders(tmp_path / "p", tmp_path / "a"))
-    for pretraining in (inputs.probes["mine", "cls"].pretraining, inputs.attention["mine"].pretraining):
-        assert (pretraining.family, pretraining.is_untrained) == (family, is_untrained)
-    assert inputs.attention["mine"].declared["cls_self"] == ("Attention of [cls] to itself", "share of attention, 0–1")
-    assert inputs.untrained == ({"mine"} if is_untrained else set())
-
-
 def test_random_weights_that_come_from_a_file_are_untrained(tmp_path: Path):
-    file = write_probe(tmp_path, "mine", "cls", 10.0) / "metrics.json"
+    file = write_probe(tmp_path, "mine", "cls", 10.0) / "description.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"family": UNTRAINED}))
     assert collect(Folders(tmp_path)).untrained == {"mine"}
 

@@ -57,8 +57,8 @@ def test_a_time_is_that_of_the_metrics_beside_it(tmp_path: Path):
     timing = Timing(0.5, 64, "cpu", 1)
     write_timing(folder, timing)
     assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == asdict(timing)
-    metrics = (folder / "metrics.json").read_text()
-    (folder / "metrics.json").write_text(metrics.replace("40.0", "41.0"))  # DVC brought those of an earlier run back
+    metrics = (folder / "description.json").read_text()
+    (folder / "description.json").write_text(metrics.replace("40.0", "41.0"))  # DVC brought those of an earlier run back
     assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == {}
 
 

@@ -102,7 +102,7 @@ def test_images_with_several_labels_have_all_sections(tmp_path: Path) -> None:
 
 def test_says_for_how_long_heads_were_trained(tmp_path: Path) -> None:
     for head, epochs in (("cls", 2), ("sa-abmilp", 1), ("simpool", 3)):
-        file = write_probe(tmp_path / "sets/many", "mae", head, 40.0) / "metrics.json"
+        file = write_probe(tmp_path / "sets/many", "mae", head, 40.0) / "description.json"
         file.write_text(file.read_text().replace('"epochs": 2', f'"epochs": {epochs}'))
     table = by_head("many", collect(Folders(tmp_path / "sets/many")).probes)
     assert {row[0]: row[-1] for row in shown(table)} == {"[cls]": "2", "sa-abmilp": "1", "simpool": "3"}

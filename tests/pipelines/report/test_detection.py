@@ -94,9 +94,9 @@ def test_says_where_training_images_may_have_been_measured(tmp_path):
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("metrics.json", "[]", "is damaged"),
-        ("metrics.json", ('"ap50"', '"ap40"'), "has no 'ap50'"),
-        ("metrics.json", ('"ap75": {"mean": 13.0', '"ap75": {"mean": Infinity'), "inf is not a finite number"),
+        ("description.json", "[]", "is damaged"),
+        ("description.json", ('"ap50"', '"ap40"'), "has no 'ap50'"),
+        ("description.json", ('"ap75": {\n   "mean": 13.0', '"ap75": {\n   "mean": Infinity'), "inf is not a finite number"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, file: str, damage: str | tuple[str, str], message: str):

@@ -138,7 +138,7 @@ def test_draws_of_weights_are_the_units_and_are_paired(tmp_path: Path) -> None:
     """Two draws with three seeds each: two units, that both heads have in common, and not six."""
     draws = [np.concatenate([hits(rate, i), hits(rate + 0.1, i + 10)]) for i, rate in enumerate((0.6, 0.5))]
     for name, correct in zip(("abmilp", "cls"), draws, strict=True):
-        file = head(tmp_path, "random", name, correct) / "metrics.json"
+        file = head(tmp_path, "random", name, correct) / "description.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"draws": 2}))
     accuracy = estimated(tmp_path)
     one, other = accuracy["random", "abmilp"], accuracy["random", "cls"]
@@ -190,13 +190,13 @@ def test_bounds() -> None:
 
 def test_what_does_not_fit_its_metrics_is_refused(tmp_path: Path) -> None:
     folder = head(tmp_path, "mae", "cls", hits(0.6))
-    file, metrics = folder / "trained/correct.npz", json.loads((folder / "metrics.json").read_text())
-    (folder / "metrics.json").write_text(json.dumps(metrics | {"top1": metrics["top1"] | {"mean": 61.0}}))
+    file, metrics = folder / "trained/correct.npz", json.loads((folder / "description.json").read_text())
+    (folder / "description.json").write_text(json.dumps(metrics | {"top1": metrics["top1"] | {"mean": 61.0}}))
     with pytest.raises(
         BeyondClsError, match=r"cls/trained/correct\.npz gives 6\d\.\d+ % correct, expected 61\.000 %.*probe it"
     ):
         estimated(tmp_path)
-    (folder / "metrics.json").write_text(json.dumps(metrics | {"n_test": 7}))
+    (folder / "description.json").write_text(json.dumps(metrics | {"n_test": 7}))
     with pytest.raises(
         BeyondClsError, match=r"is \(3, 500\) \(seeds, images\), its metrics\.json says \(3, 7\); probe it again"
     ):

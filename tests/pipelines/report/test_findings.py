@@ -53,7 +53,7 @@ def test_caution_names_encoders_that_saw_labels(tmp_path: Path):
 def test_warns_of_what_is_not_comparable(tmp_path: Path):
     paths = write_all(tmp_path)
     assert warnings(collect(Folders(paths["probes"], paths["attention"]))) == []
-    file = paths["probes"] / "mae" / "cls" / "metrics.json"
+    file = paths["probes"] / "mae" / "cls" / "description.json"
     metrics = json.loads(file.read_text())
     metrics["features"]["test"] = "other"
     metrics["recipe"]["epochs"] = 3

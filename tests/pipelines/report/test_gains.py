@@ -39,7 +39,7 @@ def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:
     assert "one order" not in text
     assert MISSING in text
     write(tmp_path / "with", "mae", 40, 45, images="i")
-    for file in (tmp_path / "with").glob("*/*/metrics.json"):
+    for file in (tmp_path / "with").glob("*/*/description.json"):
         file.write_text(file.read_text().replace('"epochs": 2', '"epochs": 2, "order": "shared"'))
     text = basis(probes_of(tmp_path / "with"))
     assert "one order" in text

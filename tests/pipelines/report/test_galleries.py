@@ -157,7 +157,7 @@ def test_a_map_lies_over_just_what_the_encoder_saw(wide: dict[str, Path], crop: 
 
 
 def other_features(folder: Path) -> None:
-    metrics = folder / "probes/mae/abmilp/metrics.json"
+    metrics = folder / "probes/mae/abmilp/description.json"
     metrics.write_text(metrics.read_text().replace('"test-mae"', '"other"'))
 
 

@@ -85,7 +85,7 @@ def test_it_is_written_again_where_results_changed_alone(tmp_path: Path, page, s
 
 
 def test_half_written_files_are_waited_for_and_the_page_stays(tmp_path: Path, page, steps) -> None:
-    metrics = write_probe(tmp_path / "probes", "mae", "cls", 40.0) / "metrics.json"
+    metrics = write_probe(tmp_path / "probes", "mae", "cls", 40.0) / "description.json"
     text = metrics.read_text()
     kept: list[str] = []
     steps(
@@ -95,7 +95,7 @@ def test_half_written_files_are_waited_for_and_the_page_stays(tmp_path: Path, pa
     )
     _, waits, again, _ = page()
     assert "waiting for files to change" in waits
-    assert str(metrics) in waits
+    assert str(metrics.with_name("metrics.json")) in waits
     assert again.endswith("1 heads")
     assert "40.0 ± 0.5" in kept[0]
     assert "41.0 ± 0.5" in index(tmp_path)
@@ -141,7 +141,7 @@ def test_what_is_looked_at(tmp_path: Path) -> None:
     places = [tmp_path / "probes", tmp_path / "params.yaml", tmp_path / "gone"]
     out = tmp_path / "probes/report"
     before = state(places, out)
-    assert {Path(name).name for name in before} == {"metrics.json", "curves.csv", "weights.npy"}
+    assert {Path(name).name for name in before} == {"metrics.json", "description.json", "curves.csv", "weights.npy"}
     out.mkdir()
     (out / "results.csv").write_text("")
     (tmp_path / "probes/mae/abmilp/state.pt").write_text("")

@@ -1,11 +1,10 @@
 """The report's section on localisation: its tables, what it says, and damaged files."""
 
-import json
 from pathlib import Path
 
 from pipelines.report.collect import Examples, Folders, Inputs
 from pipelines.report.content import Section, Text
-from pipelines.report.sections.localisation import CONSTANT, NO_FRAME, NOT_ALIKE, OTHER_FRAME, OUTSIDE, section
+from pipelines.report.sections.localisation import CONSTANT, NOT_ALIKE, OTHER_FRAME, OUTSIDE, section
 from tests.pipelines.report.everything import over_seeds
 from tests.pipelines.report.everything import score_map as entry
 from tests.pipelines.report.everything import score_maps as maps
@@ -54,13 +53,13 @@ def test_every_map_at_every_iou(tmp_path):
 
 
 def test_the_weight_on_objects_is_beside_their_area(tmp_path):
-    """Results of earlier versions, which lack it, have dashes, and no columns where all of them lack it."""
+    """Where no view shows any there are dashes, and no columns where all lack it."""
     weighed = [
         {**one, "on_objects": {"share": over_seeds(*shares), "chance": 21.5, "gain": over_seeds(1.0)}}
         for one, shares in zip(maps(), ([30], [40], [35], [50, 52, 54], [25]), strict=True)
     ]
     write(tmp_path, "mae", weighed)
-    write(tmp_path, "older", maps())
+    write(tmp_path, "unseen", maps())
     by_name = tables(built(tmp_path))
     summary, every = by_name["localisation"], by_name["localisation-maps"]
     assert [(column.name, column.title) for column in summary.columns][-5:] == [
@@ -151,8 +150,6 @@ def test_the_frame_is_below_the_table(tmp_path):
 def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "moco", maps(), frame=CROP)
-    del (old := json.loads((file := write(tmp_path, "old", maps())).read_text()))["frame"]
-    file.write_text(json.dumps(old))
     result = built(tmp_path)
-    assert words(result, "note")[2:] == [f"{CROP['words']}; 1,000 images: moco", "–; 1,000 images: old"]
-    assert notices(result) == {OTHER_FRAME: ("moco",), NO_FRAME: ("old",)}
+    assert words(result, "note")[2:] == [f"{CROP['words']}; 1,000 images: moco"]
+    assert notices(result) == {OTHER_FRAME: ("moco",)}

@@ -106,7 +106,7 @@ def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
     write_detection(tmp_path / "detection/streets", "mae", average_precisions(10.0, 12.0), average_precisions(8.0, small=None))
     write_localisation(tmp_path / "localisation/birds", "mae", score_maps(abmilp=(44, 46)))
     write_by_block(tmp_path / "blocks", "mae", {("cls", "linear"): (10.0, 20.0), ("cls", "knn"): (9.0,)})
-    by_block = tmp_path / "blocks/mae/metrics.json"
+    by_block = tmp_path / "blocks/mae/description.json"
     by_block.write_text(json.dumps({**json.loads(by_block.read_text()), "seeds": [7]}))
     table = read_rows(tmp_path)
     assert isinstance(table, pandas.DataFrame)

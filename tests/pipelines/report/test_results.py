@@ -11,13 +11,14 @@ import xxhash
 
 from pipelines.report.collect import Folders, collect
 from pipelines.report.results import COLUMNS, to_csv
+from probe.result_files import read_result, write_result
 from store import BeyondClsError
 from store.moving.receipt import Receipt
 from tests.features import write_features
 from tests.pipelines.report.written import write_probe
 
 ROOT = Path(__file__).resolve().parents[3]
-OPTIONAL = ("aggregator", "cost", "command", "selected", "family", "random_seed")  # what the first versions did not record
+OPTIONAL = ("command", "selected", "notes", "test_images")  # what need not be recorded
 
 
 def rows_of(**folders: Any) -> list[dict[str, str]]:
@@ -49,7 +50,7 @@ def test_a_head_with_all_that_can_be_recorded(tmp_path: Path) -> None:
         block=5,
         train_top1={"mean": 60.0, "std": 0.25, "values": [60.0, 59.75, 60.25]},
     )
-    metrics = (folder / "metrics.json").read_bytes()
+    metrics = (folder / "description.json").read_bytes()
     timing = {"ms_per_image": 0.25, "n_images": 64, "device": "cpu", "threads": 2}
     timing |= {"training_s": 12.5, "n_trained_together": 3}
     (folder / "timing.json").write_text(json.dumps(timing | {"metrics": xxhash.xxh3_128_hexdigest(metrics)}))
@@ -128,7 +129,7 @@ def test_heads_of_every_kind_appear_once(tmp_path: Path) -> None:
     several = write_probe(tmp_path / "probes/scenes", "mae", "cls", 0.0, seeds=(0, 1), map=mean_ap)
     (several / "curves.csv").write_text("seed,epoch,loss,map\n0,1,2.0,35.0\n0,2,1.0,29.0\n1,1,2.0,31.0\n1,2,2.0,31.0\n")
     (tmp_path / "probes/cars/mae/absent").mkdir()
-    (tmp_path / "probes/cars/mae/absent/metrics.json").write_text(json.dumps({"absent": ["cls"]}))
+    write_result(tmp_path / "probes/cars/mae/absent/metrics.json", {"absent": ["cls"]})
     rows = rows_of(
         probes=tmp_path / "probes/birds", dataset="birds", datasets=(tmp_path / "probes",), studies=(tmp_path / "studies",)
     )
@@ -145,13 +146,13 @@ def test_heads_of_every_kind_appear_once(tmp_path: Path) -> None:
     ]
 
 
-def test_what_older_metrics_lack_is_empty(tmp_path: Path) -> None:
+def test_what_was_not_recorded_is_empty(tmp_path: Path) -> None:
     folder = write_probe(tmp_path, "mine", "average", 40.0)
-    metrics = json.loads((folder / "metrics.json").read_text())
-    (folder / "metrics.json").write_text(json.dumps({name: value for name, value in metrics.items() if name not in OPTIONAL}))
+    metrics = read_result(folder / "metrics.json")
+    write_result(folder / "metrics.json", {name: value for name, value in metrics.items() if name not in OPTIONAL})
     (folder / "curves.csv").unlink()
     (row,) = rows_of(probes=tmp_path)
-    assert (row["mean"], row["aggregator"], row["parameters"], row["grid"]) == ("40.0", "", "", "")
+    assert (row["mean"], row["grid"]) == ("40.0", "")
     assert (row["best_epoch_on_test_images"], row["command"], row["dataset"]) == ("", "", "")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from extract.datasets import open_images
+from probe.result_files import DESCRIPTION, METRICS, read_result, write_result
 from store.format.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
 
 CLASSES = ("<script>alert(1)</script>", "dog", "cat")
@@ -67,7 +68,7 @@ def write_probe(
 
     Args:
         more: is added to numbers that are measured.
-        changes: of metrics.json.
+        changes: of description.json.
     """
     folder = root / encoder / head
     (folder / "trained").mkdir(parents=True)
@@ -96,7 +97,7 @@ def write_probe(
         "cost": {"parameters": PARAMETERS.get(head, 0)},
         **changes,
     }
-    (folder / "metrics.json").write_text(json.dumps(metrics))
+    write_result(folder / METRICS, metrics)
     curve = [(seed, epoch, 2.0 / epoch + seed + more, 10.0 * epoch + seed) for seed in seeds for epoch in (1, 2)]
     _table(folder / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
     if head == "abmilp":
@@ -106,13 +107,24 @@ def write_probe(
     return folder
 
 
+def describe(metrics: Path, text: str) -> None:
+    """Write a result's description anew: an object with the digest of its measures, any other text as it is."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if isinstance(content, dict):
+        write_result(metrics, content)
+    else:
+        metrics.with_name(DESCRIPTION).write_text(text)
+
+
 def several_labels(folder: Path) -> None:
     """Turn a probe into one that was measured by mean average precision."""
-    file = folder / "metrics.json"
-    content = json.loads(file.read_text())
+    content = read_result(folder / METRICS)
     content["map"] = content.pop("top1")
     content.pop("top5", None)
-    file.write_text(json.dumps(content))
+    write_result(folder / METRICS, content)
     rows = list(csv.reader((folder / "curves.csv").read_text().splitlines())) if (folder / "curves.csv").exists() else []
     if rows:
         rows[0] = ["map" if name == "top1" else name for name in rows[0]]
@@ -129,14 +141,14 @@ def write_correct(
     """
     beside = {} if converged is None else {"converged": converged}
     np.savez_compressed(folder / "trained" / "correct.npz", correct=correct, **beside)
-    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics = read_result(folder / METRICS)
     values = 100 * correct.mean(1)
     measured = {"mean": values.mean(), "std": values.std(ddof=1) if len(values) > 1 else 0.0, "values": values.tolist()}
     metrics |= {"n_test": correct.shape[1], "seeds": list(range(len(correct))), "top1": measured}
     if converged is not None:
         reached = (100 * converged.mean(1)).tolist()
         metrics["converged_top1"] = {"mean": float(np.mean(reached)), "std": float(np.std(reached, ddof=1)), "values": reached}
-    (folder / "metrics.json").write_text(json.dumps(metrics | ({} if images is None else {"test_images": images})))
+    write_result(folder / METRICS, metrics | ({} if images is None else {"test_images": images}))
     return folder
 
 
@@ -173,6 +185,7 @@ def write_attention(
         "classes": list(CLASSES),
         "architecture": {"patch_size": 4},
         "statistics": {name: {"title": f"Title of {name}", "unit": UNITS["entropy" in name]} for name in STATISTICS},
+        "unbounded": [],
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
