@@ -31,11 +31,10 @@ from store.format.pretraining import NAMES, pretraining_fields
 from store.writing.results import ResultFolder
 
 RECORD = "trained/record.json"  # without it, a head is not complete
-FILES = (  # of a head
+FILES = (  # of a head; kept.json of earlier versions
     *(RECORD, "trained/seed*.json", "trained/seed*.safetensors", "trained/weights.npy", "trained/correct.npz"),
     *(METRICS, DESCRIPTION, "curves.csv", timing.FILE, "kept.json"),
 )
-KEPT = "kept.json"  # notes that a head was checked and kept; not an output of DVC, or its dependents would run (.dvcignore)
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
