@@ -46,7 +46,7 @@ def run_all(folder: Path):
     sets = [write_features(folder / f"set{i}", n, seed=i, **options) for i, n in enumerate((120, 69))]
     several = [write_features(folder / f"several{i}", n, seed=i, multilabel=True) for i, n in enumerate((120, 69))]
     lars = replace(RECIPE, optimiser="lars", base_lr=20.0, drop_last=True)
-    adamw = replace(RECIPE, optimiser="adamw", base_lr=0.1, weight_decay=0.5, order="own", rows_at_once=None)
+    adamw = replace(RECIPE, optimiser="adamw", base_lr=1.0, epochs=8, weight_decay=0.5, order="own", rows_at_once=None)
     grid = {"base_lrs": (0.02, 2.0), "weight_decays": (0.0, 0.5)}
     every = {name: HeadPlan(HeadSpec(name, OPTIONS.get(name, {})), RECIPE, (0,)) for name in AGGREGATORS.own}
     cases = {
