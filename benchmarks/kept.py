@@ -1,9 +1,9 @@
-"""The cost of checking against computing again: a feature set by a sample of its images, a head by its first steps.
+"""The cost of checking against computing again: a feature set by a sample of its images, a head by its request.
 
     python -m benchmarks.kept [--quick] [--rounds 3] [--images 64]
 
 Extracts the quickstart's training images with its MAE, and asks for the same set again, which compares a sample; trains AbMILP
-on it (3 seeds, 40 epochs), and asks for the same head again, which takes a few steps. `extraction_vs_check` and
+on it (3 seeds, 40 epochs), and asks for the same head again, which reads its files. `extraction_vs_check` and
 `training_vs_check` are ratios of seconds, medians over rounds, without imports and loading of weights. The rate at which a
 ViT-B/16 of random weights goes through a check is measured on `--images` images, and from it follows what a check of ImageNet's
 training images would take on this machine, in shards of the size that extraction gives them. The last line is JSON.
@@ -52,7 +52,7 @@ def main() -> None:
     test = open_images(str(data / "test"))
     training = test if given.quick else open_images(str(data / "train"))
     rounds, epochs = (1, 10) if given.quick else (given.rounds, 40)
-    times: dict[str, list[float]] = {name: [] for name in ("extraction", "its check", "training", "its check by steps")}
+    times: dict[str, list[float]] = {name: [] for name in ("extraction", "its check", "training", "its check by request")}
     for _ in range(rounds):
         folder = Path(tempfile.mkdtemp(prefix="beyondcls-kept-"))
         try:
@@ -64,7 +64,7 @@ def main() -> None:
     estimate_imagenet(8 if given.quick else given.images, test)
     ratio = lambda one, other: round(statistics.median(a / b for a, b in zip(times[one], times[other], strict=True)), 2)  # noqa: E731
     ratios = {"extraction_vs_check": ratio("extraction", "its check")}
-    print(json.dumps(ratios | {"training_vs_check": ratio("training", "its check by steps")}))
+    print(json.dumps(ratios | {"training_vs_check": ratio("training", "its check by request")}))
 
 
 def one_round(
@@ -75,7 +75,7 @@ def one_round(
     times["extraction"].append(seconds_of(lambda: extracted(encoder, training, folder / "again")))
     times["its check"].append(seconds_of(lambda: extracted(encoder, training, folder / "again")))
     plan = HeadPlan(HeadSpec("abmilp"), Recipe(epochs=epochs, batch_size=256, base_lr=0.03, warmup_epochs=4))
-    for name in ("training", "its check by steps"):
+    for name in ("training", "its check by request"):
         times[name].append(seconds_of(lambda: probe(sets[0], sets[1], folder / "probes/abmilp", plan)))
 
 

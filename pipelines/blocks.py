@@ -46,8 +46,8 @@ def main(
 
     The feature sets hold these of every block if they were extracted with --vectors all; else those of the blocks whose tokens
     are kept, of which --head abmilp adds AbMILP. All blocks train side by side, with one reading of what they share. A run that
-    was killed goes on when the same command is given again, and heads that are in --out stay if a few of their steps are
-    unchanged.
+    was killed goes on when the same command is given again, and heads that are in --out stay if
+    they were trained from the same request.
     """
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device

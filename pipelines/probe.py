@@ -89,9 +89,7 @@ def main(
     ] = False,
     retrain: Annotated[
         bool,
-        typer.Option(
-            "--retrain", help="also train heads that are in place, without checking whether their first steps are the same"
-        ),
+        typer.Option("--retrain", help="also train heads that are in place and were trained from the same request"),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     script: Annotated[Path | None, typer.Option(help="with --on slurm: write the script for sbatch here, and end")] = None,
@@ -109,8 +107,7 @@ def main(
     --in-the-loop fresh is the paper's own protocol: the encoder runs once in each epoch, for all that trains side by side. Test
     images, and what describes the training images, are still read from feature sets.
 
-    A head that is already in --out, for exactly this request, stays as it is if a few of its steps, its schedule, the order of
-    the images and its measures are unchanged: the program may have been edited. kept.json beside it says what was compared.
+    A head that is already in --out and was trained from exactly this request, by training as it is now, stays as it is.
     """
     from pipelines.engines.processes import Here, Processes
     from pipelines.engines.slurm import check_script

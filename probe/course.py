@@ -41,15 +41,6 @@ class Course:
             ],
         )
 
-    @property
-    def n_steps(self) -> int:
-        """Optimiser steps of an epoch."""
-        return self.pieces[-1].n_steps
-
-    def first_piece(self, step: int) -> int:
-        """Number of the piece that a step of an epoch begins with."""
-        return next(number for number, piece in enumerate(self.pieces) if piece.step == step)
-
 
 def epoch_seed(order: int, epoch: int) -> int:
     """Seed of an epoch's order; no two (order, epoch) share one."""

@@ -195,8 +195,8 @@ class _InMemory:
         self.n_rows = len(x)
         self._order = Order(np.arange(len(x)), len(x), 1, len(x))
 
-    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
-        for rows in torch.from_numpy(self._order.visited(seed)).split(self._batch_size)[start:]:
+    def epoch(self, seed: int = 0) -> Iterator[dict[str, Any]]:
+        for rows in torch.from_numpy(self._order.visited(seed)).split(self._batch_size):
             batch = {self._kind: self._x[rows].to(self._device, torch.float32), "label": self._labels[rows].to(self._device)}
             yield {**batch, "row": rows}
 

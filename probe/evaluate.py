@@ -20,7 +20,7 @@ from probe.stack import Stack
 class Images(Protocol):
     """A `store.Loader` that does not shuffle, or vectors in memory."""
 
-    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]: ...
+    def epoch(self, seed: int = 0) -> Iterator[dict[str, Any]]: ...
 
 
 @dataclass

@@ -1,15 +1,14 @@
 """One pass: all members that train on the same images in the same order, with one reading of the features."""
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-import xxhash
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -26,12 +25,10 @@ from probe.pooled import PooledImages, PooledVectors, ToPool, pool, vectors_fit
 from probe.pooling import reads_stored
 from probe.ranks import broadcast_from_first
 from probe.recipe import Recipe
-from probe.rehearsal import is_worth_it, rehearse
 from probe.sources import Source, check_labels
 from probe.stack import Stack
 from probe.train import Batches, Family, reporter, train
 from store import BeyondClsError, Loader
-from store.loading.loader import Stats
 from store.loading.placement import Placement
 
 Share = tuple[int, int]
@@ -109,7 +106,6 @@ class Passes:
         on_epoch: called by the first process after each epoch, for each member that still trains.
         stops: whether to stop after the present epoch, where its state can be saved; of several processes the first decides.
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
-        rehearses: whether members are rehearsed before they train. With a loop they are not: that would cost passes of it.
         loop: gives the tokens of the training images, of which the stored ones are not read then.
         draws: rows of the training set by seed, where each seed has its own (recipe.order is "own" then); `training` has all
             of them. None by default.
@@ -118,8 +114,6 @@ class Passes:
         lost: members that diverged, with a note.
         kept_heads: heads that do not train. Batches are as if they did: where features are streamed, the order of the images
             depends on all that is read.
-        rehearsed: the rehearsal of each pass, of each head that trained or that `rehearse` was called for; passes that are too
-            short for one are missing.
 
     Raises:
         BeyondClsError: unknown aggregator or options, or a custom aggregator that fails on the first images.
@@ -139,12 +133,10 @@ class Passes:
     stops: Callable[[], bool] = field(default=lambda: False)
     rank: int = 0
     world_size: int = 1
-    rehearses: bool = False
     loop: Loop | None = None
     draws: Mapping[int, np.ndarray] = field(default_factory=dict)
     lost: dict[Member, str] = field(default_factory=dict)
     kept_heads: set[str] = field(default_factory=set)
-    rehearsed: dict[str, dict[str, Any]] = field(default_factory=dict)
     _templates: dict[str, Head] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -184,52 +176,18 @@ class Passes:
             BeyondClsError: memory does not suffice, or there is only one image.
             Stopped: `stops` says so; the state of the pass is saved.
         """
-        outcomes: list[Outcome] = []
-        for planned in self._passes(members, recipe, rows, judged_by):
-            if any(member.head not in self.kept_heads for member in planned[0]):
-                outcomes += self._pass(*planned)
-        return outcomes
-
-    def rehearse(
-        self,
-        members: Sequence[Member],
-        recipe: Recipe,
-        only: Collection[str],
-        rows: np.ndarray | None = None,
-        judged_by: np.ndarray | None = None,
-    ) -> None:
-        """Note in `rehearsed` how the passes of `train` would begin, for some of the heads."""
-        for planned in self._passes(members, recipe, rows, judged_by):
-            if any(member.head in only for member in planned[0]):
-                self._rehearse(only, *planned)
-
-    def _passes(
-        self, members: Sequence[Member], recipe: Recipe, rows: np.ndarray | None, judged_by: np.ndarray | None
-    ) -> Iterator[tuple[list[Member], Recipe, int, Source, Source]]:
-        """Members, recipe, order, and images to learn from and to be judged by, of each pass in turn."""
         judge_by = self.test if judged_by is None else self.training.part(judged_by)
-        orders = sorted({member.seed for member in members}) if recipe.order == "own" else [SHARED]
-        for order in orders:
+        outcomes: list[Outcome] = []
+        for order in sorted({member.seed for member in members}) if recipe.order == "own" else [SHARED]:
             learn_from = self.learnt_by(order) if rows is None else self.training.part(rows)
             if len(learn_from.rows) < 2:
                 n = len(learn_from.rows)
                 raise BeyondClsError(f"there is {n} image to train on, expected 2 or more; use a larger subset")
-            seed_members = [member for member in members if recipe.order == "shared" or member.seed == order]
             for uses_vectors in (False, True):
-                if of_pass := sorted(member for member in seed_members if self._uses_vectors(member.head) == uses_vectors):
-                    yield of_pass, recipe, order, learn_from, judge_by
-
-    def measure(self, trained: Mapping[Member, tuple[Head, list[dict[str, float]]]], recipe: Recipe) -> list[Outcome]:
-        """Outcomes of members that were trained before, given with their curves, on the test images."""
-        outcomes = []
-        for uses_vectors in (False, True):
-            if members := sorted(member for member in trained if self._uses_vectors(member.head) == uses_vectors):
-                # Members of one pass have seen the same images, and may be computed together.
-                by_pass = groupby(members, lambda m: (m.head, m.seed if recipe.order == "own" else SHARED))
-                groups = [(name, list(group)) for (name, _), group in by_pass]
-                families = [self._family(name, group, [trained[m] for m in group]) for name, group in groups]
-                names, norm = self._names_and_norm(members)
-                outcomes += self._outcomes(families, self._batches(names, self.test, recipe), norm, self.test)
+                of_pass = [m for m in members if recipe.order == "shared" or m.seed == order]
+                of_pass = sorted(m for m in of_pass if self._uses_vectors(m.head) == uses_vectors)
+                if any(member.head not in self.kept_heads for member in of_pass):
+                    outcomes += self._pass(of_pass, recipe, order, learn_from, judge_by)
         return outcomes
 
     def vectors(self, name: str) -> tuple[PooledVectors, PooledVectors]:
@@ -302,7 +260,8 @@ class Passes:
         return [*of_training, (self.test, (0,))]
 
     def _pass(self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source) -> list[Outcome]:
-        names, norm = self._names_and_norm(members)
+        names = sorted({member.head for member in members})
+        norm = None if self._uses_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
         members = [member for member in members if member.head not in self.kept_heads]
         families = [self._family(name, list(group)) for name, group in groupby(members, lambda m: m.head)]
         for family in families:
@@ -317,8 +276,6 @@ class Passes:
             self.say(f"features in {learn.reason}")
         if self.loop is not None:
             self.say(f"encoder in the loop: a pass over {len(learn_from.rows):,} images an epoch, for {len(members)} trainings")
-        if self.rehearses and isinstance(learn, Loader | PooledImages):
-            self._note(members, recipe, order, learn, learn_from, judge_by, norm)
         checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)
         start = checkpoint.load(families) if checkpoint else 0
         if start:
@@ -348,42 +305,6 @@ class Passes:
             self.lost |= family.lost
         return self._outcomes([f for f in families if len(f.stack)], judge, norm, judge_by)
 
-    def _rehearse(
-        self, only: Collection[str], members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source
-    ) -> None:
-        names, norm = self._names_and_norm(members)
-        learn = self._batches(names, learn_from, recipe, self.views, order)
-        assert isinstance(learn, Loader | PooledImages)
-        self._note([member for member in members if member.head in only], recipe, order, learn, learn_from, judge_by, norm)
-
-    def _note(
-        self,
-        members: list[Member],
-        recipe: Recipe,
-        order: int,
-        learn: Loader | PooledImages,
-        learn_from: Source,
-        judge_by: Source,
-        norm: FinalNorm | None,
-    ) -> None:
-        """Rehearse members of a pass, head by head."""
-        if not is_worth_it(learn.n_rows, recipe):
-            return
-        seeds = ", ".join(map(str, sorted({member.seed for member in members})))
-        pass_name = f"training, order {order}" if judge_by is self.test else f"selection, order {order}, seeds {seeds}"
-        for name, group in groupby(members, lambda m: m.head):
-            fresh = partial(self._family, name, list(group))
-            judged = xxhash.xxh3_128_hexdigest(judge_by.rows.astype("int64").tobytes())
-            noted = rehearse(fresh, learn, recipe, order, norm) | {"judged_by": judged}
-            self.rehearsed.setdefault(name, {})[pass_name] = noted
-        if isinstance(learn, Loader):
-            learn.stats = Stats()
-
-    def _names_and_norm(self, members: Sequence[Member]) -> tuple[list[str], FinalNorm | None]:
-        """Names of the heads whose features a pass reads, and the norm that it applies to them."""
-        names = sorted({member.head for member in members})
-        return names, None if self._uses_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
-
     def _outcomes(self, families: list[Family], judge: Batches, norm: FinalNorm | None, judge_by: Source) -> list[Outcome]:
         outcomes, final = [], judge_by is self.test
         measured = evaluate([f.stack for f in families], judge, norm, last=final) if families else []
@@ -400,25 +321,23 @@ class Passes:
                 outcomes.append(trained)
         return outcomes
 
-    def _family(self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()) -> Family:
-        """Members with their initial parameters, or with those that were `trained` and their curves."""
-        for head, _ in trained:
-            self._use_vectors(head)
-        heads = [head for head, _ in trained] or [self._build(name, member.seed) for member in members]
+    def _family(self, name: str, members: list[Member]) -> Family:
+        """Members with their initial parameters."""
+        heads = [self._build(name, member.seed) for member in members]
         values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=self.device)
         stack = Stack(heads, self.device, name if self._uses_vectors(name) else None)
-        return Family(stack, values[:, 0], values[:, 1], list(members), [curve for _, curve in trained])
+        return Family(stack, values[:, 0], values[:, 1], members)
 
     def _build(self, name: str, seed: int = 0) -> Head:
         dim, n_classes = self.shapes.dim, self.training.store.n_classes
         head = self.heads[name].build(dim, self.n_patches, n_classes, self._final_norm, seed)
-        self._use_vectors(head)
+        self.use_vectors(head)
         self.shapes.check_width(head.aggregator.reads, dim)
         if head.aggregator.needs_square:
             self.shapes.check_square(self.heads[name].aggregator)
         return head
 
-    def _use_vectors(self, head: Head) -> None:
+    def use_vectors(self, head: Head) -> None:
         """Let a head read vectors in place of tokens, unless these are to be normalised first.
 
         What feature sets describe decides, not what this copy of them has: results depend on the keys alone.

@@ -61,19 +61,14 @@ class PooledImages:
         self._slot = torch.from_numpy(slot).to(self.device)
         self.order = Order(visited, source.store.shard_rows, 1, max(1, len(visited)), shuffle)
 
-    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Tensor]]:
-        """One pass, or its rest from batch `start` on."""
+    def epoch(self, seed: int = 0) -> Iterator[dict[str, Tensor]]:
         visited = torch.from_numpy(self.order.visited(seed)).to(self.device)
-        view = self.views_of(seed)
-        view = None if view is None else view.to(self.device)
-        for rows in visited.split(self.batch_size)[start:]:
+        # [N], which view of each image an epoch shows
+        view = torch.from_numpy(random_views(seed, self.n_views, self._n)).to(self.device) if self.n_views > 1 else None
+        for rows in visited.split(self.batch_size):
             slots, shown = self._slot[rows], torch.zeros_like(rows) if view is None else view[rows]
             batch = {name: vectors[shown, slots] for name, vectors in self.vectors.items()}
             yield {**batch, "label": self.labels[rows], "row": rows}
-
-    def views_of(self, seed: int) -> Tensor | None:
-        """[N] int64: which view of each image an epoch shows, fixed by its seed; None where there is one view."""
-        return torch.from_numpy(random_views(seed, self.n_views, self._n)) if self.n_views > 1 else None
 
 
 def vectors_fit(to_pool: Mapping[str, ToPool], n_vectors: int, device: torch.device) -> bool:

@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool
 
 from probe import timing
-from probe.closed import CLOSED, Closed, Vectors
+from probe.closed import CLOSED, Vectors
 from probe.convergence import notes_on_convergence
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.evaluate import map_without_each
@@ -31,11 +31,10 @@ from store.format.pretraining import NAMES, pretraining_fields
 from store.writing.results import ResultFolder
 
 RECORD = "trained/record.json"  # without it, a head is not complete
-FILES = (  # of a head
+FILES = (  # of a head; kept.json of earlier versions
     *(RECORD, "trained/seed*.json", "trained/seed*.safetensors", "trained/weights.npy", "trained/correct.npz"),
     *(METRICS, DESCRIPTION, "curves.csv", timing.FILE, "kept.json"),
 )
-KEPT = "kept.json"  # notes that a head was checked and kept; not an output of DVC, or its dependents would run (.dvcignore)
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
@@ -74,14 +73,14 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
     }
 
 
-def measures_of_closed(
-    name: str, plan: HeadPlan, protocol: Closed, passes: Passes
-) -> tuple[dict[str, Any], Bool[np.ndarray, "M N"] | None]:
+def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[str, Any], Bool[np.ndarray, "M N"] | None]:
     """The same of a protocol without gradient steps, run on view 0; and which test images it gets right.
 
     Where seeds draw their own training images, once for each of them. What it gets right is None where images have several
     labels.
     """
+    protocol = plan.closed
+    assert protocol is not None
     training, test = (
         Vectors(pooled.vectors[0].cpu(), torch.from_numpy(source.labels[source.rows]), source.n_classes)
         for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True)
@@ -223,13 +222,18 @@ def update_description(folder: Path, pretraining: Mapping[str, Any]) -> dict[str
     return measures
 
 
-def write_correct(folder: Path, correct: Bool[np.ndarray, "M N"], converged: Bool[np.ndarray, "M N"] | None = None) -> None:
+def write_correct(
+    folder: Path, correct: Bool[np.ndarray, "M N"] | None, converged: Bool[np.ndarray, "M N"] | None = None
+) -> None:
     """Write which test images each seed's head is right about, for statistics that pair two probes by image.
 
     Columns are the measured test images in the order of their rows in the feature set; rows are the seeds, as in
     description.json (a protocol without gradient steps has one row), where `test_images` says which images these are.
     `converged` is the same of a converged classifier on the vectors of each seed's aggregator, if one was fitted.
+    Nothing is written where images have several labels.
     """
+    if correct is None:
+        return
     arrays: dict[str, Any] = {"correct": correct} | ({} if converged is None else {"converged": converged})
     np.savez_compressed(folder / "trained/correct.npz", **arrays)
 
@@ -260,9 +264,8 @@ def write_trained(
         patches = mean[:, -passes.n_patches :] if passes.n_patches else mean  # [cls] comes first where it is weighted too
         np.save(trained / "weights.npy", patches.numpy().astype(np.float32))
     correct = [outcome.correct.numpy() for outcome in outcomes if outcome.correct is not None]
-    if correct:
-        converged = [outcome.converged.numpy() for outcome in outcomes if outcome.converged is not None]
-        write_correct(folder, np.stack(correct), np.stack(converged) if converged else None)
+    converged = [outcome.converged.numpy() for outcome in outcomes if outcome.converged is not None]
+    write_correct(folder, *(np.stack(rows) if rows else None for rows in (correct, converged)))
     with (folder / "curves.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["seed", *outcomes[0].curve[0]])
         writer.writeheader()

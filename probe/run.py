@@ -3,8 +3,9 @@
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,16 @@ from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
 from probe.convergence import converge
 from probe.grid import Epoch, HeadPlan, Member
+from probe.in_place import heads_in_place, stored_outcomes
 from probe.passes import Loop, Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
-from probe.record import read_record, request_of, write_record
+from probe.record import request_of, write_record
 from probe.result_files import REACHED
 from probe.results import folder_of_head, measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, candidates, select
 from probe.sources import Source, check_pair
 from probe.timing import Together, time_head, write_timing
-from probe.unchanged import keep_unchanged, stored_outcomes
 from store import BeyondClsError, FeatureStore, StoreError
 from store.loading.placement import Placement
 from store.places.disk import check_writable
@@ -67,11 +68,11 @@ def probe(
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
     weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (with one label an
     image: `correct`, bool [n_seeds, n_test], which test images each seed is right about; and `converged`, likewise, of the
-    classifiers beside them), `curves.csv` (seed, epoch, loss, top1, …), `trained/record.json` (the request, and a few steps, to
+    classifiers beside them), `curves.csv` (seed, epoch, loss, top1, …), `trained/record.json` (what it was trained from, to
     compare with later), `metrics.json` (means, for `dvc metrics`) and `description.json` (all else): into `out` for one plan,
     into `out/NAME` for a mapping. What an earlier run wrote there is replaced (not what comes while this one is at work: then
-    its result stays beside it, and an error says where), except for heads that were trained for exactly this request and that
-    the present program would train the same, as a few steps show (`probe.unchanged`): those stay, byte for byte. A run that was
+    its result stays beside it, and an error says where), except for heads that were trained from exactly this request, by
+    training as it is now (`probe.record`): those stay, byte for byte. A run that was
     killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started again. Protocols without gradient
     steps leave `curves.csv` empty, write no probe, and take view 0 of the training images.
 
@@ -107,7 +108,7 @@ def probe(
         notes: written into description.json too, e.g. the command.
         timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`, with that of its
             training.
-        retrain: train again without a check of the heads that are in place.
+        retrain: also train heads that are in place.
         stops: whether to stop after the present epoch; called after each.
 
     Raises:
@@ -145,74 +146,58 @@ def probe(
         ranks(place) as (rank, world_size),
         ((bars if rank == 0 else None) or no_bars)(what, total, "epochs") as shown_progress,
     ):
-        progress = progress or shown_progress
         common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished, "draws": draws}
-        common |= {"rank": rank, "world_size": world_size, "rehearses": True}
-        common |= {
-            name: called
-            for name, called in (("say", say), ("progress", progress), ("on_epoch", on_epoch), ("stops", stops))
-            if called is not None
-        }
+        common |= {"rank": rank, "world_size": world_size, "progress": progress or shown_progress}
+        called = {"say": say, "on_epoch": on_epoch, "stops": stops}
+        common |= {name: function for name, function in called.items() if function is not None}
+
+        def passes_of(recipe: Recipe | None, plans: Mapping[str, HeadPlan]) -> Passes:
+            heads = {name: plan.head for name, plan in plans.items()}
+            if recipe is None:  # these take the stored view 0
+                return Passes(heads, learn_from, judge_by, **common)
+            return Passes(heads, learn_from, judge_by, shown, loop=loop, **common)
+
+        def write(
+            name: str, passes: Passes, measures: dict[str, Any], more: Callable[[Path], None], together: Together | None = None
+        ) -> None:
+            measures |= {**about, **computed_by(place)}
+            written[name] = json.loads(json.dumps(measures))
+            if rank == 0:
+                with of_heads[name].written() as folder:
+                    write_measures(folder, measures)
+                    more(folder)
+                    if timed:
+                        write_timing(folder, time_head(passes.template(name), passes.test, place), together)
+
         # All are made first, so that errors are raised before anything trains.
         of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out) for name in plans}
-        passes_of = [
-            (
-                recipe,
-                group,
-                Passes(
-                    {n: p.head for n, p in group.items()},
-                    learn_from,
-                    judge_by,
-                    shown if recipe else (0,),
-                    loop=loop if recipe else None,
-                    **common,
-                ),
-            )
-            for recipe, group in _group_by_recipe(plans)
-        ]
-        while passes_of:  # vectors that one of them has pooled are gone when the next begins
-            recipe, group, passes = passes_of.pop(0)
+        groups = [(recipe, group, passes_of(recipe, group)) for recipe, group in _group_by_recipe(plans)]
+        while groups:  # vectors that one of them has pooled are gone when the next begins
+            recipe, group, passes = groups.pop(0)
+            if recipe is None:
+                for name, plan in group.items():
+                    measures, correct = measures_of_closed(name, plan, passes)
+                    write(name, passes, measures, partial(write_correct, correct=correct))
+                continue
             folders = {name: of_heads[name].folder for name in group}
-            keeps = recipe is not None and not retrain and loop is None
-            unchanged = keep_unchanged(group, passes, recipe, held_out, folders, about) if recipe and keeps else {}
-            passes.kept_heads |= unchanged.keys()
-            written |= {name: measures for name, (measures, _) in unchanged.items()}
-            if unchanged:
-                passes.progress(n_epochs(group[name] for name in unchanged))
-            chosen_before = {name: selected for name, (_, selected) in unchanged.items()}
-            trained = _select_and_train(group, passes, recipe, held_out, chosen_before) if recipe else ({}, {}, None)
-            chosen, outcomes, together = {**trained[0]}, trained[1], trained[2]
-            kept_records: dict[str, dict[str, Any] | None] = {}
-            if converged and not training.multilabel:  # asked of heads that were trained without
-                for name in [name for name, (measures, _) in unchanged.items() if REACHED not in measures]:
-                    assert recipe is not None
-                    chosen[name] = unchanged[name][1]
-                    outcomes[name] = stored_outcomes(name, group[name], passes, folders[name], chosen[name], recipe)
-                    kept_records[name] = read_record(folders[name])
+            kept = {} if retrain or loop is not None else heads_in_place(group, passes, held_out, folders, about)
+            written |= {name: measures for name, (measures, _) in kept.items()}
+            passes.kept_heads |= kept.keys()
+            if kept:
+                passes.progress(n_epochs(group[name] for name in kept))
+            began = time.perf_counter()
+            chosen = select(group, passes, recipe, held_out, {name: selected for name, (_, selected) in kept.items()})
+            outcomes = _train(group, passes, recipe, chosen)
+            together = Together(time.perf_counter() - began, len(outcomes))
+            for name, (measures, selected) in kept.items():
+                if converged and not training.multilabel and REACHED not in measures:  # it was trained without
+                    outcomes[name] = stored_outcomes(name, group[name], passes, folders[name], selected)
+                    of_heads[name] = folder_of_head(folders[name])  # whose description may have changed
             converge(passes, outcomes, converged)
-            for name, plan in group.items():
-                if name in unchanged and name not in kept_records:
-                    continue
-                correct = None
-                if plan.closed is None:
-                    measures = measures_of(name, plan, passes, outcomes[name], chosen[name]) | about
-                else:
-                    measures, correct = measures_of_closed(name, plan, plan.closed, passes)
-                    measures |= about
-                measures |= computed_by(place)
-                written[name] = json.loads(json.dumps(measures))
-                if rank == 0:
-                    with of_heads[name].written() as folder:
-                        write_measures(folder, measures)
-                        if plan.closed is None:
-                            write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
-                            request = request_of(plan, passes, held_out, about)
-                            rehearsed = (kept_records.get(name) or {}).get("passes") or passes.rehearsed.get(name, {})
-                            write_record(folder, request, chosen[name], rehearsed)
-                        elif correct is not None:
-                            write_correct(folder, correct)
-                        if timed:
-                            write_timing(folder, time_head(passes.template(name), passes.test, place), together)
+            for name, of_seeds in outcomes.items():
+                measures = measures_of(name, group[name], passes, of_seeds, chosen[name])
+                more = partial(_write_trained, group[name], passes, of_seeds, chosen[name], held_out, about)
+                write(name, passes, measures, more, None if name in kept else together)
         if rank == 0:
             unfinished.remove()
     return {name: written[name] for name in plans}
@@ -292,20 +277,6 @@ def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None,
     return sorted(groups.items(), key=lambda group: group[0] is not None)
 
 
-def _select_and_train(
-    plans: Mapping[str, HeadPlan],
-    passes: Passes,
-    recipe: Recipe,
-    held_out: float,
-    chosen_before: Mapping[str, Selected],
-) -> tuple[Mapping[str, Selected], dict[str, list[Outcome]], Together]:
-    """The setting of each head, its trained seeds, and how long that took."""
-    began = time.perf_counter()
-    chosen = select(plans, passes, recipe, held_out, chosen_before)
-    outcomes = _train(plans, passes, recipe, chosen)
-    return chosen, outcomes, Together(time.perf_counter() - began, len(outcomes))
-
-
 def _train(
     plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, chosen: Mapping[str, Selected]
 ) -> dict[str, list[Outcome]]:
@@ -319,3 +290,17 @@ def _train(
     if missing := [member for member in members if member not in by_member and member.head not in passes.kept_heads]:
         raise BeyondClsError(f"{missing[0]} {passes.lost[missing[0]]}")
     return {name: [by_member[m] for m in members if m.head == name] for name in plans if name not in passes.kept_heads}
+
+
+def _write_trained(
+    plan: HeadPlan,
+    passes: Passes,
+    outcomes: Sequence[Outcome],
+    chosen: Selected,
+    held_out: float,
+    about: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    write_trained(folder, plan, passes, outcomes, chosen, about)
+    if passes.loop is None:
+        write_record(folder, request_of(plan, passes, held_out, about), chosen)

@@ -30,7 +30,7 @@ class Batches(Protocol):
     @property
     def n_rows(self) -> int: ...
 
-    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]: ...
+    def epoch(self, seed: int = 0) -> Iterator[dict[str, Any]]: ...
 
 
 @dataclass
@@ -80,8 +80,6 @@ def train(
     *,
     final_norm: FinalNorm | None = None,
     start: int = 0,
-    first_piece: int = 0,
-    after_step: Callable[[float, Sequence[Float[Tensor, "2 M"]]], bool] | None = None,
     after_epoch: Callable[[int], None] | None = None,
     warn: Callable[[str], None] | None = None,
     losses: Callable[[Tensor, Mapping[str, Any]], Float[Tensor, "M"]] | None = None,
@@ -101,9 +99,6 @@ def train(
         order: seed of the images' order, and of the views that are shown.
         final_norm: applied to the tokens for those heads that use it.
         start: number of epochs that are already done.
-        first_piece: the piece of the next epoch to begin with.
-        after_step: called after each step with the learning rate of a member whose base is 1, and for each family the summed
-            losses and correct predictions of each member in this epoch so far; False ends the training.
         after_epoch: called with the number of epochs that are done.
         warn: called with a note on each member that is dropped.
         losses: each member's loss, summed over the images, from its logits and the batch; `losses_of` by default.
@@ -118,9 +113,9 @@ def train(
     course = Course.from_recipe(training.n_rows, recipe, order)
     for epoch in range(start, recipe.epochs if families else 0):
         sums = [torch.zeros(2, len(f.stack), dtype=torch.float64, device=f.base_lr.device) for f in families]
-        seed, begin = course.seeds[epoch], first_piece if epoch == start else 0
+        seed = course.seeds[epoch]
         with isolated_randomness(seed):
-            for piece, batch in zip(course.pieces[begin:], training.epoch(seed, begin), strict=True):
+            for piece, batch in zip(course.pieces, training.epoch(seed), strict=True):
                 assert len(batch["label"]) == piece.rows
                 if not piece.skip:
                     normalised = final_norm(batch) if final_norm is not None else batch
@@ -136,9 +131,7 @@ def train(
                     rate = recipe.peak(course.shares[epoch][piece.step])
                     for family in families:
                         take_step(family, rate)
-                    if after_step is not None and not after_step(rate, sums):
-                        return
-        n_seen = sum(piece.rows for piece in course.pieces[begin:] if not piece.skip) * world_size()
+        n_seen = sum(piece.rows for piece in course.pieces if not piece.skip) * world_size()
         multilabel = batch["label"].ndim > 1
         for family, total in zip(families, sums, strict=True):
             sum_over_ranks(total)

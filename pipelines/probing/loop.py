@@ -128,8 +128,8 @@ class LoopBatches:
         """Images of an epoch of this process."""
         return -(-len(self.order.rows) // self.share[1])
 
-    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
-        """One pass, or its rest from batch `start` on.
+    def epoch(self, seed: int = 0) -> Iterator[dict[str, Any]]:
+        """One pass.
 
         Raises:
             DataError: an image that the feature set has cannot be read any more.
@@ -138,9 +138,7 @@ class LoopBatches:
         rank, world_size = self.share
         view, visited = self.views.get(seed, 0), np.resize(self.order.visited(seed), self.n_rows * world_size)[rank::world_size]
         names = {kind: str(replace(name, view=view)) for kind, name in self.names.items()}
-        parts = (
-            visited[begin : begin + self.batch_size] for begin in range(start * self.batch_size, len(visited), self.batch_size)
-        )
+        parts = (visited[begin : begin + self.batch_size] for begin in range(0, len(visited), self.batch_size))
         units = (Unit(number, rows.tolist(), list(names.values())) for number, rows in enumerate(parts))
         with ThreadPoolExecutor(self.loop.workers, "beyondcls-crops") as threads:
             passes = Passes(self.request, self.loop.batch_size, threads, self.loop.warn)

@@ -37,7 +37,7 @@ def probe_folder(head: str, encoder: str = MAE) -> str:
 
 def content(folder: Path) -> dict[str, bytes]:
     """All files below a folder, except files of DVC's, and those that it ignores."""
-    unseen = (".gitignore", "timing.json", "kept.json")
+    unseen = (".gitignore", "timing.json")
     return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name not in unseen}
 
 

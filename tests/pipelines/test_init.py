@@ -21,7 +21,7 @@ from probe.result_files import read_result
 from store import BeyondClsError
 from tests.machines.project import ROOT, content
 
-EPOCHS = {"seeds": [0, 1], "epochs": 40, "batch_size": 16}
+EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def quickly(folder: Path) -> None:
-    """Let params.yaml ask for few epochs: enough for a check of the first steps to be worth it."""
+    """Let params.yaml ask for few epochs."""
     params = yaml.safe_load((folder / "params.yaml").read_text())
     (folder / "params.yaml").write_text(yaml.safe_dump(params | {"probe": EPOCHS}, sort_keys=False))
 
@@ -173,7 +173,6 @@ def test_a_run_is_resumed_and_dvc_goes_on_from_it(images: Path, tmp_path: Path) 
         assert done.returncode == 0, done.stdout + done.stderr
     noted = {"README.md"}  # of `dvc repro`, in folders of results
     assert results == {name: {f: text for f, text in content(folder / name).items() if f not in noted} for name in results}
-    assert (folder / "probes/pictures/quickstart-random/cls/kept.json").is_file()
 
 
 def test_a_run_needs_a_project_or_what_makes_one(images: Path, tmp_path: Path) -> None:

@@ -48,7 +48,15 @@ class TestWhatIsWritten:
         written = probe(*sets, tmp_path / "out", PLAN, notes={"command": "beyondcls probe"})
         assert list(written) == ["out"]
         metrics = written["out"]
-        trained = ["correct.npz", "seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
+        trained = [
+            "correct.npz",
+            "record.json",
+            "seed0.json",
+            "seed0.safetensors",
+            "seed3.json",
+            "seed3.safetensors",
+            "weights.npy",
+        ]
         assert files(tmp_path) == [f"out/{file}" for file in (*BESIDE, *(f"trained/{name}" for name in trained))]
         assert read_result(tmp_path / "out/metrics.json") == metrics
         for measure in ("top1", "top5", "entropy"):
@@ -111,7 +119,7 @@ class TestWhatIsWritten:
         probe(*sets, tmp_path / "out", PLAN)
         (tmp_path / "out/own.txt").write_text("of the user")
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)))
-        trained = ["trained/correct.npz", "trained/seed0.json", "trained/seed0.safetensors"]
+        trained = ["trained/correct.npz", "trained/record.json", "trained/seed0.json", "trained/seed0.safetensors"]
         assert files(tmp_path / "out") == [*BESIDE, "own.txt", *trained]
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")))
         assert files(tmp_path / "out") == [*BESIDE, "own.txt", "trained/correct.npz"]
