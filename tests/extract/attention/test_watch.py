@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from extract.attention import watched
+from extract.attention import watch, watched
+from extract.attention.attention import TokenLayout
 from store import BeyondClsError
 from tests.extract.attention.untouched import assert_attention_of_the_model, assert_tokens_of_the_model
 from tests.extract.tiny import need_cait, tiny_encoder
@@ -93,3 +95,21 @@ def test_a_block_without_attention_leaves_the_others_as_they_were():
     assert not blocks[0].attn.fused_attn
     assert not blocks[0]._forward_hooks
     assert not blocks[0].attn._forward_hooks
+
+
+def test_a_softmax_is_known_by_its_last_dimension_from_either_end():
+    logits = torch.zeros(2, 3, 5, 5)
+    for dim, expected in ((-1, True), (3, True), (-2, False), (2, False)):
+        assert watch.is_softmax(torch.softmax, (logits, dim), {}) is expected
+        assert watch.is_softmax(F.softmax, (logits,), {"dim": dim}) is expected
+    assert not watch.is_softmax(torch.softmax, (logits[..., :4], -1), {})
+
+
+@pytest.mark.parametrize("n_masks", [1, 4])
+def test_a_mask_of_each_image_stays_with_it_where_some_images_are_computed_at_a_time(n_masks, monkeypatch):
+    monkeypatch.setattr(watch, "CPU_NBYTES", 1)
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 4, 2, 5, 8)
+    mask = torch.randn(n_masks, 1, 5, 5)
+    out, _ = watch.attend(TokenLayout(True, 1), query, key, value, mask, memory={})
+    assert torch.allclose(out, F.scaled_dot_product_attention(query, key, value, mask), atol=1e-6)

@@ -436,6 +436,17 @@ class TestNpz:
 
 
 class TestTables:
+    def test_the_only_column_of_classes_is_the_label(self, tmp_path: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        features = {"image": {"_type": "Image"}, "breed": {"_type": "ClassLabel", "names": list(NAMES)}}
+        made = pyarrow.table({"image": [{"bytes": png, "path": None} for png in PNGS[:3]], "breed": [2, 0, 1]})
+        described = {"huggingface": json.dumps({"info": {"features": features}})}
+        parquet.write_table(made.replace_schema_metadata(described), tmp_path / "a.parquet")
+        images = open_images(str(tmp_path / "a.parquet"))
+        assert (list(images.classes), [sample.label for sample in images.samples]) == (list(NAMES), [2, 0, 1])
+
     def test_the_test_set_may_be_called_validation(self, tmp_path: Path) -> None:
         Path(of_parquet(tmp_path), "train-00000-of-00002.parquet").rename(tmp_path / "validation-00000-of-00001.parquet")
         assert [len(open_images(str(tmp_path), split=split)) for split in ("train", "test", "validation")] == [7, 5, 5]
