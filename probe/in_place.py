@@ -36,8 +36,8 @@ def heads_in_place(
 
     Those are heads that were trained for exactly this request, by training as it is now (`probe.record`), whose files are
     complete and can be read. Nothing of them is changed, except what description.json says about the encoder's pretraining if
-    the feature set says otherwise by now, and that an earlier version's metrics.json becomes two files. For the other heads
-    that are in place, `passes.say` is called with the reason to train again. Of several processes the first decides.
+    the feature set says otherwise by now. For the other heads that are in place, `passes.say` is called with the reason to
+    train again. Of several processes the first decides.
     """
     kept = {}
     for name, plan in plans.items():
