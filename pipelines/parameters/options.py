@@ -6,7 +6,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -53,16 +53,16 @@ def options_of(settings: type, **changed: Mapping[str, Any]) -> dict[str, Option
     said = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", attributes, re.MULTILINE))
     options = {}
     for field in fields(settings):
-        hint, name, default = hints[field.name], field.name, cast(Any, field.default)
+        hint, name = hints[field.name], field.name
         kind = get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
         values: dict[str, Any] = {"type": kind, "help": re.sub(r"\s+", " ", said.get(name, "")).rstrip(".")}
         if kind is bool:
-            values |= {"default": "yes" if default else "no", "flags": f"{flag_of(name)}/--no-{flag_of(name)[2:]}"}
+            values |= {"default": "yes" if field.default else "no", "flags": f"{flag_of(name)}/--no-{flag_of(name)[2:]}"}
         elif kind in (tuple[int, ...], tuple[float, ...]):
             values |= {"type": str, "read": integers if kind == tuple[int, ...] else numbers}
-            values["default"] = ",".join(map(str, default))
-        elif default is not None:
-            values["default"] = str(default).removesuffix(".0")
+            values["default"] = ",".join(map(str, field.default))
+        elif field.default is not None:
+            values["default"] = str(field.default).removesuffix(".0")
         options[name] = Option(**values | dict(changed.get(name, {})))
     return options
 
