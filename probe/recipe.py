@@ -18,11 +18,11 @@ class Recipe:
         batch_size: images of an optimiser step.
         rows_at_once: images that are computed at once; the gradients of a step are summed up. Batch normalisation sees this
             many. The whole batch by default.
-        optimiser: lars, sgd or adamw, or another name in OPTIMISERS.
+        optimiser: a name in OPTIMISERS.
         base_lr: peak learning rate of a batch of 256, scaled linearly with the batch size.
         momentum: of SGD and LARS; the first beta of AdamW.
-        weight_decay: λ of the optimiser.
-        warmup_epochs: in which the learning rate rises linearly, before half a cosine to zero.
+        weight_decay: λ.
+        warmup_epochs: of linear warm-up, before half a cosine to zero.
         order: "shared": members of all seeds see the images in one order and in the same crops, so that one pass serves all;
             "own": each seed has its own order and its own pass. The seed sets the initial parameters in either case;
             with a shared order the spread over seeds shows nothing else.

@@ -2,15 +2,11 @@
 
 import functools
 import inspect
-import re
-import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
-
-from pipelines.parameters.params import integers, numbers
 
 
 @dataclass(frozen=True)
@@ -40,31 +36,6 @@ class Option:
 
 
 Table = Mapping[str, Option]
-
-
-def options_of(settings: type, **changed: Mapping[str, Any]) -> dict[str, Option]:
-    """An option for each field of a dataclass: of its type, with its default, and with what the docstring says of it.
-
-    Args:
-        changed: attributes of options that are not so, by field.
-    """
-    hints = get_type_hints(settings)
-    _, _, attributes = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:\n")
-    said = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", attributes, re.MULTILINE))
-    options = {}
-    for field in fields(settings):
-        hint, name = hints[field.name], field.name
-        kind = get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
-        values: dict[str, Any] = {"type": kind, "help": re.sub(r"\s+", " ", said.get(name, "")).rstrip(".")}
-        if kind is bool:
-            values |= {"default": "yes" if field.default else "no", "flags": f"{flag_of(name)}/--no-{flag_of(name)[2:]}"}
-        elif kind in (tuple[int, ...], tuple[float, ...]):
-            values |= {"type": str, "read": integers if kind == tuple[int, ...] else numbers}
-            values["default"] = ",".join(map(str, field.default))
-        elif field.default is not None:
-            values["default"] = str(field.default).removesuffix(".0")
-        options[name] = Option(**values | dict(changed.get(name, {})))
-    return options
 
 
 def flag_of(name: str) -> str:

@@ -3,12 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.parameters.options import Option, options_of
+from pipelines.parameters.options import Option
 from pipelines.parameters.params import integers, number_or_numbers, numbers
-from probe.recipe import Recipe
 
-# As the command line and params.yaml have them: of the recipe, …
-OF_A_RECIPE = options_of(Recipe, rows_at_once={"default": "a batch"})
+# As the command line and params.yaml have them: fields of `probe.recipe.Recipe`, …
+OF_A_RECIPE = {
+    "epochs": Option(int, "passes over the training images", "90"),
+    "batch_size": Option(int, "images of an optimiser step", "1024"),
+    "rows_at_once": Option(int, "images computed at once", "a batch"),
+    "optimiser": Option(str, "lars, sgd or adamw", "sgd"),
+    "base_lr": Option(float, "learning rate of a batch of 256, scaled linearly", "0.1"),
+    "momentum": Option(float, "of sgd and lars; beta 1 of adamw", "0.9"),
+    "weight_decay": Option(float, "λ of the optimiser", "0"),
+    "warmup_epochs": Option(int, "in which the learning rate rises, before half a cosine to zero", "10"),
+    "order": Option(str, "of the images: shared by all seeds, or own, one pass for each", "shared"),
+    "drop_last": Option(bool, "leave out the images after an epoch's last whole batch", flags="--drop-last/--no-drop-last"),
+}
 # … further parameters of a single head, …
 OF_A_HEAD = {
     "preset": Option(

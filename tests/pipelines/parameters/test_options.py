@@ -1,8 +1,9 @@
 """Options in tables: the command line has them, and they are what the program takes."""
 
 import inspect
-from dataclasses import dataclass
-from typing import Any
+import types
+from dataclasses import MISSING, fields
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
@@ -11,12 +12,14 @@ from typer.testing import CliRunner
 from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
-from extract.writing import Settings as Writing
+from extract.writing import Settings
 from pipelines.parameters import detection, extraction, training
-from pipelines.parameters.options import Option, Table, options_of, select_options, takes_options
-from pipelines.parameters.params import integers
+from pipelines.parameters.options import Option, Table, select_options, takes_options
 from probe.closed import Neighbours
+from probe.detection.options import DetectorOptions
+from probe.detection.recipe import DetectionRecipe
 from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import Recipe
 from probe.run import probe
 
 TABLE = {
@@ -65,11 +68,14 @@ ARGUMENTS = {
     "loading": (extraction.LOADING | extraction.FAMILY | extraction.TRANSFORM, load_encoder),
     "images": (extraction.IMAGES, open_images),
     "features": (extraction.FEATURES, Request.resolve),
-    "running": (extraction.RUNNING, Writing),
+    "running": (extraction.RUNNING, Settings),
     # What matrices are multiplied in by default depends on the device: test_amp.
     "computing": ({n: o for n, o in extraction.COMPUTING.items() if n != "amp"}, Encoder.run_with),
+    "a recipe": (training.OF_A_RECIPE, Recipe),
     "a run": ({n: o for n, o in training.OF_A_RUN.items() if n not in ("k_shot", "percent", "ids", "subset_seed")}, probe),
     "a head": ({n: training.OF_A_HEAD[n] for n in ("normalisation", "final_norm", "init")}, HeadSpec),
+    "a recipe of detection": (detection.OF_A_RECIPE, DetectionRecipe),
+    "a detector": (detection.OF_A_DETECTOR, DetectorOptions),
     "a protocol": (training.OF_A_PROTOCOL, Neighbours),
     "a plan": ({n: training.OF_A_HEAD[n] for n in ("seeds", "base_lrs", "weight_decays")}, HeadPlan),
 }
@@ -86,33 +92,9 @@ def test_they_are_arguments_of_the_program_with_these_defaults(table: Table, fun
             assert option.default in (shown, shown.removesuffix(".0")), name
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Of a test.
-
-    Attributes:
-        rate: how fast, in images
-            a second.
-        sides: in pixels.
-        limit: the most.
-        folds: whether it folds.
-    """
-
-    rate: float = 2.0
-    sides: tuple[int, ...] = (8, 16)
-    limit: int | None = None
-    folds: bool = True
-
-
-def test_fields_of_a_dataclass_are_options() -> None:
-    assert options_of(Settings, limit={"default": "none"}) == {
-        "rate": Option(float, "how fast, in images a second", "2"),
-        "sides": Option(str, "in pixels", "8,16", read=integers),
-        "limit": Option(int, "the most", "none"),
-        "folds": Option(bool, "whether it folds", "yes", "--folds/--no-folds"),
-    }
-
-
-@pytest.mark.parametrize("table", [training.OF_A_RECIPE, detection.OF_A_RECIPE, detection.OF_A_DETECTOR])
-def test_every_option_says_what_it_is(table: Table) -> None:
-    assert all(option.help for option in table.values())
+def test_a_recipe_has_no_other_fields_and_these_types():
+    assert list(training.OF_A_RECIPE) == [field.name for field in fields(Recipe)]
+    for name, hint in get_type_hints(Recipe).items():
+        kind = get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+        assert training.OF_A_RECIPE[name].type is kind, name
+    assert all(field.default is not MISSING for field in fields(Recipe))
