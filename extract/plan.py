@@ -23,6 +23,7 @@ from extract.run import create
 from extract.writing import Settings
 from store import FeatureStore, Loader
 from store.format.layout import ArrayName, kind_of
+from store.places.disk import existing_folder
 from store.shown import Bars, no_bars
 
 SECONDS = 20.0  # of measuring an encoder
@@ -117,11 +118,6 @@ def measure(
     # Both are part of it, so a slower measurement of them alone is noise.
     alone = max(decoded_per_s, crops_per_s), max(encoded_per_s, crops_per_s)
     return Rates(len(rows), 1 / image_s, *alone, read_per_s, device_nbytes)
-
-
-def existing_folder(folder: Path) -> Path:
-    """The nearest folder at or above a path that is there."""
-    return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
 
 
 @contextmanager

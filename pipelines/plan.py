@@ -71,11 +71,12 @@ def main(
     import torch
 
     from extract.datasets import open_images
-    from extract.plan import existing_folder, measure, total_nbytes
+    from extract.plan import measure, total_nbytes
     from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.planning.encoders import load_unfetched
     from pipelines.process.progress import progress_bar
     from pipelines.store.table import size
+    from store.places.disk import existing_folder
 
     loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
     options |= select_options(given, extraction.EXTRACTING)

@@ -1,6 +1,6 @@
 """`beyondcls doctor`: checks by name, in the order in which they are shown.
 
-To add one: a file here with `check(machine)`, which yields Findings of the check's name; and its line in CHECKS.
+To add one: a function of the machine in one of these files, which yields Findings of the check's name; and its line in CHECKS.
 """
 
 from collections.abc import Callable, Iterable

@@ -56,9 +56,3 @@ class Machine:
     def places(self) -> Places:
         """Where params.yaml and the user's configuration (`store`) put feature sets."""
         return Places.from_section(section(self.params or {}, "store"), self.folder / PARAMS)
-
-
-def existing(path: Path) -> Path:
-    """The nearest existing folder at or above a path."""
-    path = path.resolve()
-    return next(p for p in (path, *path.parents) if p.is_dir())

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.doctor.machine import Finding, Machine, State, existing
+from pipelines.doctor.machine import Finding, Machine, State
 from store.errors import StoreError
 from store.places import is_remote
+from store.places.disk import existing_folder
 
 FULL_BYTES, FULL_SHARE = 1e9, 0.05
 PREFIX = ".beyondcls-doctor-"
@@ -28,11 +29,11 @@ def disk(machine: Machine) -> Iterator[Finding]:
         folders["store.root"] = machine.folder / places.root, 0
     if places.root is not None and places.cache is not None:
         folders["store.cache"] = places.cache[0], places.cache[1] - nbytes_of(places.cache[0])
-    for purpose, (folder, nbytes) in folders.items():
-        usage = shutil.disk_usage(existing(folder))
+    for purpose, (path, nbytes) in folders.items():
+        usage = shutil.disk_usage(folder := existing_folder(path.resolve()))
         expected = max(FULL_BYTES, FULL_SHARE * usage.total, nbytes)
         state: State = "ok" if usage.free >= expected else "note" if usage.free >= FULL_BYTES else "problem"
-        found = f"{purpose}: {size(usage.free)} free on the disk of {existing(folder)}, expected {size(expected)}"
+        found = f"{purpose}: {size(usage.free)} free on the disk of {folder}, expected {size(expected)}"
         remedy = "`beyondcls store ls` shows what takes room, `store rm` and `dvc gc -w` free it; --dtype int8 takes half"
         yield Finding("disk", state, found, remedy)
 
@@ -59,7 +60,7 @@ def _published(name: str, folder: Path, source: str) -> Finding:
     """Whether a file's name is given once, which keeps two writers apart, and folders can be renamed, which publishes a set."""
     from store.places.disk import exchange, place_file
 
-    folder = existing(folder)
+    folder = existing_folder(folder.resolve())
     mounts = [p for p in reversed(psutil.disk_partitions(all=True)) if folder.is_relative_to(p.mountpoint)]
     kind = max(mounts, key=lambda p: len(p.mountpoint)).fstype  # of two at one place the later, which hides the other
     found, is_written = f"{folder}{source} is {kind}{' (network)' if kind.startswith(NETWORK) else ''}", False

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import typer
 
-from extract.plan import existing_folder
 from pipelines.parameters.params import read_params, section
 from pipelines.parameters.recipes import all_recipes, of_study
 from pipelines.parameters.studies import PLACES
@@ -22,6 +21,7 @@ from pipelines.process.device import choose_device
 from pipelines.store.table import size, table
 from probe.aggregators import AGGREGATORS, is_custom, make_aggregator
 from store.errors import BeyondClsError, unknown
+from store.places.disk import existing_folder
 
 SPLITS = ("train", "test")
 N_STAND_INS = {"cpu": 64, "cuda": 512}

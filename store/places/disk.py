@@ -73,14 +73,18 @@ def check_writable(folder: Path) -> None:
     raise StoreError(f"{folder} cannot be written: {refusal(OSError(code, os.strerror(code), str(there)), there)}")
 
 
+def existing_folder(path: Path) -> Path:
+    """The nearest folder at or above a path that is there."""
+    path = Path(os.path.abspath(path))
+    return next(folder for folder in (path, *path.parents) if os.path.isdir(folder))
+
+
 def room_left(error: OSError, place: Path) -> str:
     """What is left on a disk where no space was left, and what helps: `0.1 GB are free. Free some`.
 
     Bytes may be left where files (inodes), a quota or the largest size of a file are what ran out.
     """
-    path = Path(os.path.abspath(place))
-    folder = next(folder for folder in (path, *path.parents) if os.path.isdir(folder))
-    stat = os.statvfs(folder)
+    stat = os.statvfs(existing_folder(place))
     free = f"{stat.f_bavail * stat.f_frsize / 1e9:.3g} GB are free"
     if error.errno == errno.EDQUOT:
         return f"{free}, but a quota is used up (`quota -s` shows yours). Remove files, or have it raised"
