@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from extract.encoders import Encoder
 
@@ -55,3 +56,16 @@ class Launches:
 
     def __getitem__(self, grid: Any) -> Any:
         return lambda *_, **__: self.guarded_by.append(self._current)
+
+
+class Started(TorchDispatchMode):
+    """Counts operations that make new tensors, each by a kernel; not views, nor memory that is only taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_view = any(out.alias_info is not None for out in func._schema.returns)
+        self.count += not is_view and "empty" not in func.name() and func.name() != "aten::_unsafe_view"
+        return func(*args, **(kwargs or {}))

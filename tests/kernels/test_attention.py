@@ -21,7 +21,7 @@ from store import kernels
 from tests.extract.encoders.published import PUBLISHED
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.fake_gpu import ON_A_FAKE_GPU
-from tests.kernels.fake import Launches, fake_cuda, placed
+from tests.kernels.fake import Launches, Started, fake_cuda, placed
 
 pytest.importorskip("triton", reason="there are no kernels without Triton")
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, kernels are compiled for it")
@@ -298,6 +298,23 @@ class TestEncodersOnADeviceThatIsNotThere:
                 assert len(launched) == (encoder.n_blocks if encoder.attends else 0)
                 assert {values for _, values in launched} <= {dtype}
                 launched.clear()
+
+    def test_statistics_are_computed_once_for_all_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A block adds its two kernels, and nothing in place of PyTorch's attention but one of them."""
+        started = []
+        for depth in (2, 4):
+            encoder = tiny_encoder(depth=depth)
+            with fake_cuda(monkeypatch) as mode:
+                placed(encoder, mode)
+                encoder.compute_dtype = "bfloat16"
+                images = torch.zeros(2, *encoder.config["input_size"], dtype=torch.uint8, device="cuda")
+                encoder(images, [depth - 1])  # weights are cast once
+                for statistics in ((), encoder.statistics):
+                    with Started() as operations:
+                        encoder(images, [depth - 1], statistics)
+                    started.append(operations.count)
+        assert started[3] - started[2] == started[1] - started[0] + 2  # norms, of two blocks
+        assert started[1] - started[0] < 60
 
     def test_a_tensor_that_was_left_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         encoder = tiny_encoder()
