@@ -59,13 +59,12 @@ class Launches:
 
 
 class Started(TorchDispatchMode):
-    """Counts operations that make new tensors, each by a kernel; not views, nor memory that is only taken."""
+    """Counts operations that make new tensors: not views, nor questions such as for a device."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_view = any(out.alias_info is not None for out in func._schema.returns)
-        self.count += not is_view and "empty" not in func.name() and func.name() != "aten::_unsafe_view"
+        self.count += any(isinstance(out.type, torch.TensorType) and out.alias_info is None for out in func._schema.returns)
         return func(*args, **(kwargs or {}))

