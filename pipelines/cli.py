@@ -23,6 +23,7 @@ from pipelines import (
     divergence,
     encoders,
     extract,
+    geometry,
     init,
     localise,
     params,
@@ -86,6 +87,7 @@ app.command("predict")(predict.main)
 app.command("attention")(attention.main)
 app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
+app.command("geometry")(geometry.main)
 app.command("localise")(localise.main)
 app.command("segment")(segment.main)
 app.command("detect")(detect.main)

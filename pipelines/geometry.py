@@ -1,0 +1,61 @@
+"""`beyondcls geometry`: what the vectors of a feature set tell without a head, block by block."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.process.command_log import recorded_command
+from pipelines.sharing.places import open_features
+
+
+def main(
+    features: Annotated[str, typer.Option(help="feature set: its folder, receipt, or address")],
+    out: Annotated[Path, typer.Option(help="folder for metrics.json and description.json")],
+    vector: Annotated[
+        list[str] | None,
+        typer.Option(help="cls, average or pooled; may be repeated  [default: those that the set has]"),
+    ] = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(help="may be repeated  [default: all that the set allows]"),
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="so many, the same on every machine  [default: all]")] = None,
+    params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
+) -> None:
+    """Measure vectors without a head: effective rank, decay of the spectrum, intrinsic dimension, and clusters against classes.
+
+    rankme, participation_ratio and lidar are in directions (lidar wants several views); alpha_req is the exponent of the
+    spectrum; two_nn and mle_dimension are dimensions; cluster_nmi and cluster_ari compare k-means' clusters with the classes.
+    Nothing is encoded: [cls] and the average patch of every block are in sets that were extracted with --vectors all.
+    """
+    from pipelines.process.progress import progress_bar
+    from probe.geometry import GEOMETRY, VECTORS, geometry, rows_in, vectors_in
+    from probe.result_files import DESCRIPTION, METRICS, write_result
+    from store.format.pretraining import pretraining_fields
+    from store.writing.results import ResultFolder
+
+    store, result = open_features(features, params), ResultFolder(out, DESCRIPTION)
+    names, rows = vectors_in(store, vector or VECTORS), rows_in(store, images)
+    rows_of_all = []
+    with progress_bar("measuring", len(names), "vectors") as advance:
+        for name in names:
+            measured = geometry(store, name, rows, measure or GEOMETRY)
+            rows_of_all.append({"vector": name.kind, "block": name.block, **measured})
+            advance(1)
+    content = {
+        "encoder": store.attributes["encoder"],
+        **pretraining_fields(store.attributes),
+        "features": {"test": store.spec.key},
+        "data": store.spec.data,
+        "n_images": len(rows),
+        "vectors": rows_of_all,
+        "command": recorded_command(),
+    }
+    with result.written() as folder:
+        shown = {str(name): measured for name, measured in zip(names, rows_of_all, strict=True)}
+        write_result(folder / METRICS, content, shown)
+    for name, measured in shown.items():
+        numbers = ", ".join(f"{m} {value['mean']:.3g}" for m, value in measured.items() if m in GEOMETRY)
+        typer.echo(f"{name.removesuffix('/view0')}: {numbers}")
+    typer.echo(f"{out}: {len(rows):,} images")

@@ -1,0 +1,134 @@
+"""Measures of vectors without a head: against what is known of vectors that were made for it, and images left out in turn."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from pipelines.geometry import main
+from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_in, vectors_in
+from probe.left_out import groups_of
+from store import BeyondClsError
+from tests.features import write_features
+
+
+def spread(values: list[float] | np.ndarray, n: int = 400, centred: bool = True) -> np.ndarray:
+    """Vectors [n, D] with these standard deviations along directions that are drawn; exactly."""
+    drawn = np.random.default_rng(0).normal(size=(n, len(values)))
+    columns = np.linalg.qr(drawn - drawn.mean(0) * centred)[0] * math.sqrt(n - 1)
+    turned = scipy.linalg.qr(np.random.default_rng(1).normal(size=(len(values),) * 2))[0]
+    return columns * np.asarray(values) @ turned
+
+
+def value(measure: str, x: np.ndarray, chosen: np.ndarray | None = None, **of_points: object) -> float:
+    points = Points(x, **of_points)  # type: ignore[arg-type]
+    return GEOMETRY[measure](points, np.full(len(x), True) if chosen is None else chosen)
+
+
+class TestKnownVectors:
+    @pytest.mark.parametrize("rank", [1, 7, 24])
+    def test_equal_directions_count_one_each(self, rank):
+        x = spread([1.0] * rank + [0.0] * (24 - rank), centred=False)
+        assert value("rankme", x) == pytest.approx(rank, rel=1e-5)
+        assert value("participation_ratio", spread([1.0] * rank + [0.0] * (24 - rank))) == pytest.approx(rank)
+
+    def test_rankme_by_its_definition(self):
+        x = np.random.default_rng(3).normal(size=(60, 24)) * np.linspace(1, 3, 24) + 1
+        shares = np.linalg.svd(x, compute_uv=False)
+        shares /= shares.sum()
+        assert value("rankme", x) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
+
+    @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.5])
+    def test_a_spectrum_that_is_a_power_law(self, alpha):
+        x = spread(np.arange(1, 65.0) ** (-alpha / 2))
+        assert value("alpha_req", x) == pytest.approx(alpha, rel=1e-6)
+
+    def test_too_few_eigenvalues_for_a_line(self):
+        assert math.isnan(value("alpha_req", spread([1.0] * 19)))
+
+    @pytest.mark.parametrize("dimension", [1, 2, 5])
+    @pytest.mark.parametrize("measure", ["two_nn", "mle_dimension"])
+    def test_points_of_a_flat_sheet_in_a_wide_space(self, measure, dimension):
+        sheet = np.random.default_rng(4).uniform(size=(3000, dimension))
+        x = sheet @ np.linalg.qr(np.random.default_rng(5).normal(size=(16, dimension)))[0].T
+        assert value(measure, x) == pytest.approx(dimension, rel=0.12)
+
+    def test_copies_are_one_point(self):
+        x = np.random.default_rng(6).normal(size=(300, 4))
+        twice = np.concatenate([x, x[::3]])
+        for measure in ("two_nn", "mle_dimension"):
+            assert value(measure, twice) == value(measure, x)
+
+    def test_lidar_counts_what_differs_between_images(self):
+        """Images differ in 3 directions, views of one in all, alike in each; so 3 directions, but for noise."""
+        generator = np.random.default_rng(7)
+        x = spread([1.0, 1.0, 1.0] + [0.0] * 9)[:, None] * 10 + generator.normal(size=(400, 8, 12)) * 0.01
+        assert value("lidar", x[:, 0], views=x) == pytest.approx(3, abs=0.02)
+
+    def test_lidar_of_one_view(self):
+        assert math.isnan(value("lidar", spread([1.0] * 4)))
+
+    def test_clusters_that_are_the_classes_and_ones_that_are_not(self):
+        generator = np.random.default_rng(8)
+        labels = np.arange(300) % 3
+        x = generator.normal(size=(300, 5)) * 0.1 + 10 * np.eye(5)[labels]
+        for measure in ("cluster_nmi", "cluster_ari"):
+            assert value(measure, x, labels=labels, n_classes=3) == pytest.approx(1)
+            assert value(measure, x, labels=generator.permutation(labels), n_classes=3) == pytest.approx(0, abs=0.03)
+            assert math.isnan(value(measure, x))
+
+
+@pytest.mark.parametrize("measure", ["rankme", "participation_ratio", "alpha_req", "two_nn", "mle_dimension", "lidar"])
+def test_images_that_are_left_out_are_as_if_they_were_not_there(measure):
+    generator = np.random.default_rng(9)
+    views = generator.normal(size=(200, 2, 40))
+    for group in (0, 7, 19):
+        chosen = groups_of(200) != group
+        without = value(measure, views[:, 0], chosen, views=views)
+        assert without == pytest.approx(value(measure, views[chosen, 0], views=views[chosen]), rel=1e-9)
+        assert without != value(measure, views[:, 0], views=views)
+
+
+class TestFeatureSets:
+    def test_the_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write_features(tmp_path / "set", vectors=(0, 1), pooled=True, invalid=(4,), dim=24, views=2)
+        main(str(tmp_path / "set"), tmp_path / "out")
+        described = json.loads((tmp_path / "out/description.json").read_text())
+        measured = {(row["vector"], row["block"]): row for row in described["vectors"]}
+        assert set(measured) == {("cls", 0), ("cls", 1), ("average", 0), ("average", 1), ("pooled", None)}
+        assert described["n_images"] == 95
+        for name, row in measured.items():
+            assert set(GEOMETRY) - set(row) <= {"alpha_req", "lidar"}
+            assert len(row["rankme"]["without"]) == 20, name
+        shown = json.loads((tmp_path / "out/metrics.json").read_text())
+        assert shown["cls/block1/view0"]["rankme"] == measured["cls", 1]["rankme"]["mean"]
+        assert "cls/block1: rankme" in capsys.readouterr().out
+
+    def test_some_images_and_some_measures(self, tmp_path: Path) -> None:
+        store = write_features(tmp_path / "set", n=200, vectors=(1,))
+        rows = rows_in(store, 80)
+        assert len(rows) == 80
+        assert set(rows) < set(rows_in(store, 120))
+        found = geometry(store, vectors_in(store, ["cls"])[0], rows, ["two_nn"])
+        assert list(found) == ["two_nn"]
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ({"vector": ["clss"]}, ["clss", "cls"]),
+            ({"measure": ["rankm"]}, ["rankm", "rankme"]),
+            ({"vector": ["pooled"]}, ["pooled", "--vectors all"]),
+            ({"images": 0}, ["0", "1 or more"]),
+            ({"images": 40}, ["40", str(N_NEAREST)]),
+        ],
+    )
+    def test_what_cannot_be(self, options: dict[str, Any], named: list[str], tmp_path: Path) -> None:
+        write_features(tmp_path / "set", vectors=(1,))
+        with pytest.raises(BeyondClsError) as error:
+            main(str(tmp_path / "set"), tmp_path / "out", **options)
+        assert all(text in str(error.value) for text in named)
+        assert not (tmp_path / "out").exists()
