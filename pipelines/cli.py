@@ -32,6 +32,7 @@ from pipelines import (
     probe,
     run_all,
     segment,
+    similarity,
     store,
     transfer,
 )
@@ -88,6 +89,7 @@ app.command("attention")(attention.main)
 app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
 app.command("geometry")(geometry.main)
+app.command("similarity")(similarity.main)
 app.command("localise")(localise.main)
 app.command("segment")(segment.main)
 app.command("detect")(detect.main)

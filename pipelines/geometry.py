@@ -30,18 +30,18 @@ def main(
     Nothing is encoded: [cls] and the average patch of every block are in sets that were extracted with --vectors all.
     """
     from pipelines.process.progress import progress_bar
-    from probe.geometry import GEOMETRY, VECTORS, geometry, rows_in, vectors_in
+    from probe.geometry import GEOMETRY, VECTORS, geometry, rows_of_all, vectors_in
     from probe.result_files import DESCRIPTION, METRICS, write_result
     from store.format.pretraining import pretraining_fields
     from store.writing.results import ResultFolder
 
     store, result = open_features(features, params), ResultFolder(out, DESCRIPTION)
-    names, rows = vectors_in(store, vector or VECTORS), rows_in(store, images)
-    rows_of_all = []
+    names, rows = vectors_in(store, vector or VECTORS), rows_of_all([store], images)
+    measured_of_all = []
     with progress_bar("measuring", len(names), "vectors") as advance:
         for name in names:
             measured = geometry(store, name, rows, measure or GEOMETRY)
-            rows_of_all.append({"vector": name.kind, "block": name.block, **measured})
+            measured_of_all.append({"vector": name.kind, "block": name.block, **measured})
             advance(1)
     content = {
         "encoder": store.attributes["encoder"],
@@ -49,11 +49,11 @@ def main(
         "features": {"test": store.spec.key},
         "data": store.spec.data,
         "n_images": len(rows),
-        "vectors": rows_of_all,
+        "vectors": measured_of_all,
         "command": recorded_command(),
     }
     with result.written() as folder:
-        shown = {str(name): measured for name, measured in zip(names, rows_of_all, strict=True)}
+        shown = {str(name): measured for name, measured in zip(names, measured_of_all, strict=True)}
         write_result(folder / METRICS, content, shown)
     for name, measured in shown.items():
         numbers = ", ".join(f"{m} {value['mean']:.3g}" for m, value in measured.items() if m in GEOMETRY)

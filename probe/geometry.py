@@ -4,7 +4,7 @@ Each measure is a function of `Points` and of the images among them that count, 
 (`probe.left_out`). To add one: a function here, and its line in GEOMETRY.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -186,7 +186,7 @@ def geometry(
 
     Args:
         name: as `vectors_in` gives it.
-        rows: of the images, as `rows_in` gives them.
+        rows: of the images, as `rows_of_all` gives them.
         measures: of GEOMETRY.
 
     Raises:
@@ -230,13 +230,19 @@ def vectors_in(store: FeatureStore, kinds: Iterable[str] = VECTORS) -> list[Arra
     return found
 
 
-def rows_in(store: FeatureStore, n: int | None = None) -> Int[np.ndarray, "N"]:
-    """Usable images, ascending; `n` of them, the same on every machine, if there are more.
+def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.ndarray, "N"]:
+    """Images that are usable in all sets, ascending; `n` of them, the same on every machine, if there are more.
 
     Raises:
-        BeyondClsError: `n` is below 1.
+        BeyondClsError: `n` is below 1, or sets are of other images.
     """
-    rows = np.flatnonzero(store.valid)
+    for other in stores[1:]:
+        if (other.spec.data, len(other)) != (stores[0].spec.data, len(stores[0])):
+            raise BeyondClsError(
+                f"{stores[0].where} and {other.where} are of other images ({stores[0].spec.data}, {other.spec.data}); compare "
+                "feature sets of one split of a data set"
+            )
+    rows = np.flatnonzero(np.logical_and.reduce([store.valid for store in stores]))
     if n is None or n >= len(rows):
         return rows
     if n < 1:

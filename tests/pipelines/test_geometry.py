@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 from pipelines.geometry import main
-from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_in, vectors_in
+from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_of_all, vectors_in
 from probe.left_out import groups_of
 from store import BeyondClsError
 from tests.features import write_features
@@ -110,9 +110,9 @@ class TestFeatureSets:
 
     def test_some_images_and_some_measures(self, tmp_path: Path) -> None:
         store = write_features(tmp_path / "set", n=200, vectors=(1,))
-        rows = rows_in(store, 80)
+        rows = rows_of_all([store], 80)
         assert len(rows) == 80
-        assert set(rows) < set(rows_in(store, 120))
+        assert set(rows) < set(rows_of_all([store], 120))
         found = geometry(store, vectors_in(store, ["cls"])[0], rows, ["two_nn"])
         assert list(found) == ["two_nn"]
 
