@@ -30,7 +30,7 @@ def main(
     Nothing is encoded: [cls] and the average patch of every block are in sets that were extracted with --vectors all.
     """
     from pipelines.process.progress import progress_bar
-    from probe.geometry import GEOMETRY, VECTORS, geometry, rows_of_all, vectors_in
+    from probe.geometry import GEOMETRY, VECTORS, geometry, kind_of_vector, rows_of_all, vectors_in
     from probe.result_files import DESCRIPTION, METRICS, write_result
     from store.format.pretraining import pretraining_fields
     from store.writing.results import ResultFolder
@@ -41,7 +41,7 @@ def main(
     with progress_bar("measuring", len(names), "vectors") as advance:
         for name in names:
             measured = geometry(store, name, rows, measure or GEOMETRY)
-            measured_of_all.append({"vector": name.kind, "block": name.block, **measured})
+            measured_of_all.append({"vector": kind_of_vector(name), "block": name.block, **measured})
             advance(1)
     content = {
         "encoder": store.attributes["encoder"],
@@ -55,7 +55,7 @@ def main(
     with result.written() as folder:
         shown = {str(name): measured for name, measured in zip(names, measured_of_all, strict=True)}
         write_result(folder / METRICS, content, shown)
-    for name, measured in shown.items():
+    for place, measured in shown.items():
         numbers = ", ".join(f"{m} {value['mean']:.3g}" for m, value in measured.items() if m in GEOMETRY)
-        typer.echo(f"{name.removesuffix('/view0')}: {numbers}")
+        typer.echo(f"{place.removesuffix('/view0')}: {numbers}")
     typer.echo(f"{out}: {len(rows):,} images")

@@ -30,7 +30,7 @@ def main(
     import csv
 
     from pipelines.process.progress import progress_bar
-    from probe.geometry import VECTORS, rows_of_all, vectors_in
+    from probe.geometry import VECTORS, kind_of_vector, rows_of_all, vectors, vectors_in
     from probe.result_files import DESCRIPTION, METRICS, write_result
     from probe.similarity import SIMILARITY, Vectors, similarity
     from store import BeyondClsError
@@ -43,18 +43,22 @@ def main(
             raise BeyondClsError(unknown("measure", name, SIMILARITY))
     stores, result = [open_features(place, params) for place in features], ResultFolder(out, DESCRIPTION)
     rows = rows_of_all(stores, images or None)
-    places, vectors = [], []
+    places, compared = [], []
     for store in stores:
         encoder = store.attributes["encoder"]
         if [other.attributes["encoder"] for other in stores].count(encoder) > 1:
             encoder += f" {store.spec.key[:8]}"
-        for name in vectors_in(store, vector or VECTORS):
-            places.append({"encoder": encoder, "vector": name.kind, "block": name.block})
-            vectors.append(Vectors(store.array(str(name)).rows(rows).astype("float64")))
+        for array in vectors_in(store, vector or VECTORS):
+            places.append({"encoder": encoder, "vector": kind_of_vector(array), "block": array.block})
+            compared.append(Vectors(vectors(store, array, rows)))
+    if len(compared) < 2:
+        raise BeyondClsError(
+            f"there is one vector to compare, {_name(places[0])}; name another feature set of these images, or other vectors"
+        )
     pairs = []
-    with progress_bar("comparing", len(vectors) * (len(vectors) - 1) // 2, "pairs") as advance:
-        for i, j in combinations(range(len(vectors)), 2):
-            pairs.append({"a": places[i], "b": places[j], **similarity(vectors[i], vectors[j], measure or SIMILARITY)})
+    with progress_bar("comparing", len(compared) * (len(compared) - 1) // 2, "pairs") as advance:
+        for i, j in combinations(range(len(compared)), 2):
+            pairs.append({"a": places[i], "b": places[j], **similarity(compared[i], compared[j], measure or SIMILARITY)})
             advance(1)
     with result.written() as folder:
         content = {"data": stores[0].spec.data, "n_images": len(rows), "pairs": pairs}
@@ -68,7 +72,7 @@ def main(
             for pair in pairs:
                 of_sides = [csv_cell(str(value)) for side in "ab" for value in pair[side].values()]
                 writer.writerows([*of_sides, name, pair[name]["mean"]] for name in measure or SIMILARITY)
-    typer.echo(f"{out}: {len(pairs):,} pairs of {len(vectors)} vectors of {len(rows):,} images")
+    typer.echo(f"{out}: {len(pairs):,} pairs of {len(compared)} vectors of {len(rows):,} images")
 
 
 def _name(place: dict[str, object]) -> str:

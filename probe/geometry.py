@@ -5,8 +5,8 @@ Each measure is a function of `Points` and of the images among them that count, 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ K = 20  # neighbours of which the dimension is estimated
 N_NEAREST = 2 * K + 10
 VECTORS = ("cls", "average", "pooled")  # kinds of arrays that hold a vector of an image
 RANKS = (11, 100)  # of the eigenvalues through which α-ReQ lays its line
+ROWS_AT_ONCE = 1024  # whose patch tokens are in memory
 DELTA = 1e-4  # added to the diagonal of LiDAR's covariance within images
 
 Chosen = Bool[np.ndarray, "N"]
@@ -205,13 +206,13 @@ def geometry(
     for measure in measures:
         value = GEOMETRY[measure](points, np.full(len(rows), True))
         if np.isfinite(value):
-            without = without_each(len(rows), lambda chosen, of=GEOMETRY[measure]: of(points, chosen))
+            without = without_each(len(rows), partial(GEOMETRY[measure], points))
             found[measure] = over_seeds([value], [without])
     return found
 
 
 def vectors_in(store: FeatureStore, kinds: Iterable[str] = VECTORS) -> list[ArrayName]:
-    """Arrays of vectors in view 0, of some kinds, by block.
+    """Arrays of vectors in view 0, of some kinds, by block; for an average that is not kept, those of the patch tokens.
 
     Raises:
         BeyondClsError: unknown kind, or none of them is there.
@@ -220,14 +221,29 @@ def vectors_in(store: FeatureStore, kinds: Iterable[str] = VECTORS) -> list[Arra
     for kind in kinds:
         if kind not in VECTORS:
             raise BeyondClsError(unknown("vector", kind, VECTORS))
-    names = [name for name in map(ArrayName.parse, store.attributes["arrays"]) if name.kind in kinds and not name.is_scale]
-    found = sorted((name for name in names if name.view == 0), key=lambda name: (kinds.index(name.kind), name.block or 0))
+    names = [name for name in map(ArrayName.parse, store.attributes["arrays"]) if name.view == 0 and not name.is_scale]
+    kept = {name.block for name in names if name.kind == "average"}
+    found = [name for name in names if (name.kind, name.block in kept) != ("patch", True) and kind_of_vector(name) in kinds]
     if not found:
         raise BeyondClsError(
             f"{store.where} has no vectors {' or '.join(kinds)}; add them: beyondcls extract --extend --vectors all with the "
             "options that the set was made with"
         )
-    return found
+    return sorted(found, key=lambda name: (kinds.index(kind_of_vector(name)), name.block or 0))
+
+
+def kind_of_vector(name: ArrayName) -> str:
+    """One of VECTORS, for what `vectors_in` gives."""
+    return "average" if name.kind == "patch" else name.kind
+
+
+def vectors(store: FeatureStore, name: ArrayName, rows: Int[np.ndarray, "N"]) -> Float[np.ndarray, "N D"]:
+    """Vectors of an array, or the average of its patch tokens."""
+    array = store.array(str(name))
+    if name.kind != "patch":
+        return array.rows(rows).astype(np.float64)
+    parts = np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE))
+    return np.concatenate([array.rows(part).mean(1, dtype=np.float64) for part in parts])
 
 
 def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.ndarray, "N"]:
@@ -251,21 +267,16 @@ def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.
 
 
 def _points(store: FeatureStore, name: ArrayName, rows: np.ndarray) -> Points:
-    def read(view: int) -> np.ndarray:
-        return store.array(str(ArrayName(name.kind, name.what, name.block, view))).rows(rows).astype(np.float64)
-
-    x, views = read(0), list(_views_of(store, name))
+    views = [vectors(store, view, rows) for view in _views_of(store, name)]
     labels = None if store.multilabel or not store.labelled[rows].all() else store.labels[rows]
-    of_views = np.stack([x, *map(read, views[1:])], 1) if len(views) > 1 else None
-    return Points(x, of_views, labels, store.n_classes)
+    return Points(views[0], np.stack(views, 1) if len(views) > 1 else None, labels, store.n_classes)
 
 
-def _views_of(store: FeatureStore, name: ArrayName) -> Iterator[int]:
-    """Views in which an array is there: 0, and those behind it."""
-    view, arrays = 0, store.attributes["arrays"]
-    while str(ArrayName(name.kind, name.what, name.block, view)) in arrays:
-        yield view
-        view += 1
+def _views_of(store: FeatureStore, name: ArrayName) -> Iterator[ArrayName]:
+    """The array in each view in which it is there."""
+    while str(name) in store.attributes["arrays"]:
+        yield name
+        name = replace(name, view=(name.view or 0) + 1)
 
 
 def _compared(points: Points, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:

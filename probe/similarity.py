@@ -6,7 +6,7 @@ Each measure is a function of two `Vectors` and of the images that count, so tha
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,7 @@ def similarity(a: Vectors, b: Vectors, measures: Iterable[str] = SIMILARITY) -> 
     found = {}
     for name in measures:
         values = [SIMILARITY[name](a, b, np.full(n, True))]
-        found[name] = over_seeds(values, [without_each(n, lambda chosen, of=SIMILARITY[name]: of(a, b, chosen))])
+        found[name] = over_seeds(values, [without_each(n, partial(SIMILARITY[name], a, b))])
     return found
 
 

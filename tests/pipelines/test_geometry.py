@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 from pipelines.geometry import main
-from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_of_all, vectors_in
+from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_of_all, vectors, vectors_in
 from probe.left_out import groups_of
 from store import BeyondClsError
 from tests.features import write_features
@@ -107,6 +107,15 @@ class TestFeatureSets:
         shown = json.loads((tmp_path / "out/metrics.json").read_text())
         assert shown["cls/block1/view0"]["rankme"] == measured["cls", 1]["rankme"]["mean"]
         assert "cls/block1: rankme" in capsys.readouterr().out
+
+    def test_an_average_that_is_not_kept_is_taken_of_patch_tokens(self, tmp_path: Path) -> None:
+        store = write_features(tmp_path / "set", n=96, vectors=())
+        (name,) = vectors_in(store, ["average"])
+        rows = np.arange(5, 90)
+        expected = store.tokens("patch").rows(rows).astype(np.float64).mean(1)
+        np.testing.assert_allclose(vectors(store, name, rows), expected, rtol=1e-12)
+        both = write_features(tmp_path / "both", n=96, vectors=(1,))
+        assert [name.kind for name in vectors_in(both, ["average"])] == ["average"]
 
     def test_some_images_and_some_measures(self, tmp_path: Path) -> None:
         store = write_features(tmp_path / "set", n=200, vectors=(1,))

@@ -107,12 +107,13 @@ def test_the_command(tmp_path: Path) -> None:
     [
         ({"vector": ["clss"]}, ["clss", "cls"]),
         ({"measure": ["ckaa"]}, ["ckaa", "cka"]),
+        ({"vector": ["cls"]}, ["one vector", "encoder-w cls, block 1"]),
         ({"images": 30}, ["30", "compare more images"]),
         ({"images": -1}, ["-1", "1 or more"]),
     ],
 )
 def test_what_cannot_be(options: dict[str, Any], named: list[str], tmp_path: Path) -> None:
-    write_features(tmp_path / "a", vectors=(0, 1))
+    write_features(tmp_path / "a", vectors=(1,))
     with pytest.raises(BeyondClsError) as error:
         main([str(tmp_path / "a")], tmp_path / "out", **options)
     assert all(text in str(error.value) for text in named)
