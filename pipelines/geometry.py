@@ -52,10 +52,11 @@ def main(
         "vectors": measured_of_all,
         "command": recorded_command(),
     }
+    blocks = ["" if row["block"] is None else f"/block{row['block']}" for row in measured_of_all]
+    shown = {row["vector"] + block: row for row, block in zip(measured_of_all, blocks, strict=True)}
     with result.written() as folder:
-        shown = {str(name): measured for name, measured in zip(names, measured_of_all, strict=True)}
         write_result(folder / METRICS, content, shown)
     for place, measured in shown.items():
         numbers = ", ".join(f"{m} {value['mean']:.3g}" for m, value in measured.items() if m in GEOMETRY)
-        typer.echo(f"{place.removesuffix('/view0')}: {numbers}")
+        typer.echo(f"{place}: {numbers}")
     typer.echo(f"{out}: {len(rows):,} images")

@@ -105,7 +105,7 @@ class TestFeatureSets:
             assert set(GEOMETRY) - set(row) <= {"alpha_req", "lidar"}
             assert len(row["rankme"]["without"]) == 20, name
         shown = json.loads((tmp_path / "out/metrics.json").read_text())
-        assert shown["cls/block1/view0"]["rankme"] == measured["cls", 1]["rankme"]["mean"]
+        assert shown["cls/block1"]["rankme"] == measured["cls", 1]["rankme"]["mean"]
         assert "cls/block1: rankme" in capsys.readouterr().out
 
     def test_an_average_that_is_not_kept_is_taken_of_patch_tokens(self, tmp_path: Path) -> None:
