@@ -16,6 +16,19 @@ def test_cls_average_is_both_side_by_side():
     torch.testing.assert_close(vector, torch.cat([features["cls"], features["patch"].mean(1)], 1))
 
 
+def test_cls_of_several_blocks_beside_the_average_of_the_last():
+    """DINOv2's linear evaluation; with `--vectors all` no patch token is read."""
+    features = {f"cls/block{block}": torch.randn(2, 3) for block in (4, 5, 6)}
+    features |= {"patch/block6": torch.randn(2, 5, 3)}
+    features |= {"average/block6": features["patch/block6"].mean(1)}
+    aggregator = make_aggregator("cls-average", 3, blocks=[4, 5, 6])
+    expected = torch.cat([*(features[f"cls/block{block}"] for block in (4, 5, 6)), features["average/block6"]], 1)
+    torch.testing.assert_close(aggregator(features).vector, expected)
+    aggregator.use_vectors(lambda kind: True)
+    assert aggregator.reads == ("cls/block4", "cls/block5", "cls/block6", "average/block6")
+    assert torch.equal(aggregator(features).vector, expected)
+
+
 def test_max_is_of_each_channel():
     vector, weights = make_aggregator("max", 2)({"patch": torch.tensor([[[1.0, -5], [-3, -2], [0, -7]]])})
     assert vector.tolist() == [[1, -2]]
