@@ -26,6 +26,7 @@ from pipelines import (
     geometry,
     init,
     localise,
+    norms,
     params,
     plan,
     predict,
@@ -90,6 +91,7 @@ app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
 app.command("geometry")(geometry.main)
 app.command("similarity")(similarity.main)
+app.command("norms")(norms.main)
 app.command("localise")(localise.main)
 app.command("segment")(segment.main)
 app.command("detect")(detect.main)
