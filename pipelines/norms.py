@@ -8,6 +8,8 @@ import typer
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
+OWN = ("block", "quantiles", "cutoff", "share", "images")  # of a block; what else there is, is drawn by outliers
+
 if TYPE_CHECKING:
     from probe.token_norms import TokenNorms
 
@@ -25,7 +27,7 @@ def main(
     """Measure norms of patch tokens in each block that keeps them: quantiles, the share of outliers, and where they lie.
 
     Beside it: how many times as much attention of [cls], and weight of each head of --probes, an outlier draws as a patch does
-    on average. where.npz has the share of images in which each patch is an outlier, [rows, columns] by block. Nothing is encoded.
+    on average. where.npz has the share of images in which each patch is an outlier, [rows, columns] by block.
     """
     import numpy as np
 
@@ -76,12 +78,16 @@ def main(
     }
     with result.written() as folder:
         write_result(folder / METRICS, content, {f"block{row['block']}": row for row in described})
-        np.savez(folder / "where.npz", **{f"block{block}": one.where.reshape(store.grid) for block, one in found.items()})
+        where: dict[str, Any] = {f"block{block}": one.where.reshape(store.grid) for block, one in found.items()}
+        np.savez(folder / "where.npz", **where)
         for block, one in found.items():
             _picture(one, store.grid, f"block {block}", folder / f"block{block}.svg")
     for row in described:
-        drawn = "".join(f", {name} x {v['mean']:.2f}" for name, v in row.items() if isinstance(v, dict) and "mean" in v)
-        typer.echo(f"block {row['block']}: median {row['quantiles']['0.5']:.3g}, cutoff {row['cutoff']:.3g}{drawn}")
+        drawn = "".join(f", {name} x {v['mean']:.2f}" for name, v in row.items() if name not in OWN)
+        share, images = row["share"]["mean"], row["images"]["mean"]
+        typer.echo(
+            f"block {row['block']}: {share:.2f} % of tokens above {row['cutoff']:.3g}, in {images:.1f} % of images{drawn}"
+        )
     typer.echo(f"{out}: {len(rows):,} images")
 
 

@@ -68,7 +68,7 @@ class TokenNorms:
         }
         for name, of_images in weights.items():
             if self.outliers.any():
-                found[name] = self._over_images(lambda chosen, w=of_images: self._drawn(w, chosen))  # type: ignore[misc]
+                found[name] = self._over_images(lambda chosen, w=of_images: self._drawn(w, chosen))
         return found
 
     def _drawn(self, weights: np.ndarray, chosen: np.ndarray) -> float:
