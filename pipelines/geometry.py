@@ -26,7 +26,8 @@ def main(
     """Measure vectors without a head: effective rank, decay of the spectrum, intrinsic dimension, and clusters against classes.
 
     rankme, participation_ratio and lidar are in directions (lidar wants several views); alpha_req is the exponent of the
-    spectrum; two_nn and mle_dimension are dimensions; cluster_nmi and cluster_ari compare k-means' clusters with the classes.
+    spectrum; two_nn and mle_dimension are dimensions; cluster_nmi and cluster_ari compare k-means' clusters with the classes;
+    retrieval_map, recall_at_1 and recall_at_10 are percent of finding images of the same class.
     Nothing is encoded: [cls] and the average patch of every block are in sets that were extracted with --vectors all.
     """
     from pipelines.process.progress import progress_bar

@@ -28,6 +28,7 @@ K = 20  # neighbours of which the dimension is estimated
 N_NEAREST = 2 * K + 10
 VECTORS = ("cls", "average", "pooled")  # kinds of arrays that hold a vector of an image
 RANKS = (11, 100)  # of the eigenvalues through which α-ReQ lays its line
+QUERIES = 256  # whose cosines are in memory
 ROWS_AT_ONCE = 1024  # whose patch tokens are in memory
 DELTA = 1e-4  # added to the diagonal of LiDAR's covariance within images
 
@@ -64,6 +65,27 @@ class Points:
     def clusters(self) -> Int[np.ndarray, "N"]:
         """By k-means, as many clusters as classes: the best of ten starts."""
         return KMeans(self.n_classes, n_init=10, random_state=0).fit_predict(self.x)
+
+    @cached_property
+    def retrieved(self) -> tuple[Float[np.ndarray, "N"], Int[np.ndarray, "N"]]:
+        """Of each image as a query for the others by cosine: average precision, NaN of one that is alone in its class, and the
+        rank of the first of its class, from 1 on."""
+        assert self.labels is not None
+        x = self.x.astype(np.float32)
+        x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)
+        precision, first = np.full(len(x), np.nan), np.full(len(x), len(x))
+        for start in range(0, len(x), QUERIES):
+            near = x[start : start + QUERIES] @ x.T
+            for query, cosines in enumerate(near, start):
+                cosines[query] = -np.inf  # not itself
+                same = np.flatnonzero(self.labels == self.labels[query])
+                of_class = np.sort(cosines[same[same != query]])[::-1]
+                if len(of_class):
+                    counted = np.arange(1, len(of_class) + 1)
+                    # Among equal cosines those of the class come first.
+                    ranks = np.maximum(1 + len(x) - np.searchsorted(np.sort(cosines), of_class, "right"), counted)
+                    precision[query], first[query] = (counted / ranks).mean(), ranks[0]
+        return precision, first
 
     def distances(self, chosen: Chosen, k: int) -> Float[np.ndarray, "n k"]:
         """From each distinct vector among the chosen images to its k nearest of these."""
@@ -168,6 +190,29 @@ def cluster_ari(points: Points, chosen: Chosen) -> float:
     return float("nan") if points.labels is None else float(adjusted_rand_score(*_compared(points, chosen)))
 
 
+def retrieval_map(points: Points, chosen: Chosen) -> float:
+    """Mean average precision, percent, of each image as a query for those of its class among all others, by cosine; 0…100.
+
+    Images that are left out ask no more, and are still found. Images alone in their class do not ask. NaN without labels.
+
+    Source: as category-level retrieval is measured in metric learning (Musgrave et al. 2020, arXiv 2003.08505, whole rankings).
+    """
+    return float("nan") if points.labels is None else 100 * float(np.nanmean(points.retrieved[0][chosen]))
+
+
+def recall_at_1(points: Points, chosen: Chosen) -> float:
+    """Percent of images whose nearest other image by cosine is of their class; 0…100. NaN without labels.
+
+    Source: Jégou et al. 2011 (recall@R of product quantisation), with R = 1, as metric learning reports it.
+    """
+    return _recall(points, chosen, 1)
+
+
+def recall_at_10(points: Points, chosen: Chosen) -> float:
+    """The same of one of the 10 nearest."""
+    return _recall(points, chosen, 10)
+
+
 GEOMETRY: dict[str, Callable[[Points, Chosen], float]] = {
     "rankme": rankme,
     "participation_ratio": participation_ratio,
@@ -177,6 +222,9 @@ GEOMETRY: dict[str, Callable[[Points, Chosen], float]] = {
     "lidar": lidar,
     "cluster_nmi": cluster_nmi,
     "cluster_ari": cluster_ari,
+    "retrieval_map": retrieval_map,
+    "recall_at_1": recall_at_1,
+    "recall_at_10": recall_at_10,
 }
 
 
@@ -282,6 +330,13 @@ def _views_of(store: FeatureStore, name: ArrayName) -> Iterator[ArrayName]:
 def _compared(points: Points, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
     assert points.labels is not None
     return points.labels[chosen], points.clusters[chosen]
+
+
+def _recall(points: Points, chosen: Chosen, k: int) -> float:
+    if points.labels is None:
+        return float("nan")
+    precision, first = (values[chosen] for values in points.retrieved)
+    return 100 * float((first[~np.isnan(precision)] <= k).mean())
 
 
 def _spectrum(x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+from sklearn.metrics import average_precision_score
 
 from pipelines.geometry import main
 from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_of_all, vectors, vectors_in
@@ -80,6 +81,28 @@ class TestKnownVectors:
             assert value(measure, x, labels=labels, n_classes=3) == pytest.approx(1)
             assert value(measure, x, labels=generator.permutation(labels), n_classes=3) == pytest.approx(0, abs=0.03)
             assert math.isnan(value(measure, x))
+
+
+def test_retrieval_by_sorting_everything():
+    generator = np.random.default_rng(10)
+    labels = np.append(generator.integers(0, 4, 149), 9)  # the last one is alone in its class
+    x = generator.normal(size=(150, 6)) + np.eye(10)[labels][:, :6]
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    precisions, nearest = [], []
+    for query in range(149):
+        others = np.delete(np.arange(150), query)
+        scores, of_class = unit[others] @ unit[query], labels[others] == labels[query]
+        precisions.append(average_precision_score(of_class, scores))
+        nearest.append(of_class[scores.argsort()[::-1][:10]])
+    of_points = {"labels": labels, "n_classes": 10}
+    assert value("retrieval_map", x, **of_points) == pytest.approx(100 * np.mean(precisions))
+    assert value("recall_at_1", x, **of_points) == pytest.approx(100 * np.mean([of[0] for of in nearest]))
+    assert value("recall_at_10", x, **of_points) == pytest.approx(100 * np.mean([of.any() for of in nearest]))
+    assert math.isnan(value("retrieval_map", x))
+    same = np.ones((60, 3))
+    assert (
+        value("retrieval_map", same, labels=np.arange(60) % 2, n_classes=2) == 100
+    )  # of equal ones those of the class are first
 
 
 @pytest.mark.parametrize("measure", ["rankme", "participation_ratio", "alpha_req", "two_nn", "mle_dimension", "lidar"])
