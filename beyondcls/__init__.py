@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from probe.closed import CLOSED, make_closed
     from probe.detection.saved import load_detector
     from probe.estimator import ProbeClassifier
+    from probe.geometry import measure
     from probe.grid import Epoch, HeadPlan, HeadSpec
     from probe.pooling import softmax_pool
     from probe.recipe import PRESETS, Recipe, make_recipe
@@ -81,6 +82,7 @@ _HOME = {
     "load_probe": "probe.saved",
     "make_closed": "probe.closed",
     "make_recipe": "probe.recipe",
+    "measure": "probe.geometry",
     "online": "pipelines.live.online",
     "online_detector": "pipelines.live.detections",
     "open_features": "pipelines.sharing.places",
@@ -135,6 +137,7 @@ __all__ = [
     "load_probe",
     "make_closed",
     "make_recipe",
+    "measure",
     "online",
     "online_detector",
     "open_features",

@@ -4,6 +4,7 @@ Each measure is a function of `Points` and of the images among them that count, 
 (`probe.left_out`). To add one: a function here, and its line in GEOMETRY.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -226,6 +227,37 @@ GEOMETRY: dict[str, Callable[[Points, Chosen], float]] = {
     "recall_at_1": recall_at_1,
     "recall_at_10": recall_at_10,
 }
+
+
+def measure(
+    features: FeatureStore | str | os.PathLike[str],
+    name: str,
+    vector: str | None = None,
+    block: int | None = None,
+    images: int | None = None,
+) -> float:
+    """One measure of GEOMETRY of one vector of a feature set: `measure("features/mae-val", "rankme")`.
+
+    Args:
+        features: the set, or where it is.
+        vector: "cls", "average" or "pooled"; by default the first of these that it has.
+        block: by default the deepest that has this vector.
+        images: so many, the same on every machine; all by default.
+
+    Raises:
+        BeyondClsError: unknown measure, vector or block, or too few images.
+    """
+    store = features if isinstance(features, FeatureStore) else FeatureStore.open(features)
+    known = vectors_in(store, VECTORS if vector is None else [vector])
+    known = [array for array in known if kind_of_vector(array) == kind_of_vector(known[0])]
+    chosen = [array for array in known if block in (None, array.block)]
+    if not chosen:
+        blocks = ", ".join(str(array.block) for array in known)
+        raise BeyondClsError(
+            f"block is {block}, expected one of {blocks}, of which {store.where} has {kind_of_vector(known[0])}"
+        )
+    found = geometry(store, chosen[-1], rows_of_all([store], images), [name])
+    return float(found[name]["mean"]) if found else float("nan")
 
 
 def geometry(

@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg
 from sklearn.metrics import average_precision_score
 
+import beyondcls
 from pipelines.geometry import main
 from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_of_all, vectors, vectors_in
 from probe.left_out import groups_of
@@ -147,6 +148,16 @@ class TestFeatureSets:
         assert set(rows) < set(rows_of_all([store], 120))
         found = geometry(store, vectors_in(store, ["cls"])[0], rows, ["two_nn"])
         assert list(found) == ["two_nn"]
+
+    def test_one_number_from_python(self, tmp_path: Path) -> None:
+        store = write_features(tmp_path / "set", vectors=(0, 1), dim=24)
+        rows = rows_of_all([store])
+        measured = [geometry(store, array, rows, ["rankme"])["rankme"]["mean"] for array in vectors_in(store)]
+        assert beyondcls.measure(store, "rankme") == measured[1]
+        assert beyondcls.measure(tmp_path / "set", "rankme", "average", block=0) == measured[2]
+        assert math.isnan(beyondcls.measure(store, "lidar"))
+        with pytest.raises(BeyondClsError, match=r"block is 7, expected one of 0, 1"):
+            beyondcls.measure(store, "rankme", block=7)
 
     @pytest.mark.parametrize(
         ("options", "named"),
