@@ -236,10 +236,11 @@ def measure(
     block: int | None = None,
     images: int | None = None,
 ) -> float:
-    """One measure of GEOMETRY of one vector of a feature set: `measure("features/mae-val", "rankme")`.
+    """One measure of GEOMETRY of one vector of a feature set: a number.
 
     Args:
         features: the set, or where it is.
+        name: "rankme", for example.
         vector: "cls", "average" or "pooled"; by default the first of these that it has.
         block: by default the deepest that has this vector.
         images: so many, the same on every machine; all by default.
