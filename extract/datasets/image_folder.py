@@ -5,9 +5,9 @@ from itertools import chain, islice
 from pathlib import Path
 
 from extract.datasets.form import Plain
-from extract.datasets.formats import extension, image_id, is_image, missing_reader
 from extract.datasets.gathering import BROKEN_FOLDER, Found, LeftOut, broken_link, gather, is_clutter
 from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.pixels import extension, image_id, is_image, missing_reader
 from extract.datasets.reading import made_of
 from extract.datasets.sample import DataError, Sample
 
