@@ -7,9 +7,7 @@ from typing import Any
 
 from extract.datasets.cifar import CIFAR10, CIFAR100
 from extract.datasets.coco import COCO, COCO_PANOPTIC
-from extract.datasets.csv_table import CSV
 from extract.datasets.form import Plain, Published, Splitting
-from extract.datasets.image_folder import FOLDER
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.index import Index, index_of
@@ -17,13 +15,14 @@ from extract.datasets.item_set import image_set
 from extract.datasets.lists import CUB, FOOD101, NUS_WIDE, PETS, STANFORD_CARS
 from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER, VOC
 from extract.datasets.objects import FUNCTION, given, name_of
+from extract.datasets.own_images import CSV, FOLDER
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import Opening
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.tables import NPZ, TABLES
 from extract.datasets.webdataset_tars import PIPE, TARS
 from store.errors import unknown
-from store.loading.matching import read_ids, rows_named
+from store.loading.order import read_ids, rows_named
 from store.plugins import Registry
 from store.shown import Bars, no_bars
 

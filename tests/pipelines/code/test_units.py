@@ -33,7 +33,6 @@ FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoder
     f"extract/encoders/{name}.py"
     for name in (
         "__init__",
-        "cost",
         "encoder",
         "recording",
         "libraries",
