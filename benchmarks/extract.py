@@ -34,12 +34,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import ROOT
-from extract.copies import Packed, streams_of
+from extract.copies import Packed, Replay, streams_of
 from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoded, Encoder
 from extract.forward import FastLinear
 from extract.layouts import arrays_by_name, stored_parts
-from extract.replay import Replay
 from extract.run import extract
 from extract.stages import Spent
 from extract.transform import Crop

@@ -15,12 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.copies import Buffers, Copies, Packed, Streams, streams_of
+from extract.copies import Buffers, Copies, Packed, Replay, Streams, streams_of
 from extract.datasets import DataError
 from extract.decoding import Decoded, Processes, decode_all
 from extract.encoders import Encoded
 from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
-from extract.replay import Replay
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
 from store import ArrayLayout, BeyondClsError

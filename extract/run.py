@@ -29,7 +29,7 @@ from store.format.unfinished import base_at
 from store.places import LocalFolder
 from store.shown import Bars
 from store.writing.publishing import Found, discard_staging, refused_sets
-from store.writing.repair import salvage
+from store.writing.shard import salvage
 
 DEFAULTS = Settings()
 COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought up to date

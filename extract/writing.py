@@ -15,7 +15,7 @@ from jaxtyping import Int64
 
 from extract.datasets import DataError, Sample
 from extract.encoders import Encoder
-from extract.encoders.cost import cost_of
+from extract.forward import cost_of
 from extract.layouts import annotations_of, is_annotation
 from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders, n_decoders
 from extract.requests import Request

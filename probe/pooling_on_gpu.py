@@ -5,9 +5,8 @@ from torch import Tensor
 
 from probe import pooling_kernels as kernels
 from store.codecs import SCALE
-from store.codecs.casts import BFloat16
 from store.codecs.codec import Coded
-from store.codecs.quantised import GROUP, Int4, Int8
+from store.codecs.dtypes import GROUP, BFloat16, Int4, Int8
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 DIM = 1536  # the sums of BLOCK_Q queries over more channels than these do not fit the registers of a program

@@ -8,7 +8,7 @@ from store.format.array import ArrayReader
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore, verify
 from store.format.spec import FeatureSpec
-from store.loading.matching import join, read_ids, rows_of_ids
+from store.loading.order import join, read_ids, rows_of_ids
 
 if TYPE_CHECKING:
     from store.loading.loader import Loader

@@ -48,4 +48,4 @@ def unknown(kind: str, value: str, known: Iterable[str], remedy: str = "") -> st
 
 def first_line(error: object) -> str:
     """Of what others' errors say, the first line, which may be empty."""
-    return next(iter(str(error).splitlines()), "")
+    return next(iter(str(error).strip().splitlines()), "")

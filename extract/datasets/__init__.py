@@ -7,27 +7,22 @@ from typing import Any
 
 from extract.datasets.cifar import CIFAR10, CIFAR100
 from extract.datasets.coco import COCO, COCO_PANOPTIC
-from extract.datasets.csv_table import CSV
-from extract.datasets.fine_grained import CUB, FOOD101, PETS, STANFORD_CARS
 from extract.datasets.form import Plain, Published, Splitting
-from extract.datasets.function import FUNCTION
-from extract.datasets.image_folder import FOLDER
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.index import Index, index_of
 from extract.datasets.item_set import image_set
-from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER
-from extract.datasets.npz import NPZ
-from extract.datasets.nus_wide import NUS_WIDE
-from extract.datasets.objects import given, name_of
+from extract.datasets.lists import CUB, FOOD101, NUS_WIDE, PETS, STANFORD_CARS
+from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER, VOC
+from extract.datasets.objects import FUNCTION, given, name_of
+from extract.datasets.own_images import CSV, FOLDER
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import Opening
 from extract.datasets.sample import Box, DataError, Sample
-from extract.datasets.tables import TABLES
-from extract.datasets.voc import VOC
+from extract.datasets.tables import NPZ, TABLES
 from extract.datasets.webdataset_tars import PIPE, TARS
 from store.errors import unknown
-from store.loading.matching import read_ids, rows_named
+from store.loading.order import read_ids, rows_named
 from store.plugins import Registry
 from store.shown import Bars, no_bars
 
@@ -83,7 +78,7 @@ def open_images(
         source: tars (path, address, pattern, brace expansion, folder of tars, `pipe:COMMAND`), a folder of class folders, a
             .csv, an .npz, a .parquet, a folder of .parquet or of Arrow, the folder of a published data set, or a function that
             gives images (FILE.py:FUNCTION, package.module:function). A pipe's command is run, and so is a function: see
-            `webdataset_tars` and `function`. From Python also what holds the images: a Dataset or DataLoader of PyTorch, a
+            `webdataset_tars` and `objects`. From Python also what holds the images: a Dataset or DataLoader of PyTorch, a
             dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.given`).
         form: a name in DATASETS.
         classes: file of class names, one a line; published data sets have their own.

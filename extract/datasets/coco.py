@@ -18,7 +18,7 @@ from extract.datasets.label_maps import Codes, Colours, LabelMaps, image_size, s
 from extract.datasets.listed import first_folder, inside, listed, parsing, text, unlisted
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.truths import Truths
-from store import BeyondClsError, StoreError
+from store import StoreError
 from store.truths import rle
 from store.truths.reading import VOID, Instance
 
@@ -162,8 +162,8 @@ def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
     # All points of each are on the far side of one edge of the image.
     if all(p.max(0).min() < 0 or (p.min(0) > (width, height)).any() for p in (q.reshape(-1, 2) for q in polygons)):
         raise ValueError(f"its polygons are outside of the image of {sides(size)} pixels")
-    coded = _library().frPyObjects([points.tolist() for points in polygons], height, width)
-    return bytes(_library().merge(coded)["counts"])
+    coded = rle.library().frPyObjects([points.tolist() for points in polygons], height, width)
+    return bytes(rle.library().merge(coded)["counts"])
 
 
 def _checked_runs(segmentation: Mapping[str, Any], size: tuple[int, int]) -> bytes:
@@ -178,17 +178,7 @@ def _checked_runs(segmentation: Mapping[str, Any], size: tuple[int, int]) -> byt
         raise ValueError(f"run lengths {str(counts)[:60]}, expected counts")
     if sum(counts) != size[0] * size[1]:
         raise ValueError(f"run lengths of {sum(counts)} pixels, expected {size[0] * size[1]}")
-    return bytes(_library().frPyObjects({"counts": counts, "size": list(size)}, *size)["counts"])
-
-
-def _library() -> Any:
-    try:
-        from faster_coco_eval.core import mask
-    except ImportError as error:
-        raise BeyondClsError(
-            "masks are drawn by faster-coco-eval, which is not installed: pip install faster-coco-eval"
-        ) from error
-    return mask
+    return bytes(rle.library().frPyObjects({"counts": counts, "size": list(size)}, *size)["counts"])
 
 
 def coco_panoptic(root: Path, split: str) -> ImageSet:

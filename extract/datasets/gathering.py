@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from extract.datasets.formats import IMAGE_EXTENSIONS, SIDECARS, UNREAD, extension, image_id, is_image, is_picture
+from extract.datasets.pixels import IMAGE_EXTENSIONS, SIDECARS, UNREAD, extension, image_id, is_image, is_picture
 from extract.datasets.reading import NOWHERE, made_of, patiently
 from extract.datasets.sample import DataError
 

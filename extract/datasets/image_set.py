@@ -13,12 +13,10 @@ import xxhash
 from jaxtyping import UInt8
 from PIL import Image
 
-from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut
 from extract.datasets.index import Index, settled
-from extract.datasets.pixels import Pixels
-from extract.datasets.reading import CHANGED, Damage, State, decoded, made_of
-from extract.datasets.remote import RemoteFile
+from extract.datasets.pixels import IMAGE_EXTENSIONS, Pixels
+from extract.datasets.reading import CHANGED, Damage, RemoteFile, State, decoded, made_of
 from extract.datasets.sample import Box, DataError, Sample, Samples
 from extract.datasets.truths import Truths, columns_of, turned_boxes
 from store import BeyondClsError

@@ -11,7 +11,6 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -26,6 +25,7 @@ from extract.datasets.reading import GONE, State, state_of
 from extract.datasets.sample import COLUMNS, Samples, Strings
 from store import StoreError
 from store.places.disk import replacing
+from store.places.place import map_parallel
 from store.shown import Bars, no_bars
 
 FOLDER = "BEYONDCLS_INDEX"  # of indexes: an environment variable; empty for none
@@ -210,8 +210,7 @@ def index_of(source: str, form: str | None, split: str | None, classes: Path | N
 
 def _in_parallel(work: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> Iterator[T]:
     """Results of `work` on some items at a time, in order."""
-    with ThreadPoolExecutor(READERS, "beyondcls-index") as readers:
-        yield from readers.map(work, [items[i : i + AT_ONCE] for i in range(0, len(items), AT_ONCE)])
+    return map_parallel(work, [items[i : i + AT_ONCE] for i in range(0, len(items), AT_ONCE)], READERS)
 
 
 def settled(sources: Mapping[str, State]) -> Mapping[str, State] | None:

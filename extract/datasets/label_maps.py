@@ -18,10 +18,9 @@ import numpy as np
 from jaxtyping import Int16, Int64
 from PIL import Image
 
-from extract.datasets.formats import readable
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import lines, parsing
-from extract.datasets.pixels import ROOM
+from extract.datasets.pixels import ROOM, readable
 from extract.datasets.reading import Damage, content_of, decoded, opening_bar
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths

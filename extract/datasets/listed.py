@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
-from extract.datasets.formats import missing_reader
 from extract.datasets.gathering import images_in
+from extract.datasets.pixels import missing_reader
 from extract.datasets.reading import NOWHERE, content_of, made_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError

@@ -1,16 +1,22 @@
-"""Folders of images, and of label maps of the same names: ADE20k, CamVid, Cityscapes, COCO-Stuff, and any other images."""
+"""Folders of images, and of label maps of the same names: ADE20k, CamVid, Cityscapes, COCO-Stuff, VOC, and any other images."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
+
+import numpy as np
 
 from extract.datasets.coco import PANOPTIC_SIGNS, SIGNS, SPLITS, instances_in
 from extract.datasets.form import Published
 from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.label_maps import Codes, Indices, LabelMaps, read_colours, segmented
-from extract.datasets.listed import first_folder, inner_folder, lines, listed, parsing
-from store.truths.reading import VOID
+from extract.datasets.label_maps import Codes, Indices, LabelMaps, read_colours, read_map, segmented
+from extract.datasets.listed import first_folder, inner_folder, lines, listed, parsing, read_objects
+from extract.datasets.sample import Sample
+from extract.datasets.truths import Truths
+from store.truths import rle
+from store.truths.reading import VOID, Instance
 
 ADE_FOLDERS = {"train": "training", "val": "validation"}  # of splits
 ADE_NAMES = "objectInfo150.txt"
@@ -27,6 +33,17 @@ CITY_KNOWN = (*range(34), 255)
 CITY_IMAGE, CITY_MAP = "_leftImg8bit", "_gtFine_labelIds"  # with which names end
 STUFF, STUFF_NAMES = ("stuffthingmaps", "annotations"), "labels.txt"  # folders of maps, the first that is there; classes
 NAMES, COLOURS = "label-classes.txt", "label-colours.txt"  # of any other images
+
+VOC_SPLITS = ("train", "val", "trainval")
+VOC_FOLDERS = ("", "VOC2012/", "VOCdevkit/VOC2012/", "VOC2007/", "VOCdevkit/VOC2007/")
+VOC_SIGNS = tuple(f"{folder}ImageSets/Segmentation" for folder in VOC_FOLDERS)
+BACKGROUND = "background"
+OBJECTS = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse",
+    "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+BORDER = 255  # around objects: void
+MOST_OBJECTS = 254  # of an image: what an index image can number
 
 
 def _paired(
@@ -121,21 +138,53 @@ def map_folder(root: Path, split: str) -> ImageSet:
     return _paired(root, images, maps, classes, codes, objects=root / "instances" / f"{split}.json")
 
 
-ADE20K = Published(
-    ade20k,
-    tuple(ADE_FOLDERS),
-    (ADE_NAMES, f"ADEChallengeData2016/{ADE_NAMES}"),
-)
-CAMVID = Published(
-    camvid,
-    ("train", "val", "test"),
-    ("trainannot", "valannot", "testannot"),
-)
-CITYSCAPES = Published(
-    cityscapes,
-    ("train", "val"),  # the labels of test are secret
-    ("gtFine/train", "gtFine/val"),
-)
+def voc(root: Path, split: str) -> ImageSet:
+    """Pascal VOC's segmentation: `ImageSets/Segmentation/SPLIT.txt` names images with a label map each, and maps of objects.
+
+    20 classes and the background, which is no label of an image. The border of objects is void.
+    """
+    lists = first_folder(root, *VOC_SIGNS)
+    folder, names = lists.parent.parent, lines(lists / f"{split}.txt")
+    samples = [listed(folder / "JPEGImages", f"{name}.jpg", (), id_=name) for name in names]
+    files = {name: folder / "SegmentationClass" / f"{name}.png" for name in names}
+    maps = LabelMaps((BACKGROUND, *OBJECTS), files, Indices.counted(1 + len(OBJECTS), void=[BORDER]))
+    objects = Truths(OBJECTS, partial(_voc_reader, folder))
+    return segmented(str(root), samples, maps, unlabelled=[0], truths={"instances": objects})
+
+
+def _voc_reader(folder: Path, samples: Sequence[Sample]) -> Callable[[Sample], Sequence[Instance]]:
+    return partial(_voc_instances, folder)
+
+
+def _voc_instances(folder: Path, sample: Sample) -> list[Instance]:
+    """Objects of an image: number i in `SegmentationObject` is the i-th object of the image's XML.
+
+    Boxes count pixels from 1 there, both ends included, and from 0 here, the end excluded. What is marked as difficult, which
+    VOC does not score, is kept as a crowd.
+    """
+    objects = read_objects(folder / "Annotations" / f"{sample.id}.xml")
+    file = folder / "SegmentationObject" / f"{sample.id}.png"
+    try:
+        numbers = read_map(file, Indices.counted(MOST_OBJECTS, first=1, void=[0, BORDER]))
+    except ValueError as error:
+        raise ValueError(f"its map of objects {file.name} {error}") from error
+    if numbers.max() >= len(objects):
+        raise ValueError(f"its map of objects {file.name} has number {numbers.max() + 1}, its XML {len(objects)} objects")
+    masks = numbers == np.arange(len(objects))[:, None, None]
+    instances = []
+    for one, mask, counts in zip(objects, masks, rle.encode(masks), strict=True):
+        if one.name not in OBJECTS:
+            raise ValueError(f"an object is of class {one.name!r}; expected {', '.join(OBJECTS)}")
+        x0, y0, x1, y1 = one.corners
+        box = x0 - 1, y0 - 1, x1, y1
+        instances.append(Instance(OBJECTS.index(one.name), box, float(mask.sum()), one.is_difficult, counts))
+    return instances
+
+
+ADE20K = Published(ade20k, tuple(ADE_FOLDERS), (ADE_NAMES, f"ADEChallengeData2016/{ADE_NAMES}"))
+CAMVID = Published(camvid, ("train", "val", "test"), ("trainannot", "valannot", "testannot"))
+CITYSCAPES = Published(cityscapes, ("train", "val"), ("gtFine/train", "gtFine/val"))  # the labels of test are secret
 STUFF_SIGNS = tuple(f"{folder}/{split}" for folder in STUFF for split in SPLITS)
 COCO_STUFF = Published(coco_stuff, SPLITS, STUFF_SIGNS, yields_to=(*SIGNS, *PANOPTIC_SIGNS))
 MAP_FOLDER = Published(map_folder, ("train", "val", "test"), (NAMES, COLOURS))
+VOC = Published(voc, VOC_SPLITS, VOC_SIGNS)

@@ -1,15 +1,20 @@
-"""What Python programs have their images in: Datasets and DataLoaders of PyTorch, Hugging Face datasets, lists, arrays."""
+"""What Python programs have their images in: Datasets and DataLoaders of PyTorch, Hugging Face datasets, lists, arrays; and
+functions of the user's that give them.
+"""
 
+import inspect
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from extract.datasets.form import chosen_split
+from extract.datasets.form import Splitting, chosen_split
 from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, Given, first_of
 from extract.datasets.sample import DataError
-from store.errors import BeyondClsWarning
+from store.errors import BeyondClsError, BeyondClsWarning
+from store.user_code import explained, function_of
 
 PARTS = ("image", "label", "id", "segmentation")
 ARRAYS = {
@@ -205,3 +210,33 @@ def _class_label(feature: Any) -> list[str] | None:
     if _is_of(feature, "ClassLabel") and isinstance(feature.get("names"), list):
         return list(map(str, feature["names"]))
     return _class_label(feature.get("feature")) if isinstance(feature, Mapping) and feature.get("feature") else None
+
+
+def function(source: str, split: str | None = None, /, **arguments: Any) -> Given:
+    """What FILE.py:FUNCTION, or package.module:function, returns: whatever `given` takes.
+
+    It is run, so name none that you do not trust. The split is passed to a function that takes `split`; what another returns
+    is a mapping of splits.
+    """
+    if not is_function(source):
+        raise DataError(f"there is no function {source!r}; expected FILE.py:FUNCTION, or package.module:function")
+    try:
+        make = function_of(source, "function", "images")
+        parameters = inspect.signature(make).parameters.values()
+        if any(p.name == "split" or p.kind is p.VAR_KEYWORD for p in parameters):
+            arguments, split = {"split": split, **arguments} if split is not None else arguments, None
+        with explained(source, f"{source} fails"):
+            made = make(**arguments)
+    except BeyondClsError as error:
+        raise DataError(str(error)) from error
+    return given(made, source, split)
+
+
+def is_function(source: str) -> bool:
+    """Whether a source is FILE.py:FUNCTION or package.module:function, as no file is called."""
+    place, colon, name = source.rpartition(":")
+    is_module = all(part.isidentifier() for part in place.split("."))
+    return bool(colon) and name.isidentifier() and (is_module or place.endswith(".py")) and not Path(source).exists()
+
+
+FUNCTION = Splitting(function, is_function)

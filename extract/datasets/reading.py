@@ -1,4 +1,4 @@
-"""Reading a data set's bytes, decoding them, and what is noted of them while a set is opened.
+"""Reading a data set's bytes, of files and of services, decoding them, and what is noted of them while a set is opened.
 
 What keeps bytes from being read says nothing about an image: it is tried again, and then stops the run. Damage is only what a
 decoder says of bytes that were read.
@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from store import BeyondClsError
 from store.shown import Bars, no_bars
 
 T = TypeVar("T")
+BLOCK_NBYTES = 8 << 20  # read ahead: a tar is indexed from end to end
+IN_PARTS = "copy it here first, or give it as 'pipe:curl -fsSL URL'"
 PAUSES = (0.1, 1.0, 4.0)  # seconds before another try: a network file system comes back, other decoders give memory back
 CHANGED = "it has changed since the data set was opened; run again when nothing writes to it"
 NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)  # a name leads to no file, on any disk
@@ -163,3 +166,103 @@ def decoded(decode: Callable[[bytes], T], encoded: bytes, what: str) -> T:
 def reason_of(error: Exception) -> str:
     """What an error says, without addresses in memory, which differ from run to run; never empty."""
     return re.sub(r"\s*<[^<>]* at 0x[0-9a-fA-F]+>", "", str(error)).strip() or type(error).__name__
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that fsspec reaches (s3://, https://, gs://, memory://, …), as far as it resembles a Path.
+
+    `url` may hold credentials or a signature; messages show it without them.
+    """
+
+    url: str
+
+    def __str__(self) -> str:
+        return re.sub(r"//[^/@]*@", "//", self._base)
+
+    @property
+    def _base(self) -> str:
+        """The address without a query, which other protocols than HTTP do not have."""
+        return self.url.partition("?")[0] if self.url.startswith("http") else self.url
+
+    @property
+    def name(self) -> str:
+        return self._base.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "RemoteFile":
+        return RemoteFile(self._base.rpartition("/")[0])
+
+    def __truediv__(self, name: str) -> "RemoteFile":
+        return RemoteFile(f"{self._base.rstrip('/')}/{name}")
+
+    def is_file(self) -> bool:
+        """Whether there is such a file; BeyondClsError if the service does not answer."""
+        with self._asking() as (fs, path):
+            try:
+                return bool(fs.info(path)["type"] == "file")
+            except FileNotFoundError:
+                return False
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder that can be listed; over HTTP, nothing is."""
+        return not self.url.startswith("http") and self._ask("isdir")
+
+    def exists(self) -> bool:
+        """False also where one may not look."""
+        return self._ask("exists")
+
+    def glob(self, pattern: str = "") -> list["RemoteFile"]:
+        """Files in this folder that match `pattern`, or those that match this path itself, in alphabetical order."""
+        fs, path = self._place
+        names = self._ask("glob", f"{path.rstrip('/')}/{pattern}" if pattern else path)
+        return [RemoteFile(fs.unstrip_protocol(name)) for name in sorted(names)]
+
+    def read_text(self) -> str:
+        return bytes(self._ask("cat_file")).decode()
+
+    def read_with(self, work: Callable[[IO[bytes]], T]) -> T:
+        """The result of `work` on the file, read from end to end, with seeking; BeyondClsError as `read`."""
+        how = {"mode": "rb", "block_size": BLOCK_NBYTES, "cache_type": "readahead"}
+        with self._asking() as (fs, path), fs.open(path, **how) as file:
+            if not file.seekable():
+                raise BeyondClsError(f"{self} cannot be read in parts; {IN_PARTS}")
+            return work(file)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """`nbytes` bytes from an offset on.
+
+        Raises:
+            BeyondClsError: the service does not return these bytes.
+        """
+        data = bytes(self._ask("cat_file", start=offset, end=offset + nbytes))
+        if len(data) != nbytes:
+            raise BeyondClsError(f"{self} returned {len(data)} bytes for the {nbytes} from {offset}; {IN_PARTS}")
+        return data
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        import fsspec  # type: ignore[import-untyped]
+
+        try:
+            return fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:  # a protocol that is unknown, or whose package is not installed
+            raise BeyondClsError(f"{self} cannot be opened: {error}") from error
+
+    def _ask(self, method: str, path: str | None = None, **arguments: Any) -> Any:
+        with self._asking() as (fs, own_path):
+            ask = partial(getattr(fs, method), own_path if path is None else path, **arguments)
+            return tried(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
+
+    @contextmanager
+    def _asking(self) -> Iterator[tuple[Any, str]]:
+        """The file system, and the path in it; the run stops where it fails, as the image may be sound."""
+        try:
+            yield self._place
+        except BeyondClsError:
+            raise
+        except Exception as error:  # each service has its own errors
+            reason = str(error).replace(self.url, str(self)) or type(error).__name__
+            raise BeyondClsError(
+                f"{self} cannot be read: {reason}; check the address, the network and your credentials, and run again"
+            ) from error

@@ -12,8 +12,7 @@ import numpy as np
 import xxhash
 from jaxtyping import Bool, Float64, Int, UInt8
 
-from extract.datasets.reading import CHANGED, patiently
-from extract.datasets.remote import RemoteFile
+from extract.datasets.reading import CHANGED, RemoteFile, patiently
 from store import BeyondClsError
 from store.format.classes import are_identifiers
 

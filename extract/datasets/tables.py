@@ -1,28 +1,36 @@
-"""Tables of images that Hugging Face writes: files in Parquet, and folders of Arrow files as `save_to_disk` leaves them."""
+"""Images in columns: tables that Hugging Face writes, in Parquet, or in Arrow as `save_to_disk` leaves them; and arrays in an
+.npz, of one split or of several, as NumPy, Keras and MedMNIST write them.
+"""
 
 import json
 import os
 import re
+import shutil
+import struct
 import threading
+import zipfile
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
+from numpy.lib import format as npy
 
 from extract.datasets.form import Splitting
-from extract.datasets.formats import is_image
 from extract.datasets.gathering import entries_of, unlocked
 from extract.datasets.items import IMAGE, Given
 from extract.datasets.listed import parsing
-from extract.datasets.objects import Rows, columns_of, split_of
+from extract.datasets.objects import Rows, arrays_by_split, columns_of, of_arrays, split_of
+from extract.datasets.pixels import is_image
 from extract.datasets.sample import DataError
 
 PARTS_KEPT = 4  # groups of rows that are in memory
 OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+")  # train-00000-of-00002
+LOCAL = struct.Struct("<4s22xHH")  # before a member of a zip: what it begins with, bytes of its name and of its rest
 EXPECTED = "a table of Parquet, or of Arrow as `datasets` saves it"
 
 
@@ -136,4 +144,59 @@ def is_tables(source: str) -> bool:
     return not any(is_image(name) for _, _, names in os.walk(place) for name in names) and bool(_files(place))
 
 
+def npz(source: str, split: str | None = None) -> Given:
+    """Images of an .npz: `images` (or `x`, `data`, `image`, `arr_0`), and `labels` (or `y`, `targets`, `label`, `arr_1`), `ids`
+    and `class_names` where there are any. Splits are in the names: `x_train`, or `train_images`.
+
+    Arrays are read where they lie; those that are compressed are unpacked into a temporary file (in $TMPDIR), which goes with
+    the images. An array of objects is refused: that is a pickle.
+    """
+    if not Path(source).is_file():
+        raise DataError(f"there is no .npz {source!r}; expected arrays: images and labels, or x_train, y_train, x_test, y_test")
+    with parsing(Path(source), "arrays as numpy.savez writes them"), zipfile.ZipFile(source) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+        by_split = arrays_by_split(list(members))
+        if not by_split:
+            raise DataError(
+                f"{source} has arrays {', '.join(members)[:200] or '(none)'}, but no images; call them images, or x_train, …"
+            )
+        chosen = by_split[split_of(source, split, list(by_split))]
+        unpacked = TemporaryDirectory(prefix="beyondcls-")
+        arrays = {part: _array(archive, members[name], Path(unpacked.name)) for part, name in chosen.items()}
+        return of_arrays(arrays, source, unpacked)
+
+
+def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.ndarray, "..."]:
+    """An array that stays on the disk; raises ValueError where it is damaged, or holds objects."""
+    info = archive.getinfo(member)
+    with archive.open(info) as content:
+        version = npy.read_magic(content)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(content)
+        begin = content.tell()
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=object))
+        if dtype.hasobject:
+            raise ValueError(f"{member} holds objects, which are pickled; write plain arrays")
+        if nbytes != info.file_size - begin:
+            raise ValueError(f"{member} has {info.file_size - begin} bytes for {nbytes} of {dtype} {list(shape)}")
+        if not nbytes:
+            return np.zeros(shape, dtype)
+        if info.compress_type == zipfile.ZIP_STORED:
+            file = Path(str(archive.filename))
+            with file.open("rb") as raw:
+                raw.seek(info.header_offset)
+                _, n_name, n_rest = LOCAL.unpack(raw.read(LOCAL.size))
+            begin += info.header_offset + LOCAL.size + n_name + n_rest
+        else:
+            if nbytes > (free := shutil.disk_usage(unpacked).free):
+                raise ValueError(
+                    f"{member} has {nbytes:,} bytes unpacked, and {free:,} are free in {unpacked.parent}; set TMPDIR"
+                )
+            file, begin = unpacked / f"{len(list(unpacked.iterdir()))}", 0
+            with file.open("wb") as out:
+                shutil.copyfileobj(content, out)
+    return np.memmap(file, dtype, "r", begin, shape, "F" if is_fortran else "C")
+
+
 TABLES = Splitting(tables, is_tables)
+NPZ = Splitting(npz, lambda source: source.lower().endswith(".npz"))

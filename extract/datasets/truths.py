@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Shaped
 from PIL import Image
 
-from extract.datasets.formats import readable
-from extract.datasets.pixels import Pixels, orientation_of
+from extract.datasets.pixels import Pixels, orientation_of, readable
 from extract.datasets.sample import Box, DataError, Sample
 from store import StoreError
 from store.truths import rle

@@ -14,11 +14,10 @@ from typing import IO, NamedTuple
 import xxhash
 
 from extract.datasets.form import Plain
-from extract.datasets.formats import IMAGE_EXTENSIONS, UNREAD, extension, is_image, is_picture, missing_reader
 from extract.datasets.gathering import BESIDE_TARS, BROKEN, CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter, walk
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.reading import made_of, patiently
-from extract.datasets.remote import RemoteFile
+from extract.datasets.pixels import IMAGE_EXTENSIONS, UNREAD, extension, is_image, is_picture, missing_reader
+from extract.datasets.reading import RemoteFile, made_of, patiently
 from extract.datasets.sample import DataError, Sample
 from store import BeyondClsError
 from store.format.classes import whole_number

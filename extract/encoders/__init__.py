@@ -7,22 +7,7 @@ from typing import Any
 
 import timm
 
-from extract.encoders import (
-    beitv2,
-    capi,
-    dino,
-    dinov2,
-    dinov3,
-    franca,
-    ibot,
-    ijepa,
-    mae,
-    maskfeat,
-    mocov3,
-    quickstart,
-    simmim,
-    supervised,
-)
+from extract.encoders import capi, joint, masked, quickstart, supervised
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.libraries import OF_HUBS, is_of_library, load_from_library
 from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained, checked_family, cls_caution
@@ -43,18 +28,9 @@ def _check(make: object) -> None:
 # Those of other packages are functions that make a model.
 ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
     **quickstart.ENCODERS,
-    **mae.ENCODERS,
-    **simmim.ENCODERS,
-    **maskfeat.ENCODERS,
-    **beitv2.ENCODERS,
-    **ijepa.ENCODERS,
+    **masked.ENCODERS,
     **capi.ENCODERS,
-    **dino.ENCODERS,
-    **dinov2.ENCODERS,
-    **dinov3.ENCODERS,
-    **franca.ENCODERS,
-    **mocov3.ENCODERS,
-    **ibot.ENCODERS,
+    **joint.ENCODERS,
     **supervised.ENCODERS,
 }
 

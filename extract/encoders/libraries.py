@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from extract.encoders.encoder import Encoder
-from extract.encoders.pretrained import reason_of
 from extract.encoders.wrapped import wrap
 from extract.transform import checked_transform
 from store import BeyondClsError
+from store.errors import first_line
 from store.format.pretraining import Pretraining
 from store.plugins import Plugin
 from store.user_code import custom_digest, explained, function_of, is_custom
@@ -115,7 +115,7 @@ def _fetched(definer: str, library: str, name: str, seed: int | None) -> Made:
         raise BeyondClsError(f"{definer} needs {library} ({error}): pip install 'beyondcls[{library}]'") from error
     except Exception as error:  # hubs and libraries raise many kinds
         raise BeyondClsError(
-            f"{definer} could not be loaded ({reason_of(error)}); check the name and the connection"
+            f"{definer} could not be loaded ({first_line(error) or type(error).__name__}); check the name and the connection"
         ) from error
 
 

@@ -17,7 +17,7 @@ from extract.encoders.encoder import input_of
 from extract.encoders.search import Found, averages_in, find, selected, wrapping_in
 from extract.encoders.weights import CLASSIFIER, grouped, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
 from store import BeyondClsError
-from store.errors import unknown
+from store.errors import first_line, unknown
 from store.format.pretraining import FAMILIES, JOINT, LABELS, MASKED
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
@@ -282,15 +282,10 @@ def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     try:
         return timm_model(name, pretrained=True, **arguments)
     except Exception as error:  # the hub's client raises many kinds; all mean that no weights were fetched
+        reason = first_line(error) or type(error).__name__
         raise BeyondClsError(
-            f"no weights for {name!r} from the hub ({reason_of(error)}); check the name and the connection, or give "
-            "--checkpoint FILE"
+            f"no weights for {name!r} from the hub ({reason}); check the name and the connection, or give --checkpoint FILE"
         ) from error
-
-
-def reason_of(error: Exception) -> str:
-    """The first line of what an error of a hub says, or its kind."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from extract.datasets import ImageSet
 from extract.encoders import ENCODERS, Encoder, load_encoder
-from extract.encoders.cost import cost_of
 from extract.encoders.libraries import is_users
+from extract.forward import cost_of
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, measure, stored_nbytes
 from extract.requests import Request

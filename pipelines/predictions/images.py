@@ -8,9 +8,8 @@ from typing import Any
 
 from PIL import Image
 
-from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut, gather
-from extract.datasets.pixels import Pixels
+from extract.datasets.pixels import IMAGE_EXTENSIONS, Pixels
 from pipelines.live.pictures import open_picture
 from pipelines.predictions.predictor import Predicted, Predictor
 from store import BeyondClsError

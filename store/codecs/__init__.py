@@ -1,8 +1,7 @@
 """How tokens are stored. Adding a codec: its class, and a line here (docs/store-format.md, "Codecs")."""
 
-from store.codecs.casts import BFloat16, Float8, Float16, Float32
 from store.codecs.codec import SCALE, Codec
-from store.codecs.quantised import Int4, Int8
+from store.codecs.dtypes import BFloat16, Float8, Float16, Float32, Int4, Int8
 from store.errors import StoreError, unknown
 
 CODECS: dict[str, Codec] = {

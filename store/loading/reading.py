@@ -19,7 +19,7 @@ from torch.profiler import record_function
 
 from store.format.array import ArrayReader
 from store.format.layout import SCALE
-from store.loading.pinned import PinnedRows, pin, unpin
+from store.loading.placement import PinnedRows, pin, unpin
 from store.places.place import ALIGNMENT, aligned_memory, aligned_zeros
 
 LONG_ROW = 1 << 14  # bytes

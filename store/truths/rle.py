@@ -18,16 +18,16 @@ LONGEST = 12  # bytes of one number: 60 bits
 
 def encode(masks: Bool[np.ndarray, "n h w"]) -> list[bytes]:
     """The run lengths of each mask; an error if faster-coco-eval is not installed."""
-    library = _library()
+    coder = library()
     if not len(masks):
         return []
-    encoded = library.encode(np.asfortranarray(np.moveaxis(masks, 0, -1).astype(np.uint8)))
+    encoded = coder.encode(np.asfortranarray(np.moveaxis(masks, 0, -1).astype(np.uint8)))
     return [bytes(one["counts"]) for one in encoded]
 
 
 def encode_labels(label_map: Int16[np.ndarray, "h w"]) -> list[tuple[int, bytes]]:
     """The labels from 0 on that a map shows, ascending, and the run lengths of the mask of each: `encode`, in one pass."""
-    library = _library()
+    coder = library()
     flat = label_map.T.ravel()
     starts = np.flatnonzero(np.diff(flat, prepend=flat[:1] - 1))
     values, bounds = flat[starts], np.append(starts, flat.size)
@@ -38,17 +38,21 @@ def encode_labels(label_map: Int16[np.ndarray, "h w"]) -> list[tuple[int, bytes]
         ends = np.stack([bounds[shown], bounds[shown + 1]], 1).ravel()  # of zeros and ones in turn
         counts = np.diff(ends, prepend=0, append=flat.size).tolist()
         uncompressed.append({"size": list(label_map.shape), "counts": counts if counts[-1] else counts[:-1]})
-    encoded = library.frPyObjects(uncompressed, *label_map.shape) if labels else []
+    encoded = coder.frPyObjects(uncompressed, *label_map.shape) if labels else []
     return [(label, bytes(one["counts"])) for label, one in zip(labels, encoded, strict=True)]
 
 
-def _library() -> Any:
+def library() -> Any:
+    """COCO's functions on masks.
+
+    Raises:
+        StoreError: faster-coco-eval is not installed.
+    """
     try:
         from faster_coco_eval.core import mask
     except ImportError as error:
-        raise StoreError(
-            "masks are encoded by faster-coco-eval, which is not installed: pip install faster-coco-eval"
-        ) from error
+        needed = "masks are drawn and encoded by faster-coco-eval"
+        raise StoreError(f"{needed}, which is not installed: pip install faster-coco-eval") from error
     return mask
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from extract.copies import Packed
-from extract.replay import Replay
+from extract.copies import Packed, Replay
 from extract.run import extract
 from tests.extract.late import LateStreams
 from tests.extract.tiny import tiny_encoder

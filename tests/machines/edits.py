@@ -136,7 +136,7 @@ def new_entry(leaf: str, content: str, registry: str, opening: str, line: str, i
 
 NEW_ENCODERS = new_entry(
     "extract/encoders/another.py",
-    "from extract.encoders.mae import ENCODERS\n\nENCODERS = {'another': ENCODERS['mae-b16']}\n",
+    "from extract.encoders.masked import ENCODERS\n\nENCODERS = {'another': ENCODERS['mae-b16']}\n",
     "extract/encoders/__init__.py",
     'ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {\n',
     "    **another.ENCODERS,\n",
@@ -197,7 +197,7 @@ EDITS = (
     ),
     Edit("the code: comments, docstrings, formatting", comments, ABMILP, elsewhere=True),
     Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, ABMILP, unused=True),
-    Edit("the file of an encoder that is used", appended("extract/encoders/dino.py"), ABMILP, extracts=True),
+    Edit("the file of an encoder that is used", appended("extract/encoders/joint.py"), ABMILP, extracts=True),
     Edit("a new attention statistic that is not asked for", NEW_STATISTIC, ABMILP, unused=True),
     Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), ABMILP, unused=True),
     Edit("an aggregator that no head uses", appended("probe/aggregators/simpool.py"), ABMILP, unused=True),

@@ -138,7 +138,7 @@ def test_what_is_missing(data: str, missing: bool, project: Path) -> None:
 
 def test_its_code_and_what_that_imports_has_digests(project: Path) -> None:
     (project / "readers").mkdir()
-    (project / "readers/function.json").write_text('{"extract/datasets/function.py": "0"}')
+    (project / "readers/function.json").write_text('{"extract/datasets/objects.py": "0"}')
     (project / "heads").mkdir()
     (project / "heads/shading.py").write_text("STEP = 100\n")
 
@@ -148,6 +148,6 @@ def test_its_code_and_what_that_imports_has_digests(project: Path) -> None:
 
     (project / "data/shades/own.py").write_text("from heads.shading import STEP\n" + CODE)
     before = digests()
-    assert before.keys() == {"extract/datasets/function.py", "data/shades/own.py", "heads/shading.py"}
+    assert before.keys() == {"extract/datasets/objects.py", "data/shades/own.py", "heads/shading.py"}
     (project / "heads/shading.py").write_text("STEP = 101\n")
     assert {name for name, digest in digests().items() if digest != before[name]} == {"heads/shading.py"}

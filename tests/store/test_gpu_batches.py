@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from store import ArrayLayout, FeatureStore, FeatureWriter, Loader
-from store.loading.pinned import PinnedRows, fetch_by_kernel
-from store.loading.placement import Placement
+from store.loading.placement import PinnedRows, Placement, fetch_by_kernel
 from store.loading.reading import AHEAD, Lane, Pool
 from store.places.place import aligned_memory
 from tests.store.conftest import same

@@ -8,7 +8,7 @@ import pytest
 from store import FeatureStore, Loader, StoreError, read_ids, rows_of_ids
 from store.format.layout import ArrayLayout
 from store.format.spec import FeatureSpec
-from store.loading.matching import join
+from store.loading.order import join
 from store.writing.writer import FeatureWriter
 from tests.features import write_features
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from store import FeatureStore, FeatureWriter, verify
 from store.format.unfinished import UNNAMED, WRITING, record_name
 from store.places.disk import PARTIAL
-from store.writing.repair import salvage
+from store.writing.shard import salvage
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
 from tests.store.tiny import MAX, Tiny, notes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from store import ArrayLayout, StoreError
-from store.writing.repair import salvage
+from store.writing.shard import salvage
 from tests.folders import files
 from tests.store.conftest import edit, flip, shard_bytes
 from tests.store.tiny import SHARD, Tiny

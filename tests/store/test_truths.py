@@ -20,7 +20,7 @@ from store.moving.receipt import Receipt
 from store.moving.transfer import upload
 from store.truths import Instance, rle
 from store.truths.reading import TruthColumns
-from store.writing.repair import salvage
+from store.writing.shard import salvage
 from tests.features import write_features
 from tests.folders import files
 from tests.store.exported import export, import_as

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from beyondcls.testing.datasets import EXAMPLES
-from extract.datasets import DATASETS, fine_grained, imagenet, map_folders, voc, webdataset_tars
+from extract.datasets import DATASETS, imagenet, lists, map_folders, webdataset_tars
 from extract.datasets.cifar import PIXELS_NBYTES
 from extract.datasets.form import Example, pictures
 
@@ -301,8 +301,8 @@ EXAMPLES |= {
     "stanford-cars": Example(
         {
             "stanford_cars/devkit/cars_meta.mat": partial(matlab_file, "class_names", [CARS]),
-            f"stanford_cars/{fine_grained.CAR_LISTS['train']}": partial(matlab_file, "annotations", [TRAIN_ROWS], FIELDS),
-            f"stanford_cars/{fine_grained.CAR_LISTS['test']}": partial(
+            f"stanford_cars/{lists.CAR_LISTS['train']}": partial(matlab_file, "annotations", [TRAIN_ROWS], FIELDS),
+            f"stanford_cars/{lists.CAR_LISTS['test']}": partial(
                 matlab_file, "annotations", [[(1, 2, 3, 4, 2, "00001.jpg")]], FIELDS
             ),
             **pictures("stanford_cars/cars_train", "00001.jpg", "00002.jpg"),
@@ -406,7 +406,7 @@ EXAMPLES |= {
             f"{ROOT}/Annotations/2007_000033.xml": xml("tvmonitor", "cat"),
             **pictures(f"{ROOT}/JPEGImages", "2007_000032.jpg", "2007_000033.jpg", "2007_000039.jpg", "2007_000121.jpg"),
         },
-        voc.OBJECTS,
+        map_folders.OBJECTS,
         {"train": {"2007_000032": ("aeroplane", "person"), "2007_000039": ()}, "val": {"2007_000033": ("cat", "tvmonitor")}},
         truths=("segmentation", "instances"),
     ),

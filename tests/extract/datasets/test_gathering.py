@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.formats import PACKAGES, image_id, missing_reader, readable
 from extract.datasets.gathering import (
     BACK,
     BROKEN,
@@ -21,6 +20,7 @@ from extract.datasets.gathering import (
     images_in,
     walk,
 )
+from extract.datasets.pixels import PACKAGES, image_id, missing_reader, readable
 from store import BeyondClsError
 from tests.extract.pictures import picture, write_file, write_pictures
 
@@ -164,13 +164,13 @@ class TestByName:
     @pytest.mark.parametrize("end", PACKAGES)
     def test_a_format_whose_package_is_missing_keeps_its_row_and_says_so(self, end: str, root: Path, monkeypatch) -> None:
         formats, ends = readable()
-        monkeypatch.setattr("extract.datasets.formats.readable", lambda: (formats, ends - PACKAGES.keys()))
+        monkeypatch.setattr("extract.datasets.pixels.readable", lambda: (formats, ends - PACKAGES.keys()))
         write_file(root / f"cat/2.{end}", b"x")
         images = open_images(str(root))
         assert ids(images)[2] == "cat/2"
         assert images.all_problems() == [f"{images.samples[2]}: {missing_reader('2.' + end)}"]
         assert "pip install" in images.all_problems()[0]
-        monkeypatch.setattr("extract.datasets.formats.readable", lambda: (formats, ends | {end}))
+        monkeypatch.setattr("extract.datasets.pixels.readable", lambda: (formats, ends | {end}))
         assert open_images(str(root)).all_problems() == []
 
     @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.remote import RemoteFile
+from extract.datasets.reading import RemoteFile
 from store import BeyondClsError
 from tests.extract.pictures import picture, samples, write_file, write_tar, write_text
 

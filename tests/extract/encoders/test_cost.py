@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from extract.encoders.cost import cost_of
 from extract.encoders.pretrained import timm_model
+from extract.forward import cost_of
 from tests.extract.tiny import TINY, tiny_encoder
 
 

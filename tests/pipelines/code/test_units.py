@@ -33,7 +33,6 @@ FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoder
     f"extract/encoders/{name}.py"
     for name in (
         "__init__",
-        "cost",
         "encoder",
         "recording",
         "libraries",
@@ -111,7 +110,7 @@ def test_dense_tasks_heads_and_extraction_do_not_depend_on_one_another():
 def test_encoders_depend_on_their_own_family():
     text = "encoders: {dino-b16: {}, mine: {model: mae-b16, checkpoint: a.pt}, vit_base_patch16_224.augreg_in21k: null}"
     by_unit = of_params(text)
-    for name, family in (("dino-b16", {"dino"}), ("mine", {"mae"}), ("vit_base_patch16_224.augreg_in21k", set())):
+    for name, family in (("dino-b16", {"joint"}), ("mine", {"masked"}), ("vit_base_patch16_224.augreg_in21k", set())):
         expected_files = {f"extract/encoders/{name}.py" for name in family}
         assert by_unit[f"extract/{name}"].keys() & FAMILIES == expected_files
         assert not any("extract/datasets/coco" in file for file in by_unit[f"extract/{name}"])

@@ -1,17 +1,18 @@
-"""Fine-grained classes, as lists name the images: CUB-200-2011, Food-101, Oxford-IIIT Pets and Stanford Cars.
+"""Data sets whose lists name the images: CUB-200-2011, Food-101, Oxford-IIIT Pets, Stanford Cars and NUS-WIDE.
 
-Each may lie in the folder that its archive makes, or be that folder.
+The first four may lie in the folder that their archive makes, or be that folder.
 """
 
 import json
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from extract.datasets.form import Published
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import inner_folder, lines, listed, matlab_variable, parsing, text, unlisted
+from extract.datasets.listed import first_folder, inner_folder, lines, listed, matlab_variable, parsing, text, unlisted
 from extract.datasets.sample import Box, DataError
 
 IN_TRAIN = {"train": "1", "test": "0"}  # of CUB's images
+NUS_SPLITS = ("train", "test")
 CAR_LISTS = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
 
 
@@ -111,23 +112,37 @@ def stanford_cars(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, classes, unlisted(images, (name for name, _, _ in cars)))
 
 
-CUB = Published(
-    cub,
-    tuple(IN_TRAIN),
-    ("CUB_200_2011/train_test_split.txt", "train_test_split.txt"),
-)
-FOOD101 = Published(
-    food101,
-    ("train", "test"),
-    ("food-101/meta/train.json", "meta/train.json"),
-)
-PETS = Published(
-    pets,
-    ("trainval", "test"),
-    ("oxford-iiit-pet/annotations/trainval.txt", "annotations/trainval.txt"),
-)
-STANFORD_CARS = Published(
-    stanford_cars,
-    tuple(CAR_LISTS),
-    ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat"),
-)
+def nus_wide(root: Path, split: str) -> ImageSet:
+    """Images `Flickr/FOLDER/NAME.jpg` with any number of 81 concepts, none for many.
+
+    A concept is a file of zeros and ones, with a line for each image in the list.
+    """
+    files = {name: root / "ImageList" / f"{name.title()}Imagelist.txt" for name in NUS_SPLITS}  # of Windows, as published
+    lists = {name: [PureWindowsPath(line).as_posix() for line in lines(file)] for name, file in files.items()}
+    part, names = split.title(), lists[split]
+    concept_list = root / "ConceptsList" / "Concepts81.txt"
+    concepts = lines(concept_list if concept_list.exists() else root / "Concepts81.txt")
+    labels: list[list[int]] = [[] for _ in names]
+    for label, concept in enumerate(concepts):
+        file = root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_{part}.txt"
+        marks = lines(file)
+        if len(marks) != len(names) or not set(marks) <= {"0", "1"}:
+            odd = next(iter(set(marks) - {"0", "1"}), None)
+            content = f"{len(marks)} lines" if odd is None else f"a line {odd[:40]!r}"
+            raise DataError(f"{file} has {content}, expected {len(names)} lines of 0 or 1; get it again")
+        for row, mark in enumerate(marks):
+            if mark == "1":
+                labels[row].append(label)
+    folder = first_folder(root, "Flickr", "images")
+    if not folder.is_dir():
+        raise DataError(f"{root} has no images; expected a folder Flickr beside ImageList")
+    samples = [listed(folder, name, tuple(concepts_of)) for name, concepts_of in zip(names, labels, strict=True)]
+    listed_names = [name for names in lists.values() for name in names]
+    return ImageSet(str(root), samples, concepts, unlisted(folder, listed_names), multilabel=True)
+
+
+CUB = Published(cub, tuple(IN_TRAIN), ("CUB_200_2011/train_test_split.txt", "train_test_split.txt"))
+FOOD101 = Published(food101, ("train", "test"), ("food-101/meta/train.json", "meta/train.json"))
+PETS = Published(pets, ("trainval", "test"), ("oxford-iiit-pet/annotations/trainval.txt", "annotations/trainval.txt"))
+STANFORD_CARS = Published(stanford_cars, tuple(CAR_LISTS), ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat"))
+NUS_WIDE = Published(nus_wide, NUS_SPLITS, tuple(f"ImageList/{split.title()}Imagelist.txt" for split in NUS_SPLITS))

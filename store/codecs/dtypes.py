@@ -1,4 +1,6 @@
-"""Codecs of small integers: int8 with a scale per token, int4 with one per token and group of channels."""
+"""The codecs: those that round to a floating-point format, of which Zarr does not know bfloat16 and float8, so their bits are
+stored as integers; and small integers: int8 with a scale per token, int4 with one per token and group of channels.
+"""
 
 import math
 from collections.abc import Mapping
@@ -6,10 +8,46 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from store.codecs.codec import SCALE, Codec
+from store.codecs.codec import SCALE, Cast, Codec
 from store.errors import StoreError
 
 GROUP = 64  # channels that share a scale in int4, or the largest divisor of it that fits
+
+
+class Float32(Cast):
+    """IEEE 754 binary32, as tokens are computed. Error bound: 0."""
+
+    name = "float32"
+    stored, zarr_dtype = torch.float32, "float32"
+    precision, smallest, largest = 24, 2.0**-149, torch.finfo(torch.float32).max
+
+    def bound(self, values: Tensor) -> Tensor:
+        return torch.zeros_like(values, dtype=torch.float64)
+
+
+class Float16(Cast):
+    """IEEE 754 binary16, the default. Error bound: |x| · 2^-11, at least 2^-25. Up to 65,504."""
+
+    name = "float16"
+    stored, zarr_dtype, decoded = torch.float16, "float16", torch.float16
+    precision, smallest, largest = 11, 2.0**-24, 65504.0
+
+
+class BFloat16(Cast):
+    """The upper half of a float32, rounded. Error bound: |x| · 2^-8, at least 2^-134."""
+
+    name = "bfloat16"
+    stored, zarr_dtype = torch.bfloat16, "uint16"
+    precision, smallest, largest = 8, 2.0**-133, torch.finfo(torch.bfloat16).max
+
+
+class Float8(Cast):
+    """OCP e4m3 without infinities. Error bound: |x| · 2^-4, at least 2^-10. Up to 448."""
+
+    name = "float8_e4m3"
+    stored, zarr_dtype = torch.float8_e4m3fn, "uint8"
+    precision, smallest, largest = 4, 2.0**-9, 448.0
+    decodes_fast = False  # PyTorch's conversion on a CPU is not vectorised
 
 
 class Int8(Codec):
