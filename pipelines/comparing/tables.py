@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 
 from pipelines.comparing.descriptions import Difference
 from pipelines.comparing.differences import Compared
-from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.content import Cell, Table
 from pipelines.report.estimate import Estimate
 from pipelines.report.rows import RECEIPTS
-from pipelines.report.tables import NOTHING, plus_minus, spread
+from pipelines.report.tables import NOTHING, cells, plus_minus, spreads, table, texts
 
 DIGITS = 2
 SHOWN = 60  # characters of a value
@@ -16,25 +16,25 @@ NAMED = 3  # results by name, where something differs in more of them
 
 def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
     """A row for each measure that is shown."""
-    columns = (
-        *(Column(name, title, "text") for name, title in (("dataset", "Data set"), ("encoder", "Encoder"), ("head", "Head"))),
-        Column("measure", "Measure", "text"),
-        Column("a", "A", "spread"),
-        Column("b", "B", "spread"),
-        Column("difference", "B − A", "spread", apart=True),
-        Column("interval", "95 %", "text"),
-    )
     note = (
         f"A: {a}. B: {b}. Percent, entropies in nats. ± is the standard deviation over seeds, of a difference the root of the "
         "summed variances. Intervals are over test images, paired where they are the same, and over seeds, where both record "
         "how they vary with the images."
     )
-    return Table("differences", "Measures", note, columns, tuple(map(_row, rows)))
-
-
-def _row(row: Compared) -> Row:
-    cells = [Cell(name or "–", name) for name in (*row.names, row.measure)]
-    return Row((*cells, spread(row.a, DIGITS), spread(row.b, DIGITS), *_change(row.difference)))
+    return table(
+        "differences",
+        "Measures",
+        note,
+        rows,
+        texts("dataset", "Data set", lambda row: row.names[0]),
+        texts("encoder", "Encoder", lambda row: row.names[1]),
+        texts("head", "Head", lambda row: row.names[2]),
+        texts("measure", "Measure", lambda row: row.measure),
+        spreads("a", "A", lambda row: row.a, DIGITS),
+        spreads("b", "B", lambda row: row.b, DIGITS),
+        cells("difference", "B − A", lambda row: _change(row.difference)[0], "spread", apart=True),
+        cells("interval", "95 %", lambda row: _change(row.difference)[1], "text"),
+    )
 
 
 def _change(difference: Estimate | None) -> tuple[Cell, Cell]:
@@ -49,12 +49,16 @@ def _change(difference: Estimate | None) -> tuple[Cell, Cell]:
 
 def descriptions_table(differences: Sequence[Difference], common: Collection[str], a: str, b: str) -> Table:
     """A row for each value that differs, and the results in which it does, of those that both have."""
-    columns = tuple(
-        Column(name, title, "text") for name, title in (("name", "Value"), ("a", "A"), ("b", "B"), ("results", "Results"))
+    return table(
+        "descriptions",
+        "How they were made",
+        f"A: {a}. B: {b}. Of what both have; a dash stands for what was not recorded.",
+        differences,
+        texts("name", "Value", lambda row: row.name),
+        cells("a", "A", lambda row: _value(row.a), "text"),
+        cells("b", "B", lambda row: _value(row.b), "text"),
+        cells("results", "Results", lambda row: _places(row.places, common), "text"),
     )
-    note = f"A: {a}. B: {b}. Of what both have; a dash stands for what was not recorded."
-    rows = tuple(Row((Cell(d.name, d.name), _value(d.a), _value(d.b), _places(d.places, common))) for d in differences)
-    return Table("descriptions", "How they were made", note, columns, rows)
 
 
 def _value(text: str | None) -> Cell:

@@ -3,9 +3,9 @@
 import math
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.content import Cell, Table
 from pipelines.report.measured import Attention
-from pipelines.report.tables import EFFECTIVE, NOTHING, effective, number
+from pipelines.report.tables import EFFECTIVE, cells, effective, numbers, table
 
 ENTROPY = "cls_patch_entropy"
 UNIFORM = "no [cls]: uniform"
@@ -30,34 +30,37 @@ def limit(attention: Attention) -> float | None:
 
 def measured(inputs: Inputs) -> Table:
     """A row for each encoder with attention statistics; ln T for one without [cls], as its patches are averaged."""
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("entropy", "Entropy"),
-        Column("effective_patches", "Effective patches"),
-        Column("share", "Share of ln T, %"),
-        Column("last_block", "Entropy in the last block", apart=True),
-        Column("effective_patches_last_block", "Effective patches there"),
-        Column("ln_T", "ln T", apart=True),
-        Column("n_tokens", "T"),
-    )
-    rows = []
-    for encoder in inputs.encoders:
-        if (attention := inputs.attention.get(encoder)) is None:
-            continue
-        highest, uniform = limit(attention), _without_cls(inputs, encoder)
-        entropy = highest if uniform else over_blocks(attention)
-        share = number(100 * entropy / highest, 1) if entropy is not None and highest else NOTHING
-        name = Cell(encoder, encoder, tag=UNIFORM if uniform else "")
-        last = last_block(attention)
-        over_all = (number(entropy), effective(entropy), share)
-        cells = (name, *over_all, number(last), effective(last), number(highest), number(attention.n_tokens, 0))
-        rows.append(Row(cells, muted=encoder in inputs.untrained))
+
+    def over_all(one: Attention) -> float | None:
+        return limit(one) if _without_cls(inputs, one.encoder) else over_blocks(one)
+
+    def share(one: Attention) -> float | None:
+        entropy, highest = over_all(one), limit(one)
+        return 100 * entropy / highest if entropy is not None and highest else None
+
+    def name(one: Attention) -> Cell:
+        return Cell(one.encoder, one.encoder, tag=UNIFORM if _without_cls(inputs, one.encoder) else "")
+
     note = (
         "Entropy of the attention of [cls] to the patches, nats, mean over blocks, attention heads and test images; ln T, "
         "the highest there is, for an encoder without [cls], whose patches are averaged. Entropies are compared between "
         f"encoders of equal T only. {EFFECTIVE}"
     )
-    return Table("aggregation-entropy", "How evenly [cls] gathers the patches", note, columns, tuple(rows))
+    return table(
+        "aggregation-entropy",
+        "How evenly [cls] gathers the patches",
+        note,
+        [inputs.attention[encoder] for encoder in inputs.encoders if encoder in inputs.attention],
+        cells("encoder", "Encoder", name, "text"),
+        numbers("entropy", "Entropy", over_all),
+        cells("effective_patches", "Effective patches", lambda one: effective(over_all(one))),
+        numbers("share", "Share of ln T, %", share, 1),
+        numbers("last_block", "Entropy in the last block", last_block, apart=True),
+        cells("effective_patches_last_block", "Effective patches there", lambda one: effective(last_block(one))),
+        numbers("ln_T", "ln T", limit, apart=True),
+        numbers("n_tokens", "T", lambda one: one.n_tokens, 0),
+        muted=lambda one: one.encoder in inputs.untrained,
+    )
 
 
 def _without_cls(inputs: Inputs, encoder: str) -> bool:

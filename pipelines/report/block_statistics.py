@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from pipelines.report.aggregation_entropy import ENTROPY
-from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.content import Cell, Table
 from pipelines.report.measured import Attention
 from pipelines.report.statistic_names import in_order, titles
-from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, named
+from pipelines.report.tables import EFFECTIVE, NOTHING, Declared, cells, each, effective, encoders, listed, table
 
 
 def by_block(attention: Mapping[str, Attention]) -> Table:
@@ -14,23 +14,25 @@ def by_block(attention: Mapping[str, Attention]) -> Table:
     shown = titles(attention.values())
     names = in_order(name for a in attention.values() for name, values in a.statistics.items() if values)
     by_median = {name for a in attention.values() for name in a.medians}
-    columns = [Column("encoder", "Encoder", "text"), Column("block", "Block")]
-    for name in names:
-        is_median = name in by_median
-        columns.append(Column(f"{name}_median", f"{shown[name]}: median") if is_median else Column(name, shown[name], "spread"))
-        if name == ENTROPY:
-            columns.append(Column("effective_patches", "Effective patches"))
-    rows = []
-    for encoder, measured in attention.items():
-        for block in range(max((len(values) for values in measured.statistics.values()), default=0)):
-            cells = []
-            for name in names:
-                values = measured.statistics.get(name, ())
-                cells.append(_median(measured, name, block) if name in by_median else _cell(values, block))
-                if name == ENTROPY:
-                    cells.append(effective(values[block][0] if block < len(values) else None))
-            is_untrained = measured.pretraining.is_untrained
-            rows.append(Row((named(encoder, is_untrained), Cell(str(block), block), *cells), muted=is_untrained))
+    rows = [
+        (encoder, one, block)
+        for encoder, one in attention.items()
+        for block in range(max((len(values) for values in one.statistics.values()), default=0))
+    ]
+
+    def of_statistic(name: str) -> Declared:
+        if name in by_median:
+            return cells(f"{name}_median", f"{shown[name]}: median", lambda row: _median(row[1], name, row[2]))
+        return cells(name, shown[name], lambda row: _cell(row[1].statistics.get(name, ()), row[2]), "spread")
+
+    def entropy(row: tuple[str, Attention, int]) -> float | None:
+        values = row[1].statistics.get(ENTROPY, ())
+        return values[row[2]][0] if row[2] < len(values) else None
+
+    statistics = each(names, of_statistic)
+    if ENTROPY in names:
+        patches = cells("effective_patches", "Effective patches", lambda row: effective(entropy(row)))
+        statistics.insert(names.index(ENTROPY) + 1, patches)
     note = (
         "Mean ± standard deviation over test images, each averaged over attention heads; blocks are counted from 0. Shares are "
         f"of 1, entropies in nats. {EFFECTIVE}"
@@ -39,7 +41,16 @@ def by_block(attention: Mapping[str, Attention]) -> Table:
         note += " Unbounded ratios: median over test images and, in brackets, the quartiles."
     if lacking := [name for name, a in attention.items() if any(s in by_median - set(a.medians) for s in a.statistics)]:
         note += f" There are no medians of {listed(lacking)}; run `beyondcls attention` again."
-    return Table("attention-by-block", "Attention statistics by block", note, tuple(columns), tuple(rows), folded=True)
+    return table(
+        "attention-by-block",
+        "Attention statistics by block",
+        note,
+        rows,
+        encoders(lambda row: row[0], [encoder for encoder, one in attention.items() if one.pretraining.is_untrained]),
+        cells("block", "Block", lambda row: Cell(str(row[2]), row[2])),
+        statistics,
+        folded=True,
+    )
 
 
 def _median(measured: Attention, name: str, block: int) -> Cell:

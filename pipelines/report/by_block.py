@@ -1,7 +1,6 @@
 """Accuracy by block, as `beyondcls blocks` measured it: series over blocks, and their plot."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -10,91 +9,55 @@ from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Look
+from pipelines.report.dense import result_of
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.measured import FIRST_HEADS, Measure
-from pipelines.report.reading import files_in, measure_of, read
+from pipelines.report.reading import Entries, files_in
 from pipelines.report.scores import AXES
 from pipelines.report.tables import plus_minus, title
-from probe.result_files import read_result
-from store.format.pretraining import Pretraining
 
-OF_VECTORS = ("cls", "average", "encoder-pooling")  # heads that read a vector of an image, no patch tokens
 LINEAR = "linear"  # the protocol that a series does not name
 
 Series = Mapping[int, Measure]  # by block
 
 
-@dataclass(frozen=True)
-class ByBlock:
-    """One BLOCKS/ENCODER.
-
-    Attributes:
-        encoder: the name of the folder.
-        measure: "top1", or "map" where images have several labels.
-        series: by name ("[cls]", "[cls], knn"), percent.
-        nbytes: of an image in one block, by the same names.
-        n_test: test images.
-        pretraining: of the encoder.
-    """
-
-    encoder: str
-    measure: str
-    series: Mapping[str, Series]
-    nbytes: Mapping[str, int]
-    n_test: int
-    pretraining: Pretraining
-
-    @property
-    def last(self) -> int:
-        """The deepest block that was measured."""
-        return max(block for series in self.series.values() for block in series)
-
-
-def read_by_block(file: Path) -> ByBlock:
-    """The study in a metrics.json.
+def read_by_block(file: Path) -> Entries:
+    """The study in a metrics.json: its entries, and `series` by name ("[cls]", "[cls], knn"), percent; `nbytes` of an image.
 
     Raises:
         BeyondClsError: the file is damaged.
     """
-    return read(file, "beyondcls blocks", _by_block)
-
-
-def by_block(inputs: Inputs) -> dict[str, ByBlock]:
-    """Studies by encoder, of those that the report shows, in its order; others are behind these."""
-    studies = [read_by_block(file) for file in files_in(inputs.folders.blocks, "*/metrics.json")]
-    order = {encoder: place for place, encoder in enumerate(inputs.encoders)}
-    return {s.encoder: s for s in sorted(studies, key=lambda s: order.get(s.encoder, len(order))) if s.encoder in order}
-
-
-def _by_block(file: Path) -> ByBlock:
-    content = read_result(file)
-    measure, rows = str(content["measure"]), sorted(content["rows"], key=_place)
-    series: dict[str, dict[int, Measure]] = {}
+    study = result_of(file, "blocks")
+    rows, series = sorted(study.rows, key=_place), dict[str, dict[int, Measure]]()
     for row in rows:
-        series.setdefault(_name(row), {})[int(row["block"])] = measure_of(row[measure])
-    nbytes = {_name(row): int(row["bytes_per_image"]) for row in rows}
-    return ByBlock(file.parent.name, measure, series, nbytes, int(content["n_test"]), Pretraining.from_dict(content))
+        series.setdefault(_name(row), {})[row.block] = row[study.measure]
+    return Entries(study, series=series, nbytes={_name(row): row.bytes_per_image for row in rows})
 
 
-def _place(row: Mapping[str, object]) -> tuple[bool, str, int, str, int]:
+def by_block(inputs: Inputs) -> list[Entries]:
+    """Studies of the encoders that the report shows, in its order."""
+    studies = {study.encoder: study for study in map(read_by_block, files_in(inputs.folders.blocks, "*/metrics.json"))}
+    return [studies[encoder] for encoder in inputs.encoders if encoder in studies]
+
+
+def _place(row: Entries) -> tuple[bool, str, int, str, int]:
     """Trained heads come first; of these [cls], average, AbMILP, and others by name; and blocks ascend."""
-    head, protocol = str(row["head"]), str(row["protocol"])
-    known = FIRST_HEADS.index(head) if head in FIRST_HEADS else len(FIRST_HEADS)
-    return protocol != LINEAR, protocol, known, head, int(str(row["block"]))
+    known = FIRST_HEADS.index(row.head) if row.head in FIRST_HEADS else len(FIRST_HEADS)
+    return row.protocol != LINEAR, row.protocol, known, row.head, int(row.block)
 
 
-def _name(row: Mapping[str, object]) -> str:
+def _name(row: Entries) -> str:
     """`[cls]`, `average, knn`."""
-    return title(str(row["head"])) + ("" if row["protocol"] == LINEAR else f", {row['protocol']}")
+    return title(row.head) + ("" if row.protocol == LINEAR else f", {row.protocol}")
 
 
-def looks_of(studies: Iterable[ByBlock]) -> dict[str, Look]:
+def looks_of(studies: Iterable[Entries]) -> dict[str, Look]:
     """How each series is drawn, in all plots alike."""
     return looks(list(dict.fromkeys(name for study in studies for name in study.series)))
 
 
 def figure_of(
-    study: ByBlock, name: str, by_name: Mapping[str, Look] | None = None, limits: tuple[float, float] | None = None
+    study: Entries, name: str, by_name: Mapping[str, Look] | None = None, limits: tuple[float, float] | None = None
 ) -> Figure:
     """A line over the blocks for each series.
 

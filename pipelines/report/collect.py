@@ -7,12 +7,10 @@ from typing import Any
 
 from pipelines.parameters.primary import Primary
 from pipelines.report.dense import by_dataset
-from pipelines.report.detected import Detected, detected_in
 from pipelines.report.galleries.images import DenseImages
 from pipelines.report.measured import Attention, Probe, by_accuracy, untrained
 from pipelines.report.published.row import PublishedRow
-from pipelines.report.reading import attention_in, files_in, probe_in, read
-from pipelines.report.segmented import Segmented, segmented_in
+from pipelines.report.reading import Entries, attention_in, files_in, probe_in, read
 from store import BeyondClsError
 
 
@@ -92,8 +90,8 @@ class Inputs:
     folders: Folders = field(default_factory=Folders)
     examples: Examples = field(default_factory=Examples)
     against: Mapping[str, Sequence[PublishedRow]] = field(default_factory=dict)  # by the name of their file
-    segmentation: Mapping[str, Mapping[str, Segmented]] = field(default_factory=dict)  # by data set and encoder
-    detection: Mapping[str, Mapping[str, Detected]] = field(default_factory=dict)  # likewise
+    segmentation: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
+    detection: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
 
     @property
     def encoders(self) -> list[str]:
@@ -153,8 +151,8 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
         _datasets(folders),
         folders,
         examples,
-        segmentation=by_dataset(folders.segmentation, "segment", segmented_in),
-        detection=by_dataset(folders.detection, "detect", detected_in),
+        segmentation=by_dataset(folders.segmentation, "segment"),
+        detection=by_dataset(folders.detection, "detect"),
     )
 
 

@@ -141,6 +141,32 @@ def measures_in(content: Mapping[str, Any]) -> dict[str, Measure]:
     return {name: measure_of(value) for name, value in content.items() if is_measure(value)}
 
 
+class Entries(dict[str, Any]):
+    """What a file says, its entries as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
+
+
+def entries_of(value: Any) -> Any:
+    """A file's content: objects as `Entries`, arrays as tuples, numbers over seeds as `Measure`, None for those without one.
+
+    Raises:
+        KeyError: as `measure_of`.
+        ValueError: likewise.
+    """
+    if isinstance(value, list):
+        return tuple(map(entries_of, value))
+    if not isinstance(value, Mapping):
+        return value
+    if {"mean", "values"} <= set(value):
+        return None if value["mean"] is None else measure_of(value)
+    return Entries({name: entries_of(entry) for name, entry in value.items()})
+
+
 def is_measure(value: Any) -> bool:
     """Whether this is a number over seeds that could be measured."""
     return isinstance(value, Mapping) and "values" in value and value.get("mean") is not None

@@ -1,7 +1,5 @@
 """Accuracy against cost (Table 7 in v2 of the paper): which heads no other beats at their cost."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -10,13 +8,13 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Look, Section, Table
+from pipelines.report.content import Cell, Figure, Figures, Kind, Look, Section, Table
 from pipelines.report.drawing import INK, STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
 from pipelines.report.scores import AXES
-from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
-from pipelines.report.tables import NOTHING, file_names
+from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
+from pipelines.report.tables import NOTHING, Declared, cells, file_names, texts
 
 STUDY = "poolings"
 MANY = 4  # plots, of which more are folded
@@ -63,12 +61,13 @@ def fronts(study: Study) -> Figures:
 def measured(study: Study) -> Table:
     """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
-    is_on_front = {True: Cell("yes", "yes"), False: Cell("no", "no")}
-    known = [entry for entry in RECORDED if any(entry[1](probe) != NOTHING for probe in study.values())]
-    known.append((Column("on_front", "On the front", "text"), lambda probe: is_on_front[id(probe) in on_front], FRONT))
-    after = [(replace(column, apart=place == 0), cell) for place, (column, cell, _) in enumerate(known)]
-    note = " ".join([COSTS, *(about for _, _, about in known if about), "A dash: it was not recorded."])
-    return study_table("cost", "What heads cost and reach", study, after=after, note=note)
+    columns = [
+        *(declared for declared, _ in RECORDED),
+        texts("on_front", "On the front", lambda p: ("no", "yes")[id(p) in on_front]),
+    ]
+    known = [about for one, about in RECORDED if about and any(one.cells(probe) != (NOTHING,) for probe in study.values())]
+    note = " ".join([COSTS, *known, FRONT, "A dash: it was not recorded."])
+    return study_table("cost", "What heads cost and reach", study, after=columns, note=note)
 
 
 def figures(study: Study) -> Figures:
@@ -134,38 +133,38 @@ def _share(probe: Probe) -> Cell:
     return Cell(f"{share:.2g}", share)
 
 
-def _timed(name: str, form: str) -> Callable[[Probe], Cell]:
+def _timed(name: str, heading: str, form: str, kind: Kind = "number") -> Declared:
     """What `timing.json` has by this name."""
-    return lambda probe: Cell(form.format(probe.timing[name]), probe.timing[name]) if probe.timing else NOTHING
+
+    def cell(probe: Probe) -> Cell:
+        return Cell(form.format(probe.timing[name]), probe.timing[name]) if probe.timing else NOTHING
+
+    return cells("n_images_timed" if name == "n_images" else name, heading, cell, kind, optional=True)
 
 
-# What may have been recorded of heads: its column and cell, and what it is.
-RECORDED: tuple[tuple[Column, Callable[[Probe], Cell], str], ...] = (
+# What may have been recorded of heads: its column, and what it is.
+RECORDED = (
     (
-        Column("share_of_inference", "Of inference, %"),
-        _share,
+        cells("share_of_inference", "Of inference, %", _share, optional=True),
         "Of inference: the head's part of the operations of encoder and head together.",
     ),
     (
-        Column("memory_per_image", "Memory per image"),
-        lambda probe: count(probe.cost.get("memory_per_image")),
+        counts("memory_per_image", "Memory per image", lambda probe: probe.cost.get("memory_per_image"), optional=True),
         "Memory: bytes that the operation of the head which needs most reads and writes, of one image in float32, without "
         "weights.",
     ),
     (
-        Column("bytes_per_image", "Bytes read per image"),
-        lambda probe: count(probe.cost.get("bytes_per_image")),
+        counts("bytes_per_image", "Bytes read per image", lambda probe: probe.cost.get("bytes_per_image"), optional=True),
         "Bytes: of the arrays that a head reads, one view of an image, as they are stored.",
     ),
     (
-        Column("ms_per_image", "ms per image"),
-        _timed("ms_per_image", "{:.3g}"),
+        _timed("ms_per_image", "ms per image", "{:.3g}"),
         "Milliseconds: measured where heads were trained, the fastest of several forward passes over as many images in memory; "
         "another run, or machine, gives another number.",
     ),
-    (Column("device", "Device", "text"), _timed("device", "{}"), ""),
-    (Column("threads", "Threads"), _timed("threads", "{}"), ""),
-    (Column("n_images_timed", "Images at once"), _timed("n_images", "{:,}"), ""),
+    (_timed("device", "Device", "{}", "text"), ""),
+    (_timed("threads", "Threads", "{}"), ""),
+    (_timed("n_images", "Images at once", "{:,}"), ""),
 )
 
 

@@ -6,14 +6,14 @@ import matplotlib
 from matplotlib.figure import Figure as Plot
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
+from pipelines.report.content import Block, Definitions, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe, untrained
 from pipelines.report.scores import AXES, TITLES, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
-from pipelines.report.tables import title
+from pipelines.report.tables import numbers, texts, title
 
 COMMAND = "Command"
 TRAIN = (
@@ -58,7 +58,7 @@ def branches(inputs: Inputs) -> list[Block]:
         for probe in probes[1:]
     ]
     gained = _compared("branches-gains", "What more score branches gain", ("Encoder", "Branches"), contrasts)
-    column = (Column("branches", "Branches"), lambda p: Cell(str(_n_branches(p)), _n_branches(p)))
+    column = numbers("branches", "Branches", _n_branches, 0)
     return [figures, *gained, study_table("branches", "Score branches", study, [column], note=COSTS_AS)]
 
 
@@ -79,11 +79,11 @@ def blocks(inputs: Inputs) -> list[Block]:
     for encoder, probes in by_encoder(study).items():
         last = next((p for p in probes if p.aggregator == "abmilp" and not p.options.get("blocks")), None)
         others = [p for p in probes if p is not last and p.options.get("blocks")]
-        contrasts += [((encoder, f"{title(p.head)}, {_blocks(p).text}"), p, last) for p in others if last is not None]
+        contrasts += [((encoder, f"{title(p.head)}, {_blocks(p)}"), p, last) for p in others if last is not None]
     if not contrasts:
         return []
     gained = _compared("blocks-gains", "Other blocks against the one that is probed", ("Encoder", "Blocks"), contrasts)
-    return [*gained, study_table("blocks", "Blocks", study, [(Column("blocks", "Blocks", "text"), _blocks)], note=COSTS_AS)]
+    return [*gained, study_table("blocks", "Blocks", study, [texts("blocks", "Blocks", _blocks)], note=COSTS_AS)]
 
 
 def selection(inputs: Inputs) -> list[Block]:
@@ -182,7 +182,6 @@ def _activation(probe: Probe) -> str:
     return str(probe.options.get("activation", "relu"))
 
 
-def _blocks(probe: Probe) -> Cell:
+def _blocks(probe: Probe) -> str:
     chosen = probe.options.get("blocks")
-    text = ", ".join(map(str, chosen)) if chosen else "the probed one"
-    return Cell(text, text)
+    return ", ".join(map(str, chosen)) if chosen else "the probed one"

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
+from pipelines.report.content import Block, Heading, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
-from pipelines.report.measured import FIRST_HEADS, Probe, by_accuracy
+from pipelines.report.measured import FIRST_HEADS, Measure, Probe, by_accuracy
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import read
 from pipelines.report.remarks import one_order
 from pipelines.report.scores import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained
-from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, number, spread, title
+from pipelines.report.tables import EFFECTIVE, Declared, cells, effective, heads, listed, numbers, spreads, texts, title
+from pipelines.report.tables import table as declared
 
 STUDY = "selection"
 GROUPS = ("for reference", "selected without training", "others")
@@ -111,44 +112,53 @@ def _notices(inputs: Inputs, selections: Mapping[str, Mapping[str, Selection]]) 
 
 
 def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
-    """A row for each head, two columns for each encoder."""
-    columns = [Column("head", "Head", "text"), Column("aggregator", "Aggregator and options", "text")]
-    for encoder, key in zip(selections, _keys(list(selections)), strict=True):
-        columns += [Column(f"top1_{key}", encoder, "spread", apart=True), Column(f"entropy_{key}", "Entropy")]
-        columns.append(Column(f"effective_patches_{key}", "Effective patches"))
-    rows = []
-    for head in by_accuracy(s.probe for by_head in selections.values() for s in by_head.values()):
-        of_head = [by_head[head] for by_head in selections.values() if head in by_head]
-        group = GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(s.untrained for s in of_head) else 2]
-        cells = [Cell(title(head), head), _text("; ".join(dict.fromkeys(s.described for s in of_head)))]
-        for by_head in selections.values():
-            cells += _cells(by_head.get(head), max(round(s.probe.score.mean, 1) for s in by_head.values()))
-        rows.append(Row(tuple(cells), group))
-    counts = sorted({s.probe.n_tokens for by_head in selections.values() for s in by_head.values() if s.probe.n_tokens})
+    """A row for each head, three columns for each encoder."""
+    everything = [s for by_head in selections.values() for s in by_head.values()]
+    of_head = {
+        head: [by_head[head] for by_head in selections.values() if head in by_head]
+        for head in by_accuracy(s.probe for s in everything)
+    }
+
+    def group(head: str) -> str:
+        return GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(s.untrained for s in of_head[head]) else 2]
+
+    def of_encoder(encoder: str, key: str) -> list[Declared]:
+        def measure(head: str, name: str = "") -> Measure | None:
+            probe = selections[encoder][head].probe if head in selections[encoder] else None
+            return probe and (probe.measures.get(name) if name else probe.score)
+
+        def nats(head: str) -> float | None:
+            entropy = measure(head, "entropy")
+            return entropy and entropy.mean
+
+        return [
+            spreads(f"top1_{key}", encoder, measure, best="column", apart=True),
+            numbers(f"entropy_{key}", "Entropy", nats),
+            cells(f"effective_patches_{key}", "Effective patches", lambda head: effective(nats(head))),
+        ]
+
+    counts = sorted({s.probe.n_tokens for s in everything if s.probe.n_tokens})
     uniform = listed([f"ln {n} = {math.log(n):.2f}" for n in counts]) if counts else "ln T"
-    measure = score_name(s.probe for by_head in selections.values() for s in by_head.values())
     note = (
-        f"{SENTENCE[measure]} on the test images, %, mean ± standard deviation over seeds. Entropy: of the weights, nats, mean "
-        f"over images and seeds; 0 is one patch, {uniform} the plain average. {EFFECTIVE} Bold: the highest mean of an encoder."
+        f"{SENTENCE[score_name(s.probe for s in everything)]} on the test images, %, mean ± standard deviation over seeds. "
+        f"Entropy: of the weights, nats, mean over images and seeds; 0 is one patch, {uniform} the plain average. {EFFECTIVE} "
+        "Bold: the highest mean of an encoder."
     )
-    note = " ".join(filter(None, (note, one_order(s.probe for by_head in selections.values() for s in by_head.values()))))
-    ordered = tuple(row for group in GROUPS for row in rows if row.group == group)
-    return Table("selection", "Accuracy and entropy, as in Table 6 (v2)", note, tuple(columns), ordered)
-
-
-def _cells(selection: Selection | None, best: float) -> list[Cell]:
-    if selection is None:
-        return [NOTHING, NOTHING, NOTHING]
-    score, entropy = selection.probe.score, selection.probe.measures.get("entropy")
-    nats = entropy.mean if entropy else None
-    return [spread(score, best=round(score.mean, 1) == best), number(nats), effective(nats)]
+    return declared(
+        "selection",
+        "Accuracy and entropy, as in Table 6 (v2)",
+        " ".join(filter(None, (note, one_order(s.probe for s in everything)))),
+        sorted(of_head, key=lambda head: GROUPS.index(group(head))),
+        heads(str),
+        texts(
+            "aggregator", "Aggregator and options", lambda head: "; ".join(dict.fromkeys(s.described for s in of_head[head]))
+        ),
+        *(of_encoder(encoder, key) for encoder, key in zip(selections, _keys(list(selections)), strict=True)),
+        group=group,
+    )
 
 
 def _keys(encoders: list[str]) -> list[str]:
     """Names of columns: letters, digits and underscores, each once."""
     plain = [re.sub(r"\W+", "_", encoder, flags=re.ASCII).strip("_").lower() for encoder in encoders]
     return [key if plain.count(key) == 1 and key else f"{key}_{at}" for at, key in enumerate(plain)]
-
-
-def _text(text: str) -> Cell:
-    return Cell(text, text)

@@ -6,13 +6,14 @@ import matplotlib
 from matplotlib.figure import Figure as Plot
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.content import Figure, Figures, Look, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import NOTHING, file_names, spread, title
+from pipelines.report.tables import each, file_names, heads, spreads, texts, title
+from pipelines.report.tables import table as declared
 
 STUDY = "views"
 ALT = "What heads reach on the test images by the number of stored crops, a line for each. The numbers are in the table below."
@@ -38,20 +39,21 @@ def section(inputs: Inputs) -> Section | None:
 
 def table(study: Study) -> Table:
     """A row for each encoder and head, a column for each number of crops."""
-    numbers = _numbers(study)
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("head", "Head", "text"),
-        *(Column(f"crops_{n}", _words(n), "spread", apart=i == 0) for i, n in enumerate(numbers)),
-    )
-    rows = []
-    for encoder, probes in by_encoder(study).items():
-        for head, by_number in _series(probes).items():
-            cells = [spread(by_number[n].score) if n in by_number else NOTHING for n in numbers]
-            rows.append(Row((Cell(encoder, encoder), Cell(title(head), head), *cells)))
     what = f"{SENTENCE[score_name(study.values())]} on the test images, %, mean ± standard deviation over seeds."
     note = f"{what} {trained_alike(study.values())}"
-    return Table("views", "Accuracy against the number of stored crops", note, columns, tuple(rows))
+    return declared(
+        "views",
+        "Accuracy against the number of stored crops",
+        note,
+        [(e, head, by_number) for e, probes in by_encoder(study).items() for head, by_number in _series(probes).items()],
+        texts("encoder", "Encoder", lambda row: row[0]),
+        heads(lambda row: row[1]),
+        each(
+            _numbers(study),
+            lambda n: spreads(f"crops_{n}", _words(n), lambda row: row[2][n].score if n in row[2] else None),
+            apart=True,
+        ),
+    )
 
 
 def figures(study: Study) -> Figures:
