@@ -11,8 +11,8 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Look
 from pipelines.report.dense import result_of
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
-from pipelines.report.measured import FIRST_HEADS, Measure
-from pipelines.report.reading import Entries, files_in
+from pipelines.report.measured import FIRST_HEADS, Entries, Measure
+from pipelines.report.reading import files_in
 from pipelines.report.scores import AXES
 from pipelines.report.tables import plus_minus, title
 

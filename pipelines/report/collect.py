@@ -8,9 +8,9 @@ from typing import Any
 from pipelines.parameters.primary import Primary
 from pipelines.report.dense import by_dataset
 from pipelines.report.galleries.images import DenseImages
-from pipelines.report.measured import Attention, Probe, by_accuracy, untrained
+from pipelines.report.measured import Attention, Entries, Probe, by_accuracy, untrained
 from pipelines.report.published.row import PublishedRow
-from pipelines.report.reading import Entries, attention_in, files_in, probe_in, read
+from pipelines.report.reading import attention_in, files_in, probe_in, read
 from store import BeyondClsError
 
 

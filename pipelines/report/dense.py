@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from pipelines.report.content import Block, Cell, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
-from pipelines.report.measured import Measure
-from pipelines.report.reading import Entries, entries_of, files_in, read
+from pipelines.report.measured import Entries, Measure
+from pipelines.report.reading import entries_of, files_in, read
 from pipelines.report.tables import Declared, cells, differences, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
@@ -96,7 +96,7 @@ def _require(value: Any, path: Sequence[str]) -> None:
     elif not name.endswith("?") or value.get(name := name[:-1]) is not None:
         if rest:
             _require(value[name], rest)
-        elif name.startswith("n_") and not isinstance(value[name], tuple):
+        elif name.startswith("n_") and not isinstance(value[name], list):
             int(value[name])
         else:
             value[name]

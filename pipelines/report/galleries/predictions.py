@@ -29,7 +29,8 @@ from pipelines.report.galleries.pictures import (
     outlined,
     tinted,
 )
-from pipelines.report.reading import Entries, entries_of, read
+from pipelines.report.measured import Entries
+from pipelines.report.reading import entries_of, read
 from store import BeyondClsError
 from store.truths.rle import decode
 

@@ -11,7 +11,7 @@ from pipelines.report.content import Cell, Figures, Section, Table, Text
 from pipelines.report.contrasts import VERDICTS
 from pipelines.report.drawing import limits
 from pipelines.report.estimate import Estimate, Source, of_measure
-from pipelines.report.reading import Entries
+from pipelines.report.measured import Entries
 from pipelines.report.tables import NOTHING, cells, each, encoders, file_names, numbers, signed, table, texts
 
 LEVEL = 0.05  # of the test that a block is ahead, corrected for the number of blocks that it was chosen from

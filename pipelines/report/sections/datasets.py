@@ -7,8 +7,7 @@ from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.dashes import reasons
 from pipelines.report.estimate import Estimate, Probes, difference
 from pipelines.report.gains import gains
-from pipelines.report.measured import Measure, Probe, by_accuracy, trained_first, untrained
-from pipelines.report.reading import Entries
+from pipelines.report.measured import Entries, Measure, Probe, by_accuracy, trained_first, untrained
 from pipelines.report.tables import (
     cells,
     change,

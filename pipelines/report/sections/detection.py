@@ -7,8 +7,8 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Section, Table, Text
 from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus, pairs
 from pipelines.report.galleries.predictions import objects
+from pipelines.report.measured import Entries
 from pipelines.report.published.printed import printed
-from pipelines.report.reading import Entries
 from pipelines.report.tables import differences, each, encoders, spreads, table, texts
 from store.format.pretraining import JOINT, LABELS, MASKED
 

@@ -8,9 +8,9 @@ from pipelines.report.content import Section, Table, Text
 from pipelines.report.dense import map_title, result_of, trained_first
 from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import boxes
-from pipelines.report.measured import Measure
+from pipelines.report.measured import Entries, Measure
 from pipelines.report.published.printed import printed
-from pipelines.report.reading import Entries, files_in
+from pipelines.report.reading import files_in
 from pipelines.report.tables import Declared, differences, each, encoders, numbers, spreads, table, texts
 
 ABOUT = (

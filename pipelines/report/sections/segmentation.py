@@ -24,7 +24,8 @@ from pipelines.report.dense import (
 )
 from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import label_maps
-from pipelines.report.reading import Entries, read
+from pipelines.report.measured import Entries
+from pipelines.report.reading import read
 from pipelines.report.tables import (
     NOTHING,
     cells,
@@ -269,5 +270,5 @@ def _on_foreground(dataset: str, name: str, results: Sequence[Entries]) -> list[
         spreads("gain", "× area", lambda row: row[1].gain, 2),
         folded=True,
     )
-    alike = len({one.foreground.get("classes") for one in results}) == 1
+    alike = len({tuple(one.foreground.get("classes") or ()) for one in results}) == 1
     return [*([] if alike else [Text(OTHER_CLASSES, kind="notice")]), summary, every]
