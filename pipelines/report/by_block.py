@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import matplotlib
-from matplotlib.figure import Figure as Plot
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Look
 from pipelines.report.dense import result_of
-from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.drawing import lines, looks
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
 from pipelines.report.reading import files_in
 from pipelines.report.scores import AXES
@@ -67,23 +66,18 @@ def figure_of(
         limits: of the axis of accuracies, if plots share them.
     """
     by_name = looks_of([study]) if by_name is None else by_name
-    with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.9), layout="constrained")
-        axes = plot.subplots()
-        for series_name, series in study.series.items():
-            look, blocks = by_name[series_name], list(series)
-            means, deviations = [series[b].mean for b in blocks], [series[b].std for b in blocks]
-            axes.errorbar(blocks, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
-        axes.set_xlabel("block, counted from 0")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel(AXES[study.measure])
-        if limits is not None:
-            axes.set_ylim(*limits)
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     words = "; ".join(
         f"{series_name}: {', '.join(f'{plus_minus(reached)} % in block {block}' for block, reached in series.items())}"
         for series_name, series in study.series.items()
     )
     alt = f"Accuracy of {study.encoder} by block. {words}."
     caption = "Bars: ± one standard deviation over seeds."
-    return drawn(plot, name, study.encoder, caption, alt, [by_name[series_name] for series_name in study.series])
+
+    def arrange(axes: Axes) -> None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if limits is not None:
+            axes.set_ylim(*limits)
+
+    series = {by_name[series_name]: series for series_name, series in study.series.items()}
+    labels = ("block, counted from 0", AXES[study.measure])
+    return lines(name, study.encoder, caption, alt, series, labels, arrange, height=2.9)

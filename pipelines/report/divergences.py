@@ -15,7 +15,7 @@ from pipelines.report.content import Cell, Figure, Figures, Table
 from pipelines.report.drawing import INK, STYLE, drawn
 from pipelines.report.measured import in_order
 from pipelines.report.reading import files_in, read
-from pipelines.report.tables import Declared, cells, encoders, file_names, numbers, texts, title
+from pipelines.report.tables import cells, encoders, file_names, numbers, texts, title
 from pipelines.report.tables import table as declared
 
 ALT = "Divergences between the weights of heads, p in rows and q in columns. The numbers are in the table below."
@@ -92,36 +92,6 @@ def _finite(text: str) -> float | None:
 def heads_of(pairs: list[Pair]) -> list[str]:
     """Names of the heads, those of FIRST_HEADS first."""
     return in_order(head for pair in pairs for head in (pair.p, pair.q))
-
-
-def nearest(divergences: Mapping[str, list[Pair]]) -> list[Table]:
-    """Which weights are most like AbMILP's on each encoder, in both directions; nothing without AbMILP."""
-    finite = {e: [p for p in pairs if p.mean is not None and not p.n_infinite] for e, pairs in divergences.items()}
-    sides = {
-        e: ([(p.mean, p.q) for p in pairs if p.p == "abmilp"], [(p.mean, p.p) for p in pairs if p.q == "abmilp"])
-        for e, pairs in finite.items()
-    }
-
-    def columns(at: int, name: str, divergence: str, head: str) -> list[Declared]:
-        def lowest(encoder: str) -> tuple[float | None, str]:
-            return min(sides[encoder][at], default=(None, ""))
-
-        return [
-            texts(name, f"{head} of the lowest {divergence}", lambda encoder: lowest(encoder)[1], title, apart=True),
-            numbers(f"{name}_kl", divergence, lambda encoder: lowest(encoder)[0]),
-            numbers(f"{name}_heads", "of heads", lambda encoder: len(sides[encoder][at]) or None, 0),
-        ]
-
-    found = declared(
-        "divergence-nearest",
-        "Weights most like those of AbMILP",
-        "Nats, mean over the test images. Of the heads whose divergence is finite on every image.",
-        [encoder for encoder, both in sides.items() if any(both)],
-        encoders(),
-        columns(0, "from_abmilp", "KL(AbMILP || q)", "q"),
-        columns(1, "to_abmilp", "KL(p || AbMILP)", "p"),
-    )
-    return [found] if found.rows else []
 
 
 def heat_maps(divergences: Mapping[str, list[Pair]]) -> list[Figures]:

@@ -34,13 +34,12 @@ MANY = 8  # heads, of which more make a table that is folded: the leaderboard ha
 
 
 def section(inputs: Inputs) -> Section:
-    """What heads reach and what was noted of them, what AbMILP gains, top-5, every number of every probe, and Table 1."""
+    """What heads reach and what was noted of them, what AbMILP gains, every number of every probe, and Table 1."""
     gained = gains_table(inputs)
     blocks = (
         scores(inputs),
         *remarks(inputs.probes[key] for key in _keys(inputs)),
         *((gained,) if gained else ()),
-        *((top5(inputs),) if score_name(inputs.probes.values()) == "top1" else ()),
         every_probe(inputs),
         printed("table-1"),
     )
@@ -92,20 +91,6 @@ def scores(inputs: Inputs) -> Table:
         numbers("ln_T", "ln T", lambda encoder: ceiling(inputs.probes.get((encoder, "abmilp")))),
         cells("effective_patches", "Effective patches", lambda e: effective(one.mean if (one := entropy(e)) else None)),
         folded=len(inputs.heads) > MANY,
-    )
-
-
-def top5(inputs: Inputs) -> Table:
-    """Top-5 accuracy, likewise for each encoder and head."""
-    note = "Top-5 accuracy on the test images, %, mean ± standard deviation over seeds."
-    return table(
-        "accuracy-top5",
-        "Top-5 accuracy",
-        " ".join(filter(None, (note, one_order(inputs.probes.values())))),
-        _probed(inputs),
-        encoders(random=inputs.untrained),
-        each(inputs.heads, lambda head: spreads(head, title(head), lambda encoder: _measure(inputs, encoder, head, "top5"))),
-        folded=True,
     )
 
 

@@ -8,20 +8,15 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Figure, Figures, Kind, Look, Section, Table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, limits, looks
+from pipelines.report.content import Cell, Figures, Kind, Section, Table
+from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
 from pipelines.report.scores import AXES
 from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
-from pipelines.report.tables import NOTHING, Declared, cells, file_names, texts
+from pipelines.report.tables import NOTHING, Declared, cells, texts
 
 STUDY = "poolings"
-MANY = 4  # plots, of which more are folded
-ALT = (
-    "What the heads of an encoder reach on the test images against their FLOPs per image, on a logarithmic axis, and a stepped "
-    "line through those that no other beats at the same cost or less. The numbers are in the table of costs."
-)
 ALT_FRONTS = (
     "What heads reach on the test images against their FLOPs per image, on a logarithmic axis: for each encoder a stepped line "
     "through its heads that no other beats at the same cost or less. The table of costs marks them, and has the numbers."
@@ -35,7 +30,7 @@ def section(inputs: Inputs) -> Section | None:
     known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
     if not known:
         return None
-    return Section("cost", "Accuracy against cost", (fronts(known), figures(known), measured(known), printed("table-7")))
+    return Section("cost", "Accuracy against cost", (fronts(known), measured(known), printed("table-7")))
 
 
 def fronts(study: Study) -> Figures:
@@ -68,38 +63,6 @@ def measured(study: Study) -> Table:
     known = [about for one, about in RECORDED if about and any(one.cells(probe) != (NOTHING,) for probe in study.values())]
     note = " ".join([COSTS, *known, FRONT, "A dash: it was not recorded."])
     return study_table("cost", "What heads cost and reach", study, after=columns, note=note)
-
-
-def figures(study: Study) -> Figures:
-    """A plot for each encoder on the same axes; folded where there are many."""
-    probes_of, names = by_encoder(study), [probe.head for probes in by_encoder(study).values() for probe in probes]
-    by_head = looks(list(dict.fromkeys(names)))
-    files = file_names("cost", list(probes_of))
-    plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in probes_of.items())
-    summary = f"All heads of each of {len(plots)} encoders" if len(plots) > MANY else ""
-    return Figures(plots, tuple(by_head.values()), summary)
-
-
-def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Look], study: Study) -> Figure:
-    with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.9))
-        axes = plot.subplots()
-        best = front(probes)
-        places, reached = [_flops(probe) for probe in best], [probe.score.mean for probe in best]
-        axes.step(places, reached, where="post", color=INK, alpha=0.35, linewidth=0.8)
-        for probe in probes:
-            score, flops = probe.score, _flops(probe)
-            parameters, look = probe.cost.get("parameters") or 0, by_head[probe.head]
-            size, shade = 4 + 1.2 * len(str(parameters)), colour(look)
-            axes.errorbar(
-                [flops], [score.mean], [score.std], color=shade, marker=look.marker, markersize=size, linestyle="none"
-            )
-        _axes(axes, study)
-    caption = (
-        "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters. "
-        "The line goes through heads that no other beats at the same cost or less."
-    )
-    return drawn(plot, name, encoder, caption, ALT, [by_head[probe.head] for probe in probes])
 
 
 def _axes(axes: Axes, study: Study) -> None:

@@ -8,16 +8,16 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Figure, Figures, Look, Section, Table, Text
+from pipelines.report.content import Figure, Figures, Look, Section, Text
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe
-from pipelines.report.tables import file_names, heads, spreads, table, texts, title
+from pipelines.report.tables import file_names, title
 
 AXES = (("loss", "training loss, nats"), ("top1", "top-1, %"))
 
 
 def section(inputs: Inputs) -> Section:
-    """A plot for each encoder, a line for each head, on the same axes throughout; and what the best epoch would give."""
+    """A plot for each encoder, a line for each head, on the same axes throughout."""
     text = (
         "Mean over seeds by epoch. The axes are the same for all encoders. Nothing is selected by these curves: the last "
         "epoch counts."
@@ -25,30 +25,7 @@ def section(inputs: Inputs) -> Section:
     names = file_names("curves", inputs.encoders)
     figures = tuple(_figure(inputs, encoder, names[encoder]) for encoder in inputs.encoders)
     legend = tuple(looks(inputs.heads).values()) if any(figure.svg for figure in figures) else ()
-    best = (best_epochs(inputs),) if any(probe.best_epoch for probe in inputs.probes.values()) else ()
-    return Section("curves", "Training curves", (Text(text), Figures(figures, legend), *best))
-
-
-def best_epochs(inputs: Inputs) -> Table:
-    """The last epoch of each head, which is its result, and the one in which it is best on the test images."""
-    note = (
-        "Mean ± standard deviation over seeds. Results are those of the last epoch. The best epoch of each seed is chosen on "
-        "the test images, as some benchmarks do: it is too high by what choosing among epochs gains, and is shown only for "
-        "comparison with their numbers."
-    )
-    return table(
-        "best-epochs",
-        "Last epoch, and best epoch on the test images",
-        note,
-        [probe for encoder in inputs.encoders for probe in inputs.probes_of(encoder) if probe.best_epoch],
-        texts("encoder", "Encoder", lambda probe: probe.encoder),
-        heads(),
-        spreads("top1", "Last epoch, %", lambda probe: probe.score, 2),
-        spreads("best_epoch_on_test_images", "Best epoch on the test images, %", lambda p: p.best_epoch.measure, 2, apart=True),
-        texts("best_epochs", "Epoch of each seed", lambda probe: ", ".join(map(str, probe.best_epoch.epochs))),
-        muted=lambda probe: probe.pretraining.is_untrained,
-        folded=True,
-    )
+    return Section("curves", "Training curves", (Text(text), Figures(figures, legend)))
 
 
 def _figure(inputs: Inputs, encoder: str, name: str) -> Figure:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-import matplotlib
-from matplotlib.figure import Figure as Plot
+from matplotlib.axes import Axes
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Definitions, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import STYLE, colour, drawn, looks
+from pipelines.report.drawing import lines, looks
 from pipelines.report.measured import Probe, untrained
 from pipelines.report.scores import AXES, TITLES, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
@@ -63,13 +62,9 @@ def branches(inputs: Inputs) -> list[Block]:
 
 
 def depth(inputs: Inputs) -> list[Block]:
-    """Depth of the scores against one linear layer, ReLU between; all variants have a section of their own."""
-    contrasts = []
-    for encoder, probes in by_encoder(inputs.studies.get("variants", {})).items():
-        of_depth = {p.options.get("depth", 1): p for p in probes if p.aggregator == "abmilp" and _activation(p) == "relu"}
-        if one_layer := of_depth.pop(1, None):
-            contrasts += [((encoder, f"{d} − 1"), of_depth[d], one_layer) for d in sorted(of_depth)]
-    return _compared("depth-gains", "What deeper scores gain", ("Encoder", "Linear layers"), contrasts)
+    """All variants have a section of their own."""
+    known = any(probe.aggregator == "abmilp" for probe in inputs.studies.get("variants", {}).values())
+    return [Text("The section “Variants of AbMILP” compares them with one linear layer.")] if known else []
 
 
 def blocks(inputs: Inputs) -> list[Block]:
@@ -154,32 +149,24 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
 
 def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> Figure:
     measure = score_name(probe for probes in drawable.values() for probe in probes)
-    with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6))
-        axes = plot.subplots()
-        for encoder, probes in drawable.items():
-            look, at = by_name[encoder], [_n_branches(p) for p in probes]
-            means, stds = ([getattr(p.score, part) for p in probes] for part in ("mean", "std"))
-            axes.errorbar(at, means, stds, color=colour(look), marker=look.marker, linestyle=look.dash)
-        numbers = sorted({_n_branches(p) for probes in drawable.values() for p in probes})
+    numbers = sorted({_n_branches(p) for probes in drawable.values() for p in probes})
+
+    def arrange(axes: Axes) -> None:
         axes.set_xscale("log", base=2)
         axes.set_xticks(numbers, [str(n) for n in numbers])
         axes.minorticks_off()
-        axes.set_xlabel("score branches, logarithmic")
-        axes.set_ylabel(AXES[measure])
+
     caption = (
         "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "
         "option combine averages them."
     )
-    return drawn(plot, "branches", f"{TITLES[measure]} by number of score branches", caption, ALT, by_name.values())
+    series = {by_name[encoder]: {_n_branches(p): p.score for p in probes} for encoder, probes in drawable.items()}
+    heading, labels = f"{TITLES[measure]} by number of score branches", ("score branches, logarithmic", AXES[measure])
+    return lines("branches", heading, caption, ALT, series, labels, arrange)
 
 
 def _n_branches(probe: Probe) -> int:
     return int(probe.options.get("branches", 1))
-
-
-def _activation(probe: Probe) -> str:
-    return str(probe.options.get("activation", "relu"))
 
 
 def _blocks(probe: Probe) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Heading, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
+from pipelines.report.divergences import READING, divergences, heat_maps, table
 from pipelines.report.measured import FIRST_HEADS, Measure, Probe, by_accuracy
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import read
@@ -59,7 +59,7 @@ def section(inputs: Inputs) -> Section | None:
         blocks += [Text(INTRODUCTION), *_notices(inputs, selections), *([against] if against else [])]
         blocks += [_accuracies(selections), printed("table-6")]
     if all_divergences:
-        blocks += [Heading("Whether they choose the same patches"), *nearest(all_divergences), Text(READING, kind="note")]
+        blocks += [Heading("Whether they choose the same patches"), Text(READING, kind="note")]
         blocks += [*heat_maps(all_divergences), table(all_divergences)]
     return Section("selection", "Choosing patches without training", tuple(blocks)) if blocks else None
 

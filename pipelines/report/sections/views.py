@@ -2,13 +2,12 @@
 
 import math
 
-import matplotlib
-from matplotlib.figure import Figure as Plot
+from matplotlib.axes import Axes
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Look, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
+from pipelines.report.drawing import limits, lines, looks
 from pipelines.report.measured import Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
@@ -78,21 +77,18 @@ def _figure(
     of_axis: tuple[float, float],
 ) -> Figure:
     measure = score_name(probe for by_number in series.values() for probe in by_number.values())
-    with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6))
-        axes = plot.subplots()
-        for head, by_number in series.items():
-            look = by_head[head]
-            places = [place for place, n in enumerate(numbers) if n in by_number]
-            reached = [by_number[numbers[place]].score for place in places]
-            means, deviations = [measure.mean for measure in reached], [measure.std for measure in reached]
-            axes.errorbar(places, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
+    by_place = {
+        by_head[head]: {place: by_number[n].score for place, n in enumerate(numbers) if n in by_number}
+        for head, by_number in series.items()
+    }
+
+    def arrange(axes: Axes) -> None:
         axes.set_xticks(range(len(numbers)), ["none" if n == 0 else str(n) for n in numbers])
         axes.set_ylim(*of_axis)
-        axes.set_xlabel("random crops of each training image")
-        axes.set_ylabel(AXES[measure])
+
     caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
-    return drawn(plot, name, encoder, caption, ALT, [by_head[head] for head in series])
+    labels = ("random crops of each training image", AXES[measure])
+    return lines(name, encoder, caption, ALT, by_place, labels, arrange)
 
 
 def gained(study: Study) -> Table | None:

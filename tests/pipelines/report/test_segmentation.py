@@ -13,7 +13,7 @@ from pipelines.report.content import Section
 from pipelines.report.estimate import difference, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
-from pipelines.report.tables import NOTHING, with_interval
+from pipelines.report.tables import NOTHING, differences
 from probe.result_files import DESCRIPTION
 from store import BeyondClsError
 from tests.pipelines.report.dense import on_foreground, protocol, write_segmentation
@@ -77,12 +77,16 @@ def test_the_twin_has_patches_of_the_same_grid_and_block(tmp_path):
 def test_a_difference_has_a_spread_where_both_have_several_seeds_or_one_draws_nothing():
     several, one = Measure(40.0, 3.0, (37.0, 43.0)), Measure(30.0, 0.0, (30.0,))
     first, second = of_measure(several, "x", "a"), of_measure(replace(several, mean=38.0, std=4.0), "x", "b")
-    assert [cell.std for cell in with_interval(difference(first, second))] == [5.0, None]
+    assert [cell.std for cell in cells(difference(first, second))] == [5.0, None]
     single, fixed = of_measure(one, "x", "c"), of_measure(one, "x", None)
-    assert [(cell.text, cell.std) for cell in with_interval(difference(first, single))] == [("+10.0", None), ("–", None)]
-    assert with_interval(difference(first, fixed))[0].text == "+10.0 ± 3.0"
-    assert with_interval(difference(fixed, first))[0].text == "−10.0 ± 3.0"
-    assert with_interval(difference(first, None)) == (NOTHING, NOTHING)
+    assert [(cell.text, cell.std) for cell in cells(difference(first, single))] == [("+10.0", None), ("–", None)]
+    assert cells(difference(first, fixed))[0].text == "+10.0 ± 3.0"
+    assert cells(difference(fixed, first))[0].text == "−10.0 ± 3.0"
+    assert cells(difference(first, None)) == (NOTHING, NOTHING)
+
+
+def cells(difference):
+    return differences("x", "X", lambda _: difference).cells(None)
 
 
 @pytest.mark.parametrize(("seeds", "sign"), [("seeds", None), (None, 1)])
@@ -93,7 +97,7 @@ def test_it_has_an_interval_where_images_were_left_out(seeds: str | None, sign: 
         for mean, moves in ((40.0, (-1.1, -2.9, 3.1, 0.9)), (38.0, (-1.0, -3.0, 3.0, 1.0)))
     )
     apart = difference(one, other)
-    assert [cell.text for cell in with_interval(apart)] == ["+2.0", "1.4 to 2.6"]
+    assert [cell.text for cell in cells(apart)] == ["+2.0", "1.4 to 2.6"]
     assert apart is not None
     assert apart.sign == sign, "a single seed shows nothing; what draws nothing has no other"
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 from pipelines.report.measured import Probe
 from pipelines.report.sections.views import section
 from tests.pipelines.report.parts import figures, shown, tables
@@ -7,7 +5,7 @@ from tests.pipelines.report.studied import inputs, studied
 
 
 def of_crops(crops: int | str, top1: float, aggregator: str = "cls", encoder: str = "mae") -> Probe:
-    return replace(studied(encoder, f"{aggregator}-{crops}", top1, aggregator), crops=crops)
+    return Probe(studied(encoder, f"{aggregator}-{crops}", top1, aggregator), crops=crops)
 
 
 STUDY = (
