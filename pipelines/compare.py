@@ -35,10 +35,8 @@ def main(
 
     Of a commit, results are taken from DVC's cache (`dvc fetch --all-commits` fills it).
     """
-    from pipelines.comparing.descriptions import differences_in_descriptions
-    from pipelines.comparing.differences import compared
+    from pipelines.comparing.differences import compared, descriptions_table, differences_in_descriptions, measures_table
     from pipelines.comparing.places import folder_of
-    from pipelines.comparing.tables import descriptions_table, measures_table
     from pipelines.process.console import SafeConsole
     from pipelines.report.formats import FORMATS
     from pipelines.report.formats.terminal_table import to_terminal

@@ -12,7 +12,7 @@ from pipelines.report.dense import result_of
 from pipelines.report.drawing import lines, looks
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
 from pipelines.report.reading import files_in
-from pipelines.report.scores import AXES
+from pipelines.report.remarks import AXES
 from pipelines.report.tables import plus_minus, title
 
 LINEAR = "linear"  # the protocol that a series does not name

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.report.aggregation_entropy import ENTROPY, last_block, limit, over_blocks
+from pipelines.report.attention_statistics import ENTROPY, last_block, limit, over_blocks
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, State, Table, Verdict
 from pipelines.report.estimate import Estimate, Probes, Source, mean_over_encoders

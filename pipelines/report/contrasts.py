@@ -7,7 +7,7 @@ import numpy as np
 from pipelines.report.content import Table
 from pipelines.report.estimate import estimate_of
 from pipelines.report.measured import Probe
-from pipelines.report.scores import WORDS, score_name
+from pipelines.report.remarks import WORDS, score_name
 from pipelines.report.tables import differences as between
 from pipelines.report.tables import numbers, texts
 from pipelines.report.tables import table as declared

@@ -5,8 +5,7 @@ from typing import Any
 
 from pipelines.report.content import Cell, Table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
-from pipelines.report.remarks import one_order
-from pipelines.report.scores import SENTENCE, TITLES, score_name
+from pipelines.report.remarks import SENTENCE, TITLES, one_order, score_name
 from pipelines.report.tables import NOTHING, Declared, cells, heads, selects, spreads, table, texts
 
 Study = Mapping[tuple[str, str], Probe]

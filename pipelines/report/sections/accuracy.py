@@ -3,12 +3,10 @@
 from pipelines.report import gains
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table
-from pipelines.report.dashes import reasons
 from pipelines.report.estimate import difference
 from pipelines.report.measured import FIRST_HEADS, Measure
 from pipelines.report.published.printed import printed
-from pipelines.report.remarks import one_order, remarks
-from pipelines.report.scores import SENTENCE, TITLES, score_name
+from pipelines.report.remarks import SENTENCE, TITLES, one_order, reasons, remarks, score_name
 from pipelines.report.tables import (
     EFFECTIVE,
     ceiling,

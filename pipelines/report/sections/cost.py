@@ -12,7 +12,7 @@ from pipelines.report.content import Cell, Figures, Kind, Section, Table
 from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
-from pipelines.report.scores import AXES
+from pipelines.report.remarks import AXES
 from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
 from pipelines.report.tables import NOTHING, Declared, cells, texts
 

@@ -4,10 +4,10 @@ from pipelines.report.claims import table_by_dataset
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.dashes import reasons
 from pipelines.report.estimate import Estimate, Probes, difference
 from pipelines.report.gains import gains
 from pipelines.report.measured import Entries, Measure, Probe, by_accuracy, trained_first, untrained
+from pipelines.report.remarks import reasons
 from pipelines.report.tables import (
     cells,
     change,

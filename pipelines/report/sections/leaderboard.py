@@ -7,8 +7,8 @@ from pipelines.report.content import Cell, Section, Table
 from pipelines.report.estimate import difference
 from pipelines.report.families import OTHER, SHORT, family_of
 from pipelines.report.measured import Measure, Probe
+from pipelines.report.remarks import SENTENCE, TITLES, WORDS
 from pipelines.report.results import of_data_sets
-from pipelines.report.scores import SENTENCE, TITLES, WORDS
 from pipelines.report.studies import count
 from pipelines.report.tables import (
     NOTHING,

@@ -10,7 +10,7 @@ from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.drawing import lines, looks
 from pipelines.report.measured import Probe, untrained
-from pipelines.report.scores import AXES, TITLES, score_name
+from pipelines.report.remarks import AXES, TITLES, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
 from pipelines.report.tables import numbers, texts, title
 

@@ -14,8 +14,7 @@ from pipelines.report.divergences import READING, divergences, heat_maps, table
 from pipelines.report.measured import FIRST_HEADS, Measure, Probe, by_accuracy
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import read
-from pipelines.report.remarks import one_order
-from pipelines.report.scores import SENTENCE, score_name
+from pipelines.report.remarks import SENTENCE, one_order, score_name
 from pipelines.report.studies import selects_untrained
 from pipelines.report.tables import EFFECTIVE, Declared, cells, effective, heads, listed, numbers, spreads, texts, title
 from pipelines.report.tables import table as declared

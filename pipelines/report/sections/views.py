@@ -9,7 +9,7 @@ from pipelines.report.content import Figure, Figures, Look, Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.drawing import limits, lines, looks
 from pipelines.report.measured import Probe, in_order
-from pipelines.report.scores import AXES, SENTENCE, score_name
+from pipelines.report.remarks import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
 from pipelines.report.tables import each, file_names, heads, spreads, texts, title
 from pipelines.report.tables import table as declared

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.subset import subset
+from pipelines.report.collect import Folders, Inputs, collect, subset
 from store import BeyondClsError
 from tests.pipelines.report.written import write_all, write_attention
 
