@@ -93,7 +93,6 @@ def test_images_with_several_labels_have_all_sections(tmp_path: Path) -> None:
     shown_sections = sections(inputs)
     by_name = {table.name: table for section in shown_sections for table in tables(section).values()}
     assert by_name["accuracy"].title == "Mean average precision"
-    assert "accuracy-top5" not in by_name
     assert "mAP, %" in [column.title for column in by_name["probes"].columns]
     assert "mAP, %" in [column.title for column in by_name["variants"].columns]
     assert "has no share of errors and no interval" in render(shown_sections)

@@ -52,13 +52,6 @@ def test_one_number_of_branches_is_no_answer():
     assert section(inputs("branches", BRANCHES[0], BRANCHES[3])) is None
 
 
-def test_depth():
-    heads = [studied("mae", "abmilp", 50.0), studied("mae", "two", 51.0, depth=2), studied("mae", "three", 49.0, depth=3)]
-    tanh, attending = studied("mae", "tanh", 1.0, depth=2, activation="tanh"), studied("mae", "sa", 60.0, "sa-abmilp")
-    gained = [["mae", "2 − 1", "+1.0 ± 0.7"], ["mae", "3 − 1", "−1.0 ± 0.7"]]
-    assert answers(inputs("variants", *heads, tanh, attending), "depth-gains") == gained
-
-
 def test_blocks():
     others = [studied("mae", "three", 47.0, blocks=[3]), studied("mae", "both", 51.5, blocks=[3, 5])]
     heads = [studied("mae", "abmilp", 50.0), *others]
@@ -70,12 +63,13 @@ def test_blocks():
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["AbMILP of the study", "AbMILP trained elsewhere"])
-def test_selection(inside):
+def test_what_has_a_section_of_its_own(inside):
     selected, abmilp = studied("mae", "pca", 48.0, "pca", parameters=0, entropy=1.0), studied("mae", "abmilp", 50.0)
     read = inputs("selection", selected, *([abmilp] if inside else []), main=() if inside else (abmilp,))
-    result = section(read)
-    assert result is not None
-    assert any(isinstance(block, Text) and "Choosing patches without training" in block.text for block in result.blocks)
+    for one, named in ((read, "Choosing patches without training"), (inputs("variants", abmilp), "Variants of AbMILP")):
+        result = section(one)
+        assert result is not None
+        assert any(isinstance(block, Text) and named in block.text for block in result.blocks)
     assert section(inputs("selection", selected)) is None
 
 
