@@ -3,9 +3,7 @@
 import platform
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Definitions, Heading, Section, Table, Text
@@ -16,20 +14,6 @@ from pipelines.report.tables import table, texts, title
 PACKAGES = ("beyondcls", "torch", "timm", "zarr", "numpy")
 
 
-@dataclass(frozen=True)
-class Training:
-    """A recipe with the heads that were trained with it."""
-
-    heads: tuple[str, ...]
-    commands: tuple[str, ...]
-    recipe: str
-    seeds: str
-    n_training: int
-    n_test: int
-    n_classes: int
-    selected: str
-
-
 def section(inputs: Inputs) -> Section:
     """Keys of the feature sets, how heads were trained and by which commands, versions, revision."""
     text = (
@@ -37,18 +21,14 @@ def section(inputs: Inputs) -> Section:
         "on the test images after the last epoch."
     )
     blocks: list[Block] = [Text(text), _feature_sets(inputs), Heading("Training of the heads")]
-    for training in trainings(inputs):
-        entries = [
-            ("Heads", "; ".join(training.heads)),
-            ("Recipe", training.recipe),
-            ("Seeds", training.seeds),
-            ("Selected", training.selected),
-            ("Commands", "\n".join(training.commands)),
-            ("Images", f"{training.n_training:,} training, {training.n_test:,} test, {training.n_classes:,} classes"),
-        ]
-        blocks.append(
-            Definitions(tuple((term, text_of_term) for term, text_of_term in entries if text_of_term), code=("Commands",))
+    for protocol, probes in trainings(inputs).items():
+        commands = dict.fromkeys(probe.command for probe in probes if probe.command)
+        entries = (
+            ("Heads", "; ".join(f"{probe.encoder} {_head(probe)}" for probe in probes)),
+            *protocol,
+            ("Commands", "\n".join(commands)),
         )
+        blocks.append(Definitions(tuple(entry for entry in entries if entry[1]), code=("Commands",)))
     entries = [*versions().items(), ("git revision", revision())]
     return Section(
         "provenance",
@@ -84,25 +64,19 @@ def _feature_sets(inputs: Inputs) -> Table:
     )
 
 
-def trainings(inputs: Inputs) -> list[Training]:
-    """One entry for each different way of training."""
-    groups: dict[tuple[Any, ...], list[Probe]] = {}
+def trainings(inputs: Inputs) -> dict[tuple[tuple[str, str], ...], list[Probe]]:
+    """The probes of each different way of training, which is terms and their texts."""
+    groups: dict[tuple[tuple[str, str], ...], list[Probe]] = {}
     for encoder in inputs.encoders:
         for probe in inputs.probes_of(encoder):
-            groups.setdefault(_protocol(probe), []).append(probe)
-    return [
-        Training(
-            tuple(f"{probe.encoder} {_head(probe)}" for probe in probes),
-            tuple(dict.fromkeys(probe.command for probe in probes if probe.command)),
-            *protocol,
-        )
-        for protocol, probes in groups.items()
-    ]
-
-
-def _protocol(probe: Probe) -> tuple[Any, ...]:
-    seeds = ", ".join(map(str, probe.seeds)) or "none: nothing is random"
-    return pairs(probe.recipe), seeds, probe.n_training, probe.n_test, probe.n_classes, probe.selected
+            protocol = (
+                ("Recipe", pairs(probe.recipe)),
+                ("Seeds", ", ".join(map(str, probe.seeds)) or "none: nothing is random"),
+                ("Selected", probe.selected),
+                ("Images", f"{probe.n_training:,} training, {probe.n_test:,} test, {probe.n_classes:,} classes"),
+            )
+            groups.setdefault(protocol, []).append(probe)
+    return groups
 
 
 def _head(probe: Probe) -> str:
