@@ -15,8 +15,7 @@ DIFFERENT = 1  # exit status
 
 def main(
     a: Annotated[
-        str,
-        typer.Argument(help="a project, a folder of probes, the folder of one; or a commit of the project in this folder"),
+        str, typer.Argument(help="a project, a folder of probes, the folder of one; or a commit of the project in this folder")
     ],
     b: Annotated[str, typer.Argument(help="likewise, to compare with it; differences are B − A")],
     show_all: Annotated[

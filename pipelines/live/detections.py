@@ -20,11 +20,7 @@ from store import BeyondClsError
 
 
 def online_detector(
-    encoder: Encoder | str,
-    detector: str | Path | Detector,
-    *,
-    description: Mapping[str, Any] | None = None,
-    **options: Any,
+    encoder: Encoder | str, detector: str | Path | Detector, *, description: Mapping[str, Any] | None = None, **options: Any
 ) -> "OnlineDetector":
     """A detector on its encoder, as a module from images to detections.
 

@@ -81,8 +81,7 @@ def main(
         typer.Option(help="a section of the page, such as accuracy or statistics; repeat it for more; all if not given"),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="folder for index.html, tables and figures  [default: report; with --live, report/live]"),
+        Path | None, typer.Option(help="folder for index.html, tables and figures  [default: report; with --live, report/live]")
     ] = None,
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,

@@ -66,14 +66,7 @@ def _pairs(file: Path) -> list[Pair]:
     with file.open(newline="", encoding="utf-8") as source:
         rows = list(csv.DictReader(source))
     return [
-        Pair(
-            row["from"],
-            row["to"],
-            _finite(row["mean"]),
-            _finite(row["std"]),
-            int(row["n_images"]),
-            int(row["n_infinite"]),
-        )
+        Pair(row["from"], row["to"], _finite(row["mean"]), _finite(row["std"]), int(row["n_images"]), int(row["n_infinite"]))
         for row in rows
     ]
 

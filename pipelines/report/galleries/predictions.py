@@ -41,10 +41,7 @@ PREFERRED = ("linear", "logistic", "knn")  # where nothing was held out for all
 N_CLASSES, N_OBJECTS = 5, 8  # in a text alternative
 # Colours that colour-blind people can distinguish; [cls] is dashed as well.
 TRUE = ("#2f8cff", 4, False)  # colour, width, dashed
-MAPS = {
-    ("attention", "cls"): ("[cls]", ("#ff4020", 4, True)),
-    ("probe", "abmilp"): ("AbMILP", ("#10d080", 4, False)),
-}
+MAPS = {("attention", "cls"): ("[cls]", ("#ff4020", 4, True)), ("probe", "abmilp"): ("AbMILP", ("#10d080", 4, False))}
 
 
 def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:

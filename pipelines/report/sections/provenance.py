@@ -31,9 +31,7 @@ def section(inputs: Inputs) -> Section:
         blocks.append(Definitions(tuple(entry for entry in entries if entry[1]), code=("Commands",)))
     entries = [*versions().items(), ("git revision", revision())]
     return Section(
-        "provenance",
-        "How this was made",
-        (*blocks, Heading("Versions"), Definitions(tuple(entries), code=("git revision",))),
+        "provenance", "How this was made", (*blocks, Heading("Versions"), Definitions(tuple(entries), code=("git revision",)))
     )
 
 

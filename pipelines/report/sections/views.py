@@ -69,12 +69,7 @@ def figures(study: Study) -> Figures:
 
 
 def _figure(
-    name: str,
-    encoder: str,
-    series: Series,
-    numbers: list[int | str],
-    by_head: dict[str, Look],
-    of_axis: tuple[float, float],
+    name: str, encoder: str, series: Series, numbers: list[int | str], by_head: dict[str, Look], of_axis: tuple[float, float]
 ) -> Figure:
     measure = score_name(probe for by_number in series.values() for probe in by_number.values())
     by_place = {
