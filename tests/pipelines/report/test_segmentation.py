@@ -14,11 +14,9 @@ from pipelines.report.estimate import difference, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
 from pipelines.report.tables import NOTHING, differences
-from probe.result_files import DESCRIPTION
 from store import BeyondClsError
 from tests.pipelines.report.dense import on_foreground, protocol, write_segmentation
 from tests.pipelines.report.parts import best, shown, tables, words
-from tests.pipelines.report.written import describe
 
 IDS = ("000", "001", "002")
 
@@ -170,27 +168,6 @@ def test_warns_of_what_makes_numbers_odd(tmp_path):
         "of both",
         "dino (k-NN): the largest k",
     ]
-
-
-@pytest.mark.parametrize(
-    ("file", "damage", "message"),
-    [
-        ("description.json", "{", "is damaged"),
-        ("description.json", '{"protocols": {}, "notes": []}', "no protocol has a measure"),
-        ("description.json", ('"miou_grid"', '"miou_../x"'), "miou_../x is at no resolution"),
-        ("description.json", ('"n_test"', '"n"'), "has no 'n_test'"),
-        ("per_class.csv", "class\nroad\n", "has no 'n_training_patches'"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path, file: str, damage: str | tuple[str, str], message: str):
-    folder = write_segmentation(tmp_path / "streets", "mae")
-    before = (folder / file).read_bytes()
-    if isinstance(damage, tuple):
-        assert damage[0] in before.decode()
-    text = damage if isinstance(damage, str) else before.decode().replace(*damage)
-    describe(folder / "metrics.json", text) if file == DESCRIPTION else (folder / file).write_text(text)
-    with pytest.raises(BeyondClsError, match=f"{message}.*`beyondcls segment`"):
-        built(tmp_path)
 
 
 def test_results_in_the_wrong_place_are_named(tmp_path):
