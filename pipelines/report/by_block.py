@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from matplotlib.axes import Axes
+import matplotlib
+from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Look
 from pipelines.report.dense import result_of
-from pipelines.report.drawing import lines, looks
+from pipelines.report.drawing import STYLE, WIDTH, colour, drawn, looks
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
 from pipelines.report.reading import files_in
 from pipelines.report.remarks import AXES
@@ -73,11 +74,12 @@ def figure_of(
     alt = f"Accuracy of {study.encoder} by block. {words}."
     caption = "Bars: ± one standard deviation over seeds."
 
-    def arrange(axes: Axes) -> None:
+    with matplotlib.rc_context(STYLE):
+        plot = Plot(figsize=(WIDTH[0], 2.9))
+        axes = plot.subplots()
+        for series_name, series in study.series.items():
+            look, means, deviations = by_name[series_name], *zip(*((m.mean, m.std) for m in series.values()), strict=True)
+            axes.errorbar(list(series), means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if limits is not None:
-            axes.set_ylim(*limits)
-
-    series = {by_name[series_name]: series for series_name, series in study.series.items()}
-    labels = ("block, counted from 0", AXES[study.measure])
-    return lines(name, study.encoder, caption, alt, series, labels, arrange, height=2.9)
+        axes.set(xlabel="block, counted from 0", ylabel=AXES[study.measure], ylim=limits)
+    return drawn(plot, name, study.encoder, caption, alt, [by_name[series_name] for series_name in study.series])

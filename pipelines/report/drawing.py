@@ -2,13 +2,12 @@
 
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -86,33 +85,6 @@ def limits(measures: Iterable[Measure], margin: float = 0.05) -> tuple[float, fl
     low, high = zip(*((measure.mean - measure.std, measure.mean + measure.std) for measure in measures), strict=True)
     beyond = margin * (max(high) - min(low)) or 1.0
     return min(low) - beyond, max(high) + beyond
-
-
-def lines(
-    name: str,
-    title: str,
-    caption: str,
-    alt: str,
-    series: Mapping[Look, Mapping[float, Measure]],
-    labels: tuple[str, str],
-    arrange: Callable[[Axes], object],
-    height: float = 2.6,
-) -> content.Figure:
-    """A line for each series, with bars of a standard deviation.
-
-    Args:
-        labels: of both axes.
-        arrange: sets what else belongs to the axes, such as ticks.
-    """
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH[0], height))
-        axes = figure.subplots()
-        for look, by_place in series.items():
-            means, deviations = [m.mean for m in by_place.values()], [m.std for m in by_place.values()]
-            axes.errorbar(list(by_place), means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
-        axes.set(xlabel=labels[0], ylabel=labels[1])
-        arrange(axes)
-    return drawn(figure, name, title, caption, alt, series)
 
 
 def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: Iterable[Look] = ()) -> content.Figure:

@@ -4,9 +4,9 @@ from pipelines.report.claims import table_by_dataset
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.estimate import Estimate, Probes, difference
+from pipelines.report.estimate import Probes, difference
 from pipelines.report.gains import gains
-from pipelines.report.measured import Entries, Measure, Probe, by_accuracy, trained_first, untrained
+from pipelines.report.measured import Entries, Measure, Probe, by_accuracy, trained_first
 from pipelines.report.remarks import reasons
 from pipelines.report.tables import (
     cells,
@@ -29,7 +29,8 @@ NOTE = (
     "standard deviation over seeds."
 )
 SPREAD = (
-    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds."
+    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds. "
+    "Errors removed: the share of the errors of [cls] that AbMILP removes; below 0 it makes more."
 )
 
 
@@ -39,33 +40,9 @@ def section(inputs: Inputs) -> Section | None:
         return None
     shared = _shared(inputs)
     others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
-    shares = (gained,) if (gained := error_shares(inputs)) else ()
     moved = (weights,) if (weights := transferred(inputs)) else ()
     claimed = (judged,) if (judged := table_by_dataset(inputs.datasets)) else ()
-    return Section("datasets", "Across data sets", (*shares, table(inputs), *others, *moved, *claimed))
-
-
-def error_shares(inputs: Inputs) -> Table | None:
-    """The share of the errors of [cls] that AbMILP removes, by encoder and data set; None without any."""
-    shares = {name: {e: g for (e, over), g in gains(of).items() if over == "cls"} for name, of in inputs.datasets.items()}
-    shares = {name: by_encoder for name, by_encoder in shares.items() if any(gain.share for gain in by_encoder.values())}
-    if not shares:
-        return None
-    random = {encoder for probes in inputs.datasets.values() for encoder in untrained(probes)}
-    encoders_of_all = sorted({e for by_encoder in shares.values() for e in by_encoder}, key=lambda name: (name in random, name))
-
-    def share(name: str, encoder: str) -> Estimate | None:
-        gain = shares[name].get(encoder)
-        return gain and gain.share
-
-    return declared(
-        "error-shares",
-        "Errors of [cls] that AbMILP removes",
-        "Share of the errors of [cls] that AbMILP removes, %, mean ± standard deviation over seeds; below 0 it makes more.",
-        encoders_of_all,
-        encoders(random=random),
-        each(shares, lambda name: cells(f"share_on_{name}", name, lambda encoder: change(share(name, encoder)), "spread")),
-    )
+    return Section("datasets", "Across data sets", (table(inputs), *others, *moved, *claimed))
 
 
 def transferred(inputs: Inputs) -> Table | None:
@@ -97,8 +74,11 @@ def table(inputs: Inputs) -> Table:
     rows, note = [], f"{NOTE} Bold: the highest mean of a row. {SPREAD}"
     for name, probes in inputs.datasets.items():
         shown = [e for e in trained_first(probes) if any((e, head) in probes for head in heads_of_several)]
+        gained = {encoder: gain for (encoder, over), gain in gains(probes).items() if over == "cls"}
         by_head = {e: {h: p for h in heads_of_several if (p := probes.get((e, h)))} for e in shown}
-        rows += [Entries(dataset=name, by_head=by_head[e], any=next(iter(by_head[e].values()))) for e in shown]
+        rows += [
+            Entries(dataset=name, by_head=by_head[e], any=next(iter(by_head[e].values())), gain=gained.get(e)) for e in shown
+        ]
         if dashes := reasons(probes, shown, heads_of_several):
             note += f" A dash on {name}: {dashes}."
     return declared(
@@ -115,6 +95,13 @@ def table(inputs: Inputs) -> Table:
             "AbMILP − [cls]",
             lambda row: difference(row.by_head.get("abmilp"), row.by_head.get("cls")),
             apart=True,
+        ),
+        cells(
+            "error_share",
+            "Errors of [cls] removed, %",
+            lambda row: change(row.gain and row.gain.share),
+            "spread",
+            optional=True,
         ),
         numbers("n_training", "Training images", lambda row: row.any.n_training, 0, apart=True),
         numbers("n_test", "Test images", lambda row: row.any.n_test, 0),

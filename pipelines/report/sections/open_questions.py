@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from matplotlib.axes import Axes
-
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Definitions, Figure, Figures, Heading, Look, Section, Text
+from pipelines.report.content import Block, Definitions, Heading, Section, Text
 from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import lines, looks
-from pipelines.report.measured import Probe, untrained
-from pipelines.report.remarks import AXES, TITLES, score_name
+from pipelines.report.measured import Probe
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
 from pipelines.report.tables import numbers, texts, title
 
@@ -20,7 +16,6 @@ TRAIN = (
     "--out studies/{folder}/NAME"
 )
 COSTS_AS = "Costs as in the section on cost."
-ALT = "What AbMILP reaches on the test images by score branches, a line for each encoder. The numbers are in the table below."
 NOT_MEASURED = "Not measured here."
 
 
@@ -49,8 +44,6 @@ def branches(inputs: Inputs) -> list[Block]:
     drawable = {e: probes for e, probes in by_number.items() if len({_n_branches(p) for p in probes}) == len(probes) > 1}
     if not drawable:
         return []
-    by_name = looks(list(drawable), untrained(study))
-    figures = Figures((_by_branches(drawable, by_name),), tuple(by_name.values()))
     contrasts = [
         ((encoder, f"{_n_branches(probe)} − {_n_branches(probes[0])}"), probe, probes[0])
         for encoder, probes in drawable.items()
@@ -58,7 +51,7 @@ def branches(inputs: Inputs) -> list[Block]:
     ]
     gained = _compared("branches-gains", "What more score branches gain", ("Encoder", "Branches"), contrasts)
     column = numbers("branches", "Branches", _n_branches, 0)
-    return [figures, *gained, study_table("branches", "Score branches", study, [column], note=COSTS_AS)]
+    return [*gained, study_table("branches", "Score branches", study, [column], note=COSTS_AS)]
 
 
 def depth(inputs: Inputs) -> list[Block]:
@@ -145,24 +138,6 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
         feature_maps,
     ),
 )
-
-
-def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> Figure:
-    measure = score_name(probe for probes in drawable.values() for probe in probes)
-    numbers = sorted({_n_branches(p) for probes in drawable.values() for p in probes})
-
-    def arrange(axes: Axes) -> None:
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(numbers, [str(n) for n in numbers])
-        axes.minorticks_off()
-
-    caption = (
-        "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "
-        "option combine averages them."
-    )
-    series = {by_name[encoder]: {_n_branches(p): p.score for p in probes} for encoder, probes in drawable.items()}
-    heading, labels = f"{TITLES[measure]} by number of score branches", ("score branches, logarithmic", AXES[measure])
-    return lines("branches", heading, caption, ALT, series, labels, arrange)
 
 
 def _n_branches(probe: Probe) -> int:

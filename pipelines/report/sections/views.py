@@ -2,20 +2,16 @@
 
 import math
 
-from matplotlib.axes import Axes
-
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Figure, Figures, Look, Section, Table, Text
+from pipelines.report.content import Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import limits, lines, looks
 from pipelines.report.measured import Probe, in_order
-from pipelines.report.remarks import AXES, SENTENCE, score_name
+from pipelines.report.remarks import SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import each, file_names, heads, spreads, texts, title
+from pipelines.report.tables import each, heads, spreads, texts, title
 from pipelines.report.tables import table as declared
 
 STUDY = "views"
-ALT = "What heads reach on the test images by the number of stored crops, a line for each. The numbers are in the table below."
 
 Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops
 
@@ -31,9 +27,7 @@ def section(inputs: Inputs) -> Section | None:
         "evaluation crop."
     )
     contrasts = gained(study)
-    return Section(
-        "views", "Stored crops against fresh ones", (about, figures(study), *([contrasts] if contrasts else []), table(study))
-    )
+    return Section("views", "Stored crops against fresh ones", (about, *([contrasts] if contrasts else []), table(study)))
 
 
 def table(study: Study) -> Table:
@@ -53,37 +47,6 @@ def table(study: Study) -> Table:
             apart=True,
         ),
     )
-
-
-def figures(study: Study) -> Figures:
-    """A plot for each encoder, a line for each head, on the same axes."""
-    encoders, numbers = by_encoder(study), _numbers(study)
-    by_head = looks(in_order({probe.aggregator for probe in study.values()}))
-    files = file_names("views", list(encoders))
-    shared = limits(probe.score for probe in study.values())
-    plots = [
-        _figure(files[name], name, _series(probes_of_encoder), numbers, by_head, shared)
-        for name, probes_of_encoder in encoders.items()
-    ]
-    return Figures(tuple(plots), tuple(by_head.values()))
-
-
-def _figure(
-    name: str, encoder: str, series: Series, numbers: list[int | str], by_head: dict[str, Look], of_axis: tuple[float, float]
-) -> Figure:
-    measure = score_name(probe for by_number in series.values() for probe in by_number.values())
-    by_place = {
-        by_head[head]: {place: by_number[n].score for place, n in enumerate(numbers) if n in by_number}
-        for head, by_number in series.items()
-    }
-
-    def arrange(axes: Axes) -> None:
-        axes.set_xticks(range(len(numbers)), ["none" if n == 0 else str(n) for n in numbers])
-        axes.set_ylim(*of_axis)
-
-    caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
-    labels = ("random crops of each training image", AXES[measure])
-    return lines(name, encoder, caption, ALT, by_place, labels, arrange)
 
 
 def gained(study: Study) -> Table | None:
