@@ -55,7 +55,7 @@ def probe_in(file: Path) -> Probe | None:
         return None
     score = "map" if "map" in content else "top1"
     measures = {score: measure_of(content[score])} | measures_in(content)
-    for name in ("options", "n_tokens", "seeds", "aggregator", "cost"):
+    for name in ("options", "n_tokens", "aggregator", "cost"):
         content[name]
     curve, best_epoch = _course(file.with_name("curves.csv"))
     return Probe(
@@ -65,6 +65,7 @@ def probe_in(file: Path) -> Probe | None:
         recorded_encoder=str(content["encoder"]),
         measures=measures,
         **{name: int(content[name]) for name in ("n_training", "n_test", "n_classes")},
+        seeds=tuple(map(int, content["seeds"])),
         recipe=dict(content["recipe"] if "protocol" not in content else content["protocol"]),
         features={name: str(content["features"][name]) for name in ("training", "test")},
         selected=_selected(content.get("selected", {})),

@@ -29,9 +29,9 @@ def section(inputs: Inputs) -> Section:
             ("Commands", "\n".join(commands)),
         )
         blocks.append(Definitions(tuple(entry for entry in entries if entry[1]), code=("Commands",)))
-    entries = [*versions().items(), ("git revision", revision())]
+    made_with = (*versions().items(), ("git revision", revision()))
     return Section(
-        "provenance", "How this was made", (*blocks, Heading("Versions"), Definitions(tuple(entries), code=("git revision",)))
+        "provenance", "How this was made", (*blocks, Heading("Versions"), Definitions(made_with, code=("git revision",)))
     )
 
 

@@ -106,11 +106,12 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
     def of_encoder(encoder: str, key: str) -> list[Declared]:
         def measure(head: str, name: str = "") -> Measure | None:
             probe = selections[encoder].get(head)
-            return probe and (probe.measures.get(name) if name else probe.score)
+            found: Measure | None = None if probe is None else probe.measures.get(name or probe.measure)
+            return found
 
         def nats(head: str) -> float | None:
             entropy = measure(head, "entropy")
-            return entropy and entropy.mean
+            return None if entropy is None else entropy.mean
 
         return [
             spreads(f"top1_{key}", encoder, measure, best="column", apart=True),
