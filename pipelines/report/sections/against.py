@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from pipelines.report.against import Differing, Match, Unmatched, compared, in_words
+from pipelines.report.against import Beside, compared, in_words
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Section, Table, Text
 from pipelines.report.results import BEST_EPOCH
@@ -44,10 +44,11 @@ def section(inputs: Inputs) -> Section | None:
     return Section("against", "Beside published numbers", tuple(blocks))
 
 
-def _matched(matches: list[Match]) -> Table:
-    def change(match: Match) -> Cell:
-        difference = match.difference
-        return Cell(points(difference), difference.mean, difference.std if difference.n_seeds > 1 else None)
+def _matched(matches: list[Beside]) -> Table:
+    def change(match: Beside) -> Cell:
+        assert match.difference is not None
+        std = match.difference.std if match.difference.n_seeds > 1 else None
+        return Cell(points(match.difference), match.difference.mean, std)
 
     between = (
         cells("difference", "Ours − published", change, "spread"),
@@ -59,15 +60,15 @@ def _matched(matches: list[Match]) -> Table:
     return _both("against", "Published numbers and ours", note, matches, *between)
 
 
-def _otherwise(differing: list[Differing]) -> Table:
-    def differs(one: Differing) -> str:
+def _otherwise(differing: list[Beside]) -> Table:
+    def differs(one: Beside) -> str:
         return "; ".join(f"{what}: {theirs}, {ours}" for what, theirs, ours in one.differences)
 
     column = texts("differs", "Differs: published, ours", differs, apart=True)
     return _both("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, column)
 
 
-def _both(name: str, heading: str, note: str, rows: Sequence[Match] | Sequence[Differing], *between: Declared) -> Table:
+def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: Declared) -> Table:
     """Names and both numbers; `between` these and the source."""
     return table(
         name,
@@ -94,7 +95,7 @@ def _published(*names: str) -> list[Declared]:
     return each(names, lambda name: texts(name, titles.get(name, name.capitalize()), lambda row: getattr(row.published, name)))
 
 
-def _notice(unmatched: list[Unmatched]) -> Text:
+def _notice(unmatched: list[Beside]) -> Text:
     """What is lacking here, with the number of rows and the nearest name."""
     counts = Counter((entry.file, entry.lacks, entry.name, entry.nearest) for entry in unmatched)
     by_part: dict[tuple[str, str], list[str]] = {}
@@ -107,7 +108,7 @@ def _notice(unmatched: list[Unmatched]) -> Text:
     return Text(f"{len(unmatched):,} published numbers have none of ours beside them:", items, "notice")
 
 
-def _without_ours(unmatched: list[Unmatched]) -> Table:
+def _without_ours(unmatched: list[Beside]) -> Table:
     return table(
         "against-unmatched",
         "Published numbers without one of ours",
