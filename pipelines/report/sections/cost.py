@@ -14,7 +14,7 @@ from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
 from pipelines.report.remarks import AXES
 from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
-from pipelines.report.tables import NOTHING, Declared, cells, texts
+from pipelines.report.tables import NOTHING, Declared, cells, each, texts
 
 STUDY = "poolings"
 ALT_FRONTS = (
@@ -56,12 +56,10 @@ def fronts(study: Study) -> Figures:
 def measured(study: Study) -> Table:
     """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
-    columns = [
-        *(declared for declared, _ in RECORDED),
-        texts("on_front", "On the front", lambda p: ("no", "yes")[id(p) in on_front]),
-    ]
-    known = [about for one, about in RECORDED if about and any(one.cells(probe) != (NOTHING,) for probe in study.values())]
-    note = " ".join([COSTS, *known, FRONT, "A dash: it was not recorded."])
+    known = [entry for entry in RECORDED if any(entry[0].cells(probe) != (NOTHING,) for probe in study.values())]
+    is_on_front = texts("on_front", "On the front", lambda probe: "yes" if id(probe) in on_front else "no")
+    columns = each((*(column for column, _ in known), is_on_front), lambda column: column, apart=True)
+    note = " ".join([COSTS, *(about for _, about in known if about), FRONT, "A dash: it was not recorded."])
     return study_table("cost", "What heads cost and reach", study, after=columns, note=note)
 
 
@@ -102,22 +100,22 @@ def _timed(name: str, heading: str, form: str, kind: Kind = "number") -> Declare
     def cell(probe: Probe) -> Cell:
         return Cell(form.format(probe.timing[name]), probe.timing[name]) if probe.timing else NOTHING
 
-    return cells("n_images_timed" if name == "n_images" else name, heading, cell, kind, optional=True)
+    return cells("n_images_timed" if name == "n_images" else name, heading, cell, kind)
 
 
 # What may have been recorded of heads: its column, and what it is.
 RECORDED = (
     (
-        cells("share_of_inference", "Of inference, %", _share, optional=True),
+        cells("share_of_inference", "Of inference, %", _share),
         "Of inference: the head's part of the operations of encoder and head together.",
     ),
     (
-        counts("memory_per_image", "Memory per image", lambda probe: probe.cost.get("memory_per_image"), optional=True),
+        counts("memory_per_image", "Memory per image", lambda probe: probe.cost.get("memory_per_image")),
         "Memory: bytes that the operation of the head which needs most reads and writes, of one image in float32, without "
         "weights.",
     ),
     (
-        counts("bytes_per_image", "Bytes read per image", lambda probe: probe.cost.get("bytes_per_image"), optional=True),
+        counts("bytes_per_image", "Bytes read per image", lambda probe: probe.cost.get("bytes_per_image")),
         "Bytes: of the arrays that a head reads, one view of an image, as they are stored.",
     ),
     (
