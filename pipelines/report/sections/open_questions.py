@@ -21,8 +21,8 @@ NOT_MEASURED = "Not measured here."
 
 def section(inputs: Inputs) -> Section | None:
     """None if none of the questions has a measured answer."""
-    answers = [(question, answer(inputs)) for question, answer in QUESTIONS]
-    if not any(answer_blocks for _, answer_blocks in answers):
+    answers = [(heading, how, command, answer(inputs)) for heading, how, command, answer in QUESTIONS]
+    if not any(answer_blocks for *_, answer_blocks in answers):
         return None
     blocks: list[Block] = [
         Text(
@@ -30,8 +30,7 @@ def section(inputs: Inputs) -> Section | None:
             "encoders and images."
         )
     ]
-    for question, answer_blocks in answers:
-        heading, how, command = question
+    for heading, how, command, answer_blocks in answers:
         blocks += [Heading(heading), *(answer_blocks or [Text(NOT_MEASURED)])]
         blocks += [Text(f"On your own encoders: {how}", kind="note"), Definitions(((COMMAND, command),), code=(COMMAND,))]
     return Section("open-questions", "Open questions", tuple(blocks))
@@ -95,46 +94,36 @@ def _compared(name: str, heading: str, labels: Sequence[str], contrasts: Iterabl
     return [] if result is None else [result]
 
 
-QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]] = (
+QUESTIONS: Sequence[tuple[str, str, str, Callable[[Inputs], list[Block]]]] = (
     (
-        (
-            "Horizontal scaling: how many score branches?",
-            "a study in params.yaml whose heads are AbMILP with branches 1, 2, 4, …",
-            TRAIN.format(study="branches-NAME", folder="branches"),
-        ),
+        "Horizontal scaling: how many score branches?",
+        "a study in params.yaml whose heads are AbMILP with branches 1, 2, 4, …",
+        TRAIN.format(study="branches-NAME", folder="branches"),
         branches,
     ),
     (
-        (
-            "Vertical scaling: how deep a scoring network?",
-            "a study whose heads are AbMILP with different depth and activation.",
-            TRAIN.format(study="variants-NAME", folder="variants"),
-        ),
+        "Vertical scaling: how deep a scoring network?",
+        "a study whose heads are AbMILP with different depth and activation.",
+        TRAIN.format(study="variants-NAME", folder="variants"),
         depth,
     ),
     (
-        (
-            "Tokens of which block, or of several?",
-            "extract several blocks (extract.blocks in params.yaml); then a study of AbMILP with and without its blocks.",
-            TRAIN.format(study="blocks-NAME", folder="blocks"),
-        ),
+        "Tokens of which block, or of several?",
+        "extract several blocks (extract.blocks in params.yaml); then a study of AbMILP with and without its blocks.",
+        TRAIN.format(study="blocks-NAME", folder="blocks"),
         blocks,
     ),
     (
-        (
-            "Can relevant patches be found without labels?",
-            "a study whose heads weight patches by something that is not trained, such as cls-attention, beside AbMILP.",
-            TRAIN.format(study="selection-NAME", folder="selection"),
-        ),
+        "Can relevant patches be found without labels?",
+        "a study whose heads weight patches by something that is not trained, such as cls-attention, beside AbMILP.",
+        TRAIN.format(study="selection-NAME", folder="selection"),
         selection,
     ),
     (
-        (
-            "Does it help encoders without attention (ConvNeXt, MLP-Mixer)?",
-            "extract one of those that “beyondcls encoders” lists; its feature map takes the place of patch tokens.",
-            "beyondcls probe --head average --head abmilp --features features/NAME-train --test features/NAME-test "
-            "--out probes/NAME",
-        ),
+        "Does it help encoders without attention (ConvNeXt, MLP-Mixer)?",
+        "extract one of those that “beyondcls encoders” lists; its feature map takes the place of patch tokens.",
+        "beyondcls probe --head average --head abmilp --features features/NAME-train --test features/NAME-test "
+        "--out probes/NAME",
         feature_maps,
     ),
 )
