@@ -12,7 +12,7 @@ from pipelines.report.content import Figure, Look
 from pipelines.report.dense import result_of
 from pipelines.report.drawing import STYLE, WIDTH, colour, drawn, looks
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
-from pipelines.report.reading import files_in
+from pipelines.report.reading import files_in, read
 from pipelines.report.remarks import AXES
 from pipelines.report.tables import plus_minus, title
 
@@ -27,11 +27,19 @@ def read_by_block(file: Path) -> Entries:
     Raises:
         BeyondClsError: the file is damaged.
     """
+
+    def build(file: Path) -> Entries:
+        series = dict[str, dict[int, Measure]]()
+        for row in rows:
+            measured = row[study.measure]
+            if not isinstance(measured, Measure):
+                raise ValueError(f"{study.measure} of block {row.block} is no number over seeds")
+            series.setdefault(_name(row), {})[int(row.block)] = measured
+        return Entries(study, series=series, nbytes={_name(row): int(row.bytes_per_image) for row in rows})
+
     study = result_of(file, "blocks")
-    rows, series = sorted(study.rows, key=_place), dict[str, dict[int, Measure]]()
-    for row in rows:
-        series.setdefault(_name(row), {})[row.block] = row[study.measure]
-    return Entries(study, series=series, nbytes={_name(row): row.bytes_per_image for row in rows})
+    rows = sorted(study.rows, key=_place)
+    return read(file, "beyondcls blocks", build)
 
 
 def by_block(inputs: Inputs) -> list[Entries]:

@@ -42,15 +42,16 @@ MAPS = {"cls": "[cls], mean", "centre-patch": "centre patch, mean", "centre": "c
 MIOU = re.compile(rf"(?:miou|accuracy)_({GRID}|{ORIGINAL}|[1-9][0-9]{{0,4}})")
 IOU = re.compile(r"(?P<protocol>\S+) iou_(?P<resolution>\S+)")  # columns of per_class.csv
 # Entries that files must have, by the command that writes them; those of an entry that ends in ? where there is one, of * in
-# each.
+# each; one that ends in ! is a number over seeds.
 _OF_TASK = "data n_training n_test classes grid block notes features.training features.test"
 NEEDED = {
     "segment": f"{_OF_TASK} shown protocols.*.chosen protocols.*.selected protocols.*.seeds protocols.*.seconds "
-    "protocols.*.notes foreground?.maps.*.share foreground?.maps.*.gain foreground?.maps.*.chance foreground?.maps.*.n_images",
+    "protocols.*.notes foreground?.maps.*.share! foreground?.maps.*.gain! foreground?.maps.*.chance "
+    "foreground?.maps.*.n_images",
     "detect": f"{_OF_TASK} seeds recipe detector n_parameters objects.test.objects.large objects.test.objects.medium "
     f"objects.test.objects.small {' '.join(f'{kind}?.{name}' for kind in KINDS for name in MEASURES)}",
-    "localise": "data n_images n_images_outside size frame.words frame.official maps.*.max_box_acc_v2 maps.*.max_box_acc "
-    "maps.*.by_iou maps.*.n_flat maps.*.on_objects?.share maps.*.on_objects?.chance",
+    "localise": "data n_images n_images_outside size frame.words frame.official maps.*.max_box_acc_v2! maps.*.max_box_acc! "
+    "maps.*.by_iou maps.*.n_flat maps.*.on_objects?.share! maps.*.on_objects?.chance",
     "blocks": "measure n_test rows.*.head rows.*.protocol rows.*.block rows.*.bytes_per_image",
 }
 # What notes of tables say of differences to the random twin.
@@ -96,6 +97,9 @@ def _require(value: Any, path: Sequence[str]) -> None:
     elif not name.endswith("?") or value.get(name := name[:-1]) is not None:
         if rest:
             _require(value[name], rest)
+        elif name.endswith("!"):
+            if not isinstance(value[name := name[:-1]], Measure):
+                raise ValueError(f"{name} is no number over seeds")
         elif name.startswith("n_") and not isinstance(value[name], list):
             int(value[name])
         else:

@@ -311,7 +311,8 @@ def _gallery(
 def read_label_maps(kept: Entries) -> Entries:
     """An images.json: the file of the maps of each image, the part of the original that they show, whether that is mirrored."""
     images = {
-        str(one.id): Entries(file=Path(str(one.file)).name, crop=_box(one.crop), flip=bool(one.flip)) for one in kept["images"]
+        str(one["id"]): Entries(file=Path(str(one["file"])).name, crop=_box(one["crop"]), flip=bool(one["flip"]))
+        for one in kept["images"]
     }
     of_all = {"data": kept["data"], "resolution": str(kept["resolution"]), "unseen": int(kept["unseen"])}
     return Entries(of_all, classes=kept["classes"], images=images)

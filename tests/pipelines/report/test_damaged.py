@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.attention_heads import head_figures
+from pipelines.report.by_block import by_block
 from pipelines.report.collect import Examples, Inputs, collect
 from pipelines.report.divergences import divergences
 from pipelines.report.sections import detection, localisation, segmentation
@@ -45,6 +46,7 @@ CASES = [
     (f"{BOXES}/description.json", "{", "is damaged", "localise"),
     (f"{BOXES}/description.json", ('"max_box_acc_v2"', '"other"'), "has no 'max_box_acc_v2'", "localise"),
     (f"{BOXES}/description.json", ('"mean": 20.0', '"mean": NaN'), "is not a finite number", "localise"),
+    (f"{BOXES}/description.json", ('"mean": 20.0', '"mean": null'), "max_box_acc_v2 is no number over seeds", "localise"),
     (f"{BOXES}/boxes.json", ('"flips": [', '"flips": [false, '), "8 entries, expected one for each of 7 images", "localise"),
     (f"{BOXES}/boxes.json", ('"crops": [[0, 0, 40', '"crops": [[0, 40'), "not enough values to unpack", "localise"),
     (f"{SEGMENTED}/description.json", "{", "is damaged", "segment"),
@@ -57,6 +59,8 @@ CASES = [
     (f"{SEGMENTED}/maps/images.json", ('"unseen"', '"other"'), "has no 'unseen'", "segment --save-maps 6"),
     (f"{FIRST}/maps/truth/000.png", "no picture", "is damaged", "segment"),
     (f"{FIRST}/maps/images.json", ('"sky", ', ""), "class 2, expected one of 2", "segment"),
+    ("blocks/mae/description.json", ('"top1": {', '"top2": {'), "has no 'top1'", "blocks"),
+    ("blocks/mae/description.json", ('"mean": 40.0', '"mean": null'), "top1 of block 0 is no number", "blocks"),
     (f"{DETECTED}/description.json", "[]", "is damaged", "detect"),
     (f"{DETECTED}/description.json", ('"ap50"', '"ap40"'), "has no 'ap50'", "detect"),
     (
@@ -109,6 +113,7 @@ READ: dict[str, Callable[[Path], object]] = {
     "attention": lambda root: head_figures(inputs(root)),
     "divergence": lambda root: divergences(inputs(root)),
     "localise": lambda root: localisation.section(inputs(root, 1)),
+    "blocks": lambda root: by_block(inputs(root)),
     "segment": lambda root: segmentation.section(inputs(root, 1)),
     "detect": lambda root: detection.section(inputs(root, 1)),
 }
