@@ -15,8 +15,7 @@ DIFFERENT = 1  # exit status
 
 def main(
     a: Annotated[
-        str,
-        typer.Argument(help="a project, a folder of probes, the folder of one; or a commit of the project in this folder"),
+        str, typer.Argument(help="a project, a folder of probes, the folder of one; or a commit of the project in this folder")
     ],
     b: Annotated[str, typer.Argument(help="likewise, to compare with it; differences are B − A")],
     show_all: Annotated[
@@ -35,10 +34,8 @@ def main(
 
     Of a commit, results are taken from DVC's cache (`dvc fetch --all-commits` fills it).
     """
-    from pipelines.comparing.descriptions import differences_in_descriptions
-    from pipelines.comparing.differences import compared
+    from pipelines.comparing.differences import compared, descriptions_table, differences_in_descriptions, measures_table
     from pipelines.comparing.places import folder_of
-    from pipelines.comparing.tables import descriptions_table, measures_table
     from pipelines.process.console import SafeConsole
     from pipelines.report.formats import FORMATS
     from pipelines.report.formats.terminal_table import to_terminal

@@ -24,7 +24,7 @@ import typer
 
 from pipelines.parameters.names import check_name
 from pipelines.report import claims
-from pipelines.report.block_statistics import by_block
+from pipelines.report.attention_statistics import by_block
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.markdown_table import to_markdown

@@ -6,7 +6,7 @@ Of each encoder in params.yaml it extracts the first 2,000 training images of a 
 crops into FOLDER, unless they are there, and trains [cls], average and AbMILP (--head) as `probe` in params.yaml says: from the
 evaluation crop alone, from 1, 2, 4, 8 and 16 stored crops, and with the encoder in the loop, which shows in every epoch a crop
 of each image that was never shown before. All are measured on the evaluation crops of the test images. Writes
-OUT/ENCODER/HEAD-CROPS/metrics.json, which the report draws: of your own data with --params and --out studies/DATASET/views.
+OUT/ENCODER/HEAD-CROPS/metrics.json, which the report shows: of your own data with --params and --out studies/DATASET/views.
 """
 
 import shlex

@@ -23,7 +23,7 @@ from extract.encoders import ENCODERS, load_encoder
 from extract.encoders.pretrained import timm_model
 from extract.run import extract
 from pipelines import cli
-from pipelines.report.statistic_names import in_order
+from pipelines.report.attention_statistics import in_order
 from probe.grid import HeadPlan
 from probe.recipe import Recipe
 from probe.run import probe

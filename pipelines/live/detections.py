@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from extract.encoders import Encoder, load_encoder
-from extract.layouts import arrays_by_name
 from extract.transform import options_of
 from pipelines.live.online import check_encoder, described_block, described_classes, grid_of
-from pipelines.live.pictures import Picture, opened
+from pipelines.live.pictures import Picture
+from pipelines.live.segmenter import OnPatches
 from probe.detection.detected import Detected, in_original
 from probe.detection.detector import Detector
 from probe.detection.saved import load_detector_with
@@ -20,11 +20,7 @@ from store import BeyondClsError
 
 
 def online_detector(
-    encoder: Encoder | str,
-    detector: str | Path | Detector,
-    *,
-    description: Mapping[str, Any] | None = None,
-    **options: Any,
+    encoder: Encoder | str, detector: str | Path | Detector, *, description: Mapping[str, Any] | None = None, **options: Any
 ) -> "OnlineDetector":
     """A detector on its encoder, as a module from images to detections.
 
@@ -58,7 +54,7 @@ def online_detector(
     return OnlineDetector(encoder, detector, description)
 
 
-class OnlineDetector(nn.Module):
+class OnlineDetector(OnPatches):
     """A detector with its encoder in front, in evaluation mode and on the encoder's device.
 
     Attributes:
@@ -69,14 +65,13 @@ class OnlineDetector(nn.Module):
     """
 
     def __init__(self, encoder: Encoder, detector: Detector, description: Mapping[str, Any] | None = None):
-        super().__init__()
-        self.encoder, self.detector = encoder, detector.eval().to(encoder.device)
         about = description or {}
         if description is not None:
             check_encoder(encoder, about)
-        self.block = encoder.block if description is None else described_block(encoder, about)
+        super().__init__(encoder, encoder.block if description is None else described_block(encoder, about))
+        self.detector = detector.eval().to(encoder.device)
         self.classes = described_classes(about, detector.n_classes)
-        black = self.tokens(torch.zeros(1, *encoder.config["input_size"], device=encoder.device))
+        black = self.black()
         grid = grid_of(encoder, black.shape[1])
         if grid != detector.grid or black.shape[2] != detector.dim:
             ours, theirs = (" x ".join(map(str, one or ("?",))) for one in (grid, detector.grid))
@@ -85,10 +80,6 @@ class OnlineDetector(nn.Module):
                 f"{detector.dim} wide: load the encoder and the input size of its features"
             )
 
-    def train(self, mode: bool = True) -> Self:
-        """Stays in evaluation mode."""
-        return super().train(False)
-
     @torch.no_grad()
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> list[dict[str, Tensor]]:
         """Detections in the frame of the patches, as `Detector` gives them, of images that are transformed already."""
@@ -96,22 +87,14 @@ class OnlineDetector(nn.Module):
         assert isinstance(detected, list)
         return detected
 
-    @torch.no_grad()
-    def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B T D"]:
-        """Patch tokens of the block that the detector reads, before any rounding that a store applies."""
-        arrays = arrays_by_name(self.encoder(images, (self.block,)), 0)
-        return arrays[f"patch/block{self.block}/view0"].float()
-
     def detect(self, pictures: Picture | Sequence[Picture]) -> list[Detected]:
         """What is found in pictures or their files, in pixels of each.
 
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = opened(pictures, self.encoder.pixels)
-        views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
-        detected = self(self.encoder.normalised(torch.stack(views)))
+        views, shown = self.cut(pictures)
         return [
-            in_original(one, crop.box, crop.flip, self.detector.frame, (image.height, image.width))
-            for one, crop, image in zip(detected, crops, images, strict=True)
+            in_original(one, crop.box, crop.flip, self.detector.frame, size)
+            for one, (crop, size) in zip(self(views), shown, strict=True)
         ]

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int16, UInt8
 from PIL import Image, ImageDraw
 
-from pipelines.live.lettering import font_for
+from pipelines.live.overlay import font_for
 from probe.segmentation.saved_maps import UNSEEN, palette
 from store.truths import VOID
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw
 
-from pipelines.live.lettering import font_for
+from pipelines.live.overlay import font_for
 
 OPACITY = 0.45  # of masks
 COLOURS = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]

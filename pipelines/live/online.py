@@ -133,11 +133,7 @@ class Online(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: Encoder,
-        head: Head,
-        description: Mapping[str, Any] | None = None,
-        joined: Encoder | None = None,
+        self, encoder: Encoder, head: Head, description: Mapping[str, Any] | None = None, joined: Encoder | None = None
     ):
         super().__init__()
         self.head = copy.deepcopy(head)

@@ -1,13 +1,15 @@
-"""Drawing a map of weights over a picture."""
+"""Drawing over a picture: a map of weights, and letters as large as the picture lets them be read."""
 
 import math
 
 import matplotlib
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image
+from PIL import Image, ImageFont
 
 OPACITY = (0.35, 0.75)  # of the lowest and of the highest weight
+SMALLEST = 10  # pixels of a letter
+SHARE = 28  # of letters fit one above the other
 
 
 def blend(picture: UInt8[np.ndarray, "H W 3"], weights: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "H W 3"]:
@@ -30,3 +32,10 @@ def cut_out(image: Image.Image, box: tuple[float, float, float, float], size: tu
     padded = image.crop((left, top, math.ceil(x1), math.ceil(y1)))
     part = (x0 - left, y0 - top, x1 - left, y1 - top)
     return np.asarray(padded.resize(size, Image.Resampling.LANCZOS, box=part))
+
+
+def font_for(size: tuple[int, int]) -> ImageFont.FreeTypeFont:
+    """The font that comes with Pillow, for a picture of this height and width."""
+    font = ImageFont.load_default(max(SMALLEST, round(min(size) / SHARE)))
+    assert isinstance(font, ImageFont.FreeTypeFont)
+    return font

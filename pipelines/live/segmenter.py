@@ -18,8 +18,41 @@ from store import BeyondClsError
 from store.truths import VOID
 
 
-class Segmenter(nn.Module):
-    """Images to logits of each patch, or of each pixel. Frozen, always in evaluation mode; tokens are float32.
+class OnPatches(nn.Module):
+    """What reads the patch tokens of one block of a live encoder. Frozen, always in evaluation mode; tokens are float32."""
+
+    def __init__(self, encoder: Encoder, block: int):
+        super().__init__()
+        self.encoder, self.block = encoder, block
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B T D"]:
+        """Patch tokens of the block, before the final norm and before any rounding that a store applies."""
+        encoded = self.encoder(images, (self.block,))
+        return arrays_by_name(encoded, 0)[f"patch/block{self.block}/view0"].float()
+
+    def black(self) -> Float[Tensor, "1 T D"]:
+        """Tokens of one black image, so that mismatches are found before the first batch."""
+        return self.tokens(torch.zeros(1, *self.encoder.config["input_size"], device=self.encoder.device))
+
+    def cut(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, list[tuple[Crop, tuple[int, int]]]]:
+        """Views of pictures or their files, and of each what its view shows, and its height and width.
+
+        Raises:
+            BeyondClsError: there is no picture, or one cannot be read; names it.
+        """
+        images = opened(pictures, self.encoder.pixels)
+        views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
+        shown = [(crop, (image.height, image.width)) for crop, image in zip(crops, images, strict=True)]
+        return self.encoder.normalised(torch.stack(views)), shown
+
+
+class Segmenter(OnPatches):
+    """Images to logits of each patch, or of each pixel.
 
     Args:
         encoder: that the head was trained on; `beyondcls.online` compares them.
@@ -37,31 +70,20 @@ class Segmenter(nn.Module):
     """
 
     def __init__(self, encoder: Encoder, head: PatchHead, description: Mapping[str, Any]):
-        super().__init__()
-        self.encoder, self.head = encoder, head
+        super().__init__(encoder, int(description["block"]))
+        self.head, self.grid = head, head.grid
         self.model = encoder.model  # so that `to` moves it
-        self.block, self.grid = int(description["block"]), head.grid
         self.classes = tuple(description["classes"])
         self.interpolated = description.get("protocol") != "logistic"
         self.train()
         self.to(encoder.device)
-        tokens = self.tokens(torch.zeros(1, *encoder.config["input_size"], device=encoder.device))
+        tokens = self.black()
         expected = (head.grid[0] * head.grid[1], head.dim)
         if tuple(tokens.shape[1:]) != expected:
             raise BeyondClsError(
                 f"{encoder.name} gives patches {list(tokens.shape[1:])}, the head was trained on {list(expected)}; "
                 "load the encoder with the input size of its features"
             )
-
-    def train(self, mode: bool = True) -> Self:
-        """Stays in evaluation mode."""
-        return super().train(False)
-
-    @torch.no_grad()
-    def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B T D"]:
-        """Patch tokens of the head's block, before the final norm and before any rounding that a store applies."""
-        encoded = self.encoder(images, (self.block,))
-        return arrays_by_name(encoded, 0)[f"patch/block{self.block}/view0"].float()
 
     @torch.no_grad()
     def forward(
@@ -80,13 +102,8 @@ class Segmenter(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = opened(pictures, self.encoder.pixels)
-        views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
-        logits = self(self.encoder.normalised(torch.stack(views))).cpu()
-        return [
-            self._at_pixels(one, crop, (image.height, image.width))
-            for one, crop, image in zip(logits, crops, images, strict=True)
-        ]
+        views, shown = self.cut(pictures)
+        return [self._at_pixels(one, *of_image) for one, of_image in zip(self(views).cpu(), shown, strict=True)]
 
     def _at_pixels(
         self, logits: Float[Tensor, "K rows columns"], crop: Crop, size: tuple[int, int]

@@ -16,49 +16,13 @@ STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number o
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """A published number, in a file of this name, and one of ours."""
-
-    file: str
-    published: PublishedRow
-    result: TrainedHead
-
-    @property
-    def ours(self) -> Measure:
-        """Mean and spread over seeds."""
-        return self.result.measures[self.published.metric]
-
-
-@dataclass(frozen=True)
-class Match(_Pair):
-    """A published number and one of ours that was measured alike; ours − published, in the unit of the measure."""
-
-    difference: Estimate
-
-    @property
-    def is_within(self) -> bool | None:
-        """Whether the published number is within our interval; None if that is unknown."""
-        sign = self.difference.sign
-        return None if sign is None else sign == 0
-
-
-@dataclass(frozen=True)
-class Differing(_Pair):
-    """A published number and one of ours of the same encoder, data set, head and metric that was measured in another way.
+class Beside:
+    """A published number, in a file of this name, and what is here beside it: ours, or what is lacking.
 
     Attributes:
-        differences: what differs: what it is, how it was published, and ours.
-    """
-
-    differences: tuple[tuple[str, str, str], ...]
-
-
-@dataclass(frozen=True)
-class Unmatched:
-    """A published number without one of ours.
-
-    Attributes:
-        file: name of its file.
+        result: of the same encoder, data set, head and metric; None if there is none.
+        difference: ours − published, in the unit of the measure, of one that was measured alike.
+        differences: in what one was measured in another way: what it is, how it was published, and ours.
         lacks: what none of ours has: "encoder", or, of that encoder, "data set", and so on.
         name: of what is lacking.
         nearest: the nearest name of ours; empty if there is none at all.
@@ -66,12 +30,27 @@ class Unmatched:
 
     file: str
     published: PublishedRow
-    lacks: str
-    name: str
-    nearest: str
+    result: TrainedHead | None = None
+    difference: Estimate | None = None
+    differences: tuple[tuple[str, str, str], ...] = ()
+    lacks: str = ""
+    name: str = ""
+    nearest: str = ""
+
+    @property
+    def ours(self) -> Measure:
+        """Mean and spread over seeds."""
+        assert self.result is not None
+        return self.result.measures[self.published.metric]
+
+    @property
+    def is_within(self) -> bool | None:
+        """Whether the published number is within our interval; None if that is unknown."""
+        sign = self.difference and self.difference.sign
+        return None if sign is None else sign == 0
 
 
-def compared(inputs: Inputs) -> tuple[list[Match], list[Differing], list[Unmatched]]:
+def compared(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
     """Each published number with all of ours that were measured as it was; else with those that were measured otherwise.
 
     In the order of the files; and those without any of ours.
@@ -80,9 +59,7 @@ def compared(inputs: Inputs) -> tuple[list[Match], list[Differing], list[Unmatch
         BeyondClsError: a record of correct test images does not fit its metrics.
     """
     ours = results(inputs)
-    matches: list[Match] = []
-    differing: list[Differing] = []
-    unmatched: list[Unmatched] = []
+    matches, differing, unmatched = list[Beside](), list[Beside](), list[Beside]()
     for file, rows in inputs.against.items():
         for row in rows:
             left, lacks, name, names = _narrowed(row, ours)
@@ -90,10 +67,10 @@ def compared(inputs: Inputs) -> tuple[list[Match], list[Differing], list[Unmatch
             if alike := [result for result, differs in pairs if not differs]:
                 matches += [_match(file, row, result) for result in alike]
             elif pairs:
-                differing += [Differing(file, row, result, differs) for result, differs in pairs]
+                differing += [Beside(file, row, result, differences=differs) for result, differs in pairs]
             else:
                 near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.0)
-                unmatched.append(Unmatched(file, row, lacks, name, near[0] if near else ""))
+                unmatched.append(Beside(file, row, lacks=lacks, name=name, nearest=near[0] if near else ""))
     return matches, differing, unmatched
 
 
@@ -173,7 +150,7 @@ def in_words(inputs: Inputs) -> list[str]:
     return lines
 
 
-def numbers_of(file: str, entries: Sequence[Match] | Sequence[Differing]) -> int:
+def numbers_of(file: str, entries: Sequence[Beside]) -> int:
     """How many published numbers of a file are among entries; several of ours can be beside one."""
     return len({id(entry.published) for entry in entries if entry.file == file})
 
@@ -211,8 +188,8 @@ def _with_head(row: PublishedRow, ours: Sequence[TrainedHead]) -> list[TrainedHe
     return named
 
 
-def _match(file: str, row: PublishedRow, result: TrainedHead) -> Match:
+def _match(file: str, row: PublishedRow, result: TrainedHead) -> Beside:
     measure = result.measures[row.metric]
     counts = row.metric == result.probe.measure
     ours = estimate_of(result.probe) if counts else Estimate(measure.mean, measure.std, len(measure.values))
-    return Match(file, row, result, replace(ours, mean=ours.mean - row.value))
+    return Beside(file, row, result, replace(ours, mean=ours.mean - row.value))

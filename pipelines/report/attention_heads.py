@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure as Plot
 
+from pipelines.report.attention_statistics import in_order, titles
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure
 from pipelines.report.drawing import STYLE, WIDTH, drawn
 from pipelines.report.measured import Attention
 from pipelines.report.reading import read
-from pipelines.report.statistic_names import in_order, titles
 from pipelines.report.tables import file_names
 
 N_COLUMNS = 3

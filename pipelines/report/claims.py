@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.report.aggregation_entropy import ENTROPY, last_block, limit, over_blocks
+from pipelines.report.attention_statistics import ENTROPY, last_block, limit, over_blocks
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Row, State, Table, Verdict
+from pipelines.report.content import Cell, Column, State, Table, Verdict
 from pipelines.report.estimate import Estimate, Probes, Source, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
 from pipelines.report.measured import Attention, converged, untrained
-from pipelines.report.tables import NOTHING, interval_beside
+from pipelines.report.tables import NOTHING, Declared, cells, each, texts
+from pipelines.report.tables import table as declared
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 MARGIN = 1.0  # points up to which a gain counts as none
@@ -109,38 +110,40 @@ def table_by_dataset(datasets: Mapping[str, Probes]) -> Table | None:
 
 
 def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: str) -> Table | None:
-    units = [unit for unit in UNITS if any(unit in claim.estimates for of_group in groups.values() for claim in of_group)]
-    columns = (
-        *(Column(text.lower(), text, "text") for text in ("Claim", "Encoders", "Verdict")),
-        *(column for unit in units for column in interval_beside(Column(UNITS[unit], unit.capitalize(), apart=True))),
-    )
-    rows = tuple(
-        Row(
-            (
-                Cell(claim.name, claim.name),
-                Cell(claim.briefly_of, claim.of),
-                Cell(claim.verdict, claim.verdict),
-                *(cell for unit in units for cell in _cells(claim.estimates.get(unit), unit)),
-            ),
-            group,
-        )
-        for group, of_group in groups.items()
-        for claim in of_group
-    )
     about = (
         "A claim holds or is contradicted where its 95 % interval over test images and seeds is on one side of 0, or of "
         f"{MARGIN:g} point where it says “no more than”; that it gains more, where points and log-odds agree. Everything else "
         "is not shown. Of several encoders of a family their mean, with the encoder as the unit; one encoder says nothing of "
         "its family. A twin was never trained: what AbMILP gains on it takes no knowledge of images."
     )
-    return Table(name, title, f"{about} {note}".strip(), columns, rows) if rows else None
+    rows = [(group, claim) for group, of_group in groups.items() for claim in of_group]
 
+    def both(unit: str) -> Declared:
+        def of_unit(row: tuple[str, Claim]) -> tuple[Cell, Cell]:
+            if (estimate := row[1].estimates.get(unit)) is None:
+                return NOTHING, NOTHING
+            known = estimate.interval is not None
+            interval = Cell(estimate.bounds(_digits(unit)), estimate.bounds(3)) if known else NOTHING
+            return Cell(_signed(estimate, unit), estimate.mean), interval
 
-def _cells(estimate: Estimate | None, unit: str) -> tuple[Cell, Cell]:
-    if estimate is None:
-        return NOTHING, NOTHING
-    interval = NOTHING if estimate.interval is None else Cell(estimate.bounds(_digits(unit)), estimate.bounds(3))
-    return Cell(_signed(estimate, unit), estimate.mean), interval
+        interval = Column(f"{UNITS[unit]}_interval", "95 %", "text")
+        return Declared((Column(UNITS[unit], unit.capitalize(), apart=True), interval), of_unit)
+
+    return (
+        declared(
+            name,
+            title,
+            f"{about} {note}".strip(),
+            rows,
+            texts("claim", "Claim", lambda row: row[1].name),
+            cells("encoders", "Encoders", lambda row: Cell(row[1].briefly_of, row[1].of), "text"),
+            texts("verdict", "Verdict", lambda row: row[1].verdict),
+            each([unit for unit in UNITS if any(unit in claim.estimates for _, claim in rows)], both),
+            group=lambda row: row[0],
+        )
+        if rows
+        else None
+    )
 
 
 def _in_words(claim: Claim) -> str:

@@ -1,18 +1,17 @@
 """What the report is made of: the folders that the other stages wrote, read into one value."""
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines.parameters.primary import Primary
 from pipelines.report.dense import by_dataset
-from pipelines.report.detected import Detected, detected_in
 from pipelines.report.galleries.images import DenseImages
-from pipelines.report.measured import Attention, Probe, by_accuracy, untrained
+from pipelines.report.measured import Attention, Entries, Probe, by_accuracy, untrained
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.reading import attention_in, files_in, probe_in, read
-from pipelines.report.segmented import Segmented, segmented_in
 from store import BeyondClsError
 
 
@@ -92,8 +91,8 @@ class Inputs:
     folders: Folders = field(default_factory=Folders)
     examples: Examples = field(default_factory=Examples)
     against: Mapping[str, Sequence[PublishedRow]] = field(default_factory=dict)  # by the name of their file
-    segmentation: Mapping[str, Mapping[str, Segmented]] = field(default_factory=dict)  # by data set and encoder
-    detection: Mapping[str, Mapping[str, Detected]] = field(default_factory=dict)  # likewise
+    segmentation: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
+    detection: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
 
     @property
     def encoders(self) -> list[str]:
@@ -153,8 +152,8 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
         _datasets(folders),
         folders,
         examples,
-        segmentation=by_dataset(folders.segmentation, "segment", segmented_in),
-        detection=by_dataset(folders.detection, "detect", detected_in),
+        segmentation=by_dataset(folders.segmentation, "segment"),
+        detection=by_dataset(folders.detection, "detect"),
     )
 
 
@@ -199,3 +198,43 @@ def _probes(folder: Path | None) -> dict[tuple[str, str], Probe]:
     """FOLDER/ENCODER/HEAD, by encoder and head; without heads that read tokens which the encoder lacks."""
     probes = [read(file, "beyondcls probe", probe_in) for file in files_in(folder, "*/*/metrics.json")]
     return {(p.encoder, p.head): p for p in probes if p is not None}
+
+
+K = TypeVar("K", str, tuple[str, str])
+T = TypeVar("T")
+
+
+def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
+    """The inputs restricted to these encoders.
+
+    Raises:
+        BeyondClsError: there are no results of one of them, or none of them was probed.
+    """
+    dense = [*inputs.segmentation.values(), *inputs.detection.values()]
+    known = list(dict.fromkeys([*inputs.encoders, *(name for results in dense for name in results)]))
+    for name in encoders:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            raise BeyondClsError(f"unknown encoder {name!r}; {meant}known: {', '.join(known)} (--encoder)")
+    probes = _of(encoders, {"": inputs.probes}).get("", {})
+    if inputs.probes and not probes:
+        raise BeyondClsError(f"no head was probed on {', '.join(encoders)}, expected one at least; run `beyondcls probe` first")
+    return replace(
+        inputs,
+        probes=probes,
+        attention=_of(encoders, {"": inputs.attention}).get("", {}),
+        studies=_of(encoders, inputs.studies),
+        datasets=_of(encoders, inputs.datasets),
+        segmentation=_of(encoders, inputs.segmentation),
+        detection=_of(encoders, inputs.detection),
+    )
+
+
+def _of(encoders: Sequence[str], groups: Mapping[str, Mapping[K, T]]) -> dict[str, dict[K, T]]:
+    """Results by data set or study, then by encoder, or encoder and head; groups that have none of these are left out."""
+    kept = {
+        name: {key: one for key, one in group.items() if (key if isinstance(key, str) else key[0]) in encoders}
+        for name, group in groups.items()
+    }
+    return {name: group for name, group in kept.items() if group}

@@ -81,8 +81,7 @@ def main(
         typer.Option(help="a section of the page, such as accuracy or statistics; repeat it for more; all if not given"),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="folder for index.html, tables and figures  [default: report; with --live, report/live]"),
+        Path | None, typer.Option(help="folder for index.html, tables and figures  [default: report; with --live, report/live]")
     ] = None,
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
@@ -111,7 +110,7 @@ def main(
     from pipelines.parameters.params import without_none
     from pipelines.process.console import SafeConsole
     from pipelines.report.against import in_words
-    from pipelines.report.collect import Examples, Folders, Inputs, collect
+    from pipelines.report.collect import Examples, Folders, Inputs, collect, subset
     from pipelines.report.files import place_of, write
     from pipelines.report.formats.terminal_table import to_terminal
     from pipelines.report.live import keep_written, open_page
@@ -120,7 +119,6 @@ def main(
     from pipelines.report.reading import files_in
     from pipelines.report.sections import check_names, sections
     from pipelines.report.sections.accuracy import scores
-    from pipelines.report.subset import subset
     from store import BeyondClsError
 
     if image and draw is not None:

@@ -130,26 +130,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Plots side by side that share a legend; where `summary` says what they are, they are folded under it."""
+    """Plots side by side that share a legend."""
 
     figures: tuple[Figure, ...]
     legend: tuple[Look, ...] = ()
-    summary: str = ""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, and a list that belongs to it.
-
-    Attributes:
-        kind: "body", "lead" (large), "note" (small), "finding" or "notice" (a warning).
-        summary: under which they are folded; nothing is folded without it.
-    """
+    """A paragraph, and a list that belongs to it; `kind`: "body", "lead" (large), "note" (small) or "notice" (a warning)."""
 
     text: str
     items: tuple[str, ...] = ()
-    kind: Literal["body", "lead", "note", "finding", "notice"] = "body"
-    summary: str = ""
+    kind: Literal["body", "lead", "note", "notice"] = "body"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.content import Table
 from pipelines.report.estimate import estimate_of
 from pipelines.report.measured import Probe
-from pipelines.report.scores import WORDS, score_name
-from pipelines.report.tables import interval_beside, number, with_interval
+from pipelines.report.remarks import WORDS, score_name
+from pipelines.report.tables import differences as between
+from pipelines.report.tables import numbers, texts
+from pipelines.report.tables import table as declared
 
 Contrast = tuple[Sequence[str], Probe, Probe]  # labels, and two probes: the first − the second
 VERDICTS = {1: "ahead", -1: "behind", 0: "not shown", None: "not shown"}
@@ -28,30 +30,22 @@ def table(name: str, heading: str, labels: Sequence[str], contrasts: Iterable[Co
         return None
     differences = [estimate_of(one).minus(estimate_of(other)) for _, one, other in compared]
     corrected = holm([difference.p for difference in differences])
-    tested = any(p is not None for p in corrected)
-    columns = (
-        *(Column(title.lower().replace(" ", "_"), title, "text") for title in labels),
-        *interval_beside(Column("points", "Points", "spread", apart=True)),
-        *([Column("p_holm", "p, corrected")] if tested else []),
-        Column("verdict", "Verdict", "text"),
-    )
-    rows = [
-        Row(
-            (
-                *(Cell(label, label) for label in labels_of_row),
-                *with_interval(difference),
-                *([number(p, 3)] if tested else []),
-                Cell(VERDICTS[difference.sign], VERDICTS[difference.sign]),
-            )
-        )
-        for (labels_of_row, _, _), difference, p in zip(compared, differences, corrected, strict=True)
-    ]
+    rows = list(zip(compared, differences, corrected, strict=True))
     about = (
         f"Points of {WORDS[score_name(one for _, one, _ in compared)]}, mean ± standard deviation over seeds; 95 % over test "
         "images and seeds. Ahead or behind: the interval is on one side of 0. All of these comparisons are exploratory: p is "
         "corrected for the rows of this table (Holm). A dash: there was one seed, or no record of which images are right."
     )
-    return Table(name, heading, f"{note} {about}".strip(), columns, tuple(rows))
+    return declared(
+        name,
+        heading,
+        f"{note} {about}".strip(),
+        rows,
+        *(texts(label.lower().replace(" ", "_"), label, lambda row, at=at: row[0][0][at]) for at, label in enumerate(labels)),  # type: ignore[misc]
+        between("points", "Points", lambda row: row[1], apart=True, fixed=True),
+        numbers("p_holm", "p, corrected", lambda row: row[2], 3, optional=True),
+        texts("verdict", "Verdict", lambda row: VERDICTS[row[1].sign]),
+    )
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

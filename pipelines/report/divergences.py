@@ -11,11 +11,12 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.patches import Rectangle
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table
+from pipelines.report.content import Cell, Figure, Figures, Table
 from pipelines.report.drawing import INK, STYLE, drawn
 from pipelines.report.measured import in_order
 from pipelines.report.reading import files_in, read
-from pipelines.report.tables import NOTHING, file_names, number, title
+from pipelines.report.tables import cells, encoders, file_names, numbers, texts, title
+from pipelines.report.tables import table as declared
 
 ALT = "Divergences between the weights of heads, p in rows and q in columns. The numbers are in the table below."
 LONGEST = 24  # characters of a name in a figure
@@ -65,14 +66,7 @@ def _pairs(file: Path) -> list[Pair]:
     with file.open(newline="", encoding="utf-8") as source:
         rows = list(csv.DictReader(source))
     return [
-        Pair(
-            row["from"],
-            row["to"],
-            _finite(row["mean"]),
-            _finite(row["std"]),
-            int(row["n_images"]),
-            int(row["n_infinite"]),
-        )
+        Pair(row["from"], row["to"], _finite(row["mean"]), _finite(row["std"]), int(row["n_images"]), int(row["n_infinite"]))
         for row in rows
     ]
 
@@ -91,28 +85,6 @@ def _finite(text: str) -> float | None:
 def heads_of(pairs: list[Pair]) -> list[str]:
     """Names of the heads, those of FIRST_HEADS first."""
     return in_order(head for pair in pairs for head in (pair.p, pair.q))
-
-
-def nearest(divergences: Mapping[str, list[Pair]]) -> list[Table]:
-    """Which weights are most like AbMILP's on each encoder, in both directions; nothing without AbMILP."""
-    columns = [Column("encoder", "Encoder", "text")]
-    for name, divergence, head in (("from_abmilp", "KL(AbMILP || q)", "q"), ("to_abmilp", "KL(p || AbMILP)", "p")):
-        columns.append(Column(name, f"{head} of the lowest {divergence}", "text", apart=True))
-        columns.append(Column(f"{name}_kl", divergence))
-        columns.append(Column(f"{name}_heads", "of heads"))
-    rows = []
-    for encoder, pairs in divergences.items():
-        finite = [(pair.p, pair.q, pair.mean) for pair in pairs if pair.mean is not None and not pair.n_infinite]
-        sides = [(mean, q) for p, q, mean in finite if p == "abmilp"], [(mean, p) for p, q, mean in finite if q == "abmilp"]
-        if any(sides):
-            cells: list[Cell] = [Cell(encoder, encoder)]
-            for side in sides:
-                mean, head = min(side, default=(0.0, ""))
-                known = (Cell(title(head), head), number(mean), number(len(side), 0))
-                cells += known if side else [NOTHING] * 3
-            rows.append(Row(tuple(cells)))
-    note = "Nats, mean over the test images. Of the heads whose divergence is finite on every image."
-    return [Table("divergence-nearest", "Weights most like those of AbMILP", note, tuple(columns), tuple(rows))] if rows else []
 
 
 def heat_maps(divergences: Mapping[str, list[Pair]]) -> list[Figures]:
@@ -154,33 +126,23 @@ def _short(name: str) -> str:
 
 def table(divergences: Mapping[str, list[Pair]]) -> Table:
     """Every pair of every encoder."""
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("from", "p", "text"),
-        Column("to", "q", "text"),
-        Column("kl", "KL(p || q), nats", "spread"),
-        Column("n_images", "Images", apart=True),
-        Column("n_infinite", "Of these infinite"),
-    )
-    rows = tuple(
-        Row(
-            (
-                Cell(encoder, encoder),
-                Cell(title(pair.p), pair.p),
-                Cell(title(pair.q), pair.q),
-                _mean_and_std(pair),
-                number(pair.n_images, 0),
-                number(pair.n_infinite, 0),
-            )
-        )
-        for encoder, pairs in divergences.items()
-        for pair in pairs
-    )
     note = (
         "Mean ± std over the images of which it is finite; it is infinite where q gives no weight to a patch that p weights. "
         "Weights are means over seeds."
     )
-    return Table("divergence", "Divergence between the weights of heads", note, columns, rows, folded=True)
+    return declared(
+        "divergence",
+        "Divergence between the weights of heads",
+        note,
+        [(encoder, pair) for encoder, pairs in divergences.items() for pair in pairs],
+        encoders(lambda row: row[0]),
+        texts("from", "p", lambda row: row[1].p, title),
+        texts("to", "q", lambda row: row[1].q, title),
+        cells("kl", "KL(p || q), nats", lambda row: _mean_and_std(row[1]), "spread"),
+        numbers("n_images", "Images", lambda row: row[1].n_images, 0, apart=True),
+        numbers("n_infinite", "Of these infinite", lambda row: row[1].n_infinite, 0),
+        folded=True,
+    )
 
 
 def _mean_and_std(pair: Pair) -> Cell:

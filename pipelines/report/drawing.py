@@ -21,11 +21,7 @@ DASHES = ("solid", "dashdot", "dotted")  # of the first, second and third round 
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"))
 DPI = 200  # of PNG files
 # Metadata by format that differ from day to day, or from version to version of matplotlib.
-DATED = {
-    "svg": ("Date", "Creator", "Format", "Type"),
-    "png": ("Software",),
-    "pdf": ("CreationDate", "Creator", "Producer"),
-}
+DATED = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",), "pdf": ("CreationDate", "Creator", "Producer")}
 TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot contain angle brackets
 LONG = 1000  # characters of a path, beyond which it is in tenths of a point, not in hundredths
 WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most

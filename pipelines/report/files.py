@@ -10,6 +10,7 @@ from PIL import Image
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Gallery, Section, Table
+from pipelines.report.dense import KINDS, learnt, miou, resolutions
 from pipelines.report.formats import FORMATS
 from pipelines.report.galleries.pictures import files_of
 from pipelines.report.measured import Measure
@@ -127,15 +128,15 @@ def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
 
 def _dense(inputs: Inputs) -> Iterator[tuple[str, str, Mapping[str, Measure | None]]]:
     """Encoder, task and measures of segmentation and detection; the first measure is the one whose spread is given."""
-    for dataset, segmented in inputs.segmentation.items():
-        for name, one in segmented.items():
-            for protocol in one.learnt:
-                mious = {f"miou_{at}": one.protocols[protocol].miou(at) for at in one.resolutions}
+    for dataset, of_encoders in inputs.segmentation.items():
+        for name, one in of_encoders.items():
+            for protocol in learnt([one]):
+                mious = {f"miou_{at}": miou(one, protocol, at) for at in resolutions([one])}
                 yield name, f"segmentation/{dataset}/{protocol}", mious
-    for dataset, detected in inputs.detection.items():
-        for name, of_encoder in detected.items():
-            for kind, measures in of_encoder.measures.items():
-                yield name, f"detection/{dataset}/{kind}", {"ap": measures["ap"], "ap50": measures["ap50"]}
+    for dataset, of_encoders in inputs.detection.items():
+        for name, one in of_encoders.items():
+            for kind in (kind for kind in KINDS if kind in one):
+                yield name, f"detection/{dataset}/{kind}", {"ap": one[kind].ap, "ap50": one[kind].ap50}
 
 
 def _blocks(sections: Sequence[Section]) -> Iterator[Any]:

@@ -4,11 +4,12 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.content import Table
 from pipelines.report.estimate import Estimate, Probes, estimates
 from pipelines.report.measured import converged, trained_first, untrained
 from pipelines.report.remarks import one_order
-from pipelines.report.tables import interval_beside, named, with_interval
+from pipelines.report.tables import differences, encoders
+from pipelines.report.tables import table as declared
 
 OVER = {"cls": "[cls]", "average": "the average patch"}
 OF_MAP = "Average precision is of all test images together, not a mean over them: it has no share of errors and no interval."
@@ -92,27 +93,24 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
     """
     if not (all_gains := gains(probes)):
         return None
-    rows, random, contrasts = [], untrained(probes), list(contrasts)
+    rows, contrasts = [], list(contrasts)
     for words, these in (("", all_gains), (", both with a converged classifier", gains(converged(probes)))):
         for head, called in OVER.items():
-            group = f"over {called}{words}"
             of_head = {encoder: gain for (encoder, other), gain in these.items() if other == head}
-            rows += [Row((named(e, e in random), *_cells(gain)), group, muted=e in random) for e, gain in of_head.items()]
-            for name, one, other in contrasts:
-                if one in of_head and other in of_head:
-                    rows.append(Row((Cell(name, name), *_cells(of_head[one].minus(of_head[other]))), group))
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        *interval_beside(Column("points", "Points", "spread")),
-        *interval_beside(Column("share", "Share of the errors removed, %", "spread", apart=True)),
-    )
+            more = {name: of_head[a].minus(of_head[b]) for name, a, b in contrasts if a in of_head and b in of_head}
+            rows += [(f"over {called}{words}", name, gain) for name, gain in (*of_head.items(), *more.items())]
     note = (
         "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes, "
         "if it makes any; differences of shares in percentage points. A converged classifier is logistic regression on the "
         f"vectors that trained aggregators give. {basis(probes)}"
     )
-    return Table("gains", "What AbMILP gains", note, columns, tuple(rows))
-
-
-def _cells(gain: Gain) -> tuple[Cell, ...]:
-    return (*with_interval(gain.points), *with_interval(gain.share))
+    return declared(
+        "gains",
+        "What AbMILP gains",
+        note,
+        rows,
+        encoders(lambda row: row[1], untrained(probes)),
+        differences("points", "Points", lambda row: row[2].points, fixed=True),
+        differences("share", "Share of the errors removed, %", lambda row: row[2].share, apart=True, fixed=True),
+        group=lambda row: row[0],
+    )

@@ -1,14 +1,13 @@
-"""What the stages measured, as frozen values: a head with its numbers over seeds, an encoder's attention; and their order."""
+"""What the stages measured, as values: a head with its numbers over seeds, an encoder's attention; and their order."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from probe.recipe import CHOSEN
 from probe.result_files import REACHED
-from store.format.pretraining import UNKNOWN, Pretraining
+from store.format.pretraining import UNKNOWN
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # the others follow, as `by_accuracy` has them where their probes are at hand
 
@@ -27,61 +26,43 @@ class Measure:
     without: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Training by epoch, each entry the mean over seeds: loss in nats, top-1 in percent."""
+class Entries(dict[str, Any]):
+    """What a file says, its entries as attributes."""
 
-    epochs: tuple[int, ...]
-    loss: tuple[float, ...]
-    top1: tuple[float, ...]
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
 
 
-@dataclass(frozen=True)
-class BestEpoch:
-    """What a head reached on the test images in the epoch in which it was best on them; never its result.
+class Probe(Entries):
+    """One PROBES/ENCODER/HEAD: the entries of its result, with these in place of them or beside them.
 
     Attributes:
-        measure: over seeds, each in the epoch in which that seed was best; percent.
-        epochs: of each seed, counted from 1; the first of equally good ones.
+        encoder, head: the names of its folders; the result calls its encoder `recorded_encoder`.
+        measures: top1 and top5, or map (of several labels), in percent, as train_…; entropy in nats.
+        recipe: or the protocol without gradient steps.
+        selected: what was selected, by what, on what, in words.
+        command: that reproduces these numbers; empty if it was not recorded.
+        crops: random ones of each training image that were shown, or "fresh"; None if none were.
+        curve: means over seeds by epoch: epochs, loss in nats, top1 in percent; None without.
+        best_epoch: what was reached on the test images in the epoch in which each seed was best on them, and `epochs` of the
+            seeds, from 1, the first of equally good ones; never its result. None where nothing was measured epoch by epoch.
+        weights: the file of its weights [N, T]; None without.
+        correct: which test images each seed classifies correctly, bool [n_seeds, n_test], `member` of this file; None without.
+        test_images: digest of the ids of these images; None if it was not recorded.
+        timing: as `probe.timing.Timing` names it; empty if nothing was measured. `cost`: as `probe.cost.Cost` names it.
+        transferred: key of the training features of the probe whose aggregators these are, if of another.
+        recorded: the result as it was written.
+        folder: of metrics.json; None of what has none.
     """
 
-    measure: Measure
-    epochs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One PROBES/ENCODER/HEAD: its result, its curves, and the file of its weights [N, T] (None without weights)."""
-
-    encoder: str
-    head: str
-    recorded_encoder: str
-    options: Mapping[str, Any]
-    measures: Mapping[str, Measure]  # top1 and top5, or map (of several labels), in percent, as train_…; entropy in nats
-    n_training: int
-    n_test: int
-    n_tokens: int | None
-    n_classes: int
-    seeds: tuple[int, ...]
-    recipe: Mapping[str, Any]
-    features: Mapping[str, str]  # keys of the feature sets: training, test
-    selected: str  # what was selected, by what, on what
-    command: str  # that reproduces these numbers; empty if it was not recorded
-    curve: Curve | None
-    weights: Path | None
-    aggregator: str = ""
-    crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None if none were
-    correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
-    member: str = "correct"  # of correct.npz
-    test_images: str | None = None  # digest of the ids of these images; None if it was not recorded
-    cost: Mapping[str, int | None] = field(default_factory=dict)  # as `probe.cost.Cost` names it
-    timing: Mapping[str, Any] = field(default_factory=dict)  # as `probe.timing.Timing` names it; empty if nothing was measured
-    notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
-    transferred: str | None = None  # key of the training features of the probe whose aggregators these are, if of another
-    pretraining: Pretraining = UNKNOWN  # of the encoder
-    recorded: Mapping[str, Any] = field(default_factory=dict)  # the result as it was written
-    best_epoch: BestEpoch | None = None  # None where nothing was measured epoch by epoch
-    folder: Path | None = None  # of metrics.json
+    def __init__(self, *entries: Any, **more: Any):
+        given = dict(*entries, **more)
+        nothing = dict.fromkeys(("curve", "best_epoch", "weights", "correct", "test_images", "transferred", "crops", "folder"))
+        empty = {"aggregator": "", "command": "", "member": "correct", "cost": {}, "timing": {}, "notes": (), "recorded": {}}
+        super().__init__({**nothing, **empty, "pretraining": UNKNOWN, **given})
 
     @property
     def measure(self) -> str:
@@ -91,7 +72,8 @@ class Probe:
     @property
     def score(self) -> Measure:
         """What counts, percent."""
-        return self.measures[self.measure]
+        score: Measure = self.measures[self.measure]
+        return score
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -102,34 +84,24 @@ class Probe:
     @property
     def trained_as(self) -> str:
         """`protocol` and seeds, as text that is equal where two heads were trained alike."""
-        return repr((sorted(self.protocol.items(), key=str), self.seeds))
+        return repr((sorted(self.protocol.items(), key=str), tuple(self.seeds)))
 
 
-@dataclass(frozen=True)
-class Attention:
-    """One ATTENTION/ENCODER: statistics per block as (mean, std over images), and where its other files are.
+class Attention(Entries):
+    """One ATTENTION/ENCODER: the entries of summary.json, with these in place of them or beside them.
 
     Attributes:
-        cls_map: [cls] maps [N, T]; None without [cls] maps.
-        heads: the table of statistics per block and attention head; None if it was not written.
+        encoder: the name of its folder.
+        statistics: (mean, std) over images by block.
         medians: of unbounded statistics, per block (median, lower, upper quartile over images), shown in place of the means.
         declared: titles and units of the statistics.
-        pretraining: of the encoder.
+        heads: the table of statistics per block and attention head; None if it was not written.
+        cls_map: [cls] maps [N, T]; None without. `crops`: [N, 4] of what its maps show.
     """
 
-    encoder: str
-    key: str
-    data: str
-    n_images: int
-    n_tokens: int | None
-    architecture: Mapping[str, Any]
-    statistics: Mapping[str, tuple[tuple[float, float], ...]]
-    cls_map: Path | None
-    heads: Path | None = None
-    crops: Path | None = None  # [N, 4] of what its maps show
-    medians: Mapping[str, tuple[tuple[float, float, float], ...]] = field(default_factory=dict)
-    declared: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    pretraining: Pretraining = UNKNOWN
+    def __init__(self, *entries: Any, **more: Any):
+        nothing = dict.fromkeys(("heads", "crops", "cls_map"))
+        super().__init__({**nothing, "medians": {}, "declared": {}, "pretraining": UNKNOWN, **dict(*entries, **more)})
 
 
 def in_order(heads: Iterable[str]) -> list[str]:
@@ -154,7 +126,7 @@ def by_accuracy(probes: Iterable[Probe]) -> list[str]:
 def converged(probes: Mapping[tuple[str, str], Probe]) -> dict[tuple[str, str], Probe]:
     """The same aggregators with a converged classifier in place of the trained one, where one was fitted."""
     return {
-        key: replace(probe, measures={**probe.measures, "top1": probe.measures[REACHED]}, member="converged")
+        key: Probe(probe, measures={**probe.measures, "top1": probe.measures[REACHED]}, member="converged")
         for key, probe in probes.items()
         if REACHED in probe.measures
     }

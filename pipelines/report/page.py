@@ -44,7 +44,6 @@ def render(sections: Sequence[Section], reload_s: float | None = None) -> str:
         "place": _place,
         "sort_value": _sort_value,
     }
-    environment.tests["has_no_number"] = _has_no_number
     plots = [f for section in sections for b in section.blocks if isinstance(b, Figures) for f in b.figures]
     svgs, plot_styles = _by_class(figure.svg for figure in plots)
     script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
@@ -68,12 +67,6 @@ def _hash(script: str) -> str:
 
 def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
-
-
-def _has_no_number(row: Row, columns: Sequence[Column]) -> bool:
-    """Whether a row has dashes in all columns of numbers."""
-    of_numbers = [cell for cell, column in zip(row.cells, columns, strict=True) if column.kind != "text"]
-    return bool(of_numbers) and all(cell.value is None for cell in of_numbers)
 
 
 def _place(value: float, ticks: Sequence[float]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
+from pipelines.report.measured import Attention, Entries, Measure, Probe
 from probe.result_files import ResultError, digest_of, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
@@ -53,39 +53,38 @@ def probe_in(file: Path) -> Probe | None:
     content = read_result(file)
     if "absent" in content:
         return None
-    weights, correct = (file.parent / "trained" / name for name in ("weights.npy", "correct.npz"))
     score = "map" if "map" in content else "top1"
+    measures = {score: measure_of(content[score])} | measures_in(content)
+    for name in ("options", "n_tokens", "aggregator", "cost"):
+        content[name]
     curve, best_epoch = _course(file.with_name("curves.csv"))
     return Probe(
+        content,
         encoder=file.parent.parent.name,
         head=file.parent.name,
         recorded_encoder=str(content["encoder"]),
-        options=dict(content["options"]),
-        measures={score: measure_of(content[score])} | measures_in(content),
-        n_training=int(content["n_training"]),
-        n_test=int(content["n_test"]),
-        n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
-        n_classes=int(content["n_classes"]),
-        seeds=tuple(int(seed) for seed in content["seeds"]),
+        measures=measures,
+        **{name: int(content[name]) for name in ("n_training", "n_test", "n_classes")},
+        seeds=tuple(map(int, content["seeds"])),
         recipe=dict(content["recipe"] if "protocol" not in content else content["protocol"]),
         features={name: str(content["features"][name]) for name in ("training", "test")},
         selected=_selected(content.get("selected", {})),
-        command=str(content.get("command", "")),
         curve=curve,
-        weights=weights if weights.is_file() else None,
-        aggregator=str(content["aggregator"]),
+        best_epoch=best_epoch,
+        weights=_beside(file, "trained/weights.npy"),
+        correct=_beside(file, "trained/correct.npz"),
         crops=content.get("augmentation", {}).get("n_crops"),
-        cost=dict(content["cost"]),
-        correct=correct if correct.is_file() else None,
-        test_images=str(content["test_images"]) if "test_images" in content else None,
         timing=_timing(file),
-        notes=tuple(str(note) for note in content.get("notes", ())),
         transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
         pretraining=Pretraining.from_dict(content),
         recorded=content,
-        best_epoch=best_epoch,
         folder=file.parent,
     )
+
+
+def _beside(file: Path, name: str) -> Path | None:
+    beside = file.parent / name
+    return beside if beside.is_file() else None
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
@@ -141,12 +140,28 @@ def measures_in(content: Mapping[str, Any]) -> dict[str, Measure]:
     return {name: measure_of(value) for name, value in content.items() if is_measure(value)}
 
 
+def entries_of(value: Any) -> Any:
+    """A file's content: objects as `Entries`, numbers over seeds as `Measure`, None for those without one.
+
+    Raises:
+        KeyError: as `measure_of`.
+        ValueError: likewise.
+    """
+    if isinstance(value, list):
+        return list(map(entries_of, value))
+    if not isinstance(value, Mapping):
+        return value
+    if {"mean", "values"} <= set(value):
+        return None if value["mean"] is None else measure_of(value)
+    return Entries({name: entries_of(entry) for name, entry in value.items()})
+
+
 def is_measure(value: Any) -> bool:
     """Whether this is a number over seeds that could be measured."""
     return isinstance(value, Mapping) and "values" in value and value.get("mean") is not None
 
 
-def _course(file: Path) -> tuple[Curve | None, BestEpoch | None]:
+def _course(file: Path) -> tuple[Entries | None, Entries | None]:
     """Means over seeds by epoch, where an image has one label, and what each seed reached in its best epoch.
 
     None where there is no such file, or nothing in it.
@@ -166,32 +181,26 @@ def _course(file: Path) -> tuple[Curve | None, BestEpoch | None]:
     def mean(name: str) -> tuple[float, ...]:
         return tuple(sum(_finite(row[name]) for row in by_epoch[epoch]) / len(by_epoch[epoch]) for epoch in sorted(by_epoch))
 
-    curve = None if "map" in rows[0] else Curve(tuple(sorted(by_epoch)), mean("loss"), mean("top1"))
-    return curve, BestEpoch(measure, tuple(-epoch for _, epoch in best))
+    curve = None if "map" in rows[0] else Entries(epochs=sorted(by_epoch), loss=mean("loss"), top1=mean("top1"))
+    return curve, Entries(measure=measure, epochs=tuple(-epoch for _, epoch in best))
 
 
 def attention_in(file: Path) -> Attention:
     """The statistics of a summary.json, and of the tables beside it."""
     content = json.loads(file.read_text(encoding="utf-8"))
     rows = _rows(file.parent / "statistics.csv")
-    heads, cls_map, crops = (file.parent / name for name in ("heads.csv", "maps/cls_map.npy", "maps/crops.npy"))
+    unbounded = [row for row in rows if row["statistic"] in content["unbounded"]]
+    for name in ("key", "data", "n_tokens", "architecture"):
+        content[name]
     return Attention(
+        content,
         encoder=file.parent.name,
-        key=str(content["key"]),
-        data=str(content["data"]),
         n_images=int(content["n_images"]),
-        n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
-        architecture=dict(content["architecture"]),
-        statistics={
-            name: tuple((mean, std) for mean, std in blocks) for name, blocks in _by_block(rows, ("mean", "std")).items()
-        },
-        cls_map=cls_map if cls_map.is_file() else None,
-        heads=heads if heads.is_file() else None,
-        crops=crops if crops.is_file() else None,
-        medians={
-            name: tuple((median, lower, upper) for median, lower, upper in blocks)
-            for name, blocks in _by_block([r for r in rows if r["statistic"] in content["unbounded"]], QUARTILES).items()
-        },
+        statistics=_by_block(rows, ("mean", "std")),
+        medians=_by_block(unbounded, QUARTILES),
+        cls_map=_beside(file, "maps/cls_map.npy"),
+        heads=_beside(file, "heads.csv"),
+        crops=_beside(file, "maps/crops.npy"),
         declared=_declared(content, {row["statistic"]: None for row in rows}),
         pretraining=Pretraining.from_dict(content),
     )

@@ -1,15 +1,15 @@
 """What sections about studies share: probes by encoder, their table, how costs are written, how heads were trained."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.content import Cell, Table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
-from pipelines.report.remarks import one_order
-from pipelines.report.scores import SENTENCE, TITLES, score_name
-from pipelines.report.tables import NOTHING, selects, title, with_best
+from pipelines.report.remarks import SENTENCE, TITLES, one_order, score_name
+from pipelines.report.tables import NOTHING, Declared, cells, heads, selects, spreads, table, texts
 
 Study = Mapping[tuple[str, str], Probe]
-Columns = Sequence[tuple[Column, Callable[[Probe], Cell]]]
+Columns = Sequence[Declared]
 
 COSTS = (
     "Parameters are those of the aggregator. FLOPs: floating-point operations of one image in a forward pass through "
@@ -32,33 +32,33 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
     """A row for each head, from the cheapest on; the highest mean of an encoder is marked, ties as shown too.
 
     Args:
-        before, after: columns before and after the accuracy, and their cells.
+        before, after: columns before and after the accuracy.
     """
-    fixed: Columns = (
-        (Column("parameters", "Parameters", apart=True), lambda p: count(p.cost.get("parameters"))),
-        (Column("parameters_classifier", "Of the classifier"), lambda p: count(p.cost.get("parameters_classifier"))),
-        (Column("flops_per_image", "FLOPs per image"), lambda p: count(p.cost.get("flops_per_image"))),
-    )
-    names = (Column("encoder", "Encoder", "text", filters=True), Column("head", "Head", "text", filters=True))
     measure = score_name(study.values())
-    score = Column(measure, f"{TITLES[measure]}, %", "spread", apart=bool(before))
-    rows = []
-    for encoder, probes in by_encoder(study).items():
-        for probe, reached in zip(probes, with_best(probe.score for probe in probes), strict=True):
-            cells = [Cell(encoder, encoder), Cell(title(probe.head), probe.head), *(cell(probe) for _, cell in before)]
-            cells += [reached, *(cell(probe) for _, cell in (*after, *fixed))]
-            rows.append(Row(tuple(cells), muted=probe.pretraining.is_untrained))
-    columns = (*names, *(column for column, _ in before), score, *(column for column, _ in (*after, *fixed)))
     what = (
         f"{SENTENCE[measure]} on the test images, mean ± standard deviation over seeds; bold: the highest mean of an encoder."
     )
-    return Table(
+    return table(
         name,
         heading,
         " ".join(filter(None, (what, trained_alike(study.values()), one_order(study.values()), note))),
-        columns,
-        tuple(rows),
+        [probe for probes in by_encoder(study).values() for probe in probes],
+        texts("encoder", "Encoder", lambda probe: probe.encoder, filters=True),
+        heads(filters=True),
+        before,
+        spreads(measure, f"{TITLES[measure]}, %", lambda probe: probe.score, best="column", apart=bool(before)),
+        after,
+        counts("parameters", "Parameters", lambda probe: probe.cost.get("parameters"), apart=True),
+        counts("parameters_classifier", "Of the classifier", lambda probe: probe.cost.get("parameters_classifier")),
+        counts("flops_per_image", "FLOPs per image", lambda probe: probe.cost.get("flops_per_image")),
+        muted=lambda probe: probe.pretraining.is_untrained,
+        within=lambda probe: probe.encoder,
     )
+
+
+def counts(name: str, heading: str, value: Callable[[Probe], int | None], **about: Any) -> Declared:
+    """A column of operations, parameters or bytes."""
+    return cells(name, heading, lambda probe: count(value(probe)), **about)
 
 
 def selects_untrained(probe: Probe) -> bool:

@@ -1,18 +1,21 @@
-"""What tables and sentences share: how heads and numbers are written, and differences of accuracy."""
+"""How tables are declared, column by column, and how heads, numbers and differences are written.
 
-import itertools
+table("best", "Best head", NOTE, probes, encoders(), heads(), spreads("top1", "Top-1, %", lambda probe: probe.score))
+"""
+
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Table
-from pipelines.report.estimate import Estimate, difference
+from pipelines.report.content import Cell, Column, Kind, Row, Table
+from pipelines.report.estimate import Estimate
 from pipelines.report.measured import Measure, Probe
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
 NOTHING = Cell("–")
+RANDOM = "random twin"  # the tag of an encoder that was never trained
 EFFECTIVE = (
     "Effective patches: exp of the entropy; so many equally weighted patches have that entropy; a plain average has all T."
 )
@@ -53,11 +56,6 @@ def points(difference: Measure | Estimate | None) -> str:
     return text if len(difference.values) < 2 else f"{text} ± {_deviation(difference.std)}"
 
 
-def gain(inputs: Inputs, encoder: str) -> Estimate | None:
-    """AbMILP − [cls] of one encoder, points; None where either was not probed."""
-    return difference(inputs.probes.get((encoder, "abmilp")), inputs.probes.get((encoder, "cls")))
-
-
 def ceiling(probe: Probe | None) -> float | None:
     """ln T, nats: the entropy of uniform weights over T patches."""
     return math.log(probe.n_tokens) if probe is not None and probe.n_tokens else None
@@ -74,18 +72,11 @@ def listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def spread(measure: Measure | None, digits: int = 1, best: bool = False) -> Cell:
+def spread(measure: Measure | None, digits: int = 1) -> Cell:
     """Mean and standard deviation over seeds."""
     if measure is None:
         return NOTHING
-    return Cell(plus_minus(measure, digits), measure.mean, measure.std if len(measure.values) > 1 else None, best)
-
-
-def with_best(measures: Iterable[Measure | None], digits: int = 1) -> list[Cell]:
-    """A cell for each measure; the highest, as they are shown, are bold."""
-    each = list(measures)
-    best = max((round(measure.mean, digits) for measure in each if measure), default=None)
-    return [spread(m, digits, best=m is not None and round(m.mean, digits) == best) for m in each]
+    return Cell(plus_minus(measure, digits), measure.mean, measure.std if len(measure.values) > 1 else None)
 
 
 def change(difference: Estimate | None) -> Cell:
@@ -93,40 +84,144 @@ def change(difference: Estimate | None) -> Cell:
     return NOTHING if difference is None else Cell(points(difference), difference.mean, spread(difference.measure).std)
 
 
-def with_interval(difference: Estimate | None) -> tuple[Cell, Cell]:
-    """A difference in points, and its interval; the columns are of `interval_beside`."""
-    known = difference is not None and difference.interval is not None
-    return change(difference), Cell(difference.bounds(), difference.bounds(3)) if difference and known else NOTHING
-
-
-def interval_beside(column: Column) -> tuple[Column, Column]:
-    """A column of differences, and that of their intervals."""
-    return column, Column(f"{column.name}_interval", "95 %", "text")
-
-
-def with_known_intervals(table: Table) -> Table:
-    """Without columns of intervals (`interval_beside`) that no row has."""
-    kept = [
-        any(row.cells[i] != NOTHING for row in table.rows) or not column.name.endswith("_interval")
-        for i, column in enumerate(table.columns)
-    ]
-    rows = tuple(replace(row, cells=tuple(itertools.compress(row.cells, kept))) for row in table.rows)
-    return replace(table, columns=tuple(itertools.compress(table.columns, kept)), rows=rows)
-
-
-def named(encoder: str, is_untrained: bool) -> Cell:
-    """An encoder, tagged if it was never trained."""
-    return Cell(encoder, encoder, tag="random twin" if is_untrained else "")
-
-
 def number(value: float | None, digits: int = 2) -> Cell:
     """One number; a dash for None."""
     return NOTHING if value is None else Cell(f"{value:,.{digits}f}", value)
 
 
+def named(encoder: str, is_untrained: bool) -> Cell:
+    """An encoder, tagged if it was never trained."""
+    return Cell(encoder, encoder, tag=RANDOM if is_untrained else "")
+
+
 def effective(entropy: float | None) -> Cell:
     """The effective number of patches, exp(H); see EFFECTIVE."""
     return number(None if entropy is None else math.exp(entropy), 1)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A column of a table, or several, and how their cells are made from what a row is of.
+
+    Attributes:
+        best: what is bold: "column", the highest of it (`within` of the table); "row", or another text that begins so, the
+            highest of all cells of a row whose columns have that text. As they are shown, with `digits`.
+        optional: names of those columns that are left out where no row has anything in them.
+    """
+
+    columns: tuple[Column, ...]
+    cells: Callable[[Any], Sequence[Cell]]
+    best: str = ""
+    digits: int = 1
+    optional: Collection[str] = ()
+
+
+def cells(name: str, heading: str, cell: Callable[[Any], Cell], kind: Kind = "number", **about: Any) -> Declared:
+    """A column of any cells. `about`: further fields of Column and Declared; `optional` as a truth."""
+    of_column = {field: about.pop(field) for field in ("apart", "filters", "of") if field in about}
+    optional = (name,) if about.pop("optional", False) else ()
+    return Declared((Column(name, heading, kind, **of_column),), lambda item: (cell(item),), optional=optional, **about)
+
+
+def texts(name: str, heading: str, value: Callable[[Any], Any], shown: Callable[[Any], str] = str, **about: Any) -> Declared:
+    """A column of texts; `shown`: of a value. A dash where there is none."""
+
+    def cell(item: Any) -> Cell:
+        text = value(item)
+        return NOTHING if text in (None, "") else Cell(shown(text), str(text))
+
+    return cells(name, heading, cell, "text", **about)
+
+
+def encoders(encoder: Callable[[Any], Any] = lambda item: item, random: Collection[str] = (), **about: Any) -> Declared:
+    """The column of encoders, tagged where they were never trained: results, or names of which `random` are untrained."""
+
+    def cell(item: Any) -> Cell:
+        one = encoder(item)
+        return named(one, one in random) if isinstance(one, str) else named(one.encoder, one.pretraining.is_untrained)
+
+    return cells("encoder", "Encoder", cell, "text", **about)
+
+
+def heads(head: Callable[[Any], str] = lambda probe: str(probe.head), **about: Any) -> Declared:
+    """The column of heads, as the paper calls them."""
+    return texts("head", "Head", head, title, **about)
+
+
+def numbers(name: str, heading: str, value: Callable[[Any], float | None], digits: int = 2, **about: Any) -> Declared:
+    """A column of single numbers."""
+    return cells(name, heading, lambda item: number(value(item), digits), digits=digits, **about)
+
+
+def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
+    """A column of means with their standard deviations over seeds."""
+    return cells(name, heading, lambda item: spread(value(item), digits), "spread", digits=digits, **about)
+
+
+def differences(
+    name: str, heading: str, value: Callable[[Any], Estimate | None], apart: bool = False, fixed: bool = False
+) -> Declared:
+    """A column of differences in points, and one of their intervals, which a table that is not `fixed` may lack."""
+
+    def both(item: Any) -> tuple[Cell, Cell]:
+        difference = value(item)
+        known = difference is not None and difference.interval is not None
+        return change(difference), Cell(difference.bounds(), difference.bounds(3)) if difference and known else NOTHING
+
+    interval = f"{name}_interval"
+    columns = Column(name, heading, "spread", apart), Column(interval, "95 %", "text")
+    return Declared(columns, both, optional=() if fixed else (interval,))
+
+
+def each(keys: Iterable[Any], make: Callable[[Any], Declared], apart: bool = False) -> list[Declared]:
+    """A column for each of these; a rule precedes the first if they are set `apart`."""
+    made = [make(key) for key in keys]
+    if apart and made:
+        first, *others = made[0].columns
+        made[0] = replace(made[0], columns=(replace(first, apart=True), *others))
+    return made
+
+
+def table(
+    name: str,
+    heading: str,
+    note: str,
+    items: Iterable[Any],
+    *columns: Declared | Iterable[Declared],
+    group: Callable[[Any], str] = lambda item: "",
+    muted: Callable[[Any], bool] | None = None,
+    within: Callable[[Any], Any] = lambda item: None,
+    folded: bool = False,
+) -> Table:
+    """A row for each item.
+
+    Args:
+        group: of a row; rows of one group follow one another.
+        muted: which rows are greyed; by default those of random twins.
+        within: rows among which the highest of a column is bold; all by default.
+    """
+    declared = [one for some in columns for one in ([some] if isinstance(some, Declared) else some)]
+    of_column = [(column, one) for one in declared for column in one.columns]
+    items = list(items)
+    made = [[cell for one in declared for cell in one.cells(item)] for item in items]
+    compared: dict[Any, list[tuple[int, int]]] = {}
+    for i, item in enumerate(items):
+        for j, (_, one) in enumerate(of_column):
+            if one.best and made[i][j].value is not None:
+                compared.setdefault((one.best, i) if one.best != "column" else (j, within(item)), []).append((i, j))
+    for places in compared.values():
+        shown = {(i, j): round(float(made[i][j].value or 0), of_column[j][1].digits) for i, j in places}
+        highest = max(shown.values())
+        for i, j in (place for place, value in shown.items() if value == highest):
+            made[i][j] = replace(made[i][j], best=True)
+    kept = [
+        j for j, (column, one) in enumerate(of_column) if column.name not in one.optional or any(r[j] != NOTHING for r in made)
+    ]
+    rows = tuple(
+        Row(tuple(row[j] for j in kept), group(item), row[0].tag == RANDOM if muted is None else muted(item))
+        for item, row in zip(items, made, strict=True)
+    )
+    return Table(name, heading, note, tuple(of_column[j][0] for j in kept), rows, folded=folded)
 
 
 def file_names(prefix: str, names: list[str]) -> dict[str, str]:

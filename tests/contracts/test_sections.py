@@ -83,7 +83,7 @@ def texts(section: Section) -> Iterator[str]:
     for block in section.blocks:
         match block:
             case Text():
-                yield from (block.summary, block.text, *block.items)
+                yield from (block.text, *block.items)
             case Numbers():
                 yield from (text for number in block.entries for text in (number.value, number.about, number.detail))
             case Verdicts():
@@ -98,7 +98,6 @@ def texts(section: Section) -> Iterator[str]:
                 yield from (block.title, block.note, *(column.title for column in block.columns))
                 yield from (text for row in block.rows for cell in row.cells for text in (cell.text, cell.tag))
             case Figures():
-                yield block.summary
                 yield from (text for figure in block.figures for text in (figure.title, figure.caption, figure.alt))
             case Gallery():
                 yield from (block.title, *block.columns, *(swatch.name for swatch in block.legend))

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipelines.predictions.images import Prediction
 from pipelines.predictions.output import TABLE, kept
-from pipelines.report.segmented import class_scores
+from pipelines.report.dense import class_scores
 from probe.segmentation.results import _write_confusions, _write_per_class
 
 NAMES = ("=HYPERLINK(1)", "-2+3", "@x", "'=1", "-0.5", "car", "\t=1")
@@ -24,7 +24,7 @@ def test_classes_of_a_segmentation(tmp_path: Path) -> None:
     result = SimpleNamespace(measured={"linear": [model]}, outcomes={"linear": SimpleNamespace(seeds=[0])})
     _write_per_class(tmp_path / "per_class.csv", sets, result)  # type: ignore[arg-type]
     _write_confusions(tmp_path / "confusion.csv", sets, result)  # type: ignore[arg-type]
-    assert [score.name for score in class_scores(tmp_path / "per_class.csv")] == list(NAMES)
+    assert list(class_scores(tmp_path / "per_class.csv")) == list(NAMES)
     for file in tmp_path.iterdir():
         with file.open(newline="") as source:
             assert not [cell for row in csv.reader(source) for cell in row if cell in NAMES and cell not in ("-0.5", "car")]

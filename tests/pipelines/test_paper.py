@@ -186,7 +186,6 @@ NO_CLS_ATTENTION = ("Not computed: capi-l14, ijepa-h14", "no [cls]: uniform")
 NO_WEIGHTS = ("Entropy: of the weights",)
 EMPTY = {
     "accuracy": dict.fromkeys(("cls", "cls_converged", "abmilp_minus_cls"), NO_CLS),
-    "accuracy-top5": {"cls": NO_CLS},
     "gains": {
         **dict.fromkeys(("share", "share_interval"), ("share of the errors that the other head makes, if it makes any",)),
         "points_interval": ("it has no share of errors and no interval",),

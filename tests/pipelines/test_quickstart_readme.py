@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.measured import Probe
 from quickstart import statements
 from quickstart.keep import kept
 from quickstart.readme import KEPT, PAGES, blocks, claimed, regenerated, table
@@ -22,7 +23,7 @@ def swapped(inputs: Inputs, encoder: str = MOCO) -> Inputs:
     """The same numbers, those of the MAE and of another encoder exchanged."""
     other = {MAE: encoder, encoder: MAE}
     probes = {
-        (encoder, head): replace(inputs.probes[other.get(encoder, encoder), head], pretraining=probe.pretraining)
+        (encoder, head): Probe(inputs.probes[other.get(encoder, encoder), head], pretraining=probe.pretraining)
         for (encoder, head), probe in inputs.probes.items()
         if (other.get(encoder, encoder), head) in inputs.probes
     }
@@ -77,7 +78,7 @@ def test_the_table_has_gains_with_intervals(small: Inputs) -> None:
     assert lines[0] == "| encoder | [cls] | AbMILP | AbMILP − [cls] | of [cls]’s errors |"
     assert lines[2].startswith("| masked autoencoding (MAE, 46 epochs) | 60.0 ± 0.5 | **70.0 ± 0.5** | +10.0 [7.")
     assert "| 25.0 % [18." in lines[2]
-    bare = replace(small, probes={key: replace(probe, correct=None) for key, probe in small.probes.items()})
+    bare = replace(small, probes={key: Probe(probe, correct=None) for key, probe in small.probes.items()})
     assert table(bare, {}, 1).splitlines()[4] == "| random twin | 30.0 ± 0.5 | **31.0 ± 0.5** | +1.0 | 1.4 % |"
 
 

@@ -10,12 +10,7 @@ SPECIAL = "\\`*_[]<>|&#~$"  # a backslash before any of them makes it plain
 def to_markdown(table: Table) -> str:
     """Title, table, note; the best in bold, the name of a group in a separate line."""
     marks = " | ".join("---" if column.kind == "text" else "---:" for column in table.columns)
-    lines = [
-        f"### {escaped(table.title)}",
-        "",
-        _line([escaped(column.title) for column in table.columns]),
-        f"| {marks} |",
-    ]
+    lines = [f"### {escaped(table.title)}", "", _line([escaped(column.title) for column in table.columns]), f"| {marks} |"]
     for group, rows in groupby(table.rows, lambda row: row.group):
         if group:
             lines.append(_line([f"**{escaped(group)}**"] + [""] * (len(table.columns) - 1)))

@@ -1,11 +1,12 @@
-"""What was predicted beside what is true, over the images if they are available: label maps, objects, and boxes (Fig. 8)."""
+"""What was predicted beside what is true, over the images if they are available: label maps, objects, and boxes (Fig. 8).
+
+What a command kept of one encoder to be shown is the `Entries` of its file: `data`, the digest of the data set, and `images`.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int32
@@ -13,7 +14,7 @@ from PIL import Image
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Swatch, Text
-from pipelines.report.detected import Detected
+from pipelines.report.dense import ORIGINAL, PROTOCOLS, held_out
 from pipelines.report.galleries.images import DENSE, by_id, opened
 from pipelines.report.galleries.pictures import (
     VOID,
@@ -28,8 +29,8 @@ from pipelines.report.galleries.pictures import (
     outlined,
     tinted,
 )
-from pipelines.report.reading import read
-from pipelines.report.segmented import ORIGINAL, PROTOCOLS, Segmented
+from pipelines.report.measured import Entries
+from pipelines.report.reading import entries_of, read
 from store import BeyondClsError
 from store.truths.rle import decode
 
@@ -40,132 +41,17 @@ PREFERRED = ("linear", "logistic", "knn")  # where nothing was held out for all
 N_CLASSES, N_OBJECTS = 5, 8  # in a text alternative
 # Colours that colour-blind people can distinguish; [cls] is dashed as well.
 TRUE = ("#2f8cff", 4, False)  # colour, width, dashed
-MAPS = {
-    ("attention", "cls"): ("[cls]", ("#ff4020", 4, True)),
-    ("probe", "abmilp"): ("AbMILP", ("#10d080", 4, False)),
-}
-# What a map predicts: its name, the box, its highest IoU with a true one, and colour, width and dashes of the box.
-Predicted = tuple[str, BoxOf, float, tuple[str, int, bool]]
+MAPS = {("attention", "cls"): ("[cls]", ("#ff4020", 4, True)), ("probe", "abmilp"): ("AbMILP", ("#10d080", 4, False))}
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a command kept of one encoder to be shown: what belongs to each image of the data set of this digest, by id."""
-
-    data: str
-    images: Mapping[str, Any]
-
-    @property
-    def alike(self) -> Any:
-        """What encoders that are shown together have in common."""
-        return self.data, list(self.images)
-
-
-K = TypeVar("K", bound=Kept)
-
-
-@dataclass(frozen=True)
-class LabelMaps(Kept):
-    """One SEGMENTATION/DATASET/ENCODER/maps, as its images.json describes it.
-
-    Attributes:
-        images: the file of its maps, the part of the original that they show, whether that is mirrored; by id.
-        resolution: "original", or the shorter side of the view's frame.
-        unseen: the value of pixels without a class.
-    """
-
-    images: Mapping[str, tuple[str, BoxOf, bool]]
-    folder: Path
-    classes: tuple[str, ...]
-    resolution: str
-    unseen: int
-
-    @property
-    def alike(self) -> Any:
-        return self.data, self.classes, self.resolution, self.images
-
-    def of(self, protocol: str, image: str, shape: tuple[int, ...] | None = None) -> Int32[np.ndarray, "h w"]:
-        """A predicted map, or the true one; -1 where a pixel has no class.
-
-        Raises:
-            BeyondClsError: the file is missing, damaged, or not of this shape.
-        """
-        file = self.folder / protocol / self.images[image][0]
-        label_map = read(file, SEGMENT, self._read)
-        if shape not in (None, label_map.shape):
-            raise BeyondClsError(
-                f"{file} is {list(label_map.shape)} pixels, the true label map {list(shape or ())}; "
-                f"run `{SEGMENT} --save-maps` again"
-            )
-        return label_map
-
-    def _read(self, file: Path) -> Int32[np.ndarray, "h w"]:
-        with Image.open(file) as picture:
-            values = np.asarray(picture).astype(np.int32)
-        if values.ndim != 2:
-            raise ValueError(f"it has {values.ndim} axes, expected a class for each pixel")
-        labels = np.where(values == self.unseen, -1, values)
-        if labels.max(initial=-1) >= len(self.classes):
-            raise ValueError(f"class {labels.max()}, expected one of {len(self.classes)}")
-        return labels
-
-
-@dataclass(frozen=True)
-class Thing:
-    """An object, or what was detected.
-
-    Attributes:
-        box: in pixels of the original.
-        counts: COCO's compressed run lengths of its mask; None without one.
-        score: 0…1; 1 of true objects.
-        crowd: whether it stands for several objects, which no detection has to find.
-    """
-
-    label: int
-    box: BoxOf
-    counts: bytes | None
-    score: float
-    crowd: bool
-
-
-@dataclass(frozen=True)
-class Objects(Kept):
-    """One DETECTION/DATASET/ENCODER/examples.json: height and width of each image, its objects, and what was detected."""
-
-    images: Mapping[str, tuple[tuple[int, int], tuple[Thing, ...], tuple[Thing, ...]]]
-    classes: tuple[str, ...]
-
-    @property
-    def alike(self) -> Any:
-        return self.data, self.classes, list(self.images)
-
-
-@dataclass(frozen=True)
-class Located:
-    """An image that was localised; boxes are in pixels of the frame, which shows `crop` of the original."""
-
-    crop: BoxOf
-    flip: bool
-    true: tuple[BoxOf, ...]
-    predicted: tuple[Predicted, ...]
-
-
-@dataclass(frozen=True)
-class Boxes(Kept):
-    """One LOCALISATION/ENCODER/boxes.json; without images where none of its maps is drawn."""
-
-    images: Mapping[str, Located]
-    size: int
-
-
-def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
+def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
     """A row for each chosen image: image, true map, that of each encoder by one protocol; a legend, and what is missing.
 
     Raises:
         BeyondClsError: a file is damaged.
     """
     files = {one.encoder: one.folder / "maps/images.json" for one in results}
-    kept, ids, notes = _kept(inputs, files, f"{SEGMENT} --save-maps 6", read_label_maps)
+    kept, ids, notes = _kept(inputs, files, f"{SEGMENT} --save-maps 6", read_label_maps, ("classes", "resolution", "images"))
     if not ids:
         return notes
     first = next(iter(kept.values()))
@@ -174,13 +60,13 @@ def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmen
     if not protocol:
         return [*notes, Text(why, kind="notice")]
     images, missing = by_id(inputs.folders.dense_images.opened(dataset), DENSE, first.data, ids)
-    truths = {image: first.of(TRUTH, image) for image in ids}
-    predicted = {e: {image: maps.of(protocol, image, truths[image].shape) for image in ids} for e, maps in kept.items()}
+    truths = {image: _label_map(first, TRUTH, image) for image in ids}
+    predicted = {e: {i: _label_map(one, protocol, i, truths[i].shape) for i in ids} for e, one in kept.items()}
     present = {label for maps in (truths, *predicted.values()) for m in maps.values() for label in np.unique(m).tolist()}
     colours = colours_of(present - {-1})
 
     def row(image: str) -> Iterator[Picture]:
-        _, crop, flip = first.images[image]
+        crop, flip = first.images[image].crop, first.images[image].flip
         truth, original = truths[image], images.get(image)
         if first.resolution == ORIGINAL:
             width, height = original.size if original else truth.shape[::-1]
@@ -218,7 +104,34 @@ def _of_labels(
     return Picture(np.asarray(image), f"{alt}: {', '.join(shares)}", (line,) if line else ())
 
 
-def _protocol(results: Sequence[Segmented], kept: Mapping[str, LabelMaps]) -> tuple[str, str]:
+def _label_map(kept: Entries, protocol: str, image: str, shape: tuple[int, ...] | None = None) -> Int32[np.ndarray, "h w"]:
+    """A predicted map, or the true one; -1 where a pixel has no class.
+
+    Raises:
+        BeyondClsError: the file is missing, damaged, or not of this shape.
+    """
+
+    def build(file: Path) -> Int32[np.ndarray, "h w"]:
+        with Image.open(file) as picture:
+            values = np.asarray(picture).astype(np.int32)
+        if values.ndim != 2:
+            raise ValueError(f"it has {values.ndim} axes, expected a class for each pixel")
+        labels = np.where(values == kept.unseen, -1, values)
+        if labels.max(initial=-1) >= len(kept.classes):
+            raise ValueError(f"class {labels.max()}, expected one of {len(kept.classes)}")
+        return labels
+
+    file = kept.folder / protocol / kept.images[image].file
+    label_map = read(file, SEGMENT, build)
+    if shape not in (None, label_map.shape):
+        raise BeyondClsError(
+            f"{file} is {list(label_map.shape)} pixels, the true label map {list(shape or ())}; "
+            f"run `{SEGMENT} --save-maps` again"
+        )
+    return label_map
+
+
+def _protocol(results: Sequence[Entries], kept: Mapping[str, Entries]) -> tuple[str, str]:
     """The protocol whose maps are shown, the same for all encoders, and why it is that one; "" and the reason if there is none.
 
     It is the one with the highest mIoU on held-out images, averaged over encoders: test images choose nothing.
@@ -230,39 +143,39 @@ def _protocol(results: Sequence[Segmented], kept: Mapping[str, LabelMaps]) -> tu
     ]
     if not common:
         return "", "No protocol was saved for all encoders, so no label maps are shown."
-    by_name = {name: [one.protocols[name].held_out for one in results] for name in common}
-    held_out = {name: sum(filter(None, values)) for name, values in by_name.items() if None not in values}
-    if len(common) == 1 or len(held_out) < len(common):
+    by_name = {name: [held_out(one.protocols[name]) for one in results] for name in common}
+    sums = {name: sum(filter(None, values)) for name, values in by_name.items() if None not in values}
+    if len(common) == 1 or len(sums) < len(common):
         return common[0], ""
-    return max(held_out, key=lambda name: held_out[name]), ", which is best on held-out images"
+    return max(sums, key=lambda name: sums[name]), ", which is best on held-out images"
 
 
-def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:
+def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
     """A row for each chosen image: image, objects, what was detected from each encoder; a legend, and what is missing.
 
     Raises:
         BeyondClsError: a file is damaged.
     """
-    kept, ids, notes = _kept(inputs, {one.encoder: one.folder / "examples.json" for one in results}, DETECT, read_objects)
+    kept, ids, notes = _kept(
+        inputs, {one.encoder: one.folder / "examples.json" for one in results}, DETECT, read_objects, ("classes",)
+    )
     if not ids:
         return notes
     first, score = next(iter(kept.values())), inputs.examples.score
     for encoder, one in kept.items():
-        highest = max((thing.score for _, _, things in one.images.values() for thing in things), default=0.0)
+        highest = max((thing.score for image in one.images.values() for thing in image.detections), default=0.0)
         if highest < score:
             below = (
                 f"No detection of {encoder} in these images has a score of {score:g}; the highest is {highest:.2f} (--score)."
             )
             notes.append(Text(below, kind="notice"))
     images, missing = by_id(inputs.folders.dense_images.opened(dataset), DENSE, first.data, ids)
-    found = {e: {image: [t for t in one.images[image][2] if t.score >= score] for image in ids} for e, one in kept.items()}
-    shown = chain(
-        *(first.images[image][1] for image in ids), *(things for of_all in found.values() for things in of_all.values())
-    )
-    colours = colours_of(thing.label for thing in shown)
+    found = {e: {i: [t for t in one.images[i].detections if t.score >= score] for i in ids} for e, one in kept.items()}
+    shown = [first.images[image].objects for image in ids] + [things for of_all in found.values() for things in of_all.values()]
+    colours = colours_of(thing.label for things in shown for thing in things)
 
     def row(image: str) -> Iterator[Picture]:
-        (height, width), true, _ = first.images[image]
+        (height, width), true = first.images[image].size, first.images[image].objects
         base = ground(images.get(image), (0, 0, width, height))
         yield Picture(base, f"test image {image}", (image,))
         n = f"{len(true)} object{'s' * (len(true) != 1)}"
@@ -282,18 +195,18 @@ def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]
     return _gallery(f"{name}-objects", f"{dataset}: objects and detections", text, columns, rows, missing, notes, legend)
 
 
-def _of_things(base: Pixels, things: Sequence[Thing], size: tuple[int, int], colours: Mapping[int, str]) -> Pixels:
+def _of_things(base: Pixels, things: Sequence[Entries], size: tuple[int, int], colours: Mapping[int, str]) -> Pixels:
     """Masks tinted and boxes outlined in the colours of their classes; the surest on top."""
     ordered = sorted(things, key=lambda thing: thing.score)
     picture = base
     for thing in ordered:
-        if thing.counts is not None:
-            picture = tinted(picture, decode(thing.counts, size), colours[thing.label])
+        if thing.counts:
+            picture = tinted(picture, decode(thing.counts.encode(), size), colours[thing.label])
     part = (0, 0, size[1], size[0])
     return outlined(picture, [Outline(moved(t.box, part, base), colours[t.label], dashed=t.crowd) for t in ordered])
 
 
-def _named(things: Sequence[Thing], classes: Sequence[str], scores: bool = False) -> str:
+def _named(things: Sequence[Entries], classes: Sequence[str], scores: bool = False) -> str:
     """The first of them in words."""
     words = [classes[t.label] + (f" {100 * t.score:.0f} %" if scores else "") for t in things[:N_OBJECTS]]
     more = [f"{len(things) - N_OBJECTS} more"] if len(things) > N_OBJECTS else []
@@ -320,10 +233,10 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
         image_set = opened(folders.images, LOCALISED, folders.pixels, **described)
     images, missing = by_id(image_set, LOCALISED, first.data, ids)
 
-    def drawn(one: Boxes, image: str, predicted: Iterable[Predicted] = ()) -> Pixels:
+    def drawn(one: Entries, image: str, predicted: Iterable[Entries] = ()) -> Pixels:
         located, frame = one.images[image], (0, 0, one.size, one.size)
         base = ground(images.get(image), located.crop, located.flip)
-        looks = [*((box, TRUE) for box in located.true), *((box, look) for _, box, _, look in predicted)]
+        looks = [*((box, TRUE) for box in located.true), *((one.box, one.look) for one in predicted)]
         return outlined(base, [Outline(moved(box, frame, base), *look) for box, look in looks])
 
     def row(image: str) -> Iterator[Picture]:
@@ -331,7 +244,7 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
         yield Picture(drawn(first, image), alt, (image,))
         for encoder, one in kept.items():
             predicted = one.images[image].predicted
-            lines = tuple(f"{name} IoU {iou:.2f}" for name, _, iou, _ in predicted)
+            lines = tuple(f"{p.name} IoU {p.iou:.2f}" for p in predicted)
             alt = f"image {image} as {encoder} saw it, true and predicted boxes: {', '.join(lines)}"
             yield Picture(drawn(one, image, predicted), alt, lines)
 
@@ -346,14 +259,25 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
 
 
 def _kept(
-    inputs: Inputs, files: Mapping[str, Path], command: str, build: Callable[[Path], K]
-) -> tuple[dict[str, K], list[str], list[Block]]:
-    """What was kept of each encoder, of those with the images of the first; ids of images to show; notes on other encoders."""
-    kept = {name: read(file, command, build) for name, file in files.items() if file.is_file()}
+    inputs: Inputs, files: Mapping[str, Path], command: str, build: Callable[[Entries], Entries], alike: Sequence[str] = ()
+) -> tuple[dict[str, Entries], list[str], list[Block]]:
+    """What was kept of each encoder, of those with the images of the first; ids of images to show; notes on other encoders.
+
+    Args:
+        alike: what else encoders that are shown together have in common.
+    """
+
+    def content(file: Path) -> Entries:
+        return Entries(build(entries_of(json.loads(file.read_text(encoding="utf-8")))), folder=file.parent)
+
+    def common(one: Entries) -> Any:
+        return one.data, list(one.images), [one[name] for name in alike]
+
+    kept = {name: read(file, command, content) for name, file in files.items() if file.is_file()}
     if not (inputs.examples.n or inputs.examples.ids):
         return {}, [], []
     first = next((one for one in kept.values() if one.images), None)
-    same = {name: one for name, one in kept.items() if first and one.alike == first.alike}
+    same = {name: one for name, one in kept.items() if first and common(one) == common(first)}
     notes = [
         f"What was kept of {name} is of other images, classes or pixels, and is not shown."
         for name, one in kept.items()
@@ -384,58 +308,57 @@ def _gallery(
     return [Text(text, kind="note"), *notes, *alone, gallery]
 
 
-def read_label_maps(file: Path) -> LabelMaps:
-    """The content of an images.json."""
-    content = json.loads(file.read_text(encoding="utf-8"))
+def read_label_maps(kept: Entries) -> Entries:
+    """An images.json: the file of the maps of each image, the part of the original that they show, whether that is mirrored."""
     images = {
-        str(entry["id"]): (Path(str(entry["file"])).name, _box(entry["crop"]), bool(entry["flip"]))
-        for entry in content["images"]
+        str(one["id"]): Entries(file=Path(str(one["file"])).name, crop=_box(one["crop"]), flip=bool(one["flip"]))
+        for one in kept["images"]
     }
-    classes = tuple(map(str, content["classes"]))
-    return LabelMaps(str(content["data"]), images, file.parent, classes, str(content["resolution"]), int(content["unseen"]))
+    of_all = {"data": kept["data"], "resolution": str(kept["resolution"]), "unseen": int(kept["unseen"])}
+    return Entries(of_all, classes=kept["classes"], images=images)
 
 
-def read_objects(file: Path) -> Objects:
-    """The content of an examples.json."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    classes = tuple(map(str, content["classes"]))
-    images = {}
-    for entry in content["images"]:
-        height, width = map(int, entry["size"])
-        true, found = (tuple(_thing(one, classes, (height, width)) for one in entry[k]) for k in ("objects", "detections"))
-        images[str(entry["id"])] = ((height, width), true, found)
-    return Objects(str(content["data"]), images, classes)
+def read_objects(kept: Entries) -> Entries:
+    """An examples.json: height and width of each image, its objects, and what was detected, in pixels of the original."""
+    classes, images = kept["classes"], {}
+    for one in kept["images"]:
+        height, width = map(int, one["size"])
+        found = {k: tuple(_thing(thing, classes, (height, width)) for thing in one[k]) for k in ("objects", "detections")}
+        images[str(one["id"])] = Entries(found, size=(height, width))
+    return Entries(data=kept["data"], classes=classes, images=images)
 
 
-def _thing(content: Mapping[str, Any], classes: Sequence[str], size: tuple[int, int]) -> Thing:
-    label, counts = int(content["label"]), content.get("counts")
+def _thing(one: Entries, classes: Sequence[str], size: tuple[int, int]) -> Entries:
+    """`counts`: COCO's compressed run lengths of its mask; `crowd`: it stands for several objects, which need not be found."""
+    label, counts = int(one["label"]), one.get("counts")
     if not 0 <= label < len(classes):
         raise ValueError(f"class {label}, expected one of {len(classes)}")
-    encoded = None if counts is None else str(counts).encode("ascii")
-    if encoded is not None:
-        decode(encoded, size)  # raises where it is not of this image
-    return Thing(label, _box(content["box"]), encoded, float(content.get("score", 1)), bool(content.get("crowd", False)))
+    if counts is not None:
+        decode(counts.encode("ascii"), size)  # raises where it is not of this image
+    about = {"score": float(one.get("score", 1)), "crowd": bool(one.get("crowd", False))}
+    return Entries(about, label=label, box=_box(one["box"]), counts=counts)
 
 
-def read_boxes(file: Path) -> Boxes:
-    """The content of a boxes.json."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    ids = tuple(map(str, content["ids"]))
-    drawn = [(*MAPS[key], m) for m in content["maps"] if (key := (m["source"], m["name"])) in MAPS]
-    of_images = (content["crops"], content["flips"], content["boxes"], *(m[k] for *_, m in drawn for k in ("boxes", "ious")))
+def read_boxes(kept: Entries) -> Entries:
+    """A boxes.json: boxes are in pixels of the frame, which shows `crop`; without images where none of its maps is drawn."""
+    ids = tuple(map(str, kept["ids"]))
+    drawn = [(*MAPS[key], m) for m in kept["maps"] if (key := (m["source"], m["name"])) in MAPS]
+    of_images = (kept["crops"], kept["flips"], kept["boxes"], *(m[k] for *_, m in drawn for k in ("boxes", "ious")))
     for values in of_images:
         if len(values) != len(ids):
             raise ValueError(f"{len(values)} entries, expected one for each of {len(ids)} images")
     images = {
-        image: Located(
-            crop=_box(content["crops"][i]),
-            flip=bool(content["flips"][i]),
-            true=tuple(map(_box, content["boxes"][i])),
-            predicted=tuple((name, _box(m["boxes"][i]), float(m["ious"][i]), look) for name, look, m in drawn),
+        image: Entries(
+            crop=_box(kept["crops"][i]),
+            flip=bool(kept["flips"][i]),
+            true=tuple(map(_box, kept["boxes"][i])),
+            predicted=[
+                Entries(name=name, box=_box(m["boxes"][i]), iou=float(m["ious"][i]), look=look) for name, look, m in drawn
+            ],
         )
         for i, image in enumerate(ids)
     }
-    return Boxes(str(content["data"]), images if drawn else {}, int(content["size"]))
+    return Entries(data=kept["data"], images=images if drawn else {}, size=int(kept["size"]))
 
 
 def _box(content: Sequence[float]) -> BoxOf:

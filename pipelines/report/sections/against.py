@@ -1,12 +1,13 @@
 """Published numbers beside ours (`--against`), and those that nothing here compares with."""
 
 from collections import Counter
+from collections.abc import Sequence
 
-from pipelines.report.against import Differing, Match, Unmatched, compared, in_words
+from pipelines.report.against import Beside, compared, in_words
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.content import Block, Cell, Section, Table, Text
 from pipelines.report.results import BEST_EPOCH
-from pipelines.report.tables import NOTHING, number, points, spread, title
+from pipelines.report.tables import Declared, cells, each, heads, numbers, points, spreads, table, texts
 
 WITHIN = {True: "yes", False: "no", None: "–"}
 NOTE = (
@@ -43,50 +44,58 @@ def section(inputs: Inputs) -> Section | None:
     return Section("against", "Beside published numbers", tuple(blocks))
 
 
-def _matched(matches: list[Match]) -> Table:
-    columns = (
-        *_names("encoder", "dataset", "study", "head", "metric"),
-        Column("published", "Published", apart=True),
-        Column("ours", "Ours", "spread"),
-        Column("difference", "Ours − published", "spread"),
-        Column("within", "Within ours", "text"),
-        Column("protocol", "Protocol, published", "text", apart=True),
-        Column("preset", "Preset, ours", "text"),
-        *_names("source", "note"),
+def _matched(matches: list[Beside]) -> Table:
+    def change(match: Beside) -> Cell:
+        assert match.difference is not None
+        std = match.difference.std if match.difference.n_seeds > 1 else None
+        return Cell(points(match.difference), match.difference.mean, std)
+
+    between = (
+        cells("difference", "Ours − published", change, "spread"),
+        cells("within", "Within ours", lambda match: Cell(WITHIN[match.is_within]), "text"),
+        texts("protocol", "Protocol, published", lambda match: match.published.protocol, apart=True),
+        texts("preset", "Preset, ours", lambda match: match.result.preset),
     )
     note = f"{NOTE} {BEST}" if any(m.published.metric.endswith(BEST_EPOCH) for m in matches) else NOTE
-    rows = []
-    for match in matches:
-        difference = match.difference.measure
-        std = difference.std if match.difference.n_seeds > 1 else None
-        change = (Cell(points(difference), difference.mean, std), Cell(WITHIN[match.is_within]))
-        rows.append(_row(match, *change, *map(_text, (match.published.protocol, match.result.preset))))
-    return Table("against", "Published numbers and ours", note, columns, tuple(rows))
+    return _both("against", "Published numbers and ours", note, matches, *between)
 
 
-def _otherwise(differing: list[Differing]) -> Table:
-    columns = (
-        *_names("encoder", "dataset", "study", "head", "metric"),
-        Column("published", "Published", apart=True),
-        Column("ours", "Ours", "spread"),
-        Column("differs", "Differs: published, ours", "text", apart=True),
-        *_names("source", "note"),
+def _otherwise(differing: list[Beside]) -> Table:
+    def differs(one: Beside) -> str:
+        return "; ".join(f"{what}: {theirs}, {ours}" for what, theirs, ours in one.differences)
+
+    column = texts("differs", "Differs: published, ours", differs, apart=True)
+    return _both("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, column)
+
+
+def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: Declared) -> Table:
+    """Names and both numbers; `between` these and the source."""
+    return table(
+        name,
+        heading,
+        note,
+        rows,
+        texts("encoder", "Encoder", lambda pair: pair.result.probe.encoder),
+        texts("dataset", "Data set", lambda pair: pair.result.dataset),
+        texts("study", "Study", lambda pair: pair.result.study),
+        heads(lambda pair: pair.result.probe.head),
+        texts("metric", "Metric", lambda pair: pair.published.metric),
+        numbers("published", "Published", lambda pair: pair.published.value, apart=True),
+        spreads("ours", "Ours", lambda pair: pair.ours, 2),
+        between,
+        _published("source", "note"),
+        group=lambda pair: pair.file,
+        muted=lambda pair: pair.result.probe.pretraining.is_untrained,
     )
-    rows = [
-        _row(one, _text("; ".join(f"{what}: {theirs}, {ours}" for what, theirs, ours in one.differences))) for one in differing
-    ]
-    return Table("against-differing", "Published numbers that were measured otherwise", OTHERWISE, columns, tuple(rows))
 
 
-def _row(pair: Match | Differing, *between: Cell) -> Row:
-    """Its names and both numbers; `between` these and the source."""
-    row, probe, result = pair.published, pair.result.probe, pair.result
-    names = (*map(_text, (probe.encoder, result.dataset, result.study)), Cell(title(probe.head), probe.head), _text(row.metric))
-    cells = (*names, number(row.value, 2), spread(pair.ours, 2), *between, _text(row.source), _text(row.note))
-    return Row(cells, pair.file, probe.pretraining.is_untrained)
+def _published(*names: str) -> list[Declared]:
+    """Columns of what published rows say."""
+    titles = {"dataset": "Data set"}
+    return each(names, lambda name: texts(name, titles.get(name, name.capitalize()), lambda row: getattr(row.published, name)))
 
 
-def _notice(unmatched: list[Unmatched]) -> Text:
+def _notice(unmatched: list[Beside]) -> Text:
     """What is lacking here, with the number of rows and the nearest name."""
     counts = Counter((entry.file, entry.lacks, entry.name, entry.nearest) for entry in unmatched)
     by_part: dict[tuple[str, str], list[str]] = {}
@@ -99,29 +108,17 @@ def _notice(unmatched: list[Unmatched]) -> Text:
     return Text(f"{len(unmatched):,} published numbers have none of ours beside them:", items, "notice")
 
 
-def _without_ours(unmatched: list[Unmatched]) -> Table:
-    names = ("encoder", "dataset", "head", "protocol", "metric")
-    columns = (
-        *_names(*names),
-        Column("published", "Published"),
-        Column("lacks", "Not here", "text", apart=True),
-        Column("nearest", "Nearest here", "text"),
-        *_names("source", "note"),
+def _without_ours(unmatched: list[Beside]) -> Table:
+    return table(
+        "against-unmatched",
+        "Published numbers without one of ours",
+        "Each number with the first of its names that nothing here has, and the nearest name that there is.",
+        unmatched,
+        _published("encoder", "dataset", "head", "protocol", "metric"),
+        numbers("published", "Published", lambda row: row.published.value),
+        texts("lacks", "Not here", lambda row: row.lacks, apart=True),
+        texts("nearest", "Nearest here", lambda row: row.nearest),
+        _published("source", "note"),
+        group=lambda row: row.file,
+        folded=True,
     )
-    rows = []
-    for entry in unmatched:
-        row = entry.published
-        cells = [_text(getattr(row, name)) for name in names]
-        rows.append(
-            Row((*cells, number(row.value, 2), *map(_text, (entry.lacks, entry.nearest, row.source, row.note))), entry.file)
-        )
-    note = "Each number with the first of its names that nothing here has, and the nearest name that there is."
-    return Table("against-unmatched", "Published numbers without one of ours", note, columns, tuple(rows), folded=True)
-
-
-def _names(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name, "Data set" if name == "dataset" else name.capitalize(), "text") for name in names)
-
-
-def _text(text: str) -> Cell:
-    return Cell(text, text) if text else NOTHING

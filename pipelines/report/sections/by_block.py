@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of
+from pipelines.report.by_block import Series, by_block, figure_of, looks_of
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figures, Row, Section, Table, Text
+from pipelines.report.content import Cell, Figures, Section, Table, Text
 from pipelines.report.contrasts import VERDICTS
 from pipelines.report.drawing import limits
 from pipelines.report.estimate import Estimate, Source, of_measure
-from pipelines.report.tables import NOTHING, file_names, named, number, signed
+from pipelines.report.measured import Entries
+from pipelines.report.tables import NOTHING, cells, each, encoders, file_names, numbers, signed, table, texts
 
 LEVEL = 0.05  # of the test that a block is ahead, corrected for the number of blocks that it was chosen from
 ABOUT = (
@@ -20,6 +21,12 @@ ABOUT = (
     "blocks' are kept. Heads that weight patches are measured on the blocks whose patch tokens are kept, and trained like the "
     "others."
 )
+NOTE = (
+    "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. "
+    "Its lead over the last block, in points, is called ahead where it is so at the level of 5 %, over seeds and over "
+    "test images (of either block, as which are right is not kept), corrected for the blocks that it was chosen from; it "
+    "is not shown of mAP, nor with one seed. Bytes: of one block, as they are stored."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -27,70 +34,51 @@ def section(inputs: Inputs) -> Section | None:
     studies = by_block(inputs)
     if not studies:
         return None
-    return Section("by-block", "Accuracy by block", (Text(ABOUT), _figures(studies), _table(inputs, studies)))
+    return Section("by-block", "Accuracy by block", (Text(ABOUT), _figures(studies), _table(studies)))
 
 
-def _figures(studies: dict[str, ByBlock]) -> Figures:
+def _figures(studies: list[Entries]) -> Figures:
     """A plot for each encoder, on the same axes where they have the same measure."""
-    by_name, files = looks_of(studies.values()), file_names("by-block", list(studies))
-    reached = [measure for study in studies.values() for series in study.series.values() for measure in series.values()]
-    shared = limits(reached)
-    figures = tuple(figure_of(study, files[name], by_name, shared) for name, study in studies.items())
+    by_name, files = looks_of(studies), file_names("by-block", [study.encoder for study in studies])
+    shared = limits(measure for study in studies for series in study.series.values() for measure in series.values())
+    figures = tuple(figure_of(study, files[study.encoder], by_name, shared) for study in studies)
     return Figures(figures, tuple(by_name.values()))
 
 
-def _table(inputs: Inputs, studies: dict[str, ByBlock]) -> Table:
+def _table(studies: list[Entries]) -> Table:
     """A row for each encoder and series, a column for each block."""
-    blocks = sorted({block for study in studies.values() for series in study.series.values() for block in series})
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("head", "Head", "text"),
-        *(Column(f"block_{block}", f"block {block}", apart=place == 0) for place, block in enumerate(blocks)),
-        Column("best_block", "best block", apart=True),
-        Column("against_last", "− last block"),
-        Column("verdict", "Verdict", "text"),
-        Column("bytes", "bytes an image", apart=True),
-    )
+    blocks = sorted({block for study in studies for series in study.series.values() for block in series})
     rows = []
-    for encoder, study in studies.items():
+    for study in studies:
+        last = max(block for series in study.series.values() for block in series)
         for name, series in study.series.items():
-            most = max(f"{measure.mean:.1f}" for measure in series.values()) if len(series) > 1 else None
-            cells = [_reached(series, block, most) for block in blocks]
-            head = Cell(name, name)
-            rows.append(
-                Row(
-                    (
-                        named(encoder, encoder in inputs.untrained),
-                        head,
-                        *cells,
-                        *_best(series, study),
-                        number(study.nbytes[name], 0),
-                    )
-                )
-            )
-    note = (
-        "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. "
-        "Its lead over the last block, in points, is called ahead where it is so at the level of 5 %, over seeds and over "
-        "test images (of either block, as which are right is not kept), corrected for the blocks that it was chosen from; it "
-        "is not shown of mAP, nor with one seed. Bytes: of one block, as they are stored."
+            best = max(series, key=lambda block: series[block].mean) if len(series) > 1 else None
+            lead = _lead(series, best, last, study) if best is not None and last in series else None
+            rows.append(Entries(study=study, name=name, series=series, best=best, lead=lead))
+
+    def verdict(row: Entries) -> str | None:
+        return row.lead and VERDICTS[int(row.lead.p is not None and row.lead.p * (len(row.series) - 1) < LEVEL)]
+
+    return table(
+        "by-block",
+        "Accuracy by block",
+        NOTE,
+        rows,
+        encoders(lambda row: row.study),
+        texts("head", "Head", lambda row: row.name),
+        each(
+            blocks,
+            lambda b: numbers(f"block_{b}", f"block {b}", lambda row: getattr(row.series.get(b), "mean", None), 1, best="row"),
+            apart=True,
+        ),
+        numbers("best_block", "best block", lambda row: row.best, 0, apart=True),
+        cells("against_last", "− last block", lambda row: Cell(signed(row.lead.mean), row.lead.mean) if row.lead else NOTHING),
+        texts("verdict", "Verdict", verdict),
+        numbers("bytes", "bytes an image", lambda row: row.study.nbytes[row.name], 0, apart=True),
     )
-    return Table("by-block", "Accuracy by block", note, columns, tuple(rows))
 
 
-def _best(series: Series, study: ByBlock) -> tuple[Cell, Cell, Cell]:
-    """The best block, how much more it reaches than the last, and whether that is clear."""
-    if len(series) < 2:
-        return NOTHING, NOTHING, NOTHING
-    block, last = max(series, key=lambda b: series[b].mean), study.last
-    shown = Cell(str(block), block)
-    if last not in series:
-        return shown, NOTHING, NOTHING
-    lead = _lead(series, block, last, study)
-    verdict = VERDICTS[int(lead.p is not None and lead.p * (len(series) - 1) < LEVEL)]
-    return shown, Cell(signed(lead.mean), lead.mean), Cell(verdict, verdict)
-
-
-def _lead(series: Series, block: int, last: int, study: ByBlock) -> Estimate:
+def _lead(series: Series, block: int, last: int, study: Entries) -> Estimate:
     """Of a block over the last; over images as if each block had been tested on others."""
     lead = of_measure(series[block], "", f"block {block}").minus(of_measure(series[last], "", f"block {last}"))
     if study.measure != "top1":
@@ -98,10 +86,3 @@ def _lead(series: Series, block: int, last: int, study: ByBlock) -> Estimate:
     shares = [series[b].mean / 100 for b in (block, last)]
     units = 100 * math.sqrt(sum(share * (1 - share) for share in shares)) * np.resize([1.0, -1.0], study.n_test)
     return replace(lead, effects={**lead.effects, Source("images", "of either block"): units})
-
-
-def _reached(series: Series, block: int, most: str | None) -> Cell:
-    if block not in series:
-        return NOTHING
-    mean = series[block].mean
-    return Cell(f"{mean:.1f}", mean, best=f"{mean:.1f}" == most)

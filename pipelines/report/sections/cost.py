@@ -1,7 +1,5 @@
 """Accuracy against cost (Table 7 in v2 of the paper): which heads no other beats at their cost."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -10,20 +8,15 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Look, Section, Table
-from pipelines.report.drawing import INK, STYLE, colour, drawn, limits, looks
+from pipelines.report.content import Cell, Figures, Kind, Section, Table
+from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
-from pipelines.report.scores import AXES
-from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
-from pipelines.report.tables import NOTHING, file_names
+from pipelines.report.remarks import AXES
+from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
+from pipelines.report.tables import NOTHING, Declared, cells, each, texts
 
 STUDY = "poolings"
-MANY = 4  # plots, of which more are folded
-ALT = (
-    "What the heads of an encoder reach on the test images against their FLOPs per image, on a logarithmic axis, and a stepped "
-    "line through those that no other beats at the same cost or less. The numbers are in the table of costs."
-)
 ALT_FRONTS = (
     "What heads reach on the test images against their FLOPs per image, on a logarithmic axis: for each encoder a stepped line "
     "through its heads that no other beats at the same cost or less. The table of costs marks them, and has the numbers."
@@ -37,7 +30,7 @@ def section(inputs: Inputs) -> Section | None:
     known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
     if not known:
         return None
-    return Section("cost", "Accuracy against cost", (fronts(known), figures(known), measured(known), printed("table-7")))
+    return Section("cost", "Accuracy against cost", (fronts(known), measured(known), printed("table-7")))
 
 
 def fronts(study: Study) -> Figures:
@@ -63,44 +56,11 @@ def fronts(study: Study) -> Figures:
 def measured(study: Study) -> Table:
     """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
-    is_on_front = {True: Cell("yes", "yes"), False: Cell("no", "no")}
-    known = [entry for entry in RECORDED if any(entry[1](probe) != NOTHING for probe in study.values())]
-    known.append((Column("on_front", "On the front", "text"), lambda probe: is_on_front[id(probe) in on_front], FRONT))
-    after = [(replace(column, apart=place == 0), cell) for place, (column, cell, _) in enumerate(known)]
-    note = " ".join([COSTS, *(about for _, _, about in known if about), "A dash: it was not recorded."])
-    return study_table("cost", "What heads cost and reach", study, after=after, note=note)
-
-
-def figures(study: Study) -> Figures:
-    """A plot for each encoder on the same axes; folded where there are many."""
-    probes_of, names = by_encoder(study), [probe.head for probes in by_encoder(study).values() for probe in probes]
-    by_head = looks(list(dict.fromkeys(names)))
-    files = file_names("cost", list(probes_of))
-    plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in probes_of.items())
-    summary = f"All heads of each of {len(plots)} encoders" if len(plots) > MANY else ""
-    return Figures(plots, tuple(by_head.values()), summary)
-
-
-def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Look], study: Study) -> Figure:
-    with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.9))
-        axes = plot.subplots()
-        best = front(probes)
-        places, reached = [_flops(probe) for probe in best], [probe.score.mean for probe in best]
-        axes.step(places, reached, where="post", color=INK, alpha=0.35, linewidth=0.8)
-        for probe in probes:
-            score, flops = probe.score, _flops(probe)
-            parameters, look = probe.cost.get("parameters") or 0, by_head[probe.head]
-            size, shade = 4 + 1.2 * len(str(parameters)), colour(look)
-            axes.errorbar(
-                [flops], [score.mean], [score.std], color=shade, marker=look.marker, markersize=size, linestyle="none"
-            )
-        _axes(axes, study)
-    caption = (
-        "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters. "
-        "The line goes through heads that no other beats at the same cost or less."
-    )
-    return drawn(plot, name, encoder, caption, ALT, [by_head[probe.head] for probe in probes])
+    known = [entry for entry in RECORDED if any(entry[0].cells(probe) != (NOTHING,) for probe in study.values())]
+    is_on_front = texts("on_front", "On the front", lambda probe: "yes" if id(probe) in on_front else "no")
+    columns = each((*(column for column, _ in known), is_on_front), lambda column: column, apart=True)
+    note = " ".join([COSTS, *(about for _, about in known if about), FRONT, "A dash: it was not recorded."])
+    return study_table("cost", "What heads cost and reach", study, after=columns, note=note)
 
 
 def _axes(axes: Axes, study: Study) -> None:
@@ -134,38 +94,38 @@ def _share(probe: Probe) -> Cell:
     return Cell(f"{share:.2g}", share)
 
 
-def _timed(name: str, form: str) -> Callable[[Probe], Cell]:
+def _timed(name: str, heading: str, form: str, kind: Kind = "number") -> Declared:
     """What `timing.json` has by this name."""
-    return lambda probe: Cell(form.format(probe.timing[name]), probe.timing[name]) if probe.timing else NOTHING
+
+    def cell(probe: Probe) -> Cell:
+        return Cell(form.format(probe.timing[name]), probe.timing[name]) if probe.timing else NOTHING
+
+    return cells("n_images_timed" if name == "n_images" else name, heading, cell, kind)
 
 
-# What may have been recorded of heads: its column and cell, and what it is.
-RECORDED: tuple[tuple[Column, Callable[[Probe], Cell], str], ...] = (
+# What may have been recorded of heads: its column, and what it is.
+RECORDED = (
     (
-        Column("share_of_inference", "Of inference, %"),
-        _share,
+        cells("share_of_inference", "Of inference, %", _share),
         "Of inference: the head's part of the operations of encoder and head together.",
     ),
     (
-        Column("memory_per_image", "Memory per image"),
-        lambda probe: count(probe.cost.get("memory_per_image")),
+        counts("memory_per_image", "Memory per image", lambda probe: probe.cost.get("memory_per_image")),
         "Memory: bytes that the operation of the head which needs most reads and writes, of one image in float32, without "
         "weights.",
     ),
     (
-        Column("bytes_per_image", "Bytes read per image"),
-        lambda probe: count(probe.cost.get("bytes_per_image")),
+        counts("bytes_per_image", "Bytes read per image", lambda probe: probe.cost.get("bytes_per_image")),
         "Bytes: of the arrays that a head reads, one view of an image, as they are stored.",
     ),
     (
-        Column("ms_per_image", "ms per image"),
-        _timed("ms_per_image", "{:.3g}"),
+        _timed("ms_per_image", "ms per image", "{:.3g}"),
         "Milliseconds: measured where heads were trained, the fastest of several forward passes over as many images in memory; "
         "another run, or machine, gives another number.",
     ),
-    (Column("device", "Device", "text"), _timed("device", "{}"), ""),
-    (Column("threads", "Threads"), _timed("threads", "{}"), ""),
-    (Column("n_images_timed", "Images at once"), _timed("n_images", "{:,}"), ""),
+    (_timed("device", "Device", "{}", "text"), ""),
+    (_timed("threads", "Threads", "{}"), ""),
+    (_timed("n_images", "Images at once", "{:,}"), ""),
 )
 
 

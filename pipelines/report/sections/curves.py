@@ -8,16 +8,16 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.content import Figure, Figures, Look, Section, Text
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.measured import Probe
-from pipelines.report.tables import file_names, spread, title
+from pipelines.report.tables import file_names, title
 
 AXES = (("loss", "training loss, nats"), ("top1", "top-1, %"))
 
 
 def section(inputs: Inputs) -> Section:
-    """A plot for each encoder, a line for each head, on the same axes throughout; and what the best epoch would give."""
+    """A plot for each encoder, a line for each head, on the same axes throughout."""
     text = (
         "Mean over seeds by epoch. The axes are the same for all encoders. Nothing is selected by these curves: the last "
         "epoch counts."
@@ -25,33 +25,7 @@ def section(inputs: Inputs) -> Section:
     names = file_names("curves", inputs.encoders)
     figures = tuple(_figure(inputs, encoder, names[encoder]) for encoder in inputs.encoders)
     legend = tuple(looks(inputs.heads).values()) if any(figure.svg for figure in figures) else ()
-    table = (best_epochs(inputs),) if any(probe.best_epoch for probe in inputs.probes.values()) else ()
-    return Section("curves", "Training curves", (Text(text), Figures(figures, legend), *table))
-
-
-def best_epochs(inputs: Inputs) -> Table:
-    """The last epoch of each head, which is its result, and the one in which it is best on the test images."""
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("head", "Head", "text"),
-        Column("top1", "Last epoch, %", "spread"),
-        Column("best_epoch_on_test_images", "Best epoch on the test images, %", "spread", apart=True),
-        Column("best_epochs", "Epoch of each seed", "text"),
-    )
-    rows = []
-    for encoder in inputs.encoders:
-        for probe in inputs.probes_of(encoder):
-            if (best := probe.best_epoch) is not None:
-                epochs = ", ".join(map(str, best.epochs))
-                measured = (spread(probe.measures[probe.measure], 2), spread(best.measure, 2))
-                cells = (Cell(encoder, encoder), Cell(title(probe.head), probe.head), *measured, Cell(epochs, epochs))
-                rows.append(Row(cells, muted=probe.pretraining.is_untrained))
-    note = (
-        "Mean ± standard deviation over seeds. Results are those of the last epoch. The best epoch of each seed is chosen on "
-        "the test images, as some benchmarks do: it is too high by what choosing among epochs gains, and is shown only for "
-        "comparison with their numbers."
-    )
-    return Table("best-epochs", "Last epoch, and best epoch on the test images", note, columns, tuple(rows), folded=True)
+    return Section("curves", "Training curves", (Text(text), Figures(figures, legend)))
 
 
 def _figure(inputs: Inputs, encoder: str, name: str) -> Figure:

@@ -2,24 +2,26 @@
 
 from pipelines.report.claims import table_by_dataset
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.content import Section, Table
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.dashes import reasons
 from pipelines.report.estimate import Probes, difference
 from pipelines.report.gains import gains
-from pipelines.report.measured import Measure, Probe, by_accuracy, trained_first, untrained
+from pipelines.report.measured import Entries, Measure, Probe, by_accuracy, trained_first
+from pipelines.report.remarks import reasons
 from pipelines.report.tables import (
-    NOTHING,
+    cells,
     change,
+    differences,
+    each,
+    encoders,
     file_names,
-    interval_beside,
-    named,
-    number,
+    heads,
+    numbers,
+    spreads,
+    texts,
     title,
-    with_best,
-    with_interval,
-    with_known_intervals,
 )
+from pipelines.report.tables import table as declared
 
 MEASURES = {"top1": "top-1", "map": "mAP"}
 NOTE = (
@@ -27,7 +29,8 @@ NOTE = (
     "standard deviation over seeds."
 )
 SPREAD = (
-    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds."
+    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds. "
+    "Errors removed: the share of the errors of [cls] that AbMILP removes; below 0 it makes more."
 )
 
 
@@ -37,28 +40,9 @@ def section(inputs: Inputs) -> Section | None:
         return None
     shared = _shared(inputs)
     others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
-    shares = (gained,) if (gained := error_shares(inputs)) else ()
     moved = (weights,) if (weights := transferred(inputs)) else ()
     claimed = (judged,) if (judged := table_by_dataset(inputs.datasets)) else ()
-    return Section("datasets", "Across data sets", (*shares, table(inputs), *others, *moved, *claimed))
-
-
-def error_shares(inputs: Inputs) -> Table | None:
-    """The share of the errors of [cls] that AbMILP removes, by encoder and data set; None without any."""
-    shares = {name: {e: g for (e, over), g in gains(of).items() if over == "cls"} for name, of in inputs.datasets.items()}
-    shares = {name: by_encoder for name, by_encoder in shares.items() if any(gain.share for gain in by_encoder.values())}
-    if not shares:
-        return None
-    names, random = list(shares), {encoder for probes in inputs.datasets.values() for encoder in untrained(probes)}
-    encoders = sorted({e for by_encoder in shares.values() for e in by_encoder}, key=lambda name: (name in random, name))
-    rows = []
-    for encoder in encoders:
-        estimates = [gain.share if (gain := shares[name].get(encoder)) else None for name in names]
-        cells = map(change, estimates)
-        rows.append(Row((named(encoder, encoder in random), *cells), muted=encoder in random))
-    columns = (Column("encoder", "Encoder", "text"), *(Column(f"share_on_{name}", name, "spread") for name in names))
-    note = "Share of the errors of [cls] that AbMILP removes, %, mean ± standard deviation over seeds; below 0 it makes more."
-    return Table("error-shares", "Errors of [cls] that AbMILP removes", note, columns, tuple(rows))
+    return Section("datasets", "Across data sets", (table(inputs), *others, *moved, *claimed))
 
 
 def transferred(inputs: Inputs) -> Table | None:
@@ -86,69 +70,69 @@ def _shared(inputs: Inputs) -> list[str]:
 
 def table(inputs: Inputs) -> Table:
     """A row for each encoder on each data set, a column for each head that several sets have."""
-    heads = _shared(inputs)
-    columns = (
-        Column("dataset", "Data set", "text", filters=True),
-        Column("encoder", "Encoder", "text", filters=True),
-        Column("measure", "Measure", "text"),
-        *(Column(head, title(head), "spread") for head in heads),
-        *interval_beside(Column("abmilp_minus_cls", "AbMILP − [cls]", "spread", apart=True)),
-        Column("n_training", "Training images", apart=True),
-        Column("n_test", "Test images"),
-    )
-    rows = tuple(
-        _row(name, encoder, probes, heads)
-        for name, probes in inputs.datasets.items()
-        for encoder in trained_first(probes)
-        if any((encoder, head) in probes for head in heads)
-    )
-    note = f"{NOTE} Bold: the highest mean of a row. {SPREAD}"
+    heads_of_several = _shared(inputs)
+    rows, note = [], f"{NOTE} Bold: the highest mean of a row. {SPREAD}"
     for name, probes in inputs.datasets.items():
-        shown = [encoder for encoder in trained_first(probes) if any((encoder, head) in probes for head in heads)]
-        if dashes := reasons(probes, shown, heads):
+        shown = [e for e in trained_first(probes) if any((e, head) in probes for head in heads_of_several)]
+        gained = {encoder: gain for (encoder, over), gain in gains(probes).items() if over == "cls"}
+        by_head = {e: {h: p for h in heads_of_several if (p := probes.get((e, h)))} for e in shown}
+        rows += [
+            Entries(dataset=name, by_head=by_head[e], any=next(iter(by_head[e].values())), gain=gained.get(e)) for e in shown
+        ]
+        if dashes := reasons(probes, shown, heads_of_several):
             note += f" A dash on {name}: {dashes}."
-    return with_known_intervals(Table("datasets", "Encoder by head by data set", note, columns, rows))
+    return declared(
+        "datasets",
+        "Encoder by head by data set",
+        note,
+        rows,
+        texts("dataset", "Data set", lambda row: row.dataset, filters=True),
+        encoders(lambda row: row.any, filters=True),
+        texts("measure", "Measure", lambda row: MEASURES[row.any.measure]),
+        each(heads_of_several, lambda head: spreads(head, title(head), lambda row: _score(row.by_head.get(head)), best="row")),
+        differences(
+            "abmilp_minus_cls",
+            "AbMILP − [cls]",
+            lambda row: difference(row.by_head.get("abmilp"), row.by_head.get("cls")),
+            apart=True,
+        ),
+        cells(
+            "error_share",
+            "Errors of [cls] removed, %",
+            lambda row: change(row.gain and row.gain.share),
+            "spread",
+            optional=True,
+        ),
+        numbers("n_training", "Training images", lambda row: row.any.n_training, 0, apart=True),
+        numbers("n_test", "Test images", lambda row: row.any.n_test, 0),
+        muted=lambda row: row.any.pretraining.is_untrained,
+    )
 
 
 def by_head(name: str, probes: Probes) -> Table:
     """All heads of one data set: a row for each head, a column for each encoder."""
-    encoders = trained_first(probes)
-    heads, rows = by_accuracy(probes.values()), []
-    of_encoders = [with_best(_score(probes.get((encoder, head))) for head in heads) for encoder in encoders]
-    for head, *cells in zip(heads, *of_encoders, strict=True):
-        of_head = [probe for encoder in encoders if (probe := probes.get((encoder, head)))]
-        parameters = [n for probe in of_head if (n := probe.cost.get("parameters")) is not None]
-        epochs = ", ".join(sorted({str(probe.recipe["epochs"]) for probe in of_head if probe.recipe.get("epochs")}))
-        trained_for = Cell(epochs, epochs) if epochs else NOTHING
-        rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0), trained_for)))
-    columns = (
-        Column("head", "Head", "text"),
-        *(Column(encoder, encoder, "spread") for encoder in encoders),
-        Column("parameters", "Parameters", apart=True),
-        Column("epochs", "Epochs", "text"),
-    )
+    each_encoder, each_head = trained_first(probes), by_accuracy(probes.values())
+    of_head = {head: [p for e in each_encoder if (p := probes.get((e, head)))] for head in each_head}
+
+    def parameters(head: str) -> int | None:
+        return max((n for probe in of_head[head] if (n := probe.cost.get("parameters")) is not None), default=None)
+
     (file,) = file_names("heads-of", [name]).values()
-    note = f"{NOTE} Bold: the highest mean of an encoder."
-    if dashes := reasons(probes, encoders, heads):
-        note += f" A dash: {dashes}."
-    return Table(file, f"All heads on {name}", note, columns, tuple(rows), folded=True)
-
-
-def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
-    by_head = {head: probe for head in heads if (probe := probes.get((encoder, head))) is not None}
-    any_probe = next(iter(by_head.values()))
-    measure = MEASURES[any_probe.measure]
-    return Row(
-        (
-            Cell(name, name),
-            named(encoder, any_probe.pretraining.is_untrained),
-            Cell(measure, measure),
-            *with_best(_score(by_head.get(head)) for head in heads),
-            *with_interval(difference(by_head.get("abmilp"), by_head.get("cls"))),
-            number(any_probe.n_training, 0),
-            number(any_probe.n_test, 0),
+    dashes = reasons(probes, each_encoder, each_head)
+    return declared(
+        file,
+        f"All heads on {name}",
+        f"{NOTE} Bold: the highest mean of an encoder." + (f" A dash: {dashes}." if dashes else ""),
+        each_head,
+        heads(str),
+        each(each_encoder, lambda e: spreads(e, e, lambda head: _score(probes.get((e, head))), best="column")),
+        numbers("parameters", "Parameters", parameters, 0, apart=True),
+        texts(
+            "epochs",
+            "Epochs",
+            lambda h: ", ".join(sorted({str(p.recipe["epochs"]) for p in of_head[h] if p.recipe.get("epochs")})),
         ),
-        muted=any_probe.pretraining.is_untrained,
+        folded=True,
     )
 
 

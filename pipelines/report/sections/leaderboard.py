@@ -3,13 +3,27 @@
 from statistics import fmean
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.content import Cell, Section, Table
+from pipelines.report.estimate import difference
 from pipelines.report.families import OTHER, SHORT, family_of
-from pipelines.report.measured import Probe
+from pipelines.report.measured import Measure, Probe
+from pipelines.report.remarks import SENTENCE, TITLES, WORDS
 from pipelines.report.results import of_data_sets
-from pipelines.report.scores import SENTENCE, TITLES, WORDS
 from pipelines.report.studies import count
-from pipelines.report.tables import NOTHING, difference, named, points, signed, spread, title
+from pipelines.report.tables import (
+    NOTHING,
+    Declared,
+    cells,
+    each,
+    encoders,
+    numbers,
+    points,
+    signed,
+    spreads,
+    table,
+    texts,
+    title,
+)
 
 DATA_SET = "Data set"
 OnSets = dict[str, Probe]  # of one encoder and head, by data set
@@ -32,45 +46,47 @@ def leaderboard(inputs: Inputs) -> Table:
         measures.setdefault(row.dataset, row.probe.measure)
     has_mean, first = len(measures) > 1 and len(set(measures.values())) == 1, next(iter(measures))
     means = {key: fmean(p.score.mean for p in on.values()) for key, on in heads.items() if len(on) == len(measures)}
-    best = {name: max(round(on[name].score.mean, 1) for on in heads.values() if name in on) for name in measures}
-    highest = max((round(mean, 1) for mean in means.values()), default=0.0)
     by_mean = has_mean and all(key in means for key, on in heads.items() if first in on)
 
     def place(key: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
         score = means.get(key) if by_mean else heads[key][first].score.mean if first in heads[key] else None
         return score is None, -(score or 0.0), key
 
-    rows = []
-    for key in sorted(heads, key=place):
-        on, probe = heads[key], next(iter(heads[key].values()))
-        mean = means.get(key)
-        untrained, family = probe.pretraining.is_untrained, family_of(probe.pretraining)
-        cells = [
-            named(key[0], untrained),
-            NOTHING if family == OTHER else Cell(SHORT[family], family),
-            Cell(title(key[1]), key[1]),
-            *([NOTHING if mean is None else Cell(f"{mean:.1f}", mean, best=round(mean, 1) == highest)] if has_mean else []),
-            *(_score(on.get(name), best[name]) for name in measures),
-            NOTHING if key[1] == "cls" else _over_cls(on, heads.get((key[0], "cls"), {})),
-            count(max((n for p in on.values() if (n := p.cost.get("parameters")) is not None), default=None)),
-        ]
-        rows.append(Row(tuple(cells), muted=untrained))
-    columns = (
-        Column("encoder", "Encoder", "text", filters=True),
-        Column("family", "Family", "text", filters=True),
-        Column("head", "Head", "text", filters=True),
-        *((Column("mean", "Mean", apart=True),) if has_mean else ()),
-        *(_column(name, measures, apart=not place and not has_mean) for place, name in enumerate(measures)),
-        Column("points_over_cls", "− [cls], points", apart=True),
-        Column("parameters", "Parameters of the aggregator"),
+    def parameters(key: tuple[str, str]) -> int | None:
+        return max((n for p in heads[key].values() if (n := p.cost.get("parameters")) is not None), default=None)
+
+    def any_of(key: tuple[str, str]) -> Probe:
+        return next(iter(heads[key].values()))
+
+    def family(key: tuple[str, str]) -> Cell:
+        name = family_of(any_of(key).pretraining)
+        return NOTHING if name == OTHER else Cell(SHORT[name], name)
+
+    def over_cls(key: tuple[str, str]) -> Cell:
+        return NOTHING if key[1] == "cls" else _over_cls(heads[key], heads.get((key[0], "cls"), {}))
+
+    def of_set(name: str) -> Declared:
+        column = f"{measures[name]}_on_{name}" if name else measures[name]
+        of = DATA_SET if len(measures) > 1 else ""  # of several, the reader may choose one
+
+        def score(key: tuple[str, str]) -> Measure | None:
+            return heads[key][name].score if name in heads[key] else None
+
+        return spreads(column, _titled(name, measures), score, best="column", of=of)
+
+    return table(
+        "leaderboard",
+        "Every head on every encoder",
+        _note(measures, has_mean, by_mean),
+        sorted(heads, key=place),
+        encoders(any_of, filters=True),
+        cells("family", "Family", family, "text", filters=True),
+        texts("head", "Head", lambda key: key[1], title, filters=True),
+        [numbers("mean", "Mean", means.get, 1, best="column", apart=True)] if has_mean else [],
+        each(measures, of_set, apart=not has_mean),
+        cells("points_over_cls", "− [cls], points", over_cls, apart=True),
+        cells("parameters", "Parameters of the aggregator", lambda key: count(parameters(key))),
     )
-    return Table("leaderboard", "Every head on every encoder", _note(measures, has_mean, by_mean), columns, tuple(rows))
-
-
-def _column(name: str, measures: dict[str, str], apart: bool) -> Column:
-    """Of a data set; of several, the reader may choose one."""
-    key = f"{measures[name]}_on_{name}" if name else measures[name]
-    return Column(key, _titled(name, measures), "spread", apart, of=DATA_SET if len(measures) > 1 else "")
 
 
 def _titled(name: str, measures: dict[str, str]) -> str:
@@ -78,10 +94,6 @@ def _titled(name: str, measures: dict[str, str]) -> str:
     if len(measures) == 1 or not name:
         return f"{TITLES[measures[name]]}, %"
     return name if len(set(measures.values())) == 1 else f"{name}, {TITLES[measures[name]]}"
-
-
-def _score(probe: Probe | None, highest: float) -> Cell:
-    return NOTHING if probe is None else spread(probe.score, best=round(probe.score.mean, 1) == highest)
 
 
 def _over_cls(on: OnSets, cls: OnSets) -> Cell:

@@ -1,34 +1,42 @@
 """Weakly supervised localisation: where [cls] attention and the weights of heads say that the object is (Table 8 of v2)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.content import Section, Table, Text
+from pipelines.report.dense import map_title, result_of, trained_first
 from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import boxes
-from pipelines.report.measured import Measure
+from pipelines.report.measured import Entries, Measure
 from pipelines.report.published.printed import printed
-from pipelines.report.reading import files_in, measure_of, read
-from pipelines.report.tables import (
-    NOTHING,
-    interval_beside,
-    named,
-    number,
-    spread,
-    title,
-    with_best,
-    with_interval,
-    with_known_intervals,
-)
-from probe.result_files import read_result
-from store.format.pretraining import Pretraining
+from pipelines.report.reading import files_in
+from pipelines.report.tables import Declared, differences, each, encoders, numbers, spreads, table, texts
 
-ENCODER = Column("encoder", "Encoder", "text")
+ABOUT = (
+    "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those "
+    "drawn around the objects (Choe et al. 2020). The threshold is the best one for the images that are measured, the "
+    "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
+    "in the middle of every image."
+)
+NOTE = (
+    "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
+    "seeds of heads. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; MaxBoxAcc is at IoU "
+    "0.5 with the largest contour. The best [cls] head was chosen on these images by MaxBoxAccV2, so it is biased "
+    "upwards."
+)
 WEIGHT = (
-    "Weight on the object: % of a map's weight that is on objects, mean over the images that show one; equal weights would "
+    " Weight on the object: % of a map's weight that is on objects, mean over the images that show one; equal weights would "
     "have the object's share of the area there."
+)
+DIFFERENCES = (
+    "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the "
+    "baseline that knows nothing of the image. Best map: chosen on these images, so it is biased upwards; what that of an "
+    "untrained encoder finds stands out by itself."
+)
+EVERY_MAP = (
+    "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder's maps in a "
+    "column; ±: the standard deviation over seeds of heads."
 )
 NOT_ALIKE = "Not all encoders were localised on the same images at the same size; rows are not comparable."
 OUTSIDE = "Crops that show nothing of an image's objects, which count as not found:"
@@ -37,76 +45,9 @@ OTHER_FRAME = (
     "Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020), these are not. Extract images "
     "that were cropped by `beyondcls extract --crop-mode squash --crop-pct 1`, and localise with --size 224:"
 )
-ON_OBJECTS = "on_objects"
-MEASURES = {"max_box_acc_v2": "MaxBoxAccV2", "max_box_acc": "MaxBoxAcc", ON_OBJECTS: "weight on the object"}
-AREA = Column("area_of_objects", "area of the object")
-
-
-@dataclass(frozen=True)
-class ScoreMap:
-    """What one kind of map finds, in percent of the images: each measure, and `by_iou`.
-
-    Attributes:
-        measures: those of MEASURES; without the weight on objects where no view shows any.
-        area: of objects, percent: what equal weights would have on them.
-    """
-
-    source: str
-    name: str
-    measures: dict[str, Measure]
-    by_iou: dict[str, Measure]
-    n_flat: int
-    area: float | None = None
-
-    @property
-    def title(self) -> str:
-        if self.source == "probe":
-            return title(self.name)
-        if self.name.startswith("cls-head-"):
-            return f"[cls], attention head {self.name.removeprefix('cls-head-')}"
-        return {"cls": "[cls], mean", "centre-patch": "centre patch, mean", "centre": "centre baseline"}.get(
-            self.name, self.name
-        )
-
-    @property
-    def v2(self) -> Measure:
-        return self.measures["max_box_acc_v2"]
-
-
-@dataclass(frozen=True)
-class Localisation:
-    """One LOCALISATION/ENCODER: localisation.json and description.json."""
-
-    encoder: str
-    data: str
-    n_images: int
-    n_outside: int
-    size: int
-    maps: tuple[ScoreMap, ...]
-    frame: str  # what of the images boxes are compared in
-    official: bool  # whether published numbers are of that frame
-    is_untrained: bool  # whether the encoder has random weights
-
-    def one(self, source: str, name: str) -> ScoreMap | None:
-        return next((m for m in self.maps if (m.source, m.name) == (source, name)), None)
-
-    @property
-    def of_encoder(self) -> list[ScoreMap]:
-        """Its maps without the baseline."""
-        return [m for m in self.maps if m.source != "baseline"]
-
-    def estimate(self, of_map: ScoreMap | None) -> Estimate | None:
-        """Of MaxBoxAccV2; what draws nothing (attention, the baseline) is the same for all seeds."""
-        if of_map is None:
-            return None
-        seeds = f"{self.encoder} {of_map.name}" if of_map.source == "probe" else None
-        return of_measure(of_map.v2, f"{self.data} ({self.n_images}) {self.size}", seeds)
-
-    @property
-    def best_head(self) -> ScoreMap | None:
-        """The single [cls] attention head that finds most, chosen on these images."""
-        heads = [m for m in self.maps if m.source == "attention" and m.name.startswith("cls-head-")]
-        return max(heads, key=lambda m: m.v2.mean, default=None)
+MEASURES = {"max_box_acc_v2": "MaxBoxAccV2", "max_box_acc": "MaxBoxAcc", "on_objects": "weight on the object"}
+CLS, BEST, ABMILP, CENTRE = ("attention", "cls"), ("best", ""), ("probe", "abmilp"), ("baseline", "centre")
+SHOWN = {CLS: "cls", BEST: "best_cls_head", ("attention", "centre-patch"): "centre_patch"}  # and heads; names of columns
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -118,177 +59,147 @@ def section(inputs: Inputs) -> Section | None:
     files = files_in(inputs.folders.localisation, "*/localisation.json")
     if not files:
         return None
-    read_files = [(read(file, "beyondcls localise", _localisation), file) for file in files]
-    read_files.sort(key=lambda pair: (pair[0].is_untrained, pair[0].encoder))
-    localised = [one for one, _ in read_files]
-    blocks: list[Block] = [
-        Text(
-            "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those "
-            "drawn around the objects (Choe et al. 2020). The threshold is the best one for the images that are measured, the "
-            "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
-            "in the middle of every image."
-        ),
-        *_notices(localised),
-        _summary(localised),
-        Text("Boxes are compared in:", _frames(localised), "note"),
-        _differences(localised),
-        *boxes(inputs, {one.encoder: file.with_name("boxes.json") for one, file in read_files}),
-        _every_map(localised),
+    results = trained_first(result_of(file, "localise") for file in files)
+    frames: dict[str, list[str]] = {}
+    for one in results:
+        frames.setdefault(f"{one.frame.words}; {one.n_images:,} images", []).append(one.encoder)
+    blocks = (
+        Text(ABOUT),
+        *_notices(results),
+        _summary(results),
+        Text("Boxes are compared in:", tuple(f"{frame}: {', '.join(names)}" for frame, names in frames.items()), "note"),
+        _differences(results),
+        *boxes(inputs, {one.encoder: one.folder / "boxes.json" for one in results}),
+        _every_map(results),
         printed("table-8"),
-    ]
-    return Section("localisation", "Where the object is", tuple(blocks))
-
-
-def _localisation(file: Path) -> Localisation:
-    content = read_result(file)
-    return Localisation(
-        encoder=file.parent.name,
-        data=str(content["data"]),
-        n_images=int(content["n_images"]),
-        n_outside=int(content["n_images_outside"]),
-        size=int(content["size"]),
-        maps=tuple(
-            ScoreMap(
-                source=str(entry["source"]),
-                name=str(entry["name"]),
-                measures={
-                    name: measure_of(entry[name]["share"] if name == ON_OBJECTS else entry[name])
-                    for name in MEASURES
-                    if name != ON_OBJECTS or name in entry
-                },
-                by_iou={str(iou): measure_of(measured) for iou, measured in entry["by_iou"].items()},
-                n_flat=max(int(n) for n in entry["n_flat"]),
-                area=float(entry[ON_OBJECTS]["chance"]) if ON_OBJECTS in entry else None,
-            )
-            for entry in content["maps"]
-        ),
-        frame=str(content["frame"]["words"]),
-        official=bool(content["frame"]["official"]),
-        is_untrained=Pretraining.from_dict(content).is_untrained,
     )
+    return Section("localisation", "Where the object is", blocks)
 
 
-def _frames(localised: Sequence[Localisation]) -> tuple[str, ...]:
-    """What of how many images, and of which encoders."""
-    encoders: dict[str, list[str]] = {}
-    for one in localised:
-        encoders.setdefault(f"{one.frame}; {one.n_images:,} images", []).append(one.encoder)
-    return tuple(f"{frame}: {', '.join(names)}" for frame, names in encoders.items())
-
-
-def _notices(localised: Sequence[Localisation]) -> list[Text]:
+def _notices(results: Sequence[Entries]) -> list[Text]:
     """What makes numbers odd, with the encoders and maps that it concerns."""
-    outside = [f"{one.encoder}: {one.n_outside:,} images" for one in localised if one.n_outside]
-    constant = [f"{one.encoder}, {m.title}: {m.n_flat:,} images" for one in localised for m in one.maps if m.n_flat]
+    flat = [(f"{one.encoder}, {map_title(m)}", max(map(int, m.n_flat))) for one in results for m in one.maps]
     concerned = {
-        OUTSIDE: outside,
-        CONSTANT: constant,
-        OTHER_FRAME: [one.encoder for one in localised if not one.official],
+        OUTSIDE: [f"{one.encoder}: {one.n_images_outside:,} images" for one in results if one.n_images_outside],
+        CONSTANT: [f"{name}: {n:,} images" for name, n in flat if n],
+        OTHER_FRAME: [one.encoder for one in results if not one.frame.official],
     }
     notices = [Text(text, tuple(items), "notice") for text, items in concerned.items() if items]
-    alike = len({(one.data, one.size, one.n_images) for one in localised}) == 1
+    alike = len({(one.data, one.size, one.n_images) for one in results}) == 1
     return notices if alike else [Text(NOT_ALIKE, kind="notice"), *notices]
 
 
-def _summary(localised: Sequence[Localisation]) -> Table:
-    heads = sorted({m.name for one in localised for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
-    shown = [("attention", "cls", "cls"), ("best", "", "best_cls_head"), ("attention", "centre-patch", "centre_patch")]
-    shown += [("probe", head, f"head_{head}") for head in heads] + [("baseline", "centre", "centre")]
-
-    def shown_map(one: Localisation, source: str, name: str) -> ScoreMap | None:
-        return one.best_head if source == "best" else one.one(source, name)
-
-    shown = [entry for entry in shown if any(shown_map(one, *entry[:2]) for one in localised)]
-    columns = [ENCODER]
-    for measure, words in (measured := _measured(localised)).items():
-        for i, (source, name, column) in enumerate(shown):
-            first = next(m for one in localised if (m := shown_map(one, source, name)))
-            words_of_map = "best [cls] head" if source == "best" else first.title
-            kind = "spread" if source == "probe" else "number"
-            columns.append(Column(f"{column}_{measure}", f"{words_of_map}, {words}", kind, apart=i == 0))  # type: ignore[arg-type]
-    weighed = ON_OBJECTS in measured
-    columns += [AREA] if weighed else []
-    rows = []
-    for one in localised:
-        maps = [shown_map(one, *entry[:2]) for entry in shown]
-        cells = [named(one.encoder, one.is_untrained)]
-        for measure in measured:
-            cells += with_best(m.measures.get(measure) if m else None for m in maps)
-        cells += [number(next((m.area for m in one.maps), None), 1)] if weighed else []
-        rows.append(Row(tuple(cells), muted=one.is_untrained))
-    note = (
-        "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
-        "seeds of heads. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; MaxBoxAcc is at IoU "
-        "0.5 with the largest contour. The best [cls] head was chosen on these images by MaxBoxAccV2, so it is biased "
-        "upwards."
-    )
-    if weighed:
-        note += f" {WEIGHT}"
-    return Table("localisation", "Localisation by encoder and map", note, tuple(columns), tuple(rows))
+def _map(one: Entries, key: tuple[str, str]) -> Entries:
+    """One map; BEST: the single [cls] attention head that finds most, chosen on these images; empty without it."""
+    if key != BEST:
+        return next((m for m in one.maps if (m.source, m.name) == key), Entries())
+    heads = [m for m in one.maps if m.source == "attention" and m.name.startswith("cls-head-")]
+    return max(heads, key=lambda m: m.max_box_acc_v2.mean, default=Entries())
 
 
-def _differences(localised: Sequence[Localisation]) -> Table:
-    """AbMILP against the mean [cls] map, either against the baseline, and the best map against that of an untrained encoder."""
-    best = {one.encoder: max(maps, key=lambda m: m.v2.mean) for one in localised if (maps := one.of_encoder)}
-    twins = [one for one in localised if one.is_untrained and one.encoder in best]
-    twin = max(twins, key=lambda one: best[one.encoder].v2.mean, default=None)
-    columns = [
-        ENCODER,
-        *interval_beside(Column("abmilp_against_cls", "AbMILP − [cls], mean", "spread")),
-        *interval_beside(Column("abmilp_against_centre", "AbMILP − centre", "spread")),
-        *interval_beside(Column("cls_against_centre", "[cls], mean − centre", "spread")),
-    ]
-    columns += [
-        Column("best_map", "Best map", "text", apart=True),
-        Column("best_map_v2", "its MaxBoxAccV2", "spread"),
-        *(interval_beside(Column("best_map_against_twin", f"− best of {twin.encoder}", "spread")) if twin else ()),
-    ]
-    rows = []
-    for one in localised:
-        cls, abmilp, centre = (
-            one.estimate(one.one(*key)) for key in (("attention", "cls"), ("probe", "abmilp"), ("baseline", "centre"))
+def _measure(of_map: Entries, name: str) -> Measure | None:
+    measure = of_map.get(name)
+    return measure.share if isinstance(measure, Entries) else measure
+
+
+def _measured(results: Sequence[Entries]) -> dict[str, str]:
+    """Names and titles of what was measured of any map; no view may show any object."""
+    return {name: title for name, title in MEASURES.items() if any(_measure(m, name) for one in results for m in one.maps)}
+
+
+def _area(of_map: Any, results: Sequence[Entries]) -> list[Declared]:
+    """What equal weights would have on objects, %; no column where no weight was measured."""
+    weighed = "on_objects" in _measured(results)
+    area = numbers("area_of_objects", "area of the object", lambda row: of_map(row).get("on_objects", {}).get("chance"), 1)
+    return [area] if weighed else []
+
+
+def _summary(results: Sequence[Entries]) -> Table:
+    heads = sorted({m.name for one in results for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
+    shown = SHOWN | {("probe", head): f"head_{head}" for head in heads} | {CENTRE: "centre"}
+    first = {key: next((m for one in results if (m := _map(one, key))), Entries()) for key in shown}
+
+    def column(measure: str, key: tuple[str, str]) -> Declared:
+        heading = f"{'best [cls] head' if key == BEST else map_title(first[key])}, {MEASURES[measure]}"
+        declared = spreads if key[0] == "probe" else _means
+        return declared(
+            f"{shown[key]}_{measure}", heading, lambda one: _measure(_map(one, key), measure), best=f"row {measure}"
         )
-        pairs = ((abmilp, cls), (abmilp, centre), (cls, centre))
-        cells = [cell for pair in pairs for cell in with_interval(difference(*pair))]
-        most = best.get(one.encoder)
-        cells += [Cell(most.title, most.title), spread(most.v2)] if most else [NOTHING, NOTHING]
-        if twin:
-            of_twin = None if one.is_untrained else twin.estimate(best[twin.encoder])
-            cells += with_interval(difference(one.estimate(most), of_twin))
-        rows.append(Row((named(one.encoder, one.is_untrained), *cells), muted=one.is_untrained))
-    note = (
-        "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the "
-        "baseline that knows nothing of the image. Best map: chosen on these images, so it is biased upwards; what that of an "
-        "untrained encoder finds stands out by itself."
+
+    return table(
+        "localisation",
+        "Localisation by encoder and map",
+        NOTE + (WEIGHT if "on_objects" in _measured(results) else ""),
+        results,
+        encoders(),
+        *(each(filter(first.get, shown), lambda key, of=name: column(of, key), apart=True) for name in _measured(results)),  # type: ignore[misc]
+        _area(lambda one: one.maps[0] if one.maps else {}, results),
     )
-    table = Table("localisation-differences", "What maps find more than others", note, tuple(columns), tuple(rows))
-    return with_known_intervals(table)
 
 
-def _measured(localised: Sequence[Localisation]) -> dict[str, str]:
-    """Names and titles of what was measured of any map."""
-    return {name: title for name, title in MEASURES.items() if any(name in m.measures for one in localised for m in one.maps)}
+def _means(name: str, heading: str, value: Any, **about: Any) -> Declared:
+    """Of what draws nothing, there is no spread."""
+    return numbers(name, heading, lambda item: getattr(value(item), "mean", None), 1, **about)
 
 
-def _every_map(localised: Sequence[Localisation]) -> Table:
-    ious = sorted({iou for one in localised for m in one.maps for iou in m.by_iou}, key=float)
-    columns = [ENCODER, Column("map", "Map", "text"), Column("v2", "MaxBoxAccV2", "spread")]
-    columns += [Column(f"iou_{iou.replace('.', '_')}", f"IoU {iou}", "spread", apart=i == 0) for i, iou in enumerate(ious)]
-    others = {name: title for name, title in _measured(localised).items() if name != "max_box_acc_v2"}
-    columns += [Column(name, title, "spread", apart=True) for name, title in others.items()]
-    weighed = ON_OBJECTS in others
-    columns += [AREA] if weighed else []
-    rows = []
-    for one in localised:
-        values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), *(m.measures.get(name) for name in others)] for m in one.maps]
-        by_column = zip(*(with_best(column) for column in zip(*values, strict=True)), strict=True)
-        for m, cells in zip(one.maps, by_column, strict=True):
-            names, area = (named(one.encoder, one.is_untrained), Cell(m.title, m.title)), (number(m.area, 1),) * weighed
-            rows.append(Row((*names, *cells, *area), muted=m.source == "baseline"))
-    note = (
-        "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder's maps in a "
-        "column; ±: the standard deviation over seeds of heads."
+def _differences(results: Sequence[Entries]) -> Table:
+    """AbMILP against the mean [cls] map, either against the baseline, and the best map against that of an untrained encoder."""
+    of_encoders = {one.encoder: [m for m in one.maps if m.source != "baseline"] for one in results}
+    best = {name: max(maps, key=lambda m: m.max_box_acc_v2.mean) for name, maps in of_encoders.items() if maps}
+    twins = [one for one in results if one.pretraining.is_untrained and one.encoder in best]
+    twin = max(twins, key=lambda one: best[one.encoder].max_box_acc_v2.mean, default=None)
+
+    def estimate(one: Entries, of_map: Entries) -> Estimate | None:
+        """What draws nothing (attention, the baseline) is the same for all seeds."""
+        seeds = f"{one.encoder} {of_map.name}" if of_map.get("source") == "probe" else None
+        return of_measure(of_map.max_box_acc_v2, f"{one.data} ({one.n_images}) {one.size}", seeds) if of_map else None
+
+    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> Declared:
+        return differences(
+            name, heading, lambda one: difference(estimate(one, _map(one, key)), estimate(one, _map(one, other)))
+        )
+
+    def over_twin(one: Entries) -> Estimate | None:
+        if twin is None or one.pretraining.is_untrained:
+            return None
+        return difference(estimate(one, best.get(one.encoder, Entries())), estimate(twin, best[twin.encoder]))
+
+    return table(
+        "localisation-differences",
+        "What maps find more than others",
+        DIFFERENCES,
+        results,
+        encoders(),
+        against("abmilp_against_cls", "AbMILP − [cls], mean", ABMILP, CLS),
+        against("abmilp_against_centre", "AbMILP − centre", ABMILP, CENTRE),
+        against("cls_against_centre", "[cls], mean − centre", CLS, CENTRE),
+        texts("best_map", "Best map", lambda one: map_title(best[one.encoder]) if one.encoder in best else "", apart=True),
+        spreads("best_map_v2", "its MaxBoxAccV2", lambda one: best.get(one.encoder, {}).get("max_box_acc_v2")),
+        [differences("best_map_against_twin", f"− best of {twin.encoder}", over_twin)] if twin else [],
     )
-    if weighed:
-        note += f" {WEIGHT}"
-    return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
+
+
+def _every_map(results: Sequence[Entries]) -> Table:
+    ious = sorted({iou for one in results for m in one.maps for iou in m.by_iou}, key=float)
+    others = [name for name in _measured(results) if name != "max_box_acc_v2"]
+    return table(
+        "localisation-maps",
+        "Every map, and every IoU",
+        EVERY_MAP + (WEIGHT if "on_objects" in others else ""),
+        [(one, m) for one in results for m in one.maps],
+        encoders(lambda row: row[0]),
+        texts("map", "Map", lambda row: map_title(row[1])),
+        spreads("v2", "MaxBoxAccV2", lambda row: row[1].max_box_acc_v2, best="column"),
+        each(
+            ious,
+            lambda iou: spreads(
+                f"iou_{iou.replace('.', '_')}", f"IoU {iou}", lambda row: row[1].by_iou.get(iou), best="column"
+            ),
+            apart=True,
+        ),
+        each(others, lambda name: spreads(name, MEASURES[name], lambda row: _measure(row[1], name), best="column", apart=True)),
+        _area(lambda row: row[1], results),
+        muted=lambda row: row[1].source == "baseline",
+        within=lambda row: row[0].encoder,
+        folded=True,
+    )

@@ -2,18 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-import matplotlib
-from matplotlib.figure import Figure as Plot
-
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
+from pipelines.report.content import Block, Definitions, Heading, Section, Text
 from pipelines.report.contrasts import Contrast
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import STYLE, colour, drawn, looks
-from pipelines.report.measured import Probe, untrained
-from pipelines.report.scores import AXES, TITLES, score_name
+from pipelines.report.measured import Probe
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
-from pipelines.report.tables import title
+from pipelines.report.tables import numbers, texts, title
 
 COMMAND = "Command"
 TRAIN = (
@@ -21,14 +16,13 @@ TRAIN = (
     "--out studies/{folder}/NAME"
 )
 COSTS_AS = "Costs as in the section on cost."
-ALT = "What AbMILP reaches on the test images by score branches, a line for each encoder. The numbers are in the table below."
 NOT_MEASURED = "Not measured here."
 
 
 def section(inputs: Inputs) -> Section | None:
     """None if none of the questions has a measured answer."""
-    answers = [(question, answer(inputs)) for question, answer in QUESTIONS]
-    if not any(answer_blocks for _, answer_blocks in answers):
+    answers = [(heading, how, command, answer(inputs)) for heading, how, command, answer in QUESTIONS]
+    if not any(answer_blocks for *_, answer_blocks in answers):
         return None
     blocks: list[Block] = [
         Text(
@@ -36,8 +30,7 @@ def section(inputs: Inputs) -> Section | None:
             "encoders and images."
         )
     ]
-    for question, answer_blocks in answers:
-        heading, how, command = question
+    for heading, how, command, answer_blocks in answers:
         blocks += [Heading(heading), *(answer_blocks or [Text(NOT_MEASURED)])]
         blocks += [Text(f"On your own encoders: {how}", kind="note"), Definitions(((COMMAND, command),), code=(COMMAND,))]
     return Section("open-questions", "Open questions", tuple(blocks))
@@ -50,26 +43,20 @@ def branches(inputs: Inputs) -> list[Block]:
     drawable = {e: probes for e, probes in by_number.items() if len({_n_branches(p) for p in probes}) == len(probes) > 1}
     if not drawable:
         return []
-    by_name = looks(list(drawable), untrained(study))
-    figures = Figures((_by_branches(drawable, by_name),), tuple(by_name.values()))
     contrasts = [
         ((encoder, f"{_n_branches(probe)} − {_n_branches(probes[0])}"), probe, probes[0])
         for encoder, probes in drawable.items()
         for probe in probes[1:]
     ]
     gained = _compared("branches-gains", "What more score branches gain", ("Encoder", "Branches"), contrasts)
-    column = (Column("branches", "Branches"), lambda p: Cell(str(_n_branches(p)), _n_branches(p)))
-    return [figures, *gained, study_table("branches", "Score branches", study, [column], note=COSTS_AS)]
+    column = numbers("branches", "Branches", _n_branches, 0)
+    return [*gained, study_table("branches", "Score branches", study, [column], note=COSTS_AS)]
 
 
 def depth(inputs: Inputs) -> list[Block]:
-    """Depth of the scores against one linear layer, ReLU between; all variants have a section of their own."""
-    contrasts = []
-    for encoder, probes in by_encoder(inputs.studies.get("variants", {})).items():
-        of_depth = {p.options.get("depth", 1): p for p in probes if p.aggregator == "abmilp" and _activation(p) == "relu"}
-        if one_layer := of_depth.pop(1, None):
-            contrasts += [((encoder, f"{d} − 1"), of_depth[d], one_layer) for d in sorted(of_depth)]
-    return _compared("depth-gains", "What deeper scores gain", ("Encoder", "Linear layers"), contrasts)
+    """All variants have a section of their own."""
+    known = any(probe.aggregator == "abmilp" for probe in inputs.studies.get("variants", {}).values())
+    return [Text("The section “Variants of AbMILP” compares them with one linear layer.")] if known else []
 
 
 def blocks(inputs: Inputs) -> list[Block]:
@@ -79,11 +66,11 @@ def blocks(inputs: Inputs) -> list[Block]:
     for encoder, probes in by_encoder(study).items():
         last = next((p for p in probes if p.aggregator == "abmilp" and not p.options.get("blocks")), None)
         others = [p for p in probes if p is not last and p.options.get("blocks")]
-        contrasts += [((encoder, f"{title(p.head)}, {_blocks(p).text}"), p, last) for p in others if last is not None]
+        contrasts += [((encoder, f"{title(p.head)}, {_blocks(p)}"), p, last) for p in others if last is not None]
     if not contrasts:
         return []
     gained = _compared("blocks-gains", "Other blocks against the one that is probed", ("Encoder", "Blocks"), contrasts)
-    return [*gained, study_table("blocks", "Blocks", study, [(Column("blocks", "Blocks", "text"), _blocks)], note=COSTS_AS)]
+    return [*gained, study_table("blocks", "Blocks", study, [texts("blocks", "Blocks", _blocks)], note=COSTS_AS)]
 
 
 def selection(inputs: Inputs) -> list[Block]:
@@ -107,82 +94,45 @@ def _compared(name: str, heading: str, labels: Sequence[str], contrasts: Iterabl
     return [] if result is None else [result]
 
 
-QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]] = (
+QUESTIONS: Sequence[tuple[str, str, str, Callable[[Inputs], list[Block]]]] = (
     (
-        (
-            "Horizontal scaling: how many score branches?",
-            "a study in params.yaml whose heads are AbMILP with branches 1, 2, 4, …",
-            TRAIN.format(study="branches-NAME", folder="branches"),
-        ),
+        "Horizontal scaling: how many score branches?",
+        "a study in params.yaml whose heads are AbMILP with branches 1, 2, 4, …",
+        TRAIN.format(study="branches-NAME", folder="branches"),
         branches,
     ),
     (
-        (
-            "Vertical scaling: how deep a scoring network?",
-            "a study whose heads are AbMILP with different depth and activation.",
-            TRAIN.format(study="variants-NAME", folder="variants"),
-        ),
+        "Vertical scaling: how deep a scoring network?",
+        "a study whose heads are AbMILP with different depth and activation.",
+        TRAIN.format(study="variants-NAME", folder="variants"),
         depth,
     ),
     (
-        (
-            "Tokens of which block, or of several?",
-            "extract several blocks (extract.blocks in params.yaml); then a study of AbMILP with and without its blocks.",
-            TRAIN.format(study="blocks-NAME", folder="blocks"),
-        ),
+        "Tokens of which block, or of several?",
+        "extract several blocks (extract.blocks in params.yaml); then a study of AbMILP with and without its blocks.",
+        TRAIN.format(study="blocks-NAME", folder="blocks"),
         blocks,
     ),
     (
-        (
-            "Can relevant patches be found without labels?",
-            "a study whose heads weight patches by something that is not trained, such as cls-attention, beside AbMILP.",
-            TRAIN.format(study="selection-NAME", folder="selection"),
-        ),
+        "Can relevant patches be found without labels?",
+        "a study whose heads weight patches by something that is not trained, such as cls-attention, beside AbMILP.",
+        TRAIN.format(study="selection-NAME", folder="selection"),
         selection,
     ),
     (
-        (
-            "Does it help encoders without attention (ConvNeXt, MLP-Mixer)?",
-            "extract one of those that “beyondcls encoders” lists; its feature map takes the place of patch tokens.",
-            "beyondcls probe --head average --head abmilp --features features/NAME-train --test features/NAME-test "
-            "--out probes/NAME",
-        ),
+        "Does it help encoders without attention (ConvNeXt, MLP-Mixer)?",
+        "extract one of those that “beyondcls encoders” lists; its feature map takes the place of patch tokens.",
+        "beyondcls probe --head average --head abmilp --features features/NAME-train --test features/NAME-test "
+        "--out probes/NAME",
         feature_maps,
     ),
 )
-
-
-def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> Figure:
-    measure = score_name(probe for probes in drawable.values() for probe in probes)
-    with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6))
-        axes = plot.subplots()
-        for encoder, probes in drawable.items():
-            look, at = by_name[encoder], [_n_branches(p) for p in probes]
-            means, stds = ([getattr(p.score, part) for p in probes] for part in ("mean", "std"))
-            axes.errorbar(at, means, stds, color=colour(look), marker=look.marker, linestyle=look.dash)
-        numbers = sorted({_n_branches(p) for probes in drawable.values() for p in probes})
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(numbers, [str(n) for n in numbers])
-        axes.minorticks_off()
-        axes.set_xlabel("score branches, logarithmic")
-        axes.set_ylabel(AXES[measure])
-    caption = (
-        "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "
-        "option combine averages them."
-    )
-    return drawn(plot, "branches", f"{TITLES[measure]} by number of score branches", caption, ALT, by_name.values())
 
 
 def _n_branches(probe: Probe) -> int:
     return int(probe.options.get("branches", 1))
 
 
-def _activation(probe: Probe) -> str:
-    return str(probe.options.get("activation", "relu"))
-
-
-def _blocks(probe: Probe) -> Cell:
+def _blocks(probe: Probe) -> str:
     chosen = probe.options.get("blocks")
-    text = ", ".join(map(str, chosen)) if chosen else "the probed one"
-    return Cell(text, text)
+    return ", ".join(map(str, chosen)) if chosen else "the probed one"

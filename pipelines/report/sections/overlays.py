@@ -1,17 +1,144 @@
-"""Where they look: attention of [cls] and weights of heads drawn over test images (Fig. 2, 8, 9)."""
+"""Where they look: attention of [cls] and weights of heads over test images, only of those images (Fig. 2, 8, 9)."""
 
 import difflib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from jaxtyping import Float
+
+from pipelines.live.overlay import blend
 from pipelines.report.collect import Examples, Inputs
-from pipelines.report.content import Block, Gallery, Section, Text
-from pipelines.report.galleries.attention import gallery, maps_of
+from pipelines.report.content import Block, Gallery, Picture, Section, Text
 from pipelines.report.galleries.images import opened
-from pipelines.report.galleries.pictures import chosen
+from pipelines.report.galleries.pictures import BoxOf, Outline, chosen, ground, moved, outlined
+from pipelines.report.measured import Attention
+from pipelines.report.tables import title
+from probe.result_arrays import array_of
 from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
+
+CLS = "[cls] attention"
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Maps of one encoder, one row per image.
+
+    Attributes:
+        kind: CLS, `AbMILP weights`.
+        crops: x0, y0, x1, y1 that a map covers, in pixels of its image; beyond the borders where the image was padded.
+    """
+
+    encoder: str
+    kind: str
+    weights: Float[np.ndarray, "N T"]
+    crops: Float[np.ndarray, "N 4"]
+
+
+def gallery(images: "ImageSet", rows: list[int], maps: list[Maps]) -> Gallery:
+    """A row for each image: the whole of it, then each map over the part that its encoder saw, boxes of objects over both."""
+    groups = [(encoder, len(list(of_encoder))) for encoder, of_encoder in groupby(maps, lambda m: m.encoder)]
+    columns = ("image", *(m.kind for m in maps))
+    shown = tuple(tuple(_row(images, row, maps)) for row in rows)
+    return Gallery("overlays", "Test images with attention maps", (("", 1), *groups), columns, shown)
+
+
+def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
+    sample, image = images.samples[row], images.image(row)
+    names = [images.classes[label] if images.classes else f"class {label}" for label in sample.labels or ()]
+    label = ", ".join(names) or "without label"
+
+    def picture(part: BoxOf, weights: Float[np.ndarray, "h w"] | None, alt: str, *lines: str) -> Picture:
+        base = ground(image, part)
+        height, width, _ = base.shape
+        boxes = [moved(box, part, base) for box in images.boxes(row)]
+        boxes = [(x0, y0, x1, y1) for x0, y0, x1, y1 in boxes if x0 < width and y0 < height and x1 > 0 and y1 > 0]
+        where = ["from {:.0f}, {:.0f} to {:.0f}, {:.0f}".format(*box) for box in boxes]
+        counted = f"; boxes of objects in pixels of {width} x {height}: {', '.join(where)}" if where else ""
+        drawn = outlined(base if weights is None else blend(base, weights), map(Outline, boxes))
+        return Picture(drawn, alt + counted, lines)
+
+    yield picture((0, 0, *image.size), None, f"test image {sample.id}, class {label}", label, sample.id)
+    for one in maps:
+        weights = np.asarray(one.weights[row], np.float64)
+        side = math.isqrt(len(weights))
+        peak = float(weights.max() / weights.mean()) if weights.mean() > 0 else 0.0
+        alt = f"{one.kind} of {one.encoder} on image {sample.id} ({label}), highest weight {peak:.1f} times uniform"
+        x0, y0, x1, y1 = map(float, one.crops[row])
+        yield picture((x0, y0, x1, y1), weights.reshape(side, side), alt, f"peak {peak:.1f}×")
+
+
+def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
+    """The maps of each encoder in order, of [cls], then of its heads; and why others are left out.
+
+    Raises:
+        BeyondClsError: a file of maps is damaged.
+    """
+    maps: list[Maps] = []
+    left_out: list[str] = []
+    for encoder in inputs.encoders:
+        crops = _crops(inputs.attention.get(encoder), images)
+        if isinstance(crops, str):
+            left_out.append(f"{encoder}: {crops}.")
+            continue
+        for kind, file, missing in _sources(inputs, encoder):
+            weights = None if file is None else array_of(file, "an array [N, T]; run its stage again")
+            if weights is None or (missing := _unfit(weights, len(images))):
+                left_out.append(f"{encoder}, {kind}: {missing}.")
+            elif kind == CLS or np.ptp(weights, axis=1).any():  # not that of a plain average
+                maps.append(Maps(encoder, kind, weights, crops))
+    return maps, left_out
+
+
+def _crops(attention: Attention | None, images: "ImageSet") -> Float[np.ndarray, "N 4"] | str:
+    """Which part of each image its maps show; or why that is unknown."""
+    if attention is None:
+        return "attention was not computed, so it is unknown which images its maps show"
+    if attention.data != images.digest:
+        return (
+            f"its maps are of other images (data set {attention.data}) than those of {images.source} ({images.digest}); "
+            "give the images that were extracted with --data"
+        )
+    if attention.crops is None:
+        return "it was not recorded which part of an image its maps show; run `beyondcls attention` again"
+    crops = array_of(attention.crops, "an array [N, 4]; run its stage again")
+    if crops.shape != (len(images), 4):
+        return f"its crops are of shape {list(crops.shape)}, expected one row for each of {len(images)} images"
+    return crops
+
+
+def _sources(inputs: Inputs, encoder: str) -> list[tuple[str, Path | None, str]]:
+    """Kind and file of each map, and why it is missing. Heads that pool without weights have no map."""
+    attention = inputs.attention[encoder]
+    sources: list[tuple[str, Path | None, str]] = [(CLS, attention.cls_map, "it has no [cls] map")]
+    weighted = [probe for probe in inputs.probes_of(encoder) if probe.weights is not None or probe.head == "abmilp"]
+    if not weighted:
+        sources.append(("weights", None, "there is no head with weights"))
+    for probe in weighted:
+        kind = f"{title(probe.head)} weights"
+        if probe.weights is None:
+            sources.append((kind, None, "it kept no weights"))
+        elif probe.features["test"] != attention.key:
+            sources.append((kind, None, "this head was tested on another feature set than the encoder's attention"))
+        else:
+            sources.append((kind, probe.weights, ""))
+    return sources
+
+
+def _unfit(maps: np.ndarray, n_images: int) -> str:
+    """Why these maps cannot be laid over the images; empty if they can."""
+    if maps.ndim != 2 or len(maps) != n_images:
+        return f"the maps are of shape {list(maps.shape)}, expected one row for each of {n_images} images"
+    if math.isqrt(maps.shape[1]) ** 2 != maps.shape[1]:
+        return f"its {maps.shape[1]} patches are not a square grid, so their places in the image are unknown"
+    return ""
 
 
 def section(inputs: Inputs) -> Section:

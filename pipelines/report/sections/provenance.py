@@ -2,43 +2,16 @@
 
 import platform
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Definitions, Heading, Row, Section, Table, Text
-from pipelines.report.measured import Probe
-from pipelines.report.tables import title
+from pipelines.report.content import Block, Definitions, Heading, Section, Table, Text
+from pipelines.report.dense import pairs
+from pipelines.report.measured import Attention, Probe
+from pipelines.report.tables import table, texts, title
 
 PACKAGES = ("beyondcls", "torch", "timm", "zarr", "numpy")
-
-
-@dataclass(frozen=True)
-class Training:
-    """A recipe with the heads that were trained with it."""
-
-    heads: tuple[str, ...]
-    commands: tuple[str, ...]
-    recipe: str
-    seeds: str
-    n_training: int
-    n_test: int
-    n_classes: int
-    selected: str
-
-
-@dataclass(frozen=True)
-class Source:
-    """An encoder with the feature sets that it was probed from; `recorded` is the name that extraction recorded."""
-
-    encoder: str
-    recorded: str
-    training: str
-    test: str
-    architecture: str
-    pretraining: str
 
 
 def section(inputs: Inputs) -> Section:
@@ -48,78 +21,64 @@ def section(inputs: Inputs) -> Section:
         "on the test images after the last epoch."
     )
     blocks: list[Block] = [Text(text), _feature_sets(inputs), Heading("Training of the heads")]
-    for training in trainings(inputs):
-        entries = [
-            ("Heads", "; ".join(training.heads)),
-            ("Recipe", training.recipe),
-            ("Seeds", training.seeds),
-            ("Selected", training.selected),
-            ("Commands", "\n".join(training.commands)),
-            ("Images", f"{training.n_training:,} training, {training.n_test:,} test, {training.n_classes:,} classes"),
-        ]
-        blocks.append(
-            Definitions(tuple((term, text_of_term) for term, text_of_term in entries if text_of_term), code=("Commands",))
+    for protocol, probes in trainings(inputs).items():
+        commands = dict.fromkeys(probe.command for probe in probes if probe.command)
+        entries = (
+            ("Heads", "; ".join(f"{probe.encoder} {_head(probe)}" for probe in probes)),
+            *protocol,
+            ("Commands", "\n".join(commands)),
         )
-    entries = [*versions().items(), ("git revision", revision())]
+        blocks.append(Definitions(tuple(entry for entry in entries if entry[1]), code=("Commands",)))
+    made_with = (*versions().items(), ("git revision", revision()))
     return Section(
-        "provenance",
-        "How this was made",
-        (*blocks, Heading("Versions"), Definitions(tuple(entries), code=("git revision",))),
+        "provenance", "How this was made", (*blocks, Heading("Versions"), Definitions(made_with, code=("git revision",)))
     )
 
 
 def _feature_sets(inputs: Inputs) -> Table:
-    titles = {"encoder": "Encoder", "recorded": "Recorded as", "training": "Training key", "test": "Test key"}
-    titles |= {"architecture": "Architecture", "pretraining": "Trained by"}
-    columns = tuple(Column(name, shown, "text") for name, shown in titles.items())
-    rows = [Row(tuple(Cell(text, text) for text in vars(source).values())) for source in sources(inputs)]
-    note = "Keys of what heads were trained and tested on: they hold weights, transform, blocks, dtype and images."
-    return Table("feature-sets", "Feature sets", note, columns, tuple(rows))
+    """Keys of each encoder; several where its heads disagree."""
+
+    def once(heads: Callable[[Probe], str], attention: Callable[[Attention], str] | None = None) -> Callable[[str], str]:
+        def of_encoder(encoder: str) -> str:
+            of_attention = [attention(inputs.attention[encoder])] if attention and encoder in inputs.attention else []
+            return ", ".join(dict.fromkeys([*map(heads, inputs.probes_of(encoder)), *of_attention]))
+
+        return of_encoder
+
+    def architecture(encoder: str) -> str:
+        return pairs(inputs.attention[encoder].architecture) if encoder in inputs.attention else ""
+
+    return table(
+        "feature-sets",
+        "Feature sets",
+        "Keys of what heads were trained and tested on: they hold weights, transform, blocks, dtype and images.",
+        inputs.encoders,
+        texts("encoder", "Encoder", str),
+        texts("recorded", "Recorded as", once(lambda probe: probe.recorded_encoder)),
+        texts("training", "Training key", once(lambda probe: probe.features["training"])),
+        texts("test", "Test key", once(lambda probe: probe.features["test"], lambda attention: attention.key)),
+        texts("architecture", "Architecture", architecture),
+        texts("pretraining", "Trained by", once(lambda p: p.pretraining.in_words, lambda a: a.pretraining.in_words)),
+    )
 
 
-def trainings(inputs: Inputs) -> list[Training]:
-    """One entry for each different way of training."""
-    groups: dict[tuple[Any, ...], list[Probe]] = {}
+def trainings(inputs: Inputs) -> dict[tuple[tuple[str, str], ...], list[Probe]]:
+    """The probes of each different way of training, which is terms and their texts."""
+    groups: dict[tuple[tuple[str, str], ...], list[Probe]] = {}
     for encoder in inputs.encoders:
         for probe in inputs.probes_of(encoder):
-            groups.setdefault(_protocol(probe), []).append(probe)
-    return [
-        Training(
-            tuple(f"{probe.encoder} {_head(probe)}" for probe in probes),
-            tuple(dict.fromkeys(probe.command for probe in probes if probe.command)),
-            *protocol,
-        )
-        for protocol, probes in groups.items()
-    ]
-
-
-def _protocol(probe: Probe) -> tuple[Any, ...]:
-    seeds = ", ".join(map(str, probe.seeds)) or "none: nothing is random"
-    return _pairs(probe.recipe), seeds, probe.n_training, probe.n_test, probe.n_classes, probe.selected
+            protocol = (
+                ("Recipe", pairs(probe.recipe)),
+                ("Seeds", ", ".join(map(str, probe.seeds)) or "none: nothing is random"),
+                ("Selected", probe.selected),
+                ("Images", f"{probe.n_training:,} training, {probe.n_test:,} test, {probe.n_classes:,} classes"),
+            )
+            groups.setdefault(protocol, []).append(probe)
+    return groups
 
 
 def _head(probe: Probe) -> str:
-    return title(probe.head) + (f" ({_pairs(probe.options)})" if probe.options else "")
-
-
-def sources(inputs: Inputs) -> list[Source]:
-    """Feature-set keys of each encoder; several where its heads disagree."""
-    rows = []
-    for encoder in inputs.encoders:
-        probes, attention = inputs.probes_of(encoder), inputs.attention.get(encoder)
-        rows.append(
-            Source(
-                encoder,
-                recorded=_once([p.recorded_encoder for p in probes]),
-                training=_once([p.features["training"] for p in probes]),
-                test=_once([p.features["test"] for p in probes] + ([attention.key] if attention else [])),
-                architecture=_pairs(attention.architecture) if attention else "–",
-                pretraining=_once(
-                    [p.pretraining.in_words for p in probes] + ([attention.pretraining.in_words] if attention else [])
-                ),
-            )
-        )
-    return rows
+    return title(probe.head) + (f" ({pairs(probe.options)})" if probe.options else "")
 
 
 def versions() -> dict[str, str]:
@@ -140,12 +99,3 @@ def revision() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.strip() or "unknown"
-
-
-def _once(texts: list[str]) -> str:
-    """Each text once, in order."""
-    return ", ".join(dict.fromkeys(texts)) or "–"
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -2,33 +2,49 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
-from pipelines.report.dense import AGAINST_TWIN, minus, notes_of, twin_of, warnings
-from pipelines.report.each_dataset import each_dataset
-from pipelines.report.foreground import foreground_blocks
+from pipelines.report.content import Block, Cell, Section, Table, Text
+from pipelines.report.dense import (
+    AGAINST_TWIN,
+    BASELINES,
+    GRID,
+    ORIGINAL,
+    PROTOCOLS,
+    against_twin,
+    class_scores,
+    each_dataset,
+    held_out,
+    learnt,
+    map_title,
+    miou,
+    pairs,
+    resolutions,
+)
+from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import label_maps
-from pipelines.report.measured import Measure
+from pipelines.report.measured import Entries
 from pipelines.report.reading import read
-from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
 from pipelines.report.tables import (
     NOTHING,
+    cells,
+    change,
+    differences,
+    each,
+    encoders,
     file_names,
-    interval_beside,
-    named,
     number,
-    with_best,
-    with_interval,
-    with_known_intervals,
+    numbers,
+    spreads,
+    table,
+    texts,
 )
 
-ENCODER = Column("encoder", "Encoder", "text")
 ABOUT = (
     "Without training the encoder: each patch is classified by its token, and the predicted label map is compared with the "
     "true one. Settings are chosen on held-out images, never on those that are measured. Void pixels are ignored."
 )
-
 MIOU = (
     "percent, mean over classes. Bold: the highest of a column; ±: the standard deviation over seeds, where there are several. "
     "Logistic regression and k-NN draw nothing. Baselines see no image: one class everywhere, or classes drawn by their share "
@@ -37,6 +53,24 @@ MIOU = (
 )
 OF_PATCHES = f"Intersection over union of labels of patches with labels of patches, {MIOU}"
 OF_PIXELS = f"Intersection over union of predicted and true label maps, {MIOU}"
+BY_CLASS = (
+    "Intersection over union of each class, percent, mean over seeds; a dash where neither truth nor "
+    "prediction has the class. Bold: the highest of a row. Patches are counted on the grid of the first encoder."
+)
+SETTINGS = (
+    "The settings that have the highest mIoU of patches on images that are neither learnt from nor measured. Seconds of "
+    "selection and training, on the machine that ran it. A dash: a single setting was given, or nothing is random."
+)
+FOREGROUND = (
+    "Of the weight that goes to patches, percent that falls on the foreground, of test images that show any. "
+    "Bold: the highest of a row; ±: the standard deviation over seeds of heads. Area: the foreground's share of the "
+    "image, which is what equal weights put there. × area: mean over images of weight by area; 1 is what equal weights "
+    "have. AbMILP minus others: points. 95 %: over test images and seeds. The paper says that [cls] of masked models gathers "
+    "from all patches nearly alike, and that selective aggregation (AbMILP) highlights the relevant ones."
+)
+EVERY_MAP = "As above, of every map that was compared. Heads: mean ± standard deviation over seeds."
+OTHER_CLASSES = "The foreground is not of the same classes for all encoders; rows are not comparable."
+CLS, ABMILP = ("attention", "cls"), ("probe", "abmilp")
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -51,132 +85,190 @@ def section(inputs: Inputs) -> Section | None:
     return Section("segmentation", "What patches say about pixels", (Text(ABOUT), *blocks))
 
 
-def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
-    resolutions = in_order(resolution for one in results for resolution in one.resolutions)
-    blocks: list[Block] = [*warnings(results)]
-    if notes := _notes(results):
-        blocks.append(Text("Noted when these were measured:", notes, "notice"))
-    blocks += [_by_protocol(dataset, name, results, resolution) for resolution in resolutions]
-    blocks += [_by_class(dataset, name, results, resolutions[0]), _settings(dataset, name, results)]
-    blocks += foreground_blocks(dataset, name, results)
-    return blocks + label_maps(inputs, dataset, name, results)
+def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
+    at = resolutions(results)
+    return [
+        *(_by_protocol(dataset, name, results, resolution) for resolution in at),
+        _by_class(dataset, name, results, at[0]),
+        _settings(dataset, name, results),
+        *_on_foreground(dataset, name, [one for one in results if one.get("foreground", {}).get("maps")]),
+        *label_maps(inputs, dataset, name, results),
+    ]
 
 
-def at(resolution: str) -> str:
+def at_resolution(resolution: str) -> str:
     """A resolution in words, behind "mIoU"."""
-    return {GRID: "of patches", ORIGINAL: "at the pixels of the originals"}.get(
-        resolution, f"in a frame of {resolution} pixels"
-    )
+    of_names = {GRID: "of patches", ORIGINAL: "at the pixels of the originals"}
+    return of_names.get(resolution, f"in a frame of {resolution} pixels")
 
 
 def _short(resolution: str) -> str:
-    return {GRID: "grid", ORIGINAL: "original"}.get(resolution, f"{resolution} px")
+    return resolution if resolution in (GRID, ORIGINAL) else f"{resolution} px"
 
 
-def _notes(results: Sequence[Segmented]) -> tuple[str, ...]:
-    """Notes of whole runs, and of protocols."""
-    of_protocols = [
-        (f"{one.encoder} ({PROTOCOLS.get(name, name)})", one.protocols[name].notes) for one in results for name in one.learnt
-    ]
-    return notes_of([(one.encoder, one.notes) for one in results], len(results)) + notes_of(of_protocols)
-
-
-def _learnt(results: Sequence[Segmented]) -> list[str]:
-    """Protocols of any of the encoders, in the order of the page."""
-    names = dict.fromkeys(name for one in results for name in one.learnt)
-    return sorted(names, key=lambda name: (*TRAINED, name).index(name))
-
-
-def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resolution: str) -> Table:
+def _by_protocol(dataset: str, name: str, results: Sequence[Entries], resolution: str) -> Table:
     """mIoU at one resolution, and differences to the random twin."""
-    learnt = [p for p in _learnt(results) if any(_miou(one, p, resolution) for one in results)]
-    floors = [p for p in BASELINES if any(_miou(one, p, resolution) for one in results)]
-    shown = f"mIoU ({_short(resolution)})"
-    columns = [ENCODER]
-    columns += [Column(f"{p}_miou_{resolution}", f"{PROTOCOLS.get(p, p)}, {shown}", "spread") for p in learnt]
-    plain = [p.replace("-", "_") for p in floors]
-    columns += [
-        Column(f"{column}_miou_{resolution}", f"{PROTOCOLS[p]}, {shown}", "number", apart=i == 0)
-        for i, (p, column) in enumerate(zip(floors, plain, strict=True))
-    ]
-    twins = [twin_of(one, results) for one in results]
-    if any(twins):
-        columns.append(Column("twin", "Twin", "text", apart=True))
-        for p in learnt:
-            column = Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread")
-            columns += interval_beside(column)
-    of_protocols = [with_best(_miou(one, p, resolution) for one in results) for p in learnt]
-    rows = []
-    for i, (one, twin) in enumerate(zip(results, twins, strict=True)):
-        cells = [named(one.encoder, one.pretraining.is_untrained), *(of_protocol[i] for of_protocol in of_protocols)]
-        cells += [number(None if (m := _miou(one, p, resolution)) is None else m.mean, 1) for p in floors]
-        if any(twins):
-            cells.append(Cell(twin.encoder, twin.encoder) if twin else NOTHING)
-            for p in learnt:
-                of_twin = _miou(twin, p, resolution) if twin else None
-                cells += with_interval(minus(_miou(one, p, resolution), one, of_twin, twin))
-        rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
-    title = f"{dataset}: mIoU {at(resolution)}"
-    is_grid = resolution == GRID
-    note = OF_PATCHES if is_grid else OF_PIXELS
-    return with_known_intervals(Table(f"{name}-{resolution}", title, note, tuple(columns), tuple(rows), folded=is_grid))
+
+    def measured(protocols: Sequence[str]) -> list[str]:
+        return [p for p in protocols if any(miou(one, p, resolution) for one in results)]
+
+    of_protocol = {p: partial(miou, protocol=p, resolution=resolution) for p in (*learnt(results), *BASELINES)}
+    shown, trained = f"mIoU ({_short(resolution)})", measured(learnt(results))
+    return table(
+        f"{name}-{resolution}",
+        f"{dataset}: mIoU {at_resolution(resolution)}",
+        OF_PATCHES if resolution == GRID else OF_PIXELS,
+        results,
+        encoders(),
+        each(
+            trained,
+            lambda p: spreads(f"{p}_miou_{resolution}", f"{PROTOCOLS.get(p, p)}, {shown}", of_protocol[p], best="column"),
+        ),
+        each(
+            measured(BASELINES),
+            lambda p: numbers(
+                f"{p.replace('-', '_')}_miou_{resolution}",
+                f"{PROTOCOLS[p]}, {shown}",
+                lambda one: getattr(of_protocol[p](one), "mean", None),
+                1,
+            ),
+            apart=True,
+        ),
+        against_twin(results, {f"{p}_miou_{resolution}": (PROTOCOLS.get(p, p), of_protocol[p]) for p in trained}),
+        folded=resolution == GRID,
+    )
 
 
-def _miou(one: Segmented, protocol: str, resolution: str) -> Measure | None:
-    return one.protocols[protocol].miou(resolution) if protocol in one.protocols else None
-
-
-def _by_class(dataset: str, name: str, results: Sequence[Segmented], resolution: str) -> Table:
+def _by_class(dataset: str, name: str, results: Sequence[Entries], resolution: str) -> Table:
     """Intersection over union by class: a column for each encoder, rows grouped by protocol."""
     scores = {one.encoder: read(one.folder / "per_class.csv", "beyondcls segment", class_scores) for one in results}
-    columns = [Column("class", "Class", "text")]
-    columns += [
-        Column(column, f"{one.encoder}, IoU ({_short(resolution)})", apart=i == 0)
-        for i, (one, column) in enumerate(zip(results, file_names("iou", list(scores)).values(), strict=True))
-    ]
-    columns.append(Column("n_training_patches", "Training patches", apart=True))
-    columns.append(Column("n_test_patches", "Test patches"))
-    rows = []
-    for protocol in _learnt(results):
-        for label in dict.fromkeys(row.name for of_encoder in scores.values() for row in of_encoder):
-            of_class = [next((row for row in of_encoder if row.name == label), None) for of_encoder in scores.values()]
-            ious = [None if row is None else row.ious.get((protocol, resolution)) for row in of_class]
-            cells = [Cell(label, label), *with_best(None if iou is None else Measure(iou, 0.0, (iou,)) for iou in ious)]
-            first = next(row for row in of_class if row is not None)
-            cells += [Cell(f"{n:,}", float(n)) for n in (first.n_training, first.n_test)]
-            rows.append(Row(tuple(cells), group=PROTOCOLS.get(protocol, protocol)))
-    note = (
-        "Intersection over union of each class, percent, mean over seeds; a dash where neither truth nor "
-        "prediction has the class. Bold: the highest of a row. Patches are counted on the grid of the first encoder."
+    files = file_names("iou", list(scores))
+    first = {label: row for of_encoder in reversed(scores.values()) for label, row in of_encoder.items()}
+    labels = dict.fromkeys(label for of_encoder in scores.values() for label in of_encoder)
+
+    def iou(encoder: str, protocol: str, label: str) -> float | None:
+        row = scores[encoder].get(label)
+        return row and row.ious.get((protocol, resolution))
+
+    return table(
+        f"{name}-classes",
+        f"{dataset}: by class",
+        BY_CLASS,
+        [(protocol, label) for protocol in learnt(results) for label in labels],
+        texts("class", "Class", lambda row: row[1]),
+        each(
+            scores,
+            lambda e: numbers(files[e], f"{e}, IoU ({_short(resolution)})", lambda row: iou(e, *row), 1, best="row"),
+            apart=True,
+        ),
+        numbers("n_training_patches", "Training patches", lambda row: float(first[row[1]].n_training), 0, apart=True),
+        numbers("n_test_patches", "Test patches", lambda row: float(first[row[1]].n_test), 0),
+        group=lambda row: PROTOCOLS.get(row[0], row[0]),
+        muted=lambda _: False,
+        folded=True,
     )
-    return Table(f"{name}-classes", f"{dataset}: by class", note, tuple(columns), tuple(rows), folded=True)
 
 
-def _settings(dataset: str, name: str, results: Sequence[Segmented]) -> Table:
+def _settings(dataset: str, name: str, results: Sequence[Entries]) -> Table:
     """What was chosen, on what."""
-    titles = {"protocol": "Protocol", "chosen": "Chosen", "on": "Chosen on", "seeds": "Seeds", "shown": "Views show"}
-    columns = [ENCODER, *(Column(key, shown, "text") for key, shown in titles.items())]
-    columns += [Column("n_candidates", "Of settings"), Column("n_held_out", "Images held out")]
-    columns += [Column("held_out", "mIoU (grid) there"), Column("seconds", "Seconds"), Column("n_test", "Test images")]
-    rows = []
-    for one in results:
-        for protocol in one.learnt:
-            p = one.protocols[protocol]
-            selected = p.selected or {}
-            texts = [
-                PROTOCOLS.get(protocol, protocol),
-                ", ".join(f"{key} {value}" for key, value in p.chosen.items()),
-                str(selected.get("on", "")),
-                ", ".join(map(str, p.seeds)),
-                one.shown,
-            ]
-            numbers = [len(selected["candidates"]), int(selected["n_images"])] if selected else [None, None]
-            cells = [named(one.encoder, one.pretraining.is_untrained), *(Cell(text or "–", text or None) for text in texts)]
-            cells += [number(n, 0) for n in numbers]
-            cells += [number(p.held_out, 1), number(p.seconds, 1), number(one.n_test, 0)]
-            rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
-    note = (
-        "The settings that have the highest mIoU of patches on images that are neither learnt from nor measured. Seconds of "
-        "selection and training, on the machine that ran it. A dash: a single setting was given, or nothing is random."
+
+    def selected(row: Any, entry: str) -> Any:
+        return (row[1].selected or {}).get(entry, "")
+
+    return table(
+        f"{name}-settings",
+        f"{dataset}: settings",
+        SETTINGS,
+        [(one, one.protocols[protocol], protocol) for one in results for protocol in learnt([one])],
+        encoders(lambda row: row[0]),
+        texts("protocol", "Protocol", lambda row: PROTOCOLS.get(row[2], row[2])),
+        texts("chosen", "Chosen", lambda row: pairs(row[1].chosen)),
+        texts("on", "Chosen on", lambda row: selected(row, "on")),
+        texts("seeds", "Seeds", lambda row: ", ".join(map(str, row[1].seeds))),
+        texts("shown", "Views show", lambda row: (row[0].shown or {}).get("words")),
+        numbers("n_candidates", "Of settings", lambda row: len(selected(row, "candidates")) or None, 0),
+        numbers("n_held_out", "Images held out", lambda row: selected(row, "n_images") or None, 0),
+        numbers("held_out", "mIoU (grid) there", lambda row: held_out(row[1]), 1),
+        numbers("seconds", "Seconds", lambda row: row[1].seconds, 1),
+        numbers("n_test", "Test images", lambda row: row[0].n_test, 0),
+        folded=True,
     )
-    return Table(f"{name}-settings", f"{dataset}: settings", note, tuple(columns), tuple(rows), folded=True)
+
+
+def _on_foreground(dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
+    """How much of the weight of heads and of attention is on the foreground, by encoder, and of every map."""
+    if not results:
+        return []
+    maps = {one.encoder: {(m.source, m.name): m for m in one.foreground.maps} for one in results}
+    keys = {key: m for of_encoder in maps.values() for key, m in of_encoder.items() if key == CLS or key[0] == "probe"}
+    shown = sorted(keys, key=lambda key: (key != CLS, key[1] != "abmilp", key))
+
+    def of_map(one: Entries, key: tuple[str, str], entry: str) -> Any:
+        return maps[one.encoder].get(key, {}).get(entry)
+
+    def estimate(one: Entries, key: tuple[str, str], entry: str = "share") -> Estimate | None:
+        """Those of attention are the same for all seeds."""
+        measure = of_map(one, key, entry)
+        return measure and of_measure(measure, f"{one.data}, foreground", key[1] if key[0] == "probe" else None)
+
+    def area(one: Entries) -> float:
+        return float(next(iter(maps[one.encoder].values())).chance)
+
+    def interval(one: Entries) -> Cell:
+        gain = estimate(one, ABMILP, "gain")
+        return Cell(gain.bounds(2), gain.bounds(3)) if gain and gain.interval else NOTHING
+
+    against = [
+        cells("abmilp_gain_interval", "AbMILP, × area, 95 %", interval, "text", optional=True),
+        cells(
+            "abmilp_against_area",
+            "AbMILP − area",
+            lambda one: change(difference(estimate(one, ABMILP), Estimate(area(one), 0.0, 0))),
+            "spread",
+            apart=True,
+        ),
+    ]
+    over_cls = differences(
+        "abmilp_against_cls", "AbMILP − [cls], mean", lambda one: difference(estimate(one, ABMILP), estimate(one, CLS))
+    )
+    summary = table(
+        f"{name}-foreground",
+        f"{dataset}: weight on the foreground",
+        FOREGROUND,
+        results,
+        encoders(),
+        cells("area", "Area", lambda one: number(area(one), 1)),
+        each(
+            shown,
+            lambda key: spreads(
+                f"{'_'.join(key)}_share", f"{map_title(keys[key])}, weight", lambda one: of_map(one, key, "share"), best="row"
+            ),
+            apart=True,
+        ),
+        each(
+            shown,
+            lambda key: spreads(
+                f"{'_'.join(key)}_gain", f"{map_title(keys[key])}, × area", lambda one: of_map(one, key, "gain"), 2
+            ),
+            apart=True,
+        ),
+        [*against, *([over_cls] if CLS in keys else [])] if ABMILP in keys else [],
+        texts(
+            "foreground", "Foreground", lambda one: ", ".join(one.foreground.get("classes") or ()) or "all objects", apart=True
+        ),
+        numbers("n_images", "Images", lambda one: max(int(m.n_images) for m in one.foreground.maps), 0),
+    )
+    every = table(
+        f"{name}-foreground-maps",
+        f"{dataset}: weight on the foreground, every map",
+        EVERY_MAP,
+        [(one, m) for one in results for m in one.foreground.maps],
+        encoders(lambda row: row[0]),
+        texts("map", "Map", lambda row: map_title(row[1])),
+        spreads("weight", "Weight on the foreground", lambda row: row[1].share),
+        numbers("area", "Area", lambda row: row[1].chance, 1),
+        spreads("gain", "× area", lambda row: row[1].gain, 2),
+        folded=True,
+    )
+    alike = len({tuple(one.foreground.get("classes") or ()) for one in results}) == 1
+    return [*([] if alike else [Text(OTHER_CLASSES, kind="notice")]), summary, every]

@@ -8,15 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.report.aggregation_entropy import measured
 from pipelines.report.attention_heads import head_figures
-from pipelines.report.block_statistics import by_block
+from pipelines.report.attention_statistics import FIGURES, by_block, measured, titles, units
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.measured import Attention
 from pipelines.report.published.printed import printed
-from pipelines.report.statistic_names import FIGURES, titles, units
 from pipelines.report.tables import file_names
 
 ALT = (

@@ -10,7 +10,7 @@ from pipelines.report.contrasts import VERDICTS
 from pipelines.report.estimate import Estimate, estimate_of, mean_over_encoders
 from pipelines.report.families import LOOKS, families
 from pipelines.report.gains import gains
-from pipelines.report.scores import WORDS, score_name
+from pipelines.report.remarks import WORDS, score_name
 from pipelines.report.tables import plus_minus, selects, title
 from store.format.pretraining import JOINT, LABELS, MASKED, UNTRAINED
 

@@ -3,21 +3,18 @@
 from collections.abc import Mapping
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Section, Table
+from pipelines.report.content import Cell, Section, Table
 from pipelines.report.contrasts import table
 from pipelines.report.estimate import difference
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
 from pipelines.report.studies import COSTS, Study, by_encoder, study_table
-from pipelines.report.tables import NOTHING, change, number, title
+from pipelines.report.tables import NOTHING, cells, change, numbers, texts, title
 
 STUDY = "variants"
 APART = "self-attention"  # a study of heads that are trained by a recipe of their own
 KINDS = ("abmilp", "sa-abmilp")
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "tanh": "Tanh"}
-DEPTH = Column("depth", "Linear layers")
-ACTIVATION = Column("activation", "Activation", "text")
-SELF_ATTENTION = Column("self_attention", "Self-attention", "text")
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -46,11 +43,11 @@ def measured(
         return NOTHING if probe is one_layer else change(difference(probe, one_layer))
 
     before = [
-        (DEPTH, lambda probe: number(_depth(probe), 0) if _is_variant(probe) else NOTHING),
-        (ACTIVATION, _activation),
-        (SELF_ATTENTION, lambda probe: Cell("yes", "yes") if probe.aggregator == "sa-abmilp" else NOTHING),
+        numbers("depth", "Linear layers", lambda probe: _depth(probe) if _is_variant(probe) else None, 0),
+        texts("activation", "Activation", lambda probe: ACTIVATIONS.get(name := _activation(probe), name)),
+        texts("self_attention", "Self-attention", lambda probe: "yes" if probe.aggregator == "sa-abmilp" else ""),
     ]
-    after = [(Column("against_one_layer", "Against one layer", "spread"), against)]
+    after = [cells("against_one_layer", "Against one layer", against, "spread")]
     note = f"Against one layer: points. {COSTS}"
     return study_table(name, heading, study, before, after, note)
 
@@ -64,13 +61,9 @@ def _depth(probe: Probe) -> int:
     return int(probe.options.get("depth", 1))
 
 
-def _activation(probe: Probe) -> Cell:
-    """Between layers; a dash with one."""
-    if not _is_variant(probe) or _depth(probe) < 2:
-        return NOTHING
-    activation = probe.options.get("activation", "relu")
-    shown = ACTIVATIONS.get(activation, activation)
-    return Cell(shown, shown)
+def _activation(probe: Probe) -> str:
+    """Between layers; none with one."""
+    return str(probe.options.get("activation", "relu")) if _is_variant(probe) and _depth(probe) > 1 else ""
 
 
 def _one_layer(probes: list[Probe]) -> Probe | None:

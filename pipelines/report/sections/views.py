@@ -2,20 +2,16 @@
 
 import math
 
-import matplotlib
-from matplotlib.figure import Figure as Plot
-
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.content import Section, Table, Text
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe, in_order
-from pipelines.report.scores import AXES, SENTENCE, score_name
+from pipelines.report.remarks import SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import NOTHING, file_names, spread, title
+from pipelines.report.tables import each, heads, spreads, texts, title
+from pipelines.report.tables import table as declared
 
 STUDY = "views"
-ALT = "What heads reach on the test images by the number of stored crops, a line for each. The numbers are in the table below."
 
 Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops
 
@@ -31,66 +27,26 @@ def section(inputs: Inputs) -> Section | None:
         "evaluation crop."
     )
     contrasts = gained(study)
-    return Section(
-        "views", "Stored crops against fresh ones", (about, figures(study), *([contrasts] if contrasts else []), table(study))
-    )
+    return Section("views", "Stored crops against fresh ones", (about, *([contrasts] if contrasts else []), table(study)))
 
 
 def table(study: Study) -> Table:
     """A row for each encoder and head, a column for each number of crops."""
-    numbers = _numbers(study)
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("head", "Head", "text"),
-        *(Column(f"crops_{n}", _words(n), "spread", apart=i == 0) for i, n in enumerate(numbers)),
-    )
-    rows = []
-    for encoder, probes in by_encoder(study).items():
-        for head, by_number in _series(probes).items():
-            cells = [spread(by_number[n].score) if n in by_number else NOTHING for n in numbers]
-            rows.append(Row((Cell(encoder, encoder), Cell(title(head), head), *cells)))
     what = f"{SENTENCE[score_name(study.values())]} on the test images, %, mean ± standard deviation over seeds."
     note = f"{what} {trained_alike(study.values())}"
-    return Table("views", "Accuracy against the number of stored crops", note, columns, tuple(rows))
-
-
-def figures(study: Study) -> Figures:
-    """A plot for each encoder, a line for each head, on the same axes."""
-    encoders, numbers = by_encoder(study), _numbers(study)
-    by_head = looks(in_order({probe.aggregator for probe in study.values()}))
-    files = file_names("views", list(encoders))
-    shared = limits(probe.score for probe in study.values())
-    plots = [
-        _figure(files[name], name, _series(probes_of_encoder), numbers, by_head, shared)
-        for name, probes_of_encoder in encoders.items()
-    ]
-    return Figures(tuple(plots), tuple(by_head.values()))
-
-
-def _figure(
-    name: str,
-    encoder: str,
-    series: Series,
-    numbers: list[int | str],
-    by_head: dict[str, Look],
-    of_axis: tuple[float, float],
-) -> Figure:
-    measure = score_name(probe for by_number in series.values() for probe in by_number.values())
-    with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(4.6, 2.6))
-        axes = plot.subplots()
-        for head, by_number in series.items():
-            look = by_head[head]
-            places = [place for place, n in enumerate(numbers) if n in by_number]
-            reached = [by_number[numbers[place]].score for place in places]
-            means, deviations = [measure.mean for measure in reached], [measure.std for measure in reached]
-            axes.errorbar(places, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
-        axes.set_xticks(range(len(numbers)), ["none" if n == 0 else str(n) for n in numbers])
-        axes.set_ylim(*of_axis)
-        axes.set_xlabel("random crops of each training image")
-        axes.set_ylabel(AXES[measure])
-    caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
-    return drawn(plot, name, encoder, caption, ALT, [by_head[head] for head in series])
+    return declared(
+        "views",
+        "Accuracy against the number of stored crops",
+        note,
+        [(e, head, by_number) for e, probes in by_encoder(study).items() for head, by_number in _series(probes).items()],
+        texts("encoder", "Encoder", lambda row: row[0]),
+        heads(lambda row: row[1]),
+        each(
+            _numbers(study),
+            lambda n: spreads(f"crops_{n}", _words(n), lambda row: row[2][n].score if n in row[2] else None),
+            apart=True,
+        ),
+    )
 
 
 def gained(study: Study) -> Table | None:

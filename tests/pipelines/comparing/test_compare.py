@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.comparing.descriptions import differences_in_descriptions
-from pipelines.comparing.differences import Compared, compared
+from pipelines.comparing.differences import Compared, compared, differences_in_descriptions
 from pipelines.report.rows import results_in
 from probe.result_files import read_result, write_result
 from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation

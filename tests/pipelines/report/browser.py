@@ -1,6 +1,5 @@
 """A headless Chromium, spoken to over its debugging pipe: no driver, no port, no network."""
 
-import base64
 import fcntl
 import json
 import os
@@ -120,21 +119,6 @@ class Browser:
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
-
-    def picture(self, file: Path, whole: bool = True) -> None:
-        """A PNG of the page, or of its first screen."""
-        taken = self.send("Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": self._clip()} if whole else {}))
-        file.write_bytes(base64.b64decode(taken["data"]))
-
-    def _clip(self) -> dict[str, float]:
-        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
-        return {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-
-    def printed(self, file: Path) -> None:
-        """A PDF of the page, as its style sheet has it."""
-        self.send("Emulation.setEmulatedMedia", media="")
-        content = self.send("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
-        file.write_bytes(base64.b64decode(content["data"]))
 
     def press(self, key: str) -> None:
         """One key, such as "Tab" or "Enter"."""

@@ -33,9 +33,6 @@ def studied(encoder: str, head: str, top1: float, aggregator: str = "abmilp", **
         seeds=tuple(range(n_seeds)),
         features={"training": "a", "test": "b"},
         selected="nothing",
-        command="",
-        curve=None,
-        weights=None,
         aggregator=aggregator,
         cost=cost,
         pretraining=pretraining_of(encoder),
@@ -48,4 +45,5 @@ def inputs(study: str, *probes: Probe, main: tuple[Probe, ...] = (), attention: 
 
 
 def attention_of(encoder: str, statistics: dict, cls_map: Path | None = None) -> Attention:
-    return Attention(encoder, "key", "data", 10, 49, {}, statistics, cls_map)
+    about = {"key": "key", "data": "data", "n_images": 10, "n_tokens": 49, "architecture": {}}
+    return Attention(about, encoder=encoder, statistics=statistics, cls_map=cls_map)

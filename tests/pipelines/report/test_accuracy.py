@@ -9,7 +9,7 @@ import pytest
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.csv_table import to_csv
-from pipelines.report.sections.accuracy import every_probe, scores, section, top5
+from pipelines.report.sections.accuracy import every_probe, scores, section
 from pipelines.report.studies import trained_alike
 from pipelines.report.tables import file_names, listed, signed
 from probe.result_files import write_result
@@ -66,12 +66,6 @@ def test_dashes_have_their_reasons(tmp_path: Path):
     note = scores(collect(Folders(tmp_path))).note
     reasons = ("capi, ijepa: no cls tokens, which [cls] reads", "mae: not probed with [cls]")
     assert f"A dash: {reasons[0]}; dino: not probed with AbMILP; {reasons[1]}." in note
-
-
-def test_top5_is_folded_and_holds_the_numbers(inputs: Inputs):
-    table = top5(inputs)
-    assert table.folded
-    assert shown(table)[0] == ["mae", "86.2 ± 0.5", "88.5 ± 0.5", "91.5 ± 0.5"]
 
 
 def read(table: Table) -> list[dict[str, str]]:
@@ -133,7 +127,7 @@ def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, se
     write_probe(tmp_path, "mae", "abmilp", 40.0, recipe={"order": of_abmilp})
     write_probe(tmp_path, "mae", "average", 40.0, seeds=(0,), recipe={"order": "shared"})  # it has no spread
     inputs = collect(Folders(tmp_path))
-    for table in (scores(inputs), top5(inputs), every_probe(inputs)):
+    for table in (scores(inputs), every_probe(inputs)):
         assert sentence in table.note
         assert ("in one order" in table.note) == bool(sentence)
 

@@ -12,7 +12,7 @@ import timm
 
 from extract.encoders import ENCODERS
 from pipelines.parameters.params import read_params
-from pipelines.report.against import STEPLESS, Match, compared
+from pipelines.report.against import STEPLESS, Beside, compared
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
 from pipelines.report.published.shipped import SHIPPED, paper_rows, published_rows
@@ -236,7 +236,7 @@ class TestOtherwise:
 
 
 class TestDifference:
-    def match(self, folders: Folders, value: float, metric: str = "top1") -> Match:
+    def match(self, folders: Folders, value: float, metric: str = "top1") -> Beside:
         ((match,), _, _) = compared(inputs_of(folders, replace(ROW, value=value, metric=metric)))
         return match
 

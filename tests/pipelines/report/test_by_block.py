@@ -32,11 +32,7 @@ def test_which_block_is_best(tmp_path):
     few = tables(section(inputs(tmp_path / "few images", "mae")))["by-block"]
     assert {row[-2] for row in shown(few)} == {"not shown"}
     assert [row[2:5] for row in best(table)] == [
-        [False, True, False],
-        [False, False, False],
-        [False, True, False],
-        [False, False, True],
-        [True, False, False],
+        *([False, True, False], [True, False, False], [False, True, False], [False, False, True], [True, False, False]),
     ]
     dino, mae = figures(result)
     assert [figure.name for figure in (dino, mae)] == ["by-block-dino", "by-block-mae"]

@@ -179,7 +179,7 @@ def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
     result = table(inputs_of(tmp_path))
     assert result is not None
     assert [column.name for column in result.columns] == [
-        *("claim", "encoders", "verdict", "points", "points_interval", "share", "share_interval"),
+        *("claim", "encoders", "verdict", "points", "points_interval", "share", "share_interval")
     ]
     (row,) = (row for row in result.rows if row.cells[0].text == NO_MORE[JOINT])
     assert [cell.text for cell in row.cells[1:4]] == ["dino", "holds", "−1.0"]

@@ -1,11 +1,12 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipelines.report.collect import Folders, collect
+from pipelines.report.collect import Folders, Inputs, collect, subset
 from store import BeyondClsError
 from store.format.pretraining import UNTRAINED
 from tests.pipelines.report.written import write_all, write_attention, write_probe
@@ -21,7 +22,7 @@ def test_reads_what_the_stages_write(tmp_path: Path):
     assert probe.curve is not None
     assert probe.curve.loss == (3.0, 2.0)  # seeds 0, 1, 2 add 1 on average
     assert probe.curve.top1 == (11.0, 21.0)
-    assert inputs.attention["mae"].statistics["cls_self"] == ((0.5, 0.125), (0.75, 0.125))
+    assert inputs.attention["mae"].statistics["cls_self"] == [(0.5, 0.125), (0.75, 0.125)]
 
 
 def test_order_puts_untrained_encoders_last_and_unknown_heads_behind_ours(tmp_path: Path):
@@ -67,3 +68,31 @@ def test_missing_tables_are_missing_not_empty(tmp_path: Path):
     assert probe.weights is None
     assert math.isclose(probe.measures["entropy"].mean, 1.1)
     assert np.isclose(probe.measures["top1"].std, 0.5)
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Inputs:
+    paths = write_all(tmp_path)
+    write_attention(paths["attention"], "seen", "d")
+    inputs = collect(Folders(paths["probes"], paths["attention"]))
+    groups = {"one": inputs.probes, "other": {("random", "cls"): inputs.probes["random", "cls"]}}
+    return replace(inputs, studies=groups, datasets=groups)
+
+
+def test_keeps_what_is_of_these_encoders(several: Inputs):
+    mae = subset(several, ["mae"])
+    assert mae.encoders == ["mae"]
+    assert set(mae.probes) == {("mae", head) for head in ("cls", "average", "abmilp")}
+    assert set(mae.studies) == set(mae.datasets) == {"one"}
+    assert subset(several, ["random", "mae"]).encoders == ["mae", "random"]
+    assert mae.folders == several.folders
+
+
+def test_unknown_encoders_are_named_with_the_remedy(several: Inputs):
+    with pytest.raises(BeyondClsError, match=r"unknown encoder 'mea'; did you mean 'mae'\? known: mae, seen, random"):
+        subset(several, ["mae", "mea"])
+
+
+def test_encoders_without_probes_are_no_report(several: Inputs):
+    with pytest.raises(BeyondClsError, match="no head was probed on seen, expected one at least; run `beyondcls probe`"):
+        subset(several, ["seen"])

@@ -1,20 +1,24 @@
 """Files that are damaged or lack something are named, with what is wrong and the stage that writes them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipelines.report.attention_heads import head_figures
-from pipelines.report.collect import Examples, collect
+from pipelines.report.by_block import by_block
+from pipelines.report.collect import Examples, Inputs, collect
 from pipelines.report.divergences import divergences
-from pipelines.report.sections import localisation
+from pipelines.report.sections import detection, localisation, segmentation
 from probe.result_files import DESCRIPTION
 from store import BeyondClsError
-from tests.pipelines.report.everything import everything, folders
+from tests.pipelines.report.everything import EVIL, everything, folders
 from tests.pipelines.report.written import describe
 
 TOP1 = '{"encoder": "a", "family": "", "options": {}, "top1": %s}'
 PROBE, ATTENTION, DIVERGENCE, BOXES = "probes/mae/cls", "attention/mae", "divergence/mae", "localisation/mae"
+SEGMENTED, DETECTED = "segmentation/one/mae", "detection/one/mae"
+FIRST = f"segmentation/one/{EVIL}"  # whose true maps are shown
 PAIRS = "from,to,mean,std,n_images,n_infinite\na,b,%s\n"
 HEADS = "statistic,block,head,mean\n%s"
 
@@ -42,8 +46,32 @@ CASES = [
     (f"{BOXES}/description.json", "{", "is damaged", "localise"),
     (f"{BOXES}/description.json", ('"max_box_acc_v2"', '"other"'), "has no 'max_box_acc_v2'", "localise"),
     (f"{BOXES}/description.json", ('"mean": 20.0', '"mean": NaN'), "is not a finite number", "localise"),
+    (f"{BOXES}/description.json", ('"mean": 20.0', '"mean": null'), "max_box_acc_v2 is no number over seeds", "localise"),
     (f"{BOXES}/boxes.json", ('"flips": [', '"flips": [false, '), "8 entries, expected one for each of 7 images", "localise"),
     (f"{BOXES}/boxes.json", ('"crops": [[0, 0, 40', '"crops": [[0, 40'), "not enough values to unpack", "localise"),
+    (f"{SEGMENTED}/description.json", "{", "is damaged", "segment"),
+    (f"{SEGMENTED}/description.json", '{"protocols": {}, "notes": []}', "has no 'data'", "segment"),
+    (f"{SEGMENTED}/description.json", ('"protocols": {', '"protocols": {}, "x": {'), "no protocol has a measure", "segment"),
+    (f"{SEGMENTED}/description.json", ('"miou_grid"', '"miou_../x"'), "miou_../x is at no resolution", "segment"),
+    (f"{SEGMENTED}/description.json", ('"n_test"', '"n"'), "has no 'n_test'", "segment"),
+    (f"{SEGMENTED}/description.json", ('"n_test": 7', '"n_test": "x"'), "is damaged", "segment"),
+    (f"{SEGMENTED}/per_class.csv", "class\nroad\n", "has no 'n_training_patches'", "segment"),
+    (f"{SEGMENTED}/maps/images.json", ('"unseen"', '"other"'), "has no 'unseen'", "segment --save-maps 6"),
+    (f"{FIRST}/maps/truth/000.png", "no picture", "is damaged", "segment"),
+    (f"{FIRST}/maps/images.json", ('"sky", ', ""), "class 2, expected one of 2", "segment"),
+    ("blocks/mae/description.json", ('"top1": {', '"top2": {'), "has no 'top1'", "blocks"),
+    ("blocks/mae/description.json", ('"mean": 40.0', '"mean": null'), "top1 of block 0 is no number", "blocks"),
+    (f"{DETECTED}/description.json", "[]", "is damaged", "detect"),
+    (f"{DETECTED}/description.json", ('"ap50"', '"ap40"'), "has no 'ap50'", "detect"),
+    (
+        f"{DETECTED}/description.json",
+        ('"ap75": {\n   "mean": 13.0', '"ap75": {\n   "mean": Infinity'),
+        "inf is not a f",
+        "detect",
+    ),
+    (f"{DETECTED}/examples.json", ('"label": 2', '"label": 3'), "class 3, expected one of 3", "detect"),
+    (f"{DETECTED}/examples.json", ('"size": [8, 8]', '"size": [8, 9]'), "they are of 64 pixels, expected 72", "detect"),
+    (f"{DETECTED}/examples.json", ('"box": [2, 2, 6, 6]', '"box": [2, 2, 6]'), "not enough values to unpack", "detect"),
 ]
 
 
@@ -59,23 +87,33 @@ def test_it_is_named_with_the_remedy(
     root: Path, request: pytest.FixtureRequest, name: str, damage: str | tuple[str, str], message: str, stage: str
 ) -> None:
     file = root / name
-    before = file.read_text() if file.exists() else None
-    request.addfinalizer(lambda: file.unlink() if before is None else file.write_text(before))
-    if isinstance(damage, tuple):
-        assert damage[0] in (before or "")
-    text = damage if isinstance(damage, str) else (before or "").replace(*damage, 1)
+    before = file.read_bytes() if file.exists() else None
     metrics = next(file.parent.glob("[ml]*.json"), file)  # metrics.json, localisation.json
+    digest = metrics.read_bytes() if metrics.exists() else b""
+    request.addfinalizer(lambda: file.unlink() if before is None else (metrics.write_bytes(digest), file.write_bytes(before)))
+    if isinstance(damage, tuple):
+        assert damage[0] in (before or b"").decode()
+    text = damage if isinstance(damage, str) else (before or b"").decode().replace(*damage, 1)
     describe(metrics, text) if file.name == DESCRIPTION else file.write_text(text)
     with pytest.raises(BeyondClsError, match=f"{message}.*`beyondcls {stage}`") as caught:
-        read_all(root)
+        READ[stage.split()[0]](root)
     shown = file.with_name({"timing.json": "metrics.json", "statistics.csv": "summary.json"}.get(file.name, file.name))
     shown = metrics if file.name == DESCRIPTION else shown
+    shown = file.parent / "linear/000.png" if "class 2" in message else shown
     assert str(caught.value).startswith(f"{shown} or a table beside it ")
 
 
-def read_all(root: Path) -> None:
-    """What the page reads when inputs are collected, and when sections are built."""
-    inputs = collect(folders(root), Examples(0))
-    divergences(inputs)
-    localisation.section(inputs)
-    head_figures(inputs)
+def inputs(root: Path, n: int = 0) -> Inputs:
+    return collect(folders(root), Examples(n))
+
+
+# What the page reads when inputs are collected, and when sections are built.
+READ: dict[str, Callable[[Path], object]] = {
+    "probe": inputs,
+    "attention": lambda root: head_figures(inputs(root)),
+    "divergence": lambda root: divergences(inputs(root)),
+    "localise": lambda root: localisation.section(inputs(root, 1)),
+    "blocks": lambda root: by_block(inputs(root)),
+    "segment": lambda root: segmentation.section(inputs(root, 1)),
+    "detect": lambda root: detection.section(inputs(root, 1)),
+}

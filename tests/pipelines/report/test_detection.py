@@ -9,7 +9,6 @@ from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.content import Section
 from pipelines.report.dense import REMEMBERED
 from pipelines.report.sections.detection import section
-from store import BeyondClsError
 from tests.pipelines.report.dense import average_precisions as ap
 from tests.pipelines.report.dense import write_detection, write_examples
 from tests.pipelines.report.parts import best, shown, tables, words
@@ -89,24 +88,6 @@ def test_says_where_training_images_may_have_been_measured(tmp_path):
     write_detection(tmp_path / "coco", "mae", ap(12.0), features={"training": "a", "test": "a"})
     write_detection(tmp_path / "coco", "dino", ap(12.0))
     assert words(built(collected(tmp_path)), "notice")[:2] == [REMEMBERED, "mae"]
-
-
-@pytest.mark.parametrize(
-    ("file", "damage", "message"),
-    [
-        ("description.json", "[]", "is damaged"),
-        ("description.json", ('"ap50"', '"ap40"'), "has no 'ap50'"),
-        ("description.json", ('"ap75": {\n   "mean": 13.0', '"ap75": {\n   "mean": Infinity'), "inf is not a finite number"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path, file: str, damage: str | tuple[str, str], message: str):
-    folder = write_detection(tmp_path / "coco", "mae", ap(12.0))
-    before = (folder / file).read_text()
-    if isinstance(damage, tuple):
-        assert damage[0] in before
-    (folder / file).write_text(damage if isinstance(damage, str) else before.replace(*damage))
-    with pytest.raises(BeyondClsError, match=f"{message}.*`beyondcls detect`"):
-        built(collected(tmp_path))
 
 
 def test_only_sections_that_were_asked_for_need_no_probes(tmp_path, beyondcls):

@@ -304,26 +304,6 @@ def test_encoders_of_which_nothing_or_something_else_was_kept_are_named(tmp_path
     assert gallery(of_dense(tmp_path, kind, Examples(0))) is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "file", "damage", "message"),
-    [
-        ("segmentation", "maps/images.json", ('"unseen"', '"other"'), "has no 'unseen'.*`beyondcls segment"),
-        ("segmentation", "maps/truth/000.png", None, "is damaged"),
-        ("segmentation", "maps/images.json", ('"sky", ', ""), "class 2, expected one of 2"),
-        ("detection", "examples.json", ('"label": 2', '"label": 3'), "class 3, expected one of 3.*`beyondcls detect"),
-        ("detection", "examples.json", ('"size": [8, 8]', '"size": [8, 9]'), "they are of 64 pixels, expected 72"),
-        ("detection", "examples.json", ('"box": [2, 2, 6, 6]', '"box": [2, 2, 6]'), "not enough values to unpack"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path: Path, kind: str, file: str, damage: tuple[str, str] | None, message: str):
-    place = write_dense(tmp_path, kind, "mae") / file
-    if damage:
-        assert damage[0] in place.read_text()
-    place.write_text(place.read_text().replace(*damage) if damage else "no picture")
-    with pytest.raises(BeyondClsError, match=message):
-        of_dense(tmp_path, kind)
-
-
 def test_a_label_map_of_another_shape_is_refused(tmp_path: Path):
     folder = write_dense(tmp_path, "segmentation", "mae")
     Image.new("L", (4, 4)).save(folder / "maps/linear/000.png")

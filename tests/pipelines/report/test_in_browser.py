@@ -1,15 +1,15 @@
 """The page in a browser: what it shows, sorts and complains of. Skipped where there is no Chromium."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from pipelines.report.collect import collect
-from pipelines.report.content import Cell, Column, Definitions, Row, Section, Table, Text
+from pipelines.report.content import Cell, Column, Definitions, Row, Section, Table
 from pipelines.report.page import render
 from pipelines.report.sections import sections
 from tests.pipelines.report.browser import EXECUTABLE, MISSING, Browser
@@ -211,31 +211,6 @@ def test_on_a_phone_no_word_is_broken_and_the_main_measure_is_in_sight(page: Bro
     assert [name for name, beyond in edges if beyond > 1] == []
 
 
-def test_rows_without_a_number_are_behind_a_switch_which_needs_no_script(browser: Browser, tmp_path: Path):
-    columns = (Column("name", "Name", "text"), Column("of", "Of", "text"), Column("x", "X"))
-    rows = (Row((Cell("a", "a"), Cell("b", "b"), Cell("–"))), Row((Cell("c", "c"), Cell("–"), Cell("1", 1.0))))
-    tables = [Table(name, name, "Note.", columns, rows) for name in ("x", "y")] + [Table("z", "Z", "Note.", columns, rows[1:])]
-    (tmp_path / "page.html").write_text(
-        re.sub("<script>.*</script>", "", render([Section("s", "S", tuple(tables))]), flags=re.S)
-    )
-    browser.open(tmp_path / "page.html")
-
-    def shown() -> list[int]:
-        heights: list[int] = browser.value(
-            "[...document.querySelectorAll('.data')].map((t) => [...t.tBodies[0].rows].filter((r) => r.clientHeight).length)"
-        )
-        return heights
-
-    assert shown() == [1, 1, 1]
-    assert browser.value("[...document.querySelectorAll('.empty-rows')].map((p) => p.textContent.trim())") == (
-        ["rows without a number: 1"] * 2
-    )
-    browser.value("document.querySelector('.empty-rows input').click()")
-    assert shown() == [2, 1, 1]
-    browser.look(1280, media="print")
-    assert shown() == [2, 2, 1]
-
-
 @pytest.mark.parametrize(("width", "side"), [(390, 106), (1280, 128)])
 def test_pictures_are_square(page: Browser, width: int, side: int):
     page.look(width)
@@ -415,7 +390,8 @@ def write_live(file: Path, title: str, reload_s: float) -> None:
     rows = tuple(Row((Cell(name, name), Cell(str(n), n))) for n, name in enumerate("abc"))
     columns = (Column("name", "Name", "text", filters=True), Column("value", "Value"))
     tall = Definitions(tuple((f"term {n}", "text") for n in range(100)))
-    blocks = (Table("x", "X", "Note.", columns, rows), Text("Folded.", summary="More"), tall)
+    small = Table("x", "X", "Note.", columns, rows)
+    blocks = (small, tall, replace(small, name="y", folded=True))
     file.write_text(render([Section("one", title, blocks)], reload_s=reload_s), encoding="utf-8")
 
 

@@ -102,11 +102,7 @@ def test_half_written_files_are_waited_for_and_the_page_stays(tmp_path: Path, pa
 
 
 def test_it_waits_for_the_first_results_and_survives_that_all_are_removed(tmp_path: Path, page, steps) -> None:
-    steps(
-        lambda: write_probe(tmp_path / "probes", "mae", "cls", 40.0),
-        lambda: shutil.rmtree(tmp_path / "probes"),
-        nothing,
-    )
+    steps(lambda: write_probe(tmp_path / "probes", "mae", "cls", 40.0), lambda: shutil.rmtree(tmp_path / "probes"), nothing)
     waits, written, waits_again, last = page()
     assert "there are no metrics" in waits
     assert "there are no metrics" in waits_again

@@ -5,7 +5,7 @@ import pytest
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Definitions, Text
 from pipelines.report.sections.open_questions import NOT_MEASURED, QUESTIONS, section
-from tests.pipelines.report.parts import figures, tables
+from tests.pipelines.report.parts import tables
 from tests.pipelines.report.studied import attention_of, inputs, studied
 
 BRANCHES = (
@@ -44,19 +44,11 @@ def test_branches():
     result = section(read)
     gained = [["m<i>ae", "4 − 1", "+6.0 ± 0.7"], ["m<i>ae", "8 − 1", "+4.0 ± 0.7"]]
     assert answers(read, "branches-gains") == gained  # of DINO there is one number of branches
-    assert len(figures(result)) == 1
     assert [row.cells[2].value for row in tables(result)["branches"].rows] == [1, 1, 4, 8]
 
 
 def test_one_number_of_branches_is_no_answer():
     assert section(inputs("branches", BRANCHES[0], BRANCHES[3])) is None
-
-
-def test_depth():
-    heads = [studied("mae", "abmilp", 50.0), studied("mae", "two", 51.0, depth=2), studied("mae", "three", 49.0, depth=3)]
-    tanh, attending = studied("mae", "tanh", 1.0, depth=2, activation="tanh"), studied("mae", "sa", 60.0, "sa-abmilp")
-    gained = [["mae", "2 − 1", "+1.0 ± 0.7"], ["mae", "3 − 1", "−1.0 ± 0.7"]]
-    assert answers(inputs("variants", *heads, tanh, attending), "depth-gains") == gained
 
 
 def test_blocks():
@@ -70,12 +62,13 @@ def test_blocks():
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["AbMILP of the study", "AbMILP trained elsewhere"])
-def test_selection(inside):
+def test_what_has_a_section_of_its_own(inside):
     selected, abmilp = studied("mae", "pca", 48.0, "pca", parameters=0, entropy=1.0), studied("mae", "abmilp", 50.0)
     read = inputs("selection", selected, *([abmilp] if inside else []), main=() if inside else (abmilp,))
-    result = section(read)
-    assert result is not None
-    assert any(isinstance(block, Text) and "Choosing patches without training" in block.text for block in result.blocks)
+    for one, named in ((read, "Choosing patches without training"), (inputs("variants", abmilp), "Variants of AbMILP")):
+        result = section(one)
+        assert result is not None
+        assert any(isinstance(block, Text) and named in block.text for block in result.blocks)
     assert section(inputs("selection", selected)) is None
 
 

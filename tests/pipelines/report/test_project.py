@@ -207,7 +207,7 @@ class TestOnly:
     def test_a_section_of_a_project(self, written):
         status, tables, err = written("--only", "accuracy")
         assert status == 0, err
-        assert tables == {"accuracy", "accuracy-top5", "gains", "probes", "published-table-1"}
+        assert tables == {"accuracy", "gains", "probes", "published-table-1"}
 
     def test_attention_needs_no_probes(self, written):
         status, tables, err = written("--only", "statistics", "--attention", "attention/one")

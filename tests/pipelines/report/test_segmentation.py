@@ -13,12 +13,10 @@ from pipelines.report.content import Section
 from pipelines.report.estimate import difference, of_measure
 from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
-from pipelines.report.tables import NOTHING, with_interval
-from probe.result_files import DESCRIPTION
+from pipelines.report.tables import NOTHING, differences
 from store import BeyondClsError
 from tests.pipelines.report.dense import on_foreground, protocol, write_segmentation
 from tests.pipelines.report.parts import best, shown, tables, words
-from tests.pipelines.report.written import describe
 
 IDS = ("000", "001", "002")
 
@@ -77,12 +75,16 @@ def test_the_twin_has_patches_of_the_same_grid_and_block(tmp_path):
 def test_a_difference_has_a_spread_where_both_have_several_seeds_or_one_draws_nothing():
     several, one = Measure(40.0, 3.0, (37.0, 43.0)), Measure(30.0, 0.0, (30.0,))
     first, second = of_measure(several, "x", "a"), of_measure(replace(several, mean=38.0, std=4.0), "x", "b")
-    assert [cell.std for cell in with_interval(difference(first, second))] == [5.0, None]
+    assert [cell.std for cell in cells(difference(first, second))] == [5.0, None]
     single, fixed = of_measure(one, "x", "c"), of_measure(one, "x", None)
-    assert [(cell.text, cell.std) for cell in with_interval(difference(first, single))] == [("+10.0", None), ("–", None)]
-    assert with_interval(difference(first, fixed))[0].text == "+10.0 ± 3.0"
-    assert with_interval(difference(fixed, first))[0].text == "−10.0 ± 3.0"
-    assert with_interval(difference(first, None)) == (NOTHING, NOTHING)
+    assert [(cell.text, cell.std) for cell in cells(difference(first, single))] == [("+10.0", None), ("–", None)]
+    assert cells(difference(first, fixed))[0].text == "+10.0 ± 3.0"
+    assert cells(difference(fixed, first))[0].text == "−10.0 ± 3.0"
+    assert cells(difference(first, None)) == (NOTHING, NOTHING)
+
+
+def cells(difference):
+    return differences("x", "X", lambda _: difference).cells(None)
 
 
 @pytest.mark.parametrize(("seeds", "sign"), [("seeds", None), (None, 1)])
@@ -93,7 +95,7 @@ def test_it_has_an_interval_where_images_were_left_out(seeds: str | None, sign: 
         for mean, moves in ((40.0, (-1.1, -2.9, 3.1, 0.9)), (38.0, (-1.0, -3.0, 3.0, 1.0)))
     )
     apart = difference(one, other)
-    assert [cell.text for cell in with_interval(apart)] == ["+2.0", "1.4 to 2.6"]
+    assert [cell.text for cell in cells(apart)] == ["+2.0", "1.4 to 2.6"]
     assert apart is not None
     assert apart.sign == sign, "a single seed shows nothing; what draws nothing has no other"
 
@@ -166,27 +168,6 @@ def test_warns_of_what_makes_numbers_odd(tmp_path):
         "of both",
         "dino (k-NN): the largest k",
     ]
-
-
-@pytest.mark.parametrize(
-    ("file", "damage", "message"),
-    [
-        ("description.json", "{", "is damaged"),
-        ("description.json", '{"protocols": {}, "notes": []}', "no protocol has a measure"),
-        ("description.json", ('"miou_grid"', '"miou_../x"'), "miou_../x is at no resolution"),
-        ("description.json", ('"n_test"', '"n"'), "has no 'n_test'"),
-        ("per_class.csv", "class\nroad\n", "has no 'n_training_patches'"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path, file: str, damage: str | tuple[str, str], message: str):
-    folder = write_segmentation(tmp_path / "streets", "mae")
-    before = (folder / file).read_bytes()
-    if isinstance(damage, tuple):
-        assert damage[0] in before.decode()
-    text = damage if isinstance(damage, str) else before.decode().replace(*damage)
-    describe(folder / "metrics.json", text) if file == DESCRIPTION else (folder / file).write_text(text)
-    with pytest.raises(BeyondClsError, match=f"{message}.*`beyondcls segment`"):
-        built(tmp_path)
 
 
 def test_results_in_the_wrong_place_are_named(tmp_path):

@@ -164,16 +164,6 @@ class TestDivergences:
         (lowest, middle), (highest, same) = shades
         assert SHADE[0] == lowest < middle == same < highest == SHADE[1]
 
-    def test_nearest_to_abmilp(self, root: Path):
-        infinite_for_some = (("abmilp", "some", 0.01, 1), ("some", "abmilp", 0.01, 1))
-        write_divergence(root / "divergence", "mae", *self.ROWS, *infinite_for_some)
-        (row,) = parts.shown(parts.tables(built(root))["divergence-nearest"])
-        assert row == ["mae", "average", "0.25", "1", "average", "0.50", "2"]
-
-    def test_without_abmilp_nothing_is_said(self, root: Path):
-        write_divergence(root / "divergence", "mae", ("a", "b", 1.0, 0), ("b", "a", 1.0, 0))
-        assert "divergence-nearest" not in parts.tables(built(root))
-
     def test_table_holds_every_pair(self, root: Path):
         write_divergence(root / "divergence", "mae", *self.ROWS)
         write_divergence(root / "divergence", "not-probed", ("a", "b", 1.0, 0))

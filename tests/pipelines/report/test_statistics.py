@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.report.aggregation_entropy import UNIFORM, measured
 from pipelines.report.attention_heads import by_median, head_figures, read_heads
-from pipelines.report.block_statistics import by_block
+from pipelines.report.attention_statistics import UNIFORM, by_block, measured
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figure, Figures, Table
 from pipelines.report.published.printed import printed

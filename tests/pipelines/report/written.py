@@ -153,13 +153,7 @@ def write_correct(
 
 
 def write_attention(
-    root: Path,
-    encoder: str,
-    digest: str,
-    n_tokens: int = N_TOKENS,
-    n_images: int = N_IMAGES,
-    side: int = 8,
-    more: float = 0.0,
+    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES, side: int = 8, more: float = 0.0
 ) -> Path:
     """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high.
 
