@@ -18,8 +18,7 @@ from pipelines.sharing.places import open_features
 if TYPE_CHECKING:
     import numpy as np
 
-    from probe.detection.options import DetectorOptions
-    from probe.detection.recipe import DetectionRecipe
+    from probe.detection.recipe import DetectionRecipe, DetectorOptions
     from store import FeatureStore
 
 
@@ -98,8 +97,7 @@ def settings(preset: str | None, given: dict[str, Any]) -> "tuple[DetectionRecip
     Raises:
         BeyondClsError: an unknown preset, or a value out of its range.
     """
-    from probe.detection.options import DetectorOptions
-    from probe.detection.recipe import DetectionRecipe, make_detection_recipe, preset_of_detection
+    from probe.detection.recipe import DetectionRecipe, DetectorOptions, make_detection_recipe, preset_of_detection
 
     recipe = make_detection_recipe(preset, **select_options(given, [field.name for field in fields(DetectionRecipe)]))
     of_detector = select_options(given, [field.name for field in fields(DetectorOptions)])

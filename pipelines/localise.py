@@ -62,10 +62,9 @@ def main(
     """
     import torch
 
-    from probe.computed_by import computed_by
     from probe.localisation.foreground import class_names
     from probe.localisation.truths import truths_of
-    from probe.result_files import DESCRIPTION, write_result
+    from probe.result_files import DESCRIPTION, computed_by, write_result
     from store.writing.results import ResultFolder
 
     store, classes = open_features(features, params), class_names(foreground)

@@ -77,7 +77,7 @@ class Outcome:
         correct: whether its highest logit is the class of each of those images, in the order of their rows; None where images
             have several labels.
         converged: likewise of a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
-        without: mAP without each group of these images in turn (`probe.left_out`), where images have several labels.
+        without: mAP without each group of these images in turn (`probe.subsets`), where images have several labels.
     """
 
     member: Member

@@ -5,10 +5,8 @@ from typing import Any
 
 from probe.closed.logistic import Logistic
 from probe.closed.neighbours import Neighbours
-from probe.closed.protocol import Closed
-from probe.closed.result import Result, Selection
+from probe.closed.protocol import Closed, Result, Selection, Vectors
 from probe.closed.ridge import Ridge
-from probe.closed.vectors import Vectors
 from store import BeyondClsError
 from store.errors import unknown
 

@@ -15,25 +15,18 @@ import xxhash
 from jaxtyping import Bool
 
 from probe.checkpoint import Unfinished
-from probe.computed_by import computed_by
-from probe.detection.average_precision import AveragePrecision, coco_truths
+from probe.detection.average_precision import EXAMPLES, AveragePrecision, coco_truths, examples
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
-from probe.detection.detector import LOSSES, Detector
-from probe.detection.examples import FILE as EXAMPLES
-from probe.detection.examples import examples
-from probe.detection.options import DetectorOptions
-from probe.detection.recipe import DetectionRecipe
-from probe.detection.saved import save_detector
-from probe.detection.sets import ImagesWithObjects, check_sets
-from probe.detection.state import TrainingState
-from probe.detection.survey import survey
-from probe.detection.training import new_detector, train_detector
+from probe.detection.detector import LOSSES, Detector, save_detector
+from probe.detection.recipe import DetectionRecipe, DetectorOptions
+from probe.detection.sets import ImagesWithObjects, check_sets, survey
+from probe.detection.training import TrainingState, new_detector, train_detector
 from probe.grid import Epoch, Member
 from probe.head import FinalNorm
-from probe.left_out import without_each
-from probe.result_files import DESCRIPTION, METRICS, over_seeds, write_result
+from probe.result_files import DESCRIPTION, METRICS, computed_by, over_seeds, write_result
 from probe.sources import Source
+from probe.subsets import without_each
 from store import BeyondClsError, StoreError
 from store.format.pretraining import pretraining_fields
 from store.places.disk import check_writable
@@ -168,7 +161,7 @@ class Detection:
 
     def measure(self, detector: Detector) -> tuple[Measures, list[Measures], list[dict[str, Any]]]:
         """AP of boxes, and of masks if the detector has any: of all test images, and without each group of them in turn
-        (`probe.left_out`); and its detections in COCO's format of results.
+        (`probe.subsets`); and its detections in COCO's format of results.
         """
         detected, ids = [], self.test.image_ids
         where: dict[str, Any] = {"block": self.block, "device": self.device, "placement": self.placement}

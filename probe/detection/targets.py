@@ -1,4 +1,4 @@
-"""The instances of an image as a view shows them: what a detector learns."""
+"""The instances of an image as a view shows them, in the frame in which a detector sees it: what it learns."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,39 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probe.detection.boxes import cut_to
-from probe.detection.frame import frame_of
 from store import BeyondClsError, FeatureStore
 from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
+from store.truths.view import Crop
+
+STRIDE = 16  # pixels of the frame for each patch, so that maps of the pyramid have strides of 4, 8, 16 and 32
+
+
+def frame_of(grid: tuple[int, int]) -> tuple[int, int]:
+    """Height and width in pixels of the frame of a grid of patches."""
+    return grid[0] * STRIDE, grid[1] * STRIDE
+
+
+def has_area(boxes: Float[np.ndarray, "n 4"]) -> Bool[np.ndarray, "n"]:
+    """Whether boxes are wider and higher than nothing."""
+    return np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
+
+
+def cut_to(boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]) -> Float[np.ndarray, "n 4"]:
+    """The parts of boxes within an image of this height and width; those outside have no area."""
+    return boxes.clip(0, np.array((size[1], size[0]) * 2, boxes.dtype))
+
+
+def boxes_from_view(
+    boxes: Float[np.ndarray, "n 4"], crop: Crop, flip: bool, frame: tuple[int, int]
+) -> Float[np.ndarray, "n 4"]:
+    """Boxes in a frame (height, width) that a view fills, in pixels of the original: the inverse of `boxes_in_view`."""
+    x0, y0, x1, y1 = (float(corner) for corner in crop)
+    placed = boxes.astype(np.float64)
+    if flip:
+        placed[:, [0, 2]] = frame[1] - placed[:, [2, 0]]
+    scale = np.array([(x1 - x0) / frame[1], (y1 - y0) / frame[0]] * 2)
+    return (placed * scale + [x0, y0, x0, y0]).astype(boxes.dtype)
+
 
 SMALLEST = 1.0  # pixel of the frame: what is left of a box at least
 Target = dict[str, Tensor]

@@ -3,9 +3,7 @@
 What finds and compares boxes needs no torch; `maps` makes the score maps.
 """
 
-from probe.localisation.boxes import InView, into_view, iou
-from probe.localisation.contours import Candidates, candidates, largest_box
-from probe.localisation.frame import Frame
+from probe.localisation.boxes import Candidates, InView, candidates, centre_map, evaluation_map, into_view, iou, largest_box
 from probe.localisation.max_box_acc import (
     IOUS,
     Localised,
@@ -15,7 +13,7 @@ from probe.localisation.max_box_acc import (
     measure_one,
     predicted_box,
 )
-from probe.localisation.score_map import centre_map, evaluation_map
+from probe.localisation.truths import Frame
 
 __all__ = [
     "IOUS",

@@ -1,15 +1,94 @@
-"""True label maps of images as their views show them, and where views and originals meet."""
+"""True label maps of images as their views show them, and the way from the patches of a view to pixels."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int16
+import torch
+from jaxtyping import Bool, Float, Int, Int16, Integer, Shaped
+from torch import Tensor
 
-from probe.localisation.frame import frame_of
-from probe.segmentation.upsampling import Upsampling
+from probe.localisation.truths import frame_of
 from store import FeatureStore
-from store.truths.view import map_in_view
+from store.truths.view import Crop, map_in_view
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """How the pixels along one axis, which the view shows without a gap, lie between its patches.
+
+    Attributes:
+        shown: the pixels that the view shows: from the first to one past the last.
+        nearest: patch that covers each of them.
+        weights: of the patches, bilinear: 1 at a patch's centre, falling to 0 at its neighbours'; beyond the outermost
+            centres the outermost patch has all the weight.
+    """
+
+    shown: slice
+    nearest: Integer[np.ndarray, "n"]
+    weights: Float[Tensor, "n p"]
+
+    @classmethod
+    def between(cls, n_pixels: int, n_patches: int, low: float, high: float, flip: bool = False) -> "Axis":
+        """The pixels of an image, of which a view shows those from `low` to `high` (in pixels, maybe beyond the image).
+
+        A pixel belongs to where its centre lies. As `torch.nn.functional.interpolate(align_corners=False)` where low is 0
+        and high is `n_pixels`.
+        """
+        place = (np.arange(n_pixels) + 0.5 - low) * (n_patches / (high - low))
+        inside = np.flatnonzero((place >= 0) & (place < n_patches))
+        shown = slice(int(inside[0]), int(inside[-1]) + 1) if len(inside) else slice(0, 0)
+        place = place[shown]
+        nearest = np.minimum(place.astype(np.int64), n_patches - 1)
+        between = np.clip(place - 0.5, 0, n_patches - 1)
+        before = between.astype(np.int64)
+        weights = np.zeros((len(place), n_patches))
+        weights[np.arange(len(place)), before] = 1 - (between - before)
+        weights[np.arange(len(place)), np.minimum(before + 1, n_patches - 1)] += between - before
+        if flip:
+            nearest, weights = n_patches - 1 - nearest, weights[:, ::-1].copy()
+        return cls(shown, nearest, torch.from_numpy(weights).float())
+
+
+@dataclass(frozen=True, eq=False)
+class Upsampling:
+    """From a grid of patches to the pixels of an image that its view shows."""
+
+    down: Axis
+    across: Axis
+
+    @classmethod
+    def to_original(cls, grid: tuple[int, int], crop: Crop, flip: bool, size: tuple[int, int]) -> "Upsampling":
+        """To pixels of the original, `size` (height, width). `flip`: whether the view mirrors it."""
+        x0, y0, x1, y1 = map(float, crop)
+        down = Axis.between(size[0], grid[0], y0, y1)
+        return cls(down, Axis.between(size[1], grid[1], x0, x1, flip))
+
+    @classmethod
+    def to_frame(cls, grid: tuple[int, int], size: tuple[int, int]) -> "Upsampling":
+        """To a frame of `size` (rows, columns) that the view fills."""
+        down = Axis.between(size[0], grid[0], 0, size[0])
+        return cls(down, Axis.between(size[1], grid[1], 0, size[1]))
+
+    @property
+    def shown(self) -> tuple[slice, slice]:
+        """The pixels that the view shows."""
+        return self.down.shown, self.across.shown
+
+    def nearest(self, labels: Shaped[np.ndarray, "rows columns"]) -> Shaped[np.ndarray, "h w"]:
+        """The value of the patch that covers each shown pixel."""
+        return labels[np.ix_(self.down.nearest, self.across.nearest)]
+
+    def bilinear(self, logits: Float[Tensor, "*many rows columns"]) -> Float[Tensor, "*many h w"]:
+        """Values between the patches, at each shown pixel."""
+        down, across = self.down.weights.to(logits), self.across.weights.to(logits)
+        return down @ (logits @ across.T)
+
+    def gradient(self, of_pixels: Float[Tensor, "*many h w"]) -> Float[Tensor, "*many rows columns"]:
+        """The gradient of patches from that of pixels: the transpose of `bilinear`."""
+        down, across = self.down.weights.to(of_pixels), self.across.weights.to(of_pixels)
+        return down.T @ (of_pixels @ across)
+
 
 Resolution = str | int  # "original", or the shorter side of the view's frame in pixels
 KEPT_NBYTES = 1 << 28  # of label maps that training sees again in each epoch

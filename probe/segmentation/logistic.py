@@ -8,8 +8,7 @@ from torch import Tensor
 
 from probe.closed.protocol import check_grid
 from probe.segmentation.patch_head import PatchHead
-from probe.segmentation.patches import Patches
-from probe.segmentation.scaling import PatchScaling
+from probe.segmentation.patches import Patches, PatchScaling
 from probe.softmax_regression import Fitted, fit, stored_blocks
 from store import BeyondClsError
 from store.loading.placement import free_memory

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.computed_by import computed_by
-from probe.result_files import METRICS, over_seeds, write_result
+from probe.result_files import METRICS, computed_by, over_seeds, write_result
 from probe.segmentation.evaluate import Measured
 from probe.segmentation.patch_head import save_patch_head
 from probe.segmentation.run import BASELINES, Outcome, Protocols, Result

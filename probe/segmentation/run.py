@@ -1,4 +1,4 @@
-"""Semantic segmentation from cached patch tokens: protocols, their selection and their measures."""
+"""Semantic segmentation from cached patch tokens: protocols, their selection and measures, and baselines."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int, Int16
 
 from probe.checkpoint import Checkpoint, Unfinished
-from probe.closed.result import Selection, edge_note
+from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation.evaluate import GRID, Measured, Predicted, evaluate
@@ -18,10 +19,21 @@ from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
-from probe.segmentation.prior import drawn, most_frequent
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
 from store.shown import Bars, no_bars
+
+
+def most_frequent(counts: Int[np.ndarray, "K"], n: int, n_patches: int) -> Int16[np.ndarray, "n t"]:
+    """The class with the most training patches, for every patch."""
+    return np.full((n, n_patches), counts.argmax(), np.int16)
+
+
+def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int, seed: int = 0) -> Int16[np.ndarray, "n t"]:
+    """Classes drawn by their share of the training patches, for each patch by itself."""
+    generator = np.random.default_rng([seed, n, n_patches])
+    return generator.choice(len(counts), size=(n, n_patches), p=counts / counts.sum()).astype(np.int16)
+
 
 PROTOCOLS = ("knn", "logistic", "linear")
 BASELINES = ("most-frequent-class", "drawn-by-prior")

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from probe.evaluate import map_without_each
-from probe.left_out import N_GROUPS, groups_of, without_each
 from probe.localisation.max_box_acc import MaxBoxAcc
 from probe.metrics import mean_average_precision
 from probe.result_files import over_seeds
-from probe.segmentation.confusion import Confusion
+from probe.segmentation.evaluate import Confusion
+from probe.subsets import N_GROUPS, groups_of, without_each
 
 
 @pytest.mark.parametrize("n", [1, 7, N_GROUPS, 1003])

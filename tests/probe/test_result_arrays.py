@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.result_arrays import array_of
+from probe.result_files import array_of
 from store import BeyondClsError
 
 EXPECTED = "an array [N, T]; run its stage again"

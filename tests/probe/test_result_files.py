@@ -86,7 +86,7 @@ def test_nothing_of_the_machine_but_its_kind_is_described():
 
     import torch
 
-    from probe.computed_by import computed_by
+    from probe.result_files import computed_by
 
     described = computed_by(torch.device("cpu"))
     assert set(described["versions"]) >= {"torch", "numpy"}

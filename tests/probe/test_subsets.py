@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from probe.draws import draws_of
-from probe.subsets import hold_out, k_shot, percentage
+from probe.subsets import draws_of, hold_out, k_shot, percentage
 from store import BeyondClsError
 
 SIZES = (40, 7, 3, 90, 1)

@@ -5,7 +5,7 @@ import torch
 from sklearn.cluster import KMeans as Lloyd
 
 from probe.aggregators import make_aggregator
-from probe.aggregators.k_means import farthest
+from probe.aggregators.unsupervised import farthest
 from store import BeyondClsError
 
 

@@ -16,7 +16,7 @@ from pipelines.report.content import Gallery, Picture
 from pipelines.report.galleries.pictures import BoxOf, Outline, ground, moved, outlined
 from pipelines.report.measured import Attention
 from pipelines.report.tables import title
-from probe.result_arrays import array_of
+from probe.result_files import array_of
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet

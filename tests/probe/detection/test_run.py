@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from probe.detection import state as states
-from probe.detection.average_precision import AveragePrecision, coco_truths
+from probe.detection import training as states
+from probe.detection.average_precision import AveragePrecision, coco_truths, examples
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, in_original, to_coco
-from probe.detection.examples import examples
-from probe.detection.options import DetectorOptions
-from probe.detection.recipe import DetectionRecipe
+from probe.detection.detector import load_detector, load_detector_with
+from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.run import Detection, detect
-from probe.detection.saved import load_detector, load_detector_with
 from probe.detection.sets import ImagesWithObjects, images_with_objects
 from probe.result_files import read_result
 from probe.saved import load_probe

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from probe.detection.saved import load_detector, save_detector
+from probe.detection.detector import load_detector, save_detector
 from store import BeyondClsError
 from tests.probe.detection.tiny import DIM, tiny_detector
 

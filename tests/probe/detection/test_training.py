@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from probe.detection import state as states
 from probe.detection import training
+from probe.detection import training as states
 from probe.detection.recipe import DetectionRecipe, make_detection_recipe
-from probe.detection.state import TrainingState
-from probe.detection.training import new_detector, optimiser_of, train_detector
+from probe.detection.training import TrainingState, new_detector, optimiser_of, train_detector
 from store import BeyondClsError
 from tests.probe.detection.tiny import Objects, tiny_detector
 

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 
 from probe.detection.detector import Detector
-from probe.detection.frame import STRIDE
-from probe.detection.options import DetectorOptions
-from probe.detection.targets import Target
+from probe.detection.recipe import DetectorOptions
+from probe.detection.targets import STRIDE, Target
 
 DIM, GRID, CLASSES = 12, (8, 8), ("round", "square")
 OPTIONS: dict[str, Any] = {"width": 8, "anchors": (16, 32, 64, 128), "box_features": 16, "mask_layers": 1}

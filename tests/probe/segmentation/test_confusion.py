@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import jaccard_score
 
-from probe.segmentation.confusion import Confusion
+from probe.segmentation.evaluate import Confusion
 from store import BeyondClsError
 
 

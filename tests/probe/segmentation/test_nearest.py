@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probe.segmentation.nearest import nearest_rows
+from probe.segmentation.neighbours import nearest_rows
 
 
 @pytest.mark.parametrize("threads", [1, 2])

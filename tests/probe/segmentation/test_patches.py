@@ -59,10 +59,8 @@ def test_search_over_many_blocks_finds_the_same(sets, monkeypatch):
     """All neighbours are in the blocks that come last, or equally near."""
     protocol = Neighbours(ks=(3, 30))
     whole = protocol.predict(sets.learnt, sets.tested, protocol.grid)
-    for module in ("nearest", "neighbours"):
-        monkeypatch.setattr(f"probe.segmentation.{module}.REFERENCES", 64)
-    monkeypatch.setattr("probe.segmentation.nearest.QUERIES", 16)
-    monkeypatch.setattr("probe.segmentation.neighbours.QUERIES_AT_ONCE", 100)
+    for size, value in (("REFERENCES", 64), ("QUERIES", 16), ("QUERIES_AT_ONCE", 100)):
+        monkeypatch.setattr(f"probe.segmentation.neighbours.{size}", value)
     parts = protocol.predict(sets.learnt, sets.tested, protocol.grid)
     for setting, labels in whole.items():
         np.testing.assert_array_equal(parts[setting], labels)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probe.segmentation.prior import drawn, most_frequent
+from probe.segmentation.run import drawn, most_frequent
 
 
 def test_baselines():

@@ -5,8 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from probe.segmentation.pixel_loss import pixel_loss
-from probe.segmentation.upsampling import Upsampling
+from probe.segmentation.label_maps import Upsampling
+from probe.segmentation.linear import pixel_loss
 
 GRID = (3, 4)
 
