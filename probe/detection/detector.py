@@ -1,14 +1,11 @@
 """Mask R-CNN on patch tokens, no image is read, neither in training nor in evaluation; and its files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.convnext import LayerNorm2d
@@ -20,12 +17,11 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import MultiScaleRoIAlign
 
-from probe.described import made
 from probe.detection.recipe import DetectorOptions
 from probe.detection.targets import frame_of
 from probe.head import FinalNorm
+from probe.modules import Kind, load_module, made, save_module
 from store import BeyondClsError
-from store.errors import first_line, other_version
 
 RATIOS = (0.5, 1.0, 2.0)  # height by width
 FINEST = 4  # stride of the first level, doubled from level to level
@@ -193,29 +189,13 @@ class Detector(nn.Module):
         return self.pyramid(tokens.transpose(1, 2).unflatten(2, self.grid))
 
 
-FORMAT_VERSION, TASK = 1, "detection"
+DETECTOR = Kind("detector", "beyondcls detect", 1, "detection")
 
 
 def save_detector(path: Path, detector: Detector, about: dict[str, Any]) -> None:
-    """Write `path`.safetensors and `path`.json.
-
-    Args:
-        about: the encoder, the classes, how it was trained, its results.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {name: values.detach().cpu().contiguous() for name, values in detector.state_dict().items()}
-    save_file(state, path.with_name(f"{path.name}.safetensors"))
-    described = {
-        "format_version": FORMAT_VERSION,
-        "task": TASK,
-        "detector": detector.options.to_dict(),
-        "dim": detector.dim,
-        "grid": list(detector.grid),
-        "n_classes": detector.n_classes,
-        "final_norm_eps": None if detector.final_norm is None else detector.final_norm.eps,
-        **about,
-    }
-    path.with_name(f"{path.name}.json").write_text(json.dumps(described, indent=1) + "\n")
+    """Write `path`.safetensors and `path`.json. `about`: the encoder, the classes, how it was trained, its results."""
+    sizes = {"dim": detector.dim, "grid": list(detector.grid), "n_classes": detector.n_classes}
+    save_module(path, DETECTOR, detector, {"detector": detector.options.to_dict(), **sizes, **about})
 
 
 def load_detector(path: str | Path) -> Detector:
@@ -238,31 +218,12 @@ def load_detector_with(path: str | Path) -> tuple[Detector, dict[str, Any]]:
     Raises:
         BeyondClsError: as `load_detector`.
     """
-    stem = Path(path)
-    if stem.suffix in (".json", ".safetensors"):
-        stem = stem.with_suffix("")
-    description, parameters = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("json", "safetensors"))
-    for file in (description, parameters):
-        if not file.is_file():
-            raise BeyondClsError(f"there is no detector {str(file)!r}; `beyondcls detect --out` writes one per seed")
-    try:
-        described = json.loads(description.read_text())
-        if described.get("task") != TASK:
-            raise BeyondClsError(f"{description} describes no detector; name what `beyondcls detect --out` wrote into trained/")
-        if (version := described["format_version"]) != FORMAT_VERSION:
-            raise BeyondClsError(other_version(description, version, FORMAT_VERSION, "train it again"))
-        dim, eps = int(described["dim"]), described["final_norm_eps"]
+
+    def build(described: dict[str, Any], parameters: Path) -> Detector:
+        dim, n_classes, eps = int(described["dim"]), int(described["n_classes"]), described["final_norm_eps"]
         rows, columns = (int(n) for n in described["grid"])
-        options, n_classes = DetectorOptions.from_dict(described["detector"]), int(described["n_classes"])
+        options = DetectorOptions.from_dict(described["detector"])
+        norm = lambda: FinalNorm.saved_with(parameters, dim, eps)  # noqa: E731
+        return made(lambda: Detector(dim, (rows, columns), n_classes, options, norm()), parameters, dim, n_classes)
 
-        def build() -> Detector:
-            return Detector(dim, (rows, columns), n_classes, options, FinalNorm.saved_with(parameters, dim, eps))
-
-        detector = made(build, parameters, dim, n_classes)
-        detector.load_state_dict(load_file(parameters), strict=True)
-    except BeyondClsError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OSError, SafetensorError) as error:
-        reason = first_line(error)
-        raise BeyondClsError(f"{stem} is not a readable detector ({type(error).__name__}: {reason}); train it again") from error
-    return detector.eval(), described
+    return load_module(path, DETECTOR, build)
