@@ -18,7 +18,6 @@ from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.run import Detection, detect
 from probe.detection.sets import ImagesWithObjects, images_with_objects
 from probe.result_files import read_result
-from probe.saved import load_probe
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features
 from tests.probe.detection.features import write_objects
@@ -231,31 +230,6 @@ class TestBadInput:
                 Detection(*both, seeds=seeds)
         with pytest.raises(BeyondClsError, match=r"has no array 'patch/block7/view0'; it has: "):
             Detection(*both, block=7)
-
-    @pytest.mark.parametrize(
-        ("damage", "message"),
-        [
-            (lambda about: about | {"task": None}, "describes no detector"),
-            (lambda about: about | {"format_version": 0}, "has format version 0, expected 1; train it again"),
-            (lambda about: about | {"n_classes": 7}, "is not a readable detector .RuntimeError"),
-            (lambda about: [], "is not a readable detector .AttributeError"),
-        ],
-    )
-    def test_saved(self, written, tmp_path, damage, message):
-        stem = written[0] / "trained/seed0"
-        about = json.loads(stem.with_suffix(".json").read_text())
-        (tmp_path / "one.json").write_text(json.dumps(damage(about)))
-        (tmp_path / "one.safetensors").write_bytes(stem.with_suffix(".safetensors").read_bytes())
-        with pytest.raises(BeyondClsError, match=message):
-            load_detector(tmp_path / "one")
-        with pytest.raises(BeyondClsError, match=r"there is no detector .*two.json"):
-            load_detector(tmp_path / "two")
-
-    def test_a_detector_is_no_probe(self, written):
-        with pytest.raises(
-            BeyondClsError, match=r"seed0.json is of detection, this reads probes .* load detectors by load_det"
-        ):
-            load_probe(written[0] / "trained/seed0")
 
 
 def test_boxes_alone(tmp_path):
