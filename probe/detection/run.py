@@ -14,13 +14,13 @@ import torch
 import xxhash
 from jaxtyping import Bool
 
-from probe.checkpoint import Unfinished
+from probe.checkpoint import Checkpoint, Unfinished
 from probe.detection.average_precision import EXAMPLES, AveragePrecision, coco_truths, examples
-from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
 from probe.detection.detector import LOSSES, Detector, save_detector
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.sets import ImagesWithObjects, check_sets, survey
+from probe.detection.targets import detection_batches
 from probe.detection.training import TrainingState, new_detector, train_detector
 from probe.grid import Epoch, Member
 from probe.head import FinalNorm
@@ -136,7 +136,7 @@ class Detection:
             BeyondClsError: as `train_detector`.
         """
         detector = self.new(seed)
-        batches = DetectionBatches(
+        batches = detection_batches(
             self.training.store,
             self.training.rows,
             self.recipe.batch_size,
@@ -148,8 +148,7 @@ class Detection:
             placement=self.placement,
         )
         described = {"seed": seed, **self.request()}
-        file = None if self.unfinished is None else self.unfinished.path_of(described, ".safetensors")
-        state = TrainingState(file)
+        state = TrainingState(None if self.unfinished is None else Checkpoint(self.unfinished.path_of(described)))
         member = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed)
 
         def after_epoch(entry: dict[str, float], is_replayed: bool) -> None:

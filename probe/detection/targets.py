@@ -1,6 +1,7 @@
 """The instances of an image as a view shows them, in the frame in which a detector sees it: what it learns."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from store import BeyondClsError, FeatureStore
+from probe.truth_batches import TruthBatches
+from store import BeyondClsError, FeatureStore, Loader
 from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
 from store.truths.view import Crop
 
@@ -93,3 +95,28 @@ def target_of(image: InstancesOfImage, crop: Float[np.ndarray, "4"], flip: bool,
     target["boxes"] = torch.from_numpy(inside[kept])
     target["labels"] = torch.from_numpy(image.labels[kept].astype(np.int64) + 1)
     return target
+
+
+def detection_batches(
+    store: FeatureStore,
+    rows: np.ndarray,
+    batch_size: int,
+    *,
+    views: Sequence[int] = (0,),
+    block: int | None = None,
+    masks: bool = True,
+    workers: int = 0,
+    **placed: Any,
+) -> TruthBatches:
+    """Batches of tokens of some images of a set with instances, with their targets.
+
+    Args:
+        views: each epoch shows one of them of each image, at random.
+        block: whose tokens are read; the deepest stored one by default.
+        masks: whether targets have masks.
+        workers: processes that decode targets; 0: this one does.
+        placed: device and placement, as for `store.Loader`.
+    """
+    arrays = {"patch": [store.tokens("patch", block, view) for view in views]}
+    loader = Loader(arrays, np.zeros(len(store), np.int64), rows, batch_size, **placed)
+    return TruthBatches(loader, Targets(store, views, masks), views, workers)

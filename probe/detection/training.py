@@ -1,29 +1,19 @@
 """Training a detector; one that was killed goes on and ends with the same weights."""
 
-import json
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from probe.checkpoint import Checkpoint
 from probe.detection.detector import Detector
 from probe.detection.recipe import DetectionRecipe
-from probe.detection.targets import Target
 from probe.subsets import draws_of
 from probe.train import isolated_randomness
 from store import BeyondClsError
-from store.errors import first_line
-from store.places.disk import replacing
-
-EVERY_S = 60.0  # between two checkpoints
 
 
 class TrainingState:
@@ -32,15 +22,14 @@ class TrainingState:
     There are no states of random generators: what is drawn depends on the step (`train_detector`).
 
     Args:
-        file: of its checkpoint (`Unfinished.path_of`); None: nothing is written.
+        checkpoint: None: nothing is written.
     """
 
-    def __init__(self, file: Path | None = None):
-        self.file = file
+    def __init__(self, checkpoint: Checkpoint | None = None):
+        self.checkpoint = checkpoint
         self.epoch, self.step = 0, 0
         self.sums: dict[str, float] = {}
         self.curve: list[dict[str, float]] = []
-        self._saved = time.monotonic()
 
     def add(self, losses: dict[str, float]) -> None:
         """Count a step."""
@@ -54,47 +43,27 @@ class TrainingState:
         self.curve.append({"epoch": self.epoch, "lr": lr, "loss": sum(means.values()), **means})
 
     def save(self, detector: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        """Write a checkpoint, unless that was done less than `EVERY_S` ago.
+        """Write the checkpoint, unless that was done within a minute."""
 
-        Raises:
-            BeyondClsError: it cannot be written.
-        """
-        if self.file is None or time.monotonic() - self._saved < EVERY_S:
-            return
-        tensors = {f"detector.{name}": values for name, values in detector.state_dict().items()} | _moments(optimiser)
-        plain = {"epoch": self.epoch, "step": self.step, "sums": self.sums, "curve": self.curve}
-        try:
-            content = {name: values.detach().cpu().contiguous() for name, values in tensors.items()}
-            with replacing(self.file) as temporary:  # a kill leaves the old one or the new one
-                save_file(content, temporary, {"state": json.dumps(plain)})
-        except (OSError, SafetensorError) as error:
-            raise BeyondClsError(
-                f"cannot write the checkpoint {self.file} ({error}); make room there, or let us write there"
-            ) from error
-        self._saved = time.monotonic()
+        def state() -> tuple[dict[str, Tensor], Any]:
+            tensors = {f"detector.{name}": values for name, values in detector.state_dict().items()} | _moments(optimiser)
+            return tensors, {"epoch": self.epoch, "step": self.step, "sums": self.sums, "curve": self.curve}
+
+        if self.checkpoint is not None:
+            self.checkpoint.write(state)
 
     def load(self, detector: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        """Restore detector and optimiser from the checkpoint, if there is one.
+        """Restore detector and optimiser from the checkpoint, if there is one."""
 
-        Raises:
-            BeyondClsError: the checkpoint is damaged.
-        """
-        if self.file is None or not self.file.is_file():
-            return
-        try:
-            with safe_open(self.file, "pt") as file:
-                plain = json.loads(file.metadata()["state"])
-            tensors = load_file(self.file)
+        def restore(tensors: dict[str, Tensor], plain: Any) -> None:
             prefix = "detector."
             parameters = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
             detector.load_state_dict(parameters, strict=True)
             _restore(optimiser, tensors)
             self.epoch, self.step, self.sums, self.curve = (plain[name] for name in ("epoch", "step", "sums", "curve"))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            reason = first_line(error)
-            raise BeyondClsError(
-                f"the checkpoint {self.file} is damaged ({type(error).__name__}: {reason}); remove it to begin this seed anew"
-            ) from error
+
+        if self.checkpoint is not None:
+            self.checkpoint.read(restore)
 
 
 def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -120,11 +89,11 @@ MOMENTUM = 0.9  # of SGD
 
 
 class Batches(Protocol):
-    """What a detector is trained on: `DetectionBatches`, or tensors in memory."""
+    """What a detector is trained on: `detection_batches`, or tensors in memory; `patch` tokens and targets, `truths`."""
 
     def __len__(self) -> int: ...
 
-    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Float[Tensor, "B T D"], Sequence[Target]]]: ...
+    def epoch(self, seed: int, start: int = 0) -> Iterator[dict[str, Any]]: ...
 
 
 def new_detector(make: Callable[[], Detector], seed: int) -> Detector:
@@ -180,10 +149,10 @@ def train_detector(
             after_epoch(entry, True)
     detector.train()
     for epoch in range(state.epoch, recipe.epochs):
-        for tokens, targets in batches.epoch(_drawn(epoch, seed, "order"), state.step):
+        for batch in batches.epoch(_drawn(epoch, seed, "order"), state.step):
             number = epoch * n_steps + state.step
             lr = recipe.lr_at(number, n_steps)
-            losses = _step(detector, optimiser, tokens, targets, lr, recipe.clip, _drawn(number, seed, "samples"))
+            losses = _step(detector, optimiser, batch, lr, recipe.clip, _drawn(number, seed, "samples"))
             total = sum(losses.values())
             if not math.isfinite(total):
                 raise BeyondClsError(
@@ -205,13 +174,14 @@ def train_detector(
 def _step(
     detector: Detector,
     optimiser: torch.optim.Optimizer,
-    tokens: Float[Tensor, "B T D"],
-    targets: Sequence[Target],
+    batch: Mapping[str, Any],
     lr: float,
     clip: float | None,
     seed: int,
 ) -> dict[str, float]:
     """Take a step; returns the losses by name."""
+    tokens = batch["patch"]
+    targets = [{name: values.to(tokens.device) for name, values in target.items()} for target in batch["truths"]]
     with isolated_randomness(seed):
         losses = detector(tokens, targets)
     optimiser.zero_grad(set_to_none=True)

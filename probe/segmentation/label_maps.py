@@ -1,7 +1,6 @@
 """True label maps of images as their views show them, and the way from the patches of a view to pixels."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +90,6 @@ class Upsampling:
 
 
 Resolution = str | int  # "original", or the shorter side of the view's frame in pixels
-KEPT_NBYTES = 1 << 28  # of label maps that training sees again in each epoch
 
 
 @dataclass(eq=False)
@@ -107,9 +105,6 @@ class LabelMaps:
     view: int = 0
     crops: Float[np.ndarray, "N 4"] = field(init=False)
     flips: Bool[np.ndarray, "N"] = field(init=False)
-    _kept: dict[tuple[int, tuple[int, int]], Int16[np.ndarray, "_h _w"]] = field(default_factory=dict, init=False)
-    _kept_nbytes: int = field(default=0, init=False)
-    _handed: dict[tuple[int, tuple[int, int]], Int16[np.ndarray, "_h _w"]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.crops = self.store.array(f"images/crop/view{self.view}").all()
@@ -125,30 +120,8 @@ class LabelMaps:
         return self.store.segmentation.label_map(row)
 
     def in_frame(self, row: int, size: tuple[int, int]) -> Int16[np.ndarray, "h w"]:
-        """In a frame of `size` that the view fills; kept for the next time while there is room."""
-        if (label_map := self._kept.get((row, size))) is None:
-            label_map = self._handed.pop((row, size), None)
-            label_map = self.decoded(row, size) if label_map is None else label_map
-            if self._kept_nbytes + label_map.nbytes <= KEPT_NBYTES:
-                self._kept[row, size] = label_map
-                self._kept_nbytes += label_map.nbytes
-        return label_map
-
-    def decoded(self, row: int, size: tuple[int, int]) -> Int16[np.ndarray, "h w"]:
-        """Likewise, from the bytes of the set."""
+        """In a frame of `size` that the view fills."""
         return map_in_view(self.original(row), self.crops[row], bool(self.flips[row]), size)
-
-    def keeps(self, row: int, size: tuple[int, int]) -> bool:
-        """Whether a label map is kept."""
-        return (row, size) in self._kept
-
-    def take(self, row: int, label_map: Int16[np.ndarray, "h w"]) -> None:
-        """Take one that another process decoded, for `in_frame` to give."""
-        self._handed[row, label_map.shape] = label_map
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is kept: another process decodes what it is asked for."""
-        return {**self.__dict__, "_kept": {}, "_kept_nbytes": 0, "_handed": {}}
 
     def upsampling(self, row: int, resolution: Resolution) -> Upsampling:
         """From the grid of patches to these pixels."""

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from probe.detection import training as states
+from probe import checkpoint as states
 from probe.detection.average_precision import AveragePrecision, coco_truths, examples
-from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, in_original, to_coco
 from probe.detection.detector import load_detector, load_detector_with
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.run import Detection, detect
 from probe.detection.sets import ImagesWithObjects, images_with_objects
+from probe.detection.targets import detection_batches
 from probe.result_files import read_result
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features
@@ -178,21 +178,21 @@ def test_detections_of_mirrored_views(tmp_path):
 
 class TestBatches:
     def test_other_processes_make_the_same(self, sets):
-        ours, theirs = (DetectionBatches(sets[0], np.array([0, 1, 3]), 2, views=(0, 2), workers=n) for n in (0, 1))
+        ours, theirs = (detection_batches(sets[0], np.array([0, 1, 3]), 2, views=(0, 2), workers=n) for n in (0, 1))
         for seed in (0, 1):
-            for (tokens, targets), (same, others) in zip(ours.epoch(seed), theirs.epoch(seed), strict=True):
-                assert torch.equal(tokens, same)
-                for target, other in zip(targets, others, strict=True):
+            for batch, same in zip(ours.epoch(seed), theirs.epoch(seed), strict=True):
+                assert torch.equal(batch["patch"], same["patch"])
+                for target, other in zip(batch["truths"], same["truths"], strict=True):
                     assert all(torch.equal(values, other[name]) for name, values in target.items())
 
     def test_targets_belong_to_their_tokens(self, sets):
         """To those of the same image and view; other views than the first are mirrored."""
         rows, seen = [0, 1, 3, 4], []
-        batches = DetectionBatches(sets[0], np.array(rows), 3, views=(0, 2))
+        batches = detection_batches(sets[0], np.array(rows), 3, views=(0, 2))
         plain = {view: sets[0].tokens("patch", view=view).rows(rows).astype(np.float32) for view in (0, 2)}
         for epoch in range(3):
-            for tokens, targets in batches.epoch(epoch):
-                for one, target in zip(tokens.numpy(), targets, strict=True):
+            for batch in batches.epoch(epoch):
+                for one, target in zip(batch["patch"].numpy(), batch["truths"], strict=True):
                     view, i = next((v, i) for v in (0, 2) for i in range(4) if np.array_equal(plain[v][i], one))
                     box = sets[0].instances.of(rows[i]).boxes * 2  # a patch has 8 pixels of the image, 16 of the frame
                     expected = np.stack([128 - box[:, 2], box[:, 1], 128 - box[:, 0], box[:, 3]], 1) if view else box
@@ -200,7 +200,7 @@ class TestBatches:
                     seen.append((rows[i], view))
         assert sorted(row for row, _ in seen) == sorted(rows * 3)
         assert {view for _, view in seen} == {0, 2}
-        assert [len(targets) for _, targets in batches.epoch(7, 1)] == [1], "an epoch can go on"
+        assert [len(batch["truths"]) for batch in batches.epoch(7, 1)] == [1], "an epoch can go on"
 
 
 class TestBadInput:

@@ -46,4 +46,4 @@ class Objects:
     def epoch(self, seed: int, start: int = 0):
         order = torch.randperm(len(self.tokens), generator=torch.Generator().manual_seed(seed))
         for rows in order.split(self.batch_size)[start:]:
-            yield self.tokens[rows], [self.targets[row] for row in rows]
+            yield {"patch": self.tokens[rows], "truths": [self.targets[row] for row in rows]}
