@@ -125,5 +125,3 @@ class AdamW(Optimiser):
 
 
 OPTIMISERS: dict[str, type[Optimiser]] = {"lars": LARS, "sgd": SGD, "adamw": AdamW}
-
-__all__ = ["LARS", "OPTIMISERS", "SGD", "AdamW", "Optimiser", "learning_rate"]

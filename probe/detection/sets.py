@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from probe.detection.targets import cut_to, frame_of, has_area
+from probe.sources import check_encoder
 from store import FeatureStore, StoreError
-from store.format.spec import EXTENDABLE_FIELDS
 from store.truths import boxes_in_view
 
 
@@ -62,11 +62,7 @@ def check_sets(training: FeatureStore, test: FeatureStore) -> None:
     Raises:
         StoreError: they are of two encoders or extractions, or have other classes.
     """
-    if differ := training.spec.explained(test.spec, EXTENDABLE_FIELDS):
-        raise StoreError(
-            f"{training.where} ({training.attributes['encoder']}, key {training.spec.key}) and {test.where} "
-            f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: {differ} differ"
-        )
+    check_encoder(training, test)
     ours, theirs = training.instances.classes, test.instances.classes
     if ours != theirs:
         only = [name for name in (*ours, *theirs) if (name in ours) != (name in theirs)]

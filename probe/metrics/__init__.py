@@ -32,11 +32,6 @@ def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: in
     return (ahead.sum(-1) < k) & (label_logit > -torch.inf).squeeze(-1) & (logits < torch.inf).all(-1)
 
 
-def top_k_accuracy(logits: Float[Tensor, "B K"], labels: Int[Tensor, "B"], k: int = 1) -> float:
-    """Percent of images that `top_k_hits` calls right, 0...100."""
-    return 100 * top_k_hits(logits, labels, k).double().mean().item()
-
-
 def average_precision(scores: Float[Tensor, "... N K"], labels: Shaped[Tensor, "N K"]) -> Float[Tensor, "... K"]:
     """Σₙ (Rₙ - Rₙ₋₁) Pₙ over the thresholds of each class, 0…1, float64; NaN for a class that no image has.
 
@@ -146,16 +141,3 @@ MULTILABEL = Registry[Metric]("multilabel_metrics", _check, ("entropy", *PER_IMA
     "map_overall": overall_average_precision,
     **AT_THRESHOLD,
 }
-
-__all__ = [
-    "MULTILABEL",
-    "PER_IMAGE",
-    "at_threshold",
-    "average_precision",
-    "mean_average_precision",
-    "n_without_positive",
-    "overall_average_precision",
-    "top_k_accuracy",
-    "top_k_hits",
-    "weight_entropy",
-]

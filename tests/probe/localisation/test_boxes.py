@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from probe.localisation import into_view, iou
+from probe.localisation.boxes import into_view, iou
 
 
 def shown(boxes, crop=(0, 0, 100, 50), flip=False, size=200):

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from probe.localisation import candidates, largest_box
+from probe.localisation.boxes import candidates, largest_box
 
 SIZE = 20
 # Rectangles x0, y0, x1, y1 (corners belong to them), each of a value, one over the other.

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from probe.localisation import centre_map, evaluation_map
+from probe.localisation.boxes import centre_map, evaluation_map
 
 
 def test_extremes_are_black_and_white():
