@@ -65,7 +65,7 @@ def numbered(path, n, views, seed=0, shard_rows=32):
 def shown(passes, recipe, *rows):
     """(image, view) of each token that was shown, in epochs of training and of evaluation."""
     sizes = []
-    original = probe.passes.train
+    original = probe.passes.go_on
 
     def watched(families, learn, judge, *arguments, **options):
         SEEN.clear()
@@ -73,7 +73,7 @@ def shown(passes, recipe, *rows):
         return original(families, learn, judge, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe.passes, "train", watched)
+        patch.setattr(probe.passes, "go_on", watched)
         passes.train([Member("watch", 0.1, 0.0, 0)], recipe, *rows)
     numbers = torch.cat([tokens[:, 0, 0] for tokens in SEEN]).numpy().round().astype(int)
     training, test = [], []
@@ -130,13 +130,13 @@ def test_tokens_that_only_pooling_reads_stay_as_they_are_stored(tmp_path, monkey
     sources = [Source(coded(tmp_path / name, 40, seed)) for seed, name in enumerate("ab")]
     heads = {"abmilp": HeadSpec("abmilp"), "deep": HeadSpec("abmilp", {"depth": 2}), "watch": HeadSpec("watch")}
     kinds, trained = [], []
-    original = probe.passes.train
+    original = probe.passes.go_on
 
     def watched(families, learn, *arguments, **options):
         kinds.append(type(next(iter(learn.epoch()))["patch"]))
         return original(families, learn, *arguments, **options)
 
-    monkeypatch.setattr(probe.passes, "train", watched)
+    monkeypatch.setattr(probe.passes, "go_on", watched)
     for reads_stored in (True, False):
         monkeypatch.setattr(probe.passes, "reads_stored", lambda device, answer=reads_stored: answer)
         for name in heads:
