@@ -21,7 +21,7 @@ from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
 from probe.needs import check_memory
-from probe.pooled import PooledImages, PooledVectors, ToPool, pool, vectors_fit
+from probe.pooled import PooledImages, PooledVectors, pool, vectors_fit
 from probe.pooling import reads_stored
 from probe.recipe import Recipe
 from probe.sources import Source, check_labels
@@ -215,7 +215,7 @@ class Passes:
         if name in self._pooled:
             training, test = (self._vectors(name, source, (0,))[0] for source in (self.training, self.test))
             return training[self.places(learnt)] if self.draws else training, test
-        to_pool = {name: ToPool(copy.deepcopy(outcome.head.aggregator).eval(), outcome.head.final_norm)}
+        to_pool = {name: copy.deepcopy(outcome.head)}
         n = sum(len(source.rows) for source in sides)
         if not vectors_fit(to_pool, n, self.device):
             raise BeyondClsError(f"memory does not suffice for the vectors of {n:,} images")
@@ -418,9 +418,9 @@ class Passes:
         return all_vectors[list(self.views).index(view)][None] if view in self.views else self._pooled_by_view_0[name].vectors
 
     @cached_property
-    def _to_pool(self) -> dict[str, ToPool]:
+    def _to_pool(self) -> dict[str, Head]:
         heads = {name: self.template(name) for name in self.heads}
-        return {n: ToPool(h.aggregator.eval(), h.final_norm) for n, h in heads.items() if not h.aggregator.trainable}
+        return {name: head for name, head in heads.items() if not head.aggregator.trainable}
 
     @cached_property
     def _pooled_by_view_0(self) -> dict[str, PooledVectors]:

@@ -119,10 +119,6 @@ class DetectionRecipe:
             share *= LOWEST + (1 - LOWEST) * step / self.warmup_steps
         return self.lr * share
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 # "v1" is the protocol of the paper's first version, which follows iBOT's code: Mask R-CNN on COCO, AdamW, 36 epochs, 16 images
 # a step. There images are flipped and resized at random; stored tokens are of the set's views. "small" is ours, for

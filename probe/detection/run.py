@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,7 +113,7 @@ class Detection:
         }
         request = {
             **images,
-            "recipe": self.recipe.to_dict(),
+            "recipe": asdict(self.recipe),
             "detector": self.options.to_dict(),
             "views": list(self.views),
             "encoder": self.description,
@@ -212,7 +212,7 @@ def _detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None) ->
         measures, without_groups, results = detection.measure(detector)
         measured.append(measures)
         without.append(without_groups)
-        about = {**detection.description, "recipe": detection.recipe.to_dict(), "seed": seed, "result": measures}
+        about = {**detection.description, "recipe": asdict(detection.recipe), "seed": seed, "result": measures}
         save_detector(out / f"trained/seed{seed}", detector, about)
         if seed == detection.seeds[0]:
             (out / "detections.json").write_text(json.dumps(results) + "\n")
@@ -247,7 +247,7 @@ def measures_of(
             for kind in measured[0]
         },
         "seeds": list(detection.seeds),
-        "recipe": detection.recipe.to_dict(),
+        "recipe": asdict(detection.recipe),
         "detector": detector.options.to_dict() | {"final_norm": detector.final_norm is not None},
         "n_parameters": sum(p.numel() for p in detector.parameters()),
         "grid": list(detector.grid),

@@ -1,6 +1,7 @@
 """Training a detector: it learns, a killed run ends as if it had not been, and every draw follows from seed and step."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +36,7 @@ def test_learns():
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
 def test_a_killed_run_ends_with_the_same_weights(tmp_path, monkeypatch, optimiser):
     monkeypatch.setattr(states, "EVERY_S", 0)
-    recipe = DetectionRecipe(**{**RECIPE.to_dict(), "optimiser": optimiser})
+    recipe = replace(RECIPE, optimiser=optimiser)
     whole, objects = tiny_detector(), Objects(5)
     curve = train_detector(whole, objects, recipe, 3)
 
