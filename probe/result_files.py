@@ -4,22 +4,26 @@ import json
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import numpy as np
-import torch
 import xxhash
 
 from store import BeyondClsError
 from store.environment import machine, versions_of
 from store.errors import too_old
 
+if TYPE_CHECKING:
+    import torch
+
 PACKAGES = ("beyondcls", "torch", "numpy")  # whose versions may change what is computed from features
 
 
-def computed_by(device: torch.device) -> dict[str, Any]:
+def computed_by(device: "torch.device") -> dict[str, Any]:
     """The entries `versions` and `machine` of a description."""
+    import torch  # which those who only read results need not wait for
+
     model = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     versions = versions_of(PACKAGES) | {"torch": str(torch.__version__)}  # which says for which CUDA it was built
     return {"versions": versions, "machine": machine(model)}

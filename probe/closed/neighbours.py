@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probe.closed.protocol import (
+    METRICS,
     Closed,
     Result,
     Selection,
@@ -26,8 +27,6 @@ from probe.closed.protocol import (
 )
 from store import BeyondClsError
 from store.errors import unknown
-
-METRICS = ("cosine", "euclidean")
 
 
 def nearest(

@@ -120,6 +120,7 @@ class Scaling:
         return (x.double() - self.mean) / self.std
 
 
+METRICS = ("cosine", "euclidean")  # by which neighbours are near
 Candidate = TypeVar("Candidate")  # a value, or a tuple of values of several hyperparameters
 
 

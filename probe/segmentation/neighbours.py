@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int, Int16
 from torch import Tensor
 
-from probe.closed.neighbours import METRICS
-from probe.closed.protocol import check_grid
+from probe.closed.protocol import METRICS, check_grid
 from probe.cores import cores
 from probe.segmentation.patches import Patches, PatchScaling
 from store import BeyondClsError
@@ -20,7 +19,7 @@ from store.errors import unknown
 REFERENCES, QUERIES = 1024, 512  # compared at once: 2 MB of similarities, which stay in a core's cache
 GROUP = 32  # similarities of which only the largest is looked at, unless it is among the nearest
 
-Metric = str  # of probe.closed.neighbours.METRICS
+Metric = str  # of probe.closed.protocol.METRICS
 
 
 def nearest_rows(

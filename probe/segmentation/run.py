@@ -70,7 +70,7 @@ class Outcome:
         models: one, or one a seed.
         chosen: setting, by name.
         trained: of the linear head.
-        by_setting: measures of the grid of test patches for every setting that was compared, where they cost nothing.
+        measured: of each model, on the test images.
     """
 
     models: list[Predicted]
@@ -80,6 +80,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     trained: list[Trained] = field(default_factory=list)
     seconds: float = 0.0
+    measured: list[Measured] = field(default_factory=list)
 
 
 @dataclass
@@ -87,14 +88,11 @@ class Result:
     """All protocols and baselines on the test images.
 
     Attributes:
-        measured: of each model of each protocol.
         shown: what views show of the labelled pixels; None if only patches were compared.
     """
 
     outcomes: dict[str, Outcome]
-    measured: dict[str, list[Measured]]
     shown: Shown | None
-    evaluation_seconds: float
 
 
 def segment(
@@ -135,12 +133,12 @@ def segment(
     outcomes[BASELINES[1]] = Outcome([Predicted(drawn(counts, *shape))], {"seed": 0})
     models = {(name, i): model for name, outcome in outcomes.items() for i, model in enumerate(outcome.models)}
     first = lambda model, row, label_map: keep(model[0], row, label_map) if keep and model[1] == 0 else None  # noqa: E731
-    began = time.perf_counter()
     with bars("measure", len(sets.tested), "images") as progress:
         maps = LabelMaps(sets.test) if resolutions else None
         measured, shown = evaluate(sets.tested, models, resolutions, maps, first if keep else None, progress)
-    by_name = {name: [measured[name, i] for i in range(len(outcome.models))] for name, outcome in outcomes.items()}
-    return Result(outcomes, by_name, shown, time.perf_counter() - began)
+    for name, outcome in outcomes.items():
+        outcome.measured = [measured[name, i] for i in range(len(outcome.models))]
+    return Result(outcomes, shown)
 
 
 def _grid_mious(judge: Patches, models: Mapping[Any, Predicted]) -> dict[Any, float]:

@@ -142,10 +142,10 @@ def test_streamed_equals_resident(sets, monkeypatch):
     """Bit by bit, with memory for a few images."""
     monkeypatch.setattr(loader_module, "BUFFER_BLOCKS", 1)
     small = replace(sets.learnt, buffer_nbytes=3 * 16 * 16 * 6 * 2)
-    streamed, resident = (
-        Logistic().fit(patches, (0.1, 10.0), in_memory=in_memory)[0]
-        for patches, in_memory in ((small, False), (sets.learnt.placed("memory"), True))
-    )
+    resident, _ = Logistic().fit(sets.learnt.placed("memory"), (0.1, 10.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("probe.segmentation.logistic.MEMORY_SHARE", 0)
+        streamed, _ = Logistic().fit(small, (0.1, 10.0))
     assert small.loader.placement == "stream"
     for c, head in streamed.items():
         assert torch.equal(head.weight, resident[c].weight)

@@ -40,7 +40,8 @@ def written(sets, tmp_path):
     outcome = Outcome(list(models.values()), {"base_lr": 1.0}, seeds=(3, 5), trained=trained)
     (tmp_path / "linear").mkdir()
     (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run
-    result = Result({"linear": outcome}, {"linear": list(measured.values())}, Shown("crop", 12.5), 0.0)
+    outcome.measured = list(measured.values())
+    result = Result({"linear": outcome}, Shown("crop", 12.5))
     about = {"command": "beyondcls segment", "foreground": [{"share": float("nan"), "gain": (1.0, float("nan"))}]}
     with ResultFolder(tmp_path, "description.json", lambda: files_in(tmp_path)).written() as folder:
         write(folder, sets, Protocols(), result, about)

@@ -68,7 +68,7 @@ def test_a_share_of_the_training_images_selects(stores, learnt_from):
         selection = result.outcomes[name].selection
         assert (selection.on, selection.n_images, len(selection.candidates)) == ("hold-out", len(judge), 2)
         assert [note for note in result.outcomes[name].notes if "of the grid; a wider grid may give more" in note]
-    assert [len(result.measured[name]) for name in result.measured] == [1, 1, 2, 1, 1]
+    assert [len(outcome.measured) for outcome in result.outcomes.values()] == [1, 1, 2, 1, 1]
 
 
 def test_validation_images_select_without_a_second_pass(stores, learnt_from):
