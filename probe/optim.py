@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+TRUST = 0.001
+BETA2, EPS = 0.999, 1e-8
+
 
 def learning_rate(epoch: float, base: float, epochs: float, warmup: float) -> float:
     """At a fractional `epoch`: linear warm-up over `warmup` epochs, then half a cosine to zero (as MAE's, per iteration)."""
@@ -80,9 +83,6 @@ class SGD(Optimiser):
         parameter.addcmul_(lr, average, value=-1)
 
 
-TRUST = 0.001
-
-
 class LARS(Optimiser):
     """d = q (g + λ w) with q = 0.001 |w| / |g + λ w|; m ← μ m + d, w ← w - lr · m (arXiv 1708.03888).
 
@@ -102,9 +102,6 @@ class LARS(Optimiser):
             trust = torch.where((norm > 0) & (update_norm > 0), TRUST * norm / update_norm, trust)
         average = self.state[f"{name}.momentum"].mul_(self.momentum).addcmul_(gradient, along(trust, parameter))
         parameter.addcmul_(lr, average, value=-1)
-
-
-BETA2, EPS = 0.999, 1e-8
 
 
 class AdamW(Optimiser):

@@ -16,6 +16,7 @@ from store import BeyondClsError
 
 _JOINED = count()
 T = TypeVar("T")
+MOMENTUM = 0.1  # of running means and variances, as torch's default
 
 
 @contextmanager
@@ -93,9 +94,6 @@ def broadcast_from_first(value: T) -> T:
     values = [value]
     dist.broadcast_object_list(values)
     return values[0]
-
-
-MOMENTUM = 0.1  # of running means and variances, as torch's default
 
 
 def batch_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,6 +32,7 @@ FORMAT_VERSION = 1
 # losses, the setting that is selected, measures. Heads that are in place are trained again then. tests/probe/test_golden.py
 # fails where numbers have moved and this has not.
 TRAINING = 1
+DAMAGED = (BeyondClsError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, SafetensorError)
 
 
 def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,9 +123,6 @@ def _differing_paths(a: Any, b: Any, path: str = "") -> list[str]:
         names = sorted(a.keys() | b.keys())
         return [p for n in names for p in _differing_paths(a.get(n), b.get(n), f"{path}.{n}" if path else n)]
     return [] if a == b else [path]
-
-
-DAMAGED = (BeyondClsError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, SafetensorError)
 
 
 def heads_in_place(

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     import torch
 
 PACKAGES = ("beyondcls", "torch", "numpy")  # whose versions may change what is computed from features
+METRICS, DESCRIPTION = "metrics.json", "description.json"
+# In the results of a head with one label an image: top-1 accuracy of the classifier that `probe.convergence` fits, percent,
+# and how far the head is below, in standard errors of the paired difference over test images.
+REACHED, SHORT = "converged_top1", "short_of_converged"
+# Of heads that were trained: mean over classes of the percentage that is right, and mean negative log-likelihood in nats.
+BALANCED, NLL = "balanced_accuracy", "nll"
+DIGEST = "metrics"  # in description.json: xxh3_128 of the file of measures that it belongs to
+MOST_PACKED = 1032  # times that deflate, which numpy uses, shortens anything
 
 
 def computed_by(device: "torch.device") -> dict[str, Any]:
@@ -27,15 +35,6 @@ def computed_by(device: "torch.device") -> dict[str, Any]:
     model = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     versions = versions_of(PACKAGES) | {"torch": str(torch.__version__)}  # which says for which CUDA it was built
     return {"versions": versions, "machine": machine(model)}
-
-
-METRICS, DESCRIPTION = "metrics.json", "description.json"
-# In the results of a head with one label an image: top-1 accuracy of the classifier that `probe.convergence` fits, percent,
-# and how far the head is below, in standard errors of the paired difference over test images.
-REACHED, SHORT = "converged_top1", "short_of_converged"
-# Of heads that were trained: mean over classes of the percentage that is right, and mean negative log-likelihood in nats.
-BALANCED, NLL = "balanced_accuracy", "nll"
-DIGEST = "metrics"  # in description.json: xxh3_128 of the file of measures that it belongs to
 
 
 class ResultError(BeyondClsError):
@@ -128,9 +127,6 @@ def _mapping(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"it holds {type(content).__name__}, expected an object of names and values")
     return content
-
-
-MOST_PACKED = 1032  # times that deflate, which numpy uses, shortens anything
 
 
 def array_of(file: Path, expected: str, member: str | None = None) -> np.ndarray:

@@ -15,6 +15,8 @@ from jaxtyping import Bool, Int, Integer, UInt64
 from store import BeyondClsError
 
 MASK = (1 << 64) - 1
+N_GROUPS = 20
+T = TypeVar("T")
 
 
 def draws_of(rows: Int[np.ndarray, "n"], seed: int, purpose: str) -> UInt64[np.ndarray, "n"]:
@@ -34,10 +36,6 @@ def _mixed(z: np.ndarray) -> np.ndarray:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-N_GROUPS = 20
-T = TypeVar("T")
 
 
 def groups_of(n: int) -> Int[np.ndarray, "n"]:

@@ -12,6 +12,8 @@ from probe.aggregators.aggregator import Features, Parameters, Pooled, bag, choi
 from probe.aggregators.attentive import Attentive
 from store import BeyondClsError
 
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
+
 
 def sin_cos(n_patches: int, dim: int) -> Float[Tensor, "T D"]:
     """Codes of the patches row by row: D / 4 sines and cosines of the column, then of the row, in units of patches.
@@ -31,9 +33,6 @@ def sin_cos(n_patches: int, dim: int) -> Float[Tensor, "T D"]:
     along = torch.cat([angles.sin(), angles.cos()], 1)  # [side, D / 2]
     columns, rows = along.repeat(side, 1), along.repeat_interleave(side, 0)
     return torch.cat([columns, rows], 1).float()
-
-
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 
 
 class AbMILP(Attentive):

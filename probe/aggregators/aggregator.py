@@ -13,6 +13,7 @@ from store.errors import unknown
 
 Features = Mapping[str, Tensor]
 Parameters = Mapping[str, Tensor]
+BAGS = {"patch": ("patch",), "all": ("cls", "patch")}
 
 
 class Pooled(NamedTuple):
@@ -193,9 +194,6 @@ class Weighted(Aggregator):
         ordered, indices = weights.sort(stable=True, dim=-1, descending=True)
         largest = ordered[..., : self.top_k]
         return torch.zeros_like(weights).scatter(-1, indices[..., : self.top_k], largest / largest.sum(-1, keepdim=True))
-
-
-BAGS = {"patch": ("patch",), "all": ("cls", "patch")}
 
 
 def kinds_in_bag(tokens: str) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from probe.aggregators.attentive import Attentive, head_width, linear, through_k
 from probe.ranks import MOMENTUM, mean_over_ranks, world_size
 from store import BeyondClsError
 
+FORMS = ("plain", "aim", "cae")
+EPS = 1e-6
+
 
 class TokenStatistics(nn.Module):
     """As BatchNorm1d(affine=False) over all tokens of all images of a batch, of all processes: (x - mean) / √(variance + eps).
@@ -46,10 +49,6 @@ class TokenStatistics(nn.Module):
             self.mean.lerp_(mean_of_all, MOMENTUM)
             self.variance.lerp_(variance * (n / max(1, n - 1)), MOMENTUM)
         return mean_of_all, variance
-
-
-FORMS = ("plain", "aim", "cae")
-EPS = 1e-6
 
 
 class AttentiveProbing(Attentive):

@@ -28,6 +28,8 @@ from probe.closed.protocol import (
 from store import BeyondClsError
 from store.errors import unknown
 
+VOTES = ("weighted", "majority")
+
 
 def nearest(
     queries: Float[Tensor, "N W"], references: Float[Tensor, "M W"], k: int, metric: str, block: int = 512, chunk: int = 2048
@@ -84,9 +86,6 @@ def _similarity(keys: Tensor) -> Tensor:
     ordered = keys >> 32
     bits = torch.where(ordered < 0, -ordered | -0x80000000, ordered)
     return bits.int().view(torch.float32).double()
-
-
-VOTES = ("weighted", "majority")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from probe.sources import indistinct
 from probe.subsets import hold_out
 from store import BeyondClsError
 
+METRICS = ("cosine", "euclidean")  # by which neighbours are near
+Candidate = TypeVar("Candidate")  # a value, or a tuple of values of several hyperparameters
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Vectors:
@@ -118,10 +121,6 @@ class Scaling:
 
     def __call__(self, x: Float[Tensor, "N W"]) -> Float[Tensor, "N W"]:
         return (x.double() - self.mean) / self.std
-
-
-METRICS = ("cosine", "euclidean")  # by which neighbours are near
-Candidate = TypeVar("Candidate")  # a value, or a tuple of values of several hyperparameters
 
 
 @dataclass(frozen=True)

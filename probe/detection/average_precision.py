@@ -12,6 +12,7 @@ from store.truths import Instances
 
 # The first of COCO's twelve numbers, and its recall; in percent here. None where no object has that size.
 MEASURES = {"ap": 0, "ap50": 1, "ap75": 2, "ap_small": 3, "ap_medium": 4, "ap_large": 5, "ar100": 8}
+EXAMPLES = "examples.json"
 
 
 class AveragePrecision:
@@ -66,9 +67,6 @@ def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]
 
 def _quiet(*_: Any) -> None:
     """In place of what the evaluation prints."""
-
-
-EXAMPLES = "examples.json"
 
 
 def examples(images: ImagesWithObjects, results: Iterable[Mapping[str, Any]], n: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Mask R-CNN on patch tokens, no image is read, neither in training nor in evaluation; and its files."""
+"""Mask R-CNN on patch tokens (no image is read, neither in training nor in evaluation), and its files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +25,20 @@ from store import BeyondClsError
 
 RATIOS = (0.5, 1.0, 2.0)  # height by width
 FINEST = 4  # stride of the first level, doubled from level to level
+EPS = 1e-6
+LOSSES = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
+LEVELS = ["0", "1", "2", "3"]  # that regions are cut from; the coarsest serves proposals alone
+BOX_CELLS, MASK_CELLS = 7, 14  # a region is resampled to so many cells each way
+PROPOSED = {
+    "fg_iou_thresh": 0.7,
+    "bg_iou_thresh": 0.3,
+    "batch_size_per_image": 256,
+    "positive_fraction": 0.5,
+    "nms_thresh": 0.7,
+}
+REGIONS = {"fg_iou_thresh": 0.5, "bg_iou_thresh": 0.5, "positive_fraction": 0.25, "bbox_reg_weights": None}
+KEPT = {"score_thresh": 0.05, "nms_thresh": 0.5, "detections_per_img": 100}
+DETECTOR = Kind("detector", "beyondcls detect", 1, "detection")
 
 
 class Anchors(AnchorGenerator):
@@ -43,9 +57,6 @@ class Anchors(AnchorGenerator):
         strides = [[torch.tensor(FINEST << level, device=first.device)] * 2 for level in range(len(feature_maps))]
         anchors = torch.cat(self.grid_anchors([list(values.shape[-2:]) for values in feature_maps], strides))
         return [anchors] * len(image_list.image_sizes)
-
-
-EPS = 1e-6
 
 
 class Pyramid(nn.Module):
@@ -87,20 +98,6 @@ class Pyramid(nn.Module):
         if self.n_levels > len(maps):
             maps.append(F.max_pool2d(maps[-1], 1, 2))
         return {str(level): values for level, values in enumerate(maps)}
-
-
-LOSSES = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
-LEVELS = ["0", "1", "2", "3"]  # that regions are cut from; the coarsest serves proposals alone
-BOX_CELLS, MASK_CELLS = 7, 14  # a region is resampled to so many cells each way
-PROPOSED = {
-    "fg_iou_thresh": 0.7,
-    "bg_iou_thresh": 0.3,
-    "batch_size_per_image": 256,
-    "positive_fraction": 0.5,
-    "nms_thresh": 0.7,
-}
-REGIONS = {"fg_iou_thresh": 0.5, "bg_iou_thresh": 0.5, "positive_fraction": 0.25, "bbox_reg_weights": None}
-KEPT = {"score_thresh": 0.05, "nms_thresh": 0.5, "detections_per_img": 100}
 
 
 class Detector(nn.Module):
@@ -187,9 +184,6 @@ class Detector(nn.Module):
         if self.final_norm is not None:
             tokens = self.final_norm({"patch": tokens})["patch"]
         return self.pyramid(tokens.transpose(1, 2).unflatten(2, self.grid))
-
-
-DETECTOR = Kind("detector", "beyondcls detect", 1, "detection")
 
 
 def save_detector(path: Path, detector: Detector, about: dict[str, Any]) -> None:

@@ -9,6 +9,26 @@ from store import BeyondClsError
 from store.errors import unknown
 
 N_LEVELS = (4, 5)  # of the pyramid; the fifth serves proposals alone
+OPTIMISERS, SCHEDULES = ("adamw", "sgd"), ("step", "cosine")
+MILESTONES = (3 / 4, 11 / 12)  # shares of all epochs after which the learning rate is a tenth: 9 and 11 of 12, 27 and 33 of 36
+LOWEST = 1e-3  # share of the learning rate that the first step has
+# "v1" is the protocol of the paper's first version, which follows iBOT's code: Mask R-CNN on COCO, AdamW, 36 epochs, 16 images
+# a step. There images are flipped and resized at random; stored tokens are of the set's views. "small" is ours, for
+# a few hundred images and a CPU. Of each: the recipe and the detector.
+PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "v1": ({"epochs": 36}, {}),
+    "small": (
+        {"epochs": 60, "batch_size": 8, "lr": 1e-3, "warmup_steps": 50, "schedule": "cosine", "clip": 1.0},
+        {
+            "width": 64,
+            "anchors": (16, 32, 64, 128, 256),
+            "box_features": 256,
+            "mask_layers": 2,
+            "proposals": 400,
+            "samples": 128,
+        },
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -64,11 +84,6 @@ class DetectorOptions:
         return cls(**{**values, **({"anchors": tuple(values["anchors"])} if "anchors" in values else {})})
 
 
-OPTIMISERS, SCHEDULES = ("adamw", "sgd"), ("step", "cosine")
-MILESTONES = (3 / 4, 11 / 12)  # shares of all epochs after which the learning rate is a tenth: 9 and 11 of 12, 27 and 33 of 36
-LOWEST = 1e-3  # share of the learning rate that the first step has
-
-
 @dataclass(frozen=True)
 class DetectionRecipe:
     """Settings of the training.
@@ -118,25 +133,6 @@ class DetectionRecipe:
         if step < self.warmup_steps:
             share *= LOWEST + (1 - LOWEST) * step / self.warmup_steps
         return self.lr * share
-
-
-# "v1" is the protocol of the paper's first version, which follows iBOT's code: Mask R-CNN on COCO, AdamW, 36 epochs, 16 images
-# a step. There images are flipped and resized at random; stored tokens are of the set's views. "small" is ours, for
-# a few hundred images and a CPU. Of each: the recipe and the detector.
-PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "v1": ({"epochs": 36}, {}),
-    "small": (
-        {"epochs": 60, "batch_size": 8, "lr": 1e-3, "warmup_steps": 50, "schedule": "cosine", "clip": 1.0},
-        {
-            "width": 64,
-            "anchors": (16, 32, 64, 128, 256),
-            "box_features": 256,
-            "mask_layers": 2,
-            "proposals": 400,
-            "samples": 128,
-        },
-    ),
-}
 
 
 def make_detection_recipe(preset: str | None = None, **changed: Any) -> DetectionRecipe:

@@ -13,6 +13,9 @@ from probe.sources import check_encoder
 from store import FeatureStore, StoreError
 from store.truths import boxes_in_view
 
+AREAS = {"small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, math.inf)}  # pixels of the original
+TOLERANCE = 0.5  # pixels of the frame
+
 
 @dataclass(frozen=True, eq=False)
 class ImagesWithObjects:
@@ -71,10 +74,6 @@ def check_sets(training: FeatureStore, test: FeatureStore) -> None:
             f"the objects of {training.where} have {len(ours)} classes, those of {test.where} {len(theirs)}: {shown}; "
             "extract both from annotations with the same classes"
         )
-
-
-AREAS = {"small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, math.inf)}  # pixels of the original
-TOLERANCE = 0.5  # pixels of the frame
 
 
 def _zeros() -> dict[str, int]:

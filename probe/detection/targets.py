@@ -15,6 +15,8 @@ from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
 from store.truths.view import Crop
 
 STRIDE = 16  # pixels of the frame for each patch, so that maps of the pyramid have strides of 4, 8, 16 and 32
+SMALLEST = 1.0  # pixel of the frame: what is left of a box at least
+Target = dict[str, Tensor]
 
 
 def frame_of(grid: tuple[int, int]) -> tuple[int, int]:
@@ -42,10 +44,6 @@ def boxes_from_view(
         placed[:, [0, 2]] = frame[1] - placed[:, [2, 0]]
     scale = np.array([(x1 - x0) / frame[1], (y1 - y0) / frame[0]] * 2)
     return (placed * scale + [x0, y0, x0, y0]).astype(boxes.dtype)
-
-
-SMALLEST = 1.0  # pixel of the frame: what is left of a box at least
-Target = dict[str, Tensor]
 
 
 class Targets(Dataset[Target]):

@@ -15,6 +15,8 @@ from probe.subsets import draws_of
 from probe.train import isolated_randomness
 from store import BeyondClsError
 
+MOMENTUM = 0.9  # of SGD
+
 
 class TrainingState:
     """Where a training stands: epochs and steps that are done, sums of losses, the curve.
@@ -83,9 +85,6 @@ def _restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> No
             _, number, kind = name.split(".", 2)
             moments.setdefault(int(number), {})[kind] = values
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
-
-
-MOMENTUM = 0.9  # of SGD
 
 
 class Batches(Protocol):

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+BRIGHTEST = 255
+N_LEVELS = 255  # pixels are brighter than 0, 1, …, 254
+NOTHING = (0, 0, 0, 0)
+
 
 @dataclass(frozen=True)
 class InView:
@@ -61,9 +65,6 @@ def iou(a: Int[np.ndarray, "n 4"], b: Int[np.ndarray, "m 4"]) -> Float[np.ndarra
     return shared / (areas[0] + areas[1] - shared)
 
 
-BRIGHTEST = 255
-
-
 def evaluation_map(scores: Float[np.ndarray, "h w"], size: int) -> UInt8[np.ndarray, "size size"]:
     """A score map in the evaluation frame: resized (bicubic), normalised to 0…1 by its extremes, times 255 and cut to integers.
 
@@ -86,10 +87,6 @@ def centre_map(rows: int, columns: int) -> Float[np.ndarray, "rows columns"]:
     """
     down, across = ((np.arange(n) - (n - 1) / 2) / (n / 4) for n in (rows, columns))
     return np.exp(-(down[:, None] ** 2 + across[None] ** 2) / 2)
-
-
-N_LEVELS = 255  # pixels are brighter than 0, 1, …, 254
-NOTHING = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from torch import Tensor
 from store import BeyondClsError
 from store.plugins import Registry
 
+MEASURES = ("CP", "CR", "CF1", "OP", "OR", "OF1")
+
 
 def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: int = 1) -> Bool[Tensor, "... B"]:
     """Whether the class of each image is among the k highest logits, for any number of members at once.
@@ -71,9 +73,6 @@ def n_without_positive(labels: Shaped[Tensor, "N K"]) -> int:
 def weight_entropy(weights: Float[Tensor, "... T"]) -> Float[Tensor, "..."]:
     """Shannon entropy of each image's weights, nats; 0 (one patch) ... ln T (the plain average). Tables 3 and 4."""
     return torch.special.entr(weights.double()).sum(-1)
-
-
-MEASURES = ("CP", "CR", "CF1", "OP", "OR", "OF1")
 
 
 def at_threshold(

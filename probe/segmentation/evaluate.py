@@ -16,6 +16,9 @@ from probe.subsets import groups_of
 from store import BeyondClsError
 from store.truths import VOID
 
+GRID = "grid"  # patch labels against patch labels
+MEASURES = ("miou", "accuracy")
+
 
 @dataclass(eq=False)
 class Confusion:
@@ -89,10 +92,6 @@ class Confusion:
     def accuracy(self) -> float:
         """Share of what is labelled that is predicted rightly, percent; NaN if nothing is labelled."""
         return 100 * float(np.trace(self.counts)) / self.n if self.n else float("nan")
-
-
-GRID = "grid"  # patch labels against patch labels
-MEASURES = ("miou", "accuracy")
 
 
 @dataclass(frozen=True, eq=False)

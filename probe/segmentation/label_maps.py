@@ -11,6 +11,8 @@ from probe.localisation.truths import frame_of
 from store import FeatureStore
 from store.truths.view import Crop, map_in_view
 
+Resolution = str | int  # "original", or the shorter side of the view's frame in pixels
+
 
 @dataclass(frozen=True, eq=False)
 class Axis:
@@ -87,9 +89,6 @@ class Upsampling:
         """The gradient of patches from that of pixels: the transpose of `bilinear`."""
         down, across = self.down.weights.to(of_pixels), self.across.weights.to(of_pixels)
         return down.T @ (of_pixels @ across)
-
-
-Resolution = str | int  # "original", or the shorter side of the view's frame in pixels
 
 
 @dataclass(eq=False)

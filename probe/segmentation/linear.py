@@ -25,6 +25,10 @@ from probe.train import Family
 from probe.truth_batches import TruthBatches
 from store import Loader
 
+NAME = "linear"
+KEPT_NBYTES = 1 << 28  # of label maps that training sees again in each epoch
+SPEC = HeadSpec("average")  # its normalisation and classifier, with each patch in the place of an image's average
+
 
 def pixel_loss(
     logits: Float[Tensor, "M B rows columns K"],
@@ -79,11 +83,6 @@ class _PixelLoss(torch.autograd.Function):
     def backward(ctx: Any, of_losses: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradient * of_losses.view(-1, 1, 1, 1, 1), None, None
-
-
-NAME = "linear"
-KEPT_NBYTES = 1 << 28  # of label maps that training sees again in each epoch
-SPEC = HeadSpec("average")  # its normalisation and classifier, with each patch in the place of an image's average
 
 
 class PatchStack(Stack):

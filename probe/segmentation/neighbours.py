@@ -20,6 +20,8 @@ REFERENCES, QUERIES = 1024, 512  # compared at once: 2 MB of similarities, which
 GROUP = 32  # similarities of which only the largest is looked at, unless it is among the nearest
 
 Metric = str  # of probe.closed.protocol.METRICS
+QUERIES_AT_ONCE = 1 << 14  # patches whose neighbours are searched in one reading of the training patches
+VOTES_AT_ONCE = 1 << 13
 
 
 def nearest_rows(
@@ -153,10 +155,6 @@ class _Nearest:
         row, order = self.row.sort(1)
         nearest_first = self.similarity.gather(1, order).sort(dim=1, descending=True, stable=True).indices
         return row.gather(1, nearest_first)
-
-
-QUERIES_AT_ONCE = 1 << 14  # patches whose neighbours are searched in one reading of the training patches
-VOTES_AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)

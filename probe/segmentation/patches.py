@@ -17,6 +17,7 @@ from store.loading.placement import Placement
 from store.truths import VOID
 
 IMAGES_AT_ONCE = 16
+BLOCK = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +131,6 @@ class Patches:
                     filled = 0
         if filled:
             yield block[:filled], label_block[:filled]
-
-
-BLOCK = 8192
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,15 @@ from probe.segmentation.sets import Sets
 from store import BeyondClsError
 from store.shown import Bars, no_bars
 
+PROTOCOLS = ("knn", "logistic", "linear")
+BASELINES = ("most-frequent-class", "drawn-by-prior")
+# Peak learning rates of 0.002 to 0.032 at 16 images a step.
+LINEAR = HeadPlan(
+    SPEC,
+    Recipe(epochs=20, batch_size=16, optimiser="adamw", base_lr=0.128, weight_decay=0.01, warmup_epochs=2),
+    base_lrs=(0.032, 0.128, 0.512),
+)
+
 
 def most_frequent(counts: Int[np.ndarray, "K"], n: int, n_patches: int) -> Int16[np.ndarray, "n t"]:
     """The class with the most training patches, for every patch."""
@@ -33,16 +42,6 @@ def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int, seed: int = 0) -
     """Classes drawn by their share of the training patches, for each patch by itself."""
     generator = np.random.default_rng([seed, n, n_patches])
     return generator.choice(len(counts), size=(n, n_patches), p=counts / counts.sum()).astype(np.int16)
-
-
-PROTOCOLS = ("knn", "logistic", "linear")
-BASELINES = ("most-frequent-class", "drawn-by-prior")
-# Peak learning rates of 0.002 to 0.032 at 16 images a step.
-LINEAR = HeadPlan(
-    SPEC,
-    Recipe(epochs=20, batch_size=16, optimiser="adamw", base_lr=0.128, weight_decay=0.01, warmup_epochs=2),
-    base_lrs=(0.032, 0.128, 0.512),
-)
 
 
 @dataclass(frozen=True)
