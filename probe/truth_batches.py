@@ -42,8 +42,9 @@ class TruthBatches:
 
     def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
         """Batches from batch `start` on; `seed` fixes order and views."""
-        rows, size, shown = self.loader.order.visited(seed).tolist(), self.loader.batch_size, self.loader.views_of(seed)
-        pairs = [(row, self.views[0 if shown is None else int(shown[row])]) for row in rows]
+        rows, size, drawn = self.loader.order.visited(seed).tolist(), self.loader.batch_size, self.loader.views_of(seed)
+        shown = None if drawn is None else drawn.tolist()
+        pairs = [(row, self.views[0 if shown is None else shown[row]]) for row in rows]
         batches = [pairs[begin : begin + size] for begin in range(start * size, len(pairs), size)]
         self._wanted[:] = [[pair for pair in batch if pair not in self._kept] for batch in batches]
         for batch, of_batch, decoded in zip(self.loader.epoch(seed, start), batches, self._decoded, strict=True):
