@@ -43,8 +43,8 @@ def save_module(path: Path, kind: Kind, module: nn.Module, described: Mapping[st
     path.parent.mkdir(parents=True, exist_ok=True)
     description, parameters = files_of(path)
     save_file({name: values.detach().cpu().contiguous() for name, values in module.state_dict().items()}, parameters)
-    norm, task = module.final_norm, {} if kind.task is None else {"task": kind.task}
-    eps = None if norm is None else norm.eps
+    task = {} if kind.task is None else {"task": kind.task}
+    eps = getattr(module.final_norm, "eps", None)
     content = {"format_version": kind.version, **task, "final_norm_eps": eps, **described}
     description.write_text(json.dumps(content, indent=1) + "\n")
 
