@@ -1,7 +1,7 @@
 """`beyondcls detect`: boxes and masks of objects from patch tokens, without the encoder."""
 
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,7 +80,7 @@ def main(
     )
     listed = {name: file.name for name, file in lists.items()}
     about = {"preset": preset, **listed, "command": recorded_command(without(sys.argv[1:], ["--log"]))}
-    described = {**detection.description, "recipe": recipe.to_dict(), "detector": options.to_dict()}
+    described = {**detection.description, "recipe": asdict(recipe), "detector": options.to_dict()}
     with (
         epoch_logs(logs, {HEAD: (out, described)}) as detection.on_epoch,
         progress_bar(f"detect {stores[0].attributes['encoder']}", detection.n_units, "steps") as detection.progress,
