@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool
 
 from probe import timing
-from probe.closed import CLOSED, Vectors
+from probe.closed import Vectors, described
 from probe.convergence import notes_on_convergence
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.evaluate import map_without_each
@@ -91,12 +91,11 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[
     scores, first = [result.scores.cpu() for result in results], results[0]
     correct = None if test.multilabel else np.stack([top_k_hits(s, test.labels).numpy() for s in scores])
     without = [map_without_each(s, test.labels.cpu()) for s in scores] if test.multilabel else ()
-    protocol_name = next((name for name, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
     measures = {
         **_common(name, plan, passes),
         **{m: over_seeds([r.metrics[m] for r in results], without if m == "map" else ()) for m in first.metrics},
         "seeds": seeds,
-        "protocol": {"name": protocol_name, **vars(protocol)},
+        "protocol": described(protocol),
         "cost": asdict(
             cost
             if protocol.linear

@@ -19,6 +19,11 @@ CLOSED: dict[str, type[Closed]] = {
 TAKEN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
 
 
+def described(closed: Closed) -> dict[str, Any]:
+    """Name and options of a protocol, plain values."""
+    return {"name": next((n for n, kind in CLOSED.items() if type(closed) is kind), type(closed).__name__), **vars(closed)}
+
+
 def make_closed(name: str, **options: Any) -> Closed:
     """A protocol, ready to `fit`. Lists from a configuration are taken as tuples.
 

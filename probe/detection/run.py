@@ -198,30 +198,24 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     unfinished = Unfinished.beside(out)
     detection = replace(detection, unfinished=unfinished)
     result = ResultFolder(out, DESCRIPTION, ("trained/seed*.json", "trained/seed*.safetensors"))
-    with result.written() as folder:
-        content = _detect(detection, folder, notes)
-    unfinished.remove()
-    return content
-
-
-def _detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     curves: dict[int, Curve] = {}
     measured, without = list[Measures](), list[list[Measures]]()
-    for seed in detection.seeds:
-        detector, curves[seed] = detection.train(seed)
-        measures, without_groups, results = detection.measure(detector)
-        measured.append(measures)
-        without.append(without_groups)
-        about = {**detection.description, "recipe": asdict(detection.recipe), "seed": seed, "result": measures}
-        save_detector(out / f"trained/seed{seed}", detector, about)
-        if seed == detection.seeds[0]:
-            (out / "detections.json").write_text(json.dumps(results) + "\n")
-            (out / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
-    content = (
-        measures_of(detection, detector, measured, without) | dict(notes or {}) | computed_by(torch.device(detection.device))
-    )
-    _write_curves(out / "curves.csv", curves)
-    write_result(out / METRICS, content)
+    with result.written() as folder:
+        for seed in detection.seeds:
+            detector, curves[seed] = detection.train(seed)
+            measures, without_groups, results = detection.measure(detector)
+            measured.append(measures)
+            without.append(without_groups)
+            about = {**detection.description, "recipe": asdict(detection.recipe), "seed": seed, "result": measures}
+            save_detector(folder / f"trained/seed{seed}", detector, about)
+            if seed == detection.seeds[0]:
+                (folder / "detections.json").write_text(json.dumps(results) + "\n")
+                (folder / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
+        content = measures_of(detection, detector, measured, without) | dict(notes or {})
+        content |= computed_by(torch.device(detection.device))
+        _write_curves(folder / "curves.csv", curves)
+        write_result(folder / METRICS, content)
+    unfinished.remove()
     return content
 
 
