@@ -23,8 +23,7 @@ from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from pipelines.process.allocator import keep_freed_memory
 from probe.detection.detector import Detector
-from probe.detection.options import DetectorOptions
-from probe.detection.recipe import PRESETS, make_detection_recipe
+from probe.detection.recipe import PRESETS, DetectorOptions, make_detection_recipe
 from probe.detection.targets import Target
 from probe.detection.training import optimiser_of
 from probe.train import isolated_randomness

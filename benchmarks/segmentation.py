@@ -27,10 +27,9 @@ from torch import Tensor, nn
 
 from pipelines.process.allocator import keep_freed_memory
 from probe.recipe import Recipe
-from probe.segmentation.linear import SPEC, PatchStack
-from probe.segmentation.nearest import REFERENCES, nearest_rows
-from probe.segmentation.pixel_loss import pixel_loss
-from probe.segmentation.upsampling import Upsampling
+from probe.segmentation.label_maps import Upsampling
+from probe.segmentation.linear import SPEC, PatchStack, pixel_loss
+from probe.segmentation.neighbours import REFERENCES, nearest_rows
 from probe.softmax_regression import fit, stored_blocks
 from probe.train import Family, train
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipelines.sharing.places import open_features
     from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
     from probe.closed import CLOSED, make_closed
-    from probe.detection.saved import load_detector
+    from probe.detection.detector import load_detector
     from probe.estimator import ProbeClassifier
     from probe.geometry import measure
     from probe.grid import Epoch, HeadPlan, HeadSpec
@@ -77,7 +77,7 @@ _HOME = {
     "extract": "extract.run",
     "hold_out": "probe.subsets",
     "k_shot": "probe.subsets",
-    "load_detector": "probe.detection.saved",
+    "load_detector": "probe.detection.detector",
     "load_encoder": "extract.encoders",
     "load_probe": "probe.saved",
     "make_closed": "probe.closed",

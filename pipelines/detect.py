@@ -1,7 +1,7 @@
 """`beyondcls detect`: boxes and masks of objects from patch tokens, without the encoder."""
 
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +18,7 @@ from pipelines.sharing.places import open_features
 if TYPE_CHECKING:
     import numpy as np
 
-    from probe.detection.options import DetectorOptions
-    from probe.detection.recipe import DetectionRecipe
+    from probe.detection.recipe import DetectionRecipe, DetectorOptions
     from store import FeatureStore
 
 
@@ -81,7 +80,7 @@ def main(
     )
     listed = {name: file.name for name, file in lists.items()}
     about = {"preset": preset, **listed, "command": recorded_command(without(sys.argv[1:], ["--log"]))}
-    described = {**detection.description, "recipe": recipe.to_dict(), "detector": options.to_dict()}
+    described = {**detection.description, "recipe": asdict(recipe), "detector": options.to_dict()}
     with (
         epoch_logs(logs, {HEAD: (out, described)}) as detection.on_epoch,
         progress_bar(f"detect {stores[0].attributes['encoder']}", detection.n_units, "steps") as detection.progress,
@@ -98,8 +97,7 @@ def settings(preset: str | None, given: dict[str, Any]) -> "tuple[DetectionRecip
     Raises:
         BeyondClsError: an unknown preset, or a value out of its range.
     """
-    from probe.detection.options import DetectorOptions
-    from probe.detection.recipe import DetectionRecipe, make_detection_recipe, preset_of_detection
+    from probe.detection.recipe import DetectionRecipe, DetectorOptions, make_detection_recipe, preset_of_detection
 
     recipe = make_detection_recipe(preset, **select_options(given, [field.name for field in fields(DetectionRecipe)]))
     of_detector = select_options(given, [field.name for field in fields(DetectorOptions)])

@@ -166,7 +166,7 @@ def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]], read: 
 
 def _weights(file: Path, name: str) -> "np.ndarray":
     from probe.divergence import distributions
-    from probe.result_arrays import array_of
+    from probe.result_files import array_of
 
     return distributions(array_of(file, "an array [N, T]; run its stage again"), name)
 

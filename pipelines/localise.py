@@ -18,8 +18,8 @@ from store.shown import csv_cell
 if TYPE_CHECKING:
     import numpy as np
 
-    from probe.localisation import Localised
     from probe.localisation.maps import ScoreMaps
+    from probe.localisation.max_box_acc import Localised
     from probe.localisation.truths import Truths
     from store import FeatureStore
 
@@ -62,10 +62,9 @@ def main(
     """
     import torch
 
-    from probe.computed_by import computed_by
     from probe.localisation.foreground import class_names
     from probe.localisation.truths import truths_of
-    from probe.result_files import DESCRIPTION, write_result
+    from probe.result_files import DESCRIPTION, computed_by, write_result
     from store.writing.results import ResultFolder
 
     store, classes = open_features(features, params), class_names(foreground)
@@ -128,8 +127,9 @@ def measure_maps(
     import numpy as np
 
     from pipelines.process.progress import progress_bar
-    from probe.localisation import centre_map, measure, measure_one
+    from probe.localisation.boxes import centre_map
     from probe.localisation.foreground import NothingShown, foreground_of, weight_on
+    from probe.localisation.max_box_acc import measure, measure_one
 
     objects = None
     with progress_bar("objects", len(truths.rows), "images") as progress:
@@ -218,7 +218,7 @@ def described(
     source: str, name: str, results: "Sequence[Localised]", seeds: Sequence[int], n_flat: Sequence[int]
 ) -> dict[str, Any]:
     """An entry of `maps` in description.json. `n_flat`: the number of constant maps of each seed."""
-    from probe.localisation import IOUS
+    from probe.localisation.max_box_acc import IOUS
     from probe.result_files import over_seeds
 
     def over(read: "Callable[[Localised], float]") -> dict[str, Any]:
@@ -255,7 +255,8 @@ def predictions(kind: "ScoreMaps", threshold: float, truths: "Truths", size: int
     """The boxes that one kind of map predicts with its first seed: an entry of `maps` in boxes.json."""
     import numpy as np
 
-    from probe.localisation import iou, predicted_box
+    from probe.localisation.boxes import iou
+    from probe.localisation.max_box_acc import predicted_box
 
     boxes = [predicted_box(scores, threshold, size) for scores in kind.maps[0]]
     ious = [float(iou(np.array([box]), truth).max(initial=0)) for box, truth in zip(boxes, truths.boxes, strict=True)]

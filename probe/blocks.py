@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.aggregators import make_aggregator
-from probe.closed import CLOSED, Closed, make_closed
+from probe.closed import CLOSED, Closed, described, make_closed
 from probe.closed.neighbours import Neighbours
 from probe.grid import HeadPlan
 from probe.result_files import METRICS, write_result
@@ -77,7 +77,7 @@ def probe_blocks(
         **{name: first[name] for name in ("n_training", "n_test", "n_classes")},
         "seeds": list(plan.seeds),
         "recipe": asdict(plan.recipe),
-        "protocol": None if closed is None else {"name": _name_of(closed), **vars(closed)},
+        "protocol": None if closed is None else described(closed),
         "rows": rows,
         **(notes or {}),
         **{name: first[name] for name in ("versions", "machine")},
@@ -128,7 +128,7 @@ def _places(
             head_plan = replace(plan, head=replace(plan.head, aggregator=head, options=options))
             places[f"{head}-block{block}"] = Place(head, block, LINEAR), head_plan
             if closed is not None and not make_aggregator(head, training.dim, training.n_patches, **options).trainable:
-                protocol = _name_of(closed)
+                protocol = described(closed)["name"]
                 places[f"{head}-block{block}-{protocol}"] = Place(head, block, protocol), replace(head_plan, closed=closed)
     if not places:
         raise _lacking(" and ".join(DEFAULT), training, test)
@@ -177,7 +177,3 @@ def _lacking(heads: str, training: Source, test: Source) -> StoreError:
         f"{training.store.where} and {test.store.where} have no block in common that {heads} can read; add the vectors of all "
         "blocks to both: beyondcls extract --extend --vectors all with the options that the sets were made with"
     )
-
-
-def _name_of(closed: Closed) -> str:
-    return next(name for name, kind in CLOSED.items() if type(closed) is kind)

@@ -2,24 +2,28 @@
 
 import contextlib
 import json
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from probe.grid import Member
-from probe.train import Family
+from probe.course import Course
+from probe.grid import Epoch, Member
+from probe.ranks import broadcast_from_first, rank
+from probe.recipe import Recipe
+from probe.train import Batches, Family, train
 from store import BeyondClsError
 from store.errors import first_line
 from store.places.disk import partials_of, replacing
 
 EVERY_S = 60.0  # between two checkpoints
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -41,80 +45,92 @@ class Unfinished:
         """Those of a run that writes its results to `out`."""
         return cls(out.parent / ".unfinished" / out.name)
 
-    def path_of(self, described: Any, suffix: str = "") -> Path:
+    def path_of(self, described: Any) -> Path:
         """Where a checkpoint of this run is, or is going to be.
 
         Args:
             described: everything that the result depends on: a checkpoint of anything else has another name.
         """
-        path = self.folder / (xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode()) + suffix)
-        self._own.add(path)
+        digest = xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode())
+        self._own.add(path := self.folder / f"{digest}.safetensors")
         return path
 
     def remove(self) -> None:
         """Remove the checkpoints of this run: the results are written. Those of others stay."""
         for path in (left for own in self._own for left in (own, *partials_of(own))):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other runs go on, or the folder never existed
             self.folder.rmdir()
             self.folder.parent.rmdir()
 
 
 class Checkpoint:
-    """State of the families of one pass.
+    """Tensors and plain values of an unfinished training, in one file: a kill leaves the old ones or the new ones.
 
     Args:
-        folder: its own (`Unfinished.path_of`).
+        file: its own (`Unfinished.path_of`).
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, file: Path):
+        self.file = file
         self._saved = time.monotonic()
 
-    def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
-        """Save the state of the families after an epoch, unless that was done less than `EVERY_S` ago.
+    def write(self, state: Callable[[], tuple[Mapping[str, Tensor], Any]], force: bool = False) -> None:
+        """Write tensors and plain values, unless that was done less than `EVERY_S` ago.
 
         Raises:
-            BeyondClsError: it cannot be written.
+            BeyondClsError: they cannot be written.
         """
         if not force and time.monotonic() - self._saved < EVERY_S:
             return
-        tensors: dict[str, Tensor] = {}
-        described = []
-        for number, family in enumerate(families):
-            assert family.optimiser is not None
-            state = family.stack.state() | {f"optimiser.{n}": v for n, v in family.optimiser.state.items()}
-            tensors |= {f"{number}.{name}": values.detach().cpu().contiguous() for name, values in state.items()}
-            lost = [[*_plain(member), note] for member, note in family.lost.items()]
-            described.append({"members": [_plain(m) for m in family.names], "curves": family.curves, "lost": lost})
+        tensors, plain = state()
+        content = {name: values.detach().cpu().contiguous() for name, values in tensors.items()}
         try:
-            with replacing(self._file) as temporary:  # both parts in one file: a kill leaves the old one or the new one
-                save_file(tensors, temporary, {"state": json.dumps({"epoch": epoch, "families": described})})
+            with replacing(self.file) as temporary:
+                save_file(content, temporary, {"state": json.dumps(plain)})
         except (OSError, SafetensorError) as error:
             raise BeyondClsError(
-                f"cannot write the checkpoint {self._file} ({error}); make room there, or let us write there"
+                f"cannot write the checkpoint {self.file} ({error}); make room there, or let us write there"
             ) from error
         self._saved = time.monotonic()
 
-    def load(self, families: Sequence[Family]) -> int:
-        """Restore the families from the last checkpoint.
-
-        Returns:
-            The number of epochs that are done, 0 without a checkpoint.
+    def read(self, restore: Callable[[dict[str, Tensor], Any], T]) -> T | None:
+        """What `restore` makes of tensors and plain values; None without a checkpoint.
 
         Raises:
             BeyondClsError: the checkpoint is damaged.
         """
-        if not self._file.is_file():
-            return 0
+        if not self.file.is_file():
+            return None
         try:
-            with safe_open(self._file, "pt") as file:
-                state = json.loads(file.metadata()["state"])
-            tensors = load_file(self._file)
-            for number, (family, described) in enumerate(zip(families, state["families"], strict=True)):
+            with safe_open(self.file, "pt") as file:
+                plain = json.loads(file.metadata()["state"])
+            return restore(load_file(self.file), plain)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise BeyondClsError(f"the checkpoint {self.file} is damaged ({reason}); remove it to begin anew") from error
+
+    def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
+        """`write` the state of the families after an epoch."""
+
+        def state() -> tuple[dict[str, Tensor], Any]:
+            tensors: dict[str, Tensor] = {}
+            described = []
+            for number, family in enumerate(families):
+                assert family.optimiser is not None
+                of_family = family.stack.state() | {f"optimiser.{n}": v for n, v in family.optimiser.state.items()}
+                tensors |= {f"{number}.{name}": values for name, values in of_family.items()}
+                lost = [[*astuple(member), note] for member, note in family.lost.items()]
+                described.append({"members": [astuple(m) for m in family.names], "curves": family.curves, "lost": lost})
+            return tensors, {"epoch": epoch, "families": described}
+
+        self.write(state, force)
+
+    def load(self, families: Sequence[Family]) -> int:
+        """Restore the families; returns the number of epochs that are done, 0 without a checkpoint."""
+
+        def restore(tensors: dict[str, Tensor], plain: Any) -> int:
+            for number, (family, described) in enumerate(zip(families, plain["families"], strict=True)):
                 members = [Member(*values) for values in described["members"]]
                 family.keep([family.names.index(member) for member in members])
                 family.curves = described["curves"]
@@ -125,18 +141,66 @@ class Checkpoint:
                 assert family.optimiser is not None
                 for name, values in family.optimiser.state.items():
                     values.copy_(family_tensors[f"optimiser.{name}"])
-            return int(state["epoch"])
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            reason = first_line(error)
-            raise BeyondClsError(
-                f"the checkpoint {self._file} is damaged ({type(error).__name__}: {reason}); "
-                f"remove {self.folder} to begin this pass anew"
-            ) from error
+            return int(plain["epoch"])
 
-    @property
-    def _file(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
+        return self.read(restore) or 0
 
 
-def _plain(member: Member) -> list[Any]:
-    return [member.head, member.base_lr, member.weight_decay, member.seed]
+def go_on(
+    families: Sequence[Family],
+    training: Batches,
+    test: Batches | None,
+    recipe: Recipe,
+    order: int = 0,
+    *,
+    checkpoint: Checkpoint | None = None,
+    stage: str = "training",
+    say: Callable[[str], None] = lambda message: None,
+    progress: Callable[[int], None] = lambda n: None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    stops: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> int:
+    """`train`, from the last checkpoint on; returns how many epochs were done before.
+
+    Args:
+        families: whose optimisers are made, and whose names are members.
+        stage, on_epoch: as of `Epoch`; called by the first of several processes.
+        progress: called with the number of epochs since the last call, summed over members.
+        stops: whether to stop after the present epoch, where its state can be saved; of several processes the first decides.
+        options: of `train`.
+
+    Raises:
+        BeyondClsError: as `train`, or the checkpoint is damaged or cannot be written.
+        Stopped: `stops` says so.
+    """
+    n_members, is_first = sum(len(family.names) for family in families), rank() == 0
+    rates = Course.from_recipe(training.n_rows, recipe, 0).shares
+    start = checkpoint.load(families) if checkpoint else 0
+    if start:
+        say(f"going on after {start} of {recipe.epochs} epochs")
+        progress(start * n_members)
+
+    def report(epoch: int, is_replayed: bool) -> None:
+        if on_epoch is None or not is_first:
+            return
+        rate = recipe.peak(rates[epoch - 1][-1])
+        for member, curve in ((m, c) for family in families for m, c in zip(family.names, family.curves, strict=True)):
+            on_epoch(Epoch(member, stage, {"epoch": epoch, "lr": member.base_lr * rate, **curve[epoch - 1]}, is_replayed))
+
+    for epoch in range(1, start + 1):
+        report(epoch, True)
+
+    def after_epoch(epoch: int) -> None:
+        progress(n_members)
+        report(epoch, False)
+        is_last = epoch == recipe.epochs
+        ends = checkpoint is not None and not is_last and broadcast_from_first(stops())
+        if checkpoint and is_first:
+            # The last epoch is saved too, so that a run that goes on skips this pass on its way to the one that was killed.
+            checkpoint.save(families, epoch, force=is_last or ends)
+        if ends:
+            raise Stopped
+
+    train(families, training, test, recipe, order, start=start, after_epoch=after_epoch, warn=say, **options)
+    return start

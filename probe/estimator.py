@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probe.grid import HeadSpec
+from probe.grid import HeadSpec, Member
 from probe.head import Head
 from probe.recipe import PRESET_INITS, Recipe, make_recipe
 from probe.stack import Stack
@@ -108,12 +108,12 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         seed = int(drawn_by) if isinstance(drawn_by, Integral) else int(check_random_state(drawn_by).randint(2**31))
         recipe, device = self._recipe(), torch.device(self.device)
         stack = Stack([self._untrained(X, seed)], device)
-        values = torch.tensor([[recipe.base_lr], [recipe.weight_decay]], dtype=torch.float64, device=device)
-        family = Family(stack, values[0], values[1], ["the head"])
+        member = Member("the head", recipe.base_lr, recipe.weight_decay, seed)
+        family = Family.of(stack, [member])
         (kind,) = stack.template.aggregator.reads
         train([family], _InMemory(kind, _tensor(X), torch.from_numpy(labels), recipe.at_once, device), None, recipe, seed)
         if family.lost:
-            raise BeyondClsError(f"training {family.lost['the head']}")
+            raise BeyondClsError(f"training {family.lost[member]}")
         self.head_, (self.curve_,), self._shape = stack.head(0), family.curves, X.shape[1:]
         return self
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from probe.aggregators import Features
 from probe.head import FinalNorm
-from probe.left_out import without_each
 from probe.metrics import MULTILABEL, PER_IMAGE, mean_average_precision, weight_entropy
 from probe.result_files import BALANCED, NLL
 from probe.stack import Stack
+from probe.subsets import without_each
 
 
 class Images(Protocol):
@@ -33,7 +33,7 @@ class Measured:
             negative log-likelihood of their classes, nats) and balanced accuracy (mean over classes of what is right, percent).
         correct: whether each member's highest logit is the image's class; None where images have several labels.
         weights: of each member, if it is the last measurement.
-        without: of each member, mAP without each group of test images in turn (`probe.left_out`), likewise; empty where images
+        without: of each member, mAP without each group of test images in turn (`probe.subsets`), likewise; empty where images
             have one label.
     """
 

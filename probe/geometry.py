@@ -1,7 +1,7 @@
 """What vectors of images tell without a head: how many directions they use, of which dimension they are, what clusters find.
 
 Each measure is a function of `Points` and of the images among them that count, so that images can be left out in turn
-(`probe.left_out`). To add one: a function here, and its line in GEOMETRY.
+(`probe.subsets`). To add one: a function here, and its line in GEOMETRY.
 """
 
 import os
@@ -17,9 +17,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.neighbors import NearestNeighbors
 
-from probe.draws import draws_of
-from probe.left_out import without_each
 from probe.result_files import over_seeds
+from probe.subsets import draws_of, without_each
 from store import BeyondClsError, FeatureStore
 from store.errors import unknown
 from store.format.layout import ArrayName

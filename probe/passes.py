@@ -14,20 +14,19 @@ from torch import Tensor
 
 from probe.aggregators import code_of, is_foreign
 from probe.aggregators.custom import check_custom
-from probe.checkpoint import Checkpoint, Stopped, Unfinished
+from probe.checkpoint import Checkpoint, Unfinished, go_on
 from probe.course import epoch_seed
 from probe.evaluate import evaluate
 from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
 from probe.needs import check_memory
-from probe.pooled import PooledImages, PooledVectors, ToPool, pool, vectors_fit
+from probe.pooled import PooledImages, PooledVectors, pool, vectors_fit
 from probe.pooling import reads_stored
-from probe.ranks import broadcast_from_first
 from probe.recipe import Recipe
 from probe.sources import Source, check_labels
 from probe.stack import Stack
-from probe.train import Batches, Family, reporter, train
+from probe.train import Batches, Family
 from store import BeyondClsError, Loader
 from store.loading.placement import Placement
 
@@ -77,7 +76,7 @@ class Outcome:
         correct: whether its highest logit is the class of each of those images, in the order of their rows; None where images
             have several labels.
         converged: likewise of a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
-        without: mAP without each group of these images in turn (`probe.left_out`), where images have several labels.
+        without: mAP without each group of these images in turn (`probe.subsets`), where images have several labels.
     """
 
     member: Member
@@ -216,7 +215,7 @@ class Passes:
         if name in self._pooled:
             training, test = (self._vectors(name, source, (0,))[0] for source in (self.training, self.test))
             return training[self.places(learnt)] if self.draws else training, test
-        to_pool = {name: ToPool(copy.deepcopy(outcome.head.aggregator).eval(), outcome.head.final_norm)}
+        to_pool = {name: copy.deepcopy(outcome.head)}
         n = sum(len(source.rows) for source in sides)
         if not vectors_fit(to_pool, n, self.device):
             raise BeyondClsError(f"memory does not suffice for the vectors of {n:,} images")
@@ -277,28 +276,20 @@ class Passes:
         if self.loop is not None:
             self.say(f"encoder in the loop: a pass over {len(learn_from.rows):,} images an epoch, for {len(members)} trainings")
         checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)
-        start = checkpoint.load(families) if checkpoint else 0
-        if start:
-            self.say(f"going on after {start} of {recipe.epochs} epochs")
-            self.progress(start * len(members))
-        stage = "training" if judge_by is self.test else "selection"
-        report = reporter(self.on_epoch if self.rank == 0 else None, families, recipe, learn.n_rows, stage)
-        for epoch in range(1, start + 1):
-            report(epoch, True)
-
-        def after_epoch(epoch: int) -> None:
-            self.progress(len(members))
-            report(epoch)
-            is_last = epoch == recipe.epochs
-            ends = checkpoint is not None and not is_last and broadcast_from_first(self.stops())
-            if checkpoint and self.rank == 0:
-                # The last epoch is saved too, so that a run that goes on skips this pass on its way to the one that was killed.
-                checkpoint.save(families, epoch, force=is_last or ends)
-            if ends:
-                raise Stopped
-
-        each_epoch = judge if judge_by is self.test else None
-        train(families, learn, each_epoch, recipe, order, final_norm=norm, start=start, after_epoch=after_epoch, warn=self.say)
+        start = go_on(
+            families,
+            learn,
+            judge if judge_by is self.test else None,  # each epoch
+            recipe,
+            order,
+            checkpoint=checkpoint,
+            stage="training" if judge_by is self.test else "selection",
+            say=self.say,
+            progress=self.progress,
+            on_epoch=self.on_epoch,
+            stops=self.stops,
+            final_norm=norm,
+        )
         if isinstance(learn, Loader) and start < recipe.epochs:
             self.say(f"read at {learn.stats}")
         for family in families:
@@ -324,9 +315,7 @@ class Passes:
     def _family(self, name: str, members: list[Member]) -> Family:
         """Members with their initial parameters."""
         heads = [self._build(name, member.seed) for member in members]
-        values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=self.device)
-        stack = Stack(heads, self.device, name if self._uses_vectors(name) else None)
-        return Family(stack, values[:, 0], values[:, 1], members)
+        return Family.of(Stack(heads, self.device, name if self._uses_vectors(name) else None), members)
 
     def _build(self, name: str, seed: int = 0) -> Head:
         dim, n_classes = self.shapes.dim, self.training.store.n_classes
@@ -429,9 +418,9 @@ class Passes:
         return all_vectors[list(self.views).index(view)][None] if view in self.views else self._pooled_by_view_0[name].vectors
 
     @cached_property
-    def _to_pool(self) -> dict[str, ToPool]:
+    def _to_pool(self) -> dict[str, Head]:
         heads = {name: self.template(name) for name in self.heads}
-        return {n: ToPool(h.aggregator.eval(), h.final_norm) for n, h in heads.items() if not h.aggregator.trainable}
+        return {name: head for name, head in heads.items() if not head.aggregator.trainable}
 
     @cached_property
     def _pooled_by_view_0(self) -> dict[str, PooledVectors]:

@@ -8,22 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probe.aggregators import Aggregator
-from probe.head import FinalNorm
+from probe.head import Head
 from probe.sources import Source
 from store.loading.order import Order, random_views
 from store.loading.placement import free_memory
 
 MEMORY_SHARE = 0.25  # of what is free on the device
 READ_ROWS = 64  # at once: their tokens stay in the cache while they are widened and pooled
-
-
-@dataclass(frozen=True)
-class ToPool:
-    """An aggregator without parameters, and the encoder's final norm if it is to be applied to the tokens first."""
-
-    aggregator: Aggregator
-    final_norm: FinalNorm | None = None
 
 
 @dataclass(frozen=True)
@@ -71,19 +62,19 @@ class PooledImages:
             yield {**batch, "label": self.labels[rows], "row": rows}
 
 
-def vectors_fit(to_pool: Mapping[str, ToPool], n_vectors: int, device: torch.device) -> bool:
+def vectors_fit(to_pool: Mapping[str, Head], n_vectors: int, device: torch.device) -> bool:
     """Whether the device has memory for `n_vectors` vectors of each kind."""
     return sum(4 * entry.aggregator.width for entry in to_pool.values()) * n_vectors <= MEMORY_SHARE * free_memory(device)
 
 
 @torch.no_grad()
 def pool(
-    to_pool: Mapping[str, ToPool], source: Source, views: Sequence[int], device: torch.device, keep_weights: bool = False
+    to_pool: Mapping[str, Head], source: Source, views: Sequence[int], device: torch.device, keep_weights: bool = False
 ) -> dict[str, PooledVectors]:
     """Vectors of `source.rows`, float32 on the device; each token is read once a view."""
     kinds = sorted({kind for entry in to_pool.values() for kind in entry.aggregator.reads})
     for entry in to_pool.values():
-        entry.aggregator.to(device)
+        entry.aggregator.eval().to(device)
         if entry.final_norm is not None:
             entry.final_norm.to(device)
     vectors = {

@@ -1,16 +1,23 @@
-"""The two files of a result: metrics.json with measures alone, which `dvc metrics` shows, and description.json with all."""
+"""The files of a result: metrics.json with measures alone, which `dvc metrics` shows, description.json with all, and arrays."""
 
 import json
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import numpy as np
 import xxhash
 
 from store import BeyondClsError
+from store.environment import machine, versions_of
 from store.errors import too_old
 
+if TYPE_CHECKING:
+    import torch
+
+PACKAGES = ("beyondcls", "torch", "numpy")  # whose versions may change what is computed from features
 METRICS, DESCRIPTION = "metrics.json", "description.json"
 # In the results of a head with one label an image: top-1 accuracy of the classifier that `probe.convergence` fits, percent,
 # and how far the head is below, in standard errors of the paired difference over test images.
@@ -18,6 +25,16 @@ REACHED, SHORT = "converged_top1", "short_of_converged"
 # Of heads that were trained: mean over classes of the percentage that is right, and mean negative log-likelihood in nats.
 BALANCED, NLL = "balanced_accuracy", "nll"
 DIGEST = "metrics"  # in description.json: xxh3_128 of the file of measures that it belongs to
+MOST_PACKED = 1032  # times that deflate, which numpy uses, shortens anything
+
+
+def computed_by(device: "torch.device") -> dict[str, Any]:
+    """The entries `versions` and `machine` of a description."""
+    import torch  # which those who only read results need not wait for
+
+    model = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    versions = versions_of(PACKAGES) | {"torch": str(torch.__version__)}  # which says for which CUDA it was built
+    return {"versions": versions, "machine": machine(model)}
 
 
 class ResultError(BeyondClsError):
@@ -28,7 +45,7 @@ def over_seeds(values: Sequence[float], without: Sequence[Sequence[float]] | np.
     """A measure: mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value), and the individual values.
 
     Args:
-        without: of each seed, the measure without each group of test images in turn (`probe.left_out`). The mean over seeds is
+        without: of each seed, the measure without each group of test images in turn (`probe.subsets`). The mean over seeds is
             kept if all of them could be measured (none is NaN).
     """
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
@@ -110,3 +127,37 @@ def _mapping(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"it holds {type(content).__name__}, expected an object of names and values")
     return content
+
+
+def array_of(file: Path, expected: str, member: str | None = None) -> np.ndarray:
+    """The array of a .npy file, mapped; or a member of a .npz file, in memory. No pickle is ever read.
+
+    numpy.load takes the memory that a header states before it reads; here the header is compared with the bytes that are there.
+
+    Args:
+        expected: what it should be, and what to do otherwise, for the message.
+
+    Raises:
+        BeyondClsError: it is damaged, cut, or no array of numbers.
+        PermissionError: it may not be read.
+    """
+    try:
+        if member is None:
+            return np.lib.format.open_memmap(file, "r")
+        with ZipFile(file) as archive:
+            entry = archive.getinfo(f"{member}.npy")
+            if entry.file_size > MOST_PACKED * file.stat().st_size:
+                raise ValueError(f"its {member} would unpack to {entry.file_size} bytes")
+            content = archive.read(entry)
+        source = BytesIO(content)
+        version = np.lib.format.read_magic(source)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(source)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its shape is {list(shape)}")
+        return np.frombuffer(content, dtype, offset=source.tell()).reshape(shape, order="F" if is_fortran else "C")
+    except PermissionError:
+        raise
+    except Exception as error:  # numpy and zipfile raise many kinds
+        reason = " ".join(str(error).split())[:200]  # numpy cites whole headers
+        raise BeyondClsError(f"{file} is damaged ({reason}), expected {expected}") from error

@@ -1,4 +1,4 @@
-"""Results of trained heads: what describes them, and the files of a head's folder."""
+"""Results of heads: what describes them, and the files of a head's folder."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool
 
 from probe import timing
-from probe.closed import CLOSED, Vectors
+from probe.closed import Vectors, described
 from probe.convergence import notes_on_convergence
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.evaluate import map_without_each
@@ -24,8 +24,8 @@ from probe.passes import Outcome, Passes
 from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, write_result
 from probe.saved import save_probe
 from probe.select import Selected
-from probe.sources import Source
-from store import BeyondClsError
+from probe.sources import JOINED, TOKENS, VECTORS, Source
+from store import BeyondClsError, FeatureStore
 from store.format.layout import kind_of
 from store.format.pretraining import NAMES, pretraining_fields
 from store.writing.results import ResultFolder
@@ -91,12 +91,11 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[
     scores, first = [result.scores.cpu() for result in results], results[0]
     correct = None if test.multilabel else np.stack([top_k_hits(s, test.labels).numpy() for s in scores])
     without = [map_without_each(s, test.labels.cpu()) for s in scores] if test.multilabel else ()
-    protocol_name = next((name for name, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
     measures = {
         **_common(name, plan, passes),
         **{m: over_seeds([r.metrics[m] for r in results], without if m == "map" else ()) for m in first.metrics},
         "seeds": seeds,
-        "protocol": {"name": protocol_name, **vars(protocol)},
+        "protocol": described(protocol),
         "cost": asdict(
             cost
             if protocol.linear
@@ -270,3 +269,39 @@ def write_trained(
         writer = csv.DictWriter(file, ["seed", *outcomes[0].curve[0]])
         writer.writeheader()
         writer.writerows({"seed": outcome.member.seed, **entry} for outcome in outcomes for entry in outcome.curve)
+
+
+def absent_kinds(
+    heads: Mapping[str, HeadPlan], training: FeatureStore, joined: FeatureStore | None = None
+) -> dict[str, list[str]]:
+    """Kinds of tokens that heads read but the encoder does not have, by head; heads that can be trained are left out.
+
+    What was not extracted (blocks, views, attention maps, tokens beside vectors) doesn't count: it can be, and `probe` says
+    how.
+
+    Raises:
+        BeyondClsError: unknown aggregator or options.
+    """
+    source = Source(training)
+    absent = {}
+    for name, plan in heads.items():
+        reads = plan.head.build(source.dim, source.n_patches, training.n_classes).aggregator.reads
+        if missing := [kind for kind in reads if _is_absent(kind, training, joined)]:
+            absent[name] = missing
+    return absent
+
+
+def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -> bool:
+    store = joined if kind.startswith(JOINED) else training
+    token_kind = kind_of(kind.removeprefix(JOINED))
+    if store is None or (token_kind in ("patch", "registers") and not store.spec.blocks):
+        return False
+    return token_kind in (*TOKENS, *VECTORS) and token_kind not in store.extracted_kinds
+
+
+def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: FeatureStore, test: FeatureStore) -> None:
+    """Write into description.json that there was nothing to measure; what an earlier run wrote into `folder` is removed."""
+    features = {"training": training.spec.key, "test": test.spec.key}
+    encoder = training.attributes["encoder"]
+    with folder_of_head(folder).written() as place:
+        write_measures(place, {"encoder": encoder, **plan.head.to_dict(), "features": features, "absent": missing})

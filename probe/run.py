@@ -13,15 +13,13 @@ import numpy as np
 import torch
 
 from probe.checkpoint import Unfinished
-from probe.computed_by import computed_by
 from probe.convergence import converge
 from probe.grid import Epoch, HeadPlan, Member
-from probe.in_place import heads_in_place, stored_outcomes
 from probe.passes import Loop, Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
-from probe.record import request_of, write_record
-from probe.result_files import REACHED
+from probe.record import heads_in_place, request_of, stored_outcomes, write_record
+from probe.result_files import REACHED, computed_by
 from probe.results import folder_of_head, measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, candidates, select
 from probe.sources import Source, check_pair

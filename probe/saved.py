@@ -1,21 +1,17 @@
-"""Trained heads on disk: parameters as safetensors, everything else as JSON beside them. Loading never runs code."""
+"""Trained heads on disk."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-
 from probe.aggregators import AGGREGATORS, is_custom
-from probe.described import made
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
+from probe.modules import Kind, files_of, load_module, made, save_module, stem_of
 from store import BeyondClsError
-from store.errors import first_line, other_version
 
-FORMAT_VERSION = 2
+PROBE = Kind("probe", "beyondcls probe", 2)
 TRAINED_IN = ("", "trained", "linear", "logistic")  # folders of what is trained, within that of a run
 
 
@@ -26,19 +22,9 @@ def save_probe(path: Path, head: Head, spec: HeadSpec, n_patches: int | None, ab
         about: how the head was trained and its results; for the reader, loading does not need it.
     """
     plugin = AGGREGATORS.plugin(spec.aggregator)
-    state = {name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}
-    save_file(state, _files(path)[1])
-    described = {
-        "format_version": FORMAT_VERSION,
-        **spec.to_dict(),
-        **({} if plugin is None else {"package": plugin.package}),
-        "dim": head.aggregator.dim,
-        "n_patches": n_patches,
-        "n_classes": head.classifier.out_features,
-        "final_norm_eps": None if head.final_norm is None else head.final_norm.eps,
-        **about,
-    }
-    _files(path)[0].write_text(json.dumps(described, indent=1) + "\n")
+    package = {} if plugin is None else {"package": plugin.package}
+    sizes = {"dim": head.aggregator.dim, "n_patches": n_patches, "n_classes": head.classifier.out_features}
+    save_module(path, PROBE, head, {**spec.to_dict(), **package, **sizes, **about})
 
 
 def load_probe(path: str | Path, own: str | None = None) -> Head:
@@ -72,39 +58,20 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
     Raises:
         BeyondClsError: as `load_probe`.
     """
-    stem = _stem(path)
-    description, parameters = _files(stem)
-    for file in (description, parameters):
-        if not file.is_file():
-            raise BeyondClsError(f"there is no probe {str(file)!r}; `beyondcls probe --out` writes one per seed")
-    try:
-        described = json.loads(description.read_text())
-        if isinstance(described, dict) and (task := described.get("task")):
-            raise BeyondClsError(
-                f"{description} is of {task}, this reads probes of whole images; load detectors by load_detector"
-            )
-        version = described["format_version"]
-        if version != FORMAT_VERSION:
-            raise BeyondClsError(other_version(description, version, FORMAT_VERSION, "train the probe again"))
+    stem = stem_of(path)
+
+    def build(described: dict[str, Any], parameters: Path) -> Head:
         # Its initial parameters no longer matter.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
-        if is_custom(spec.aggregator):
+        if custom := is_custom(spec.aggregator):
             spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
         AGGREGATORS.check_package(spec.aggregator, described.get("package"), stem)
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
+        make = lambda: spec.build(dim, n_patches, n_classes, FinalNorm.saved_with(parameters, dim, eps))  # noqa: E731
+        return make() if custom else made(make, parameters, dim, n_classes)
 
-        def build() -> Head:
-            return spec.build(dim, n_patches, n_classes, FinalNorm.saved_with(parameters, dim, eps))
-
-        head = build() if is_custom(spec.aggregator) else made(build, parameters, dim, n_classes)
-        head.load_state_dict(load_file(parameters), strict=True)
-    except BeyondClsError:
-        raise
-    except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
-        reason = first_line(error)
-        raise BeyondClsError(f"{stem} is not a readable probe ({type(error).__name__}: {reason}); train it again") from error
-    return head.eval(), described
+    return load_module(stem, PROBE, build)
 
 
 def first_seed(path: Path) -> Path:
@@ -135,20 +102,10 @@ def task_of(path: str | Path) -> str | None:
         path: of either file, or their common stem.
     """
     try:
-        task = json.loads(_files(_stem(path))[0].read_text()).get("task")
+        task = json.loads(files_of(stem_of(path))[0].read_text()).get("task")
     except (OSError, ValueError, AttributeError):
         return None
     return task if isinstance(task, str) else None
-
-
-def _stem(path: str | Path) -> Path:
-    stem = Path(path)
-    return stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
-
-
-def _files(stem: Path) -> tuple[Path, Path]:
-    """Description and parameters."""
-    return stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.safetensors")
 
 
 def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:

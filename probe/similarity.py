@@ -1,7 +1,7 @@
 """How alike two vectors of the same images are, whatever their widths: between encoders, blocks and kinds of vectors.
 
 Each measure is a function of two `Vectors` and of the images that count, so that images can be left out in turn
-(`probe.left_out`). To add one: a function here, and its line in SIMILARITY.
+(`probe.subsets`). To add one: a function here, and its line in SIMILARITY.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from sklearn.neighbors import NearestNeighbors
 
-from probe.left_out import without_each
 from probe.result_files import over_seeds
+from probe.subsets import without_each
 from store import BeyondClsError
 
 K = 10  # neighbours that are compared

@@ -216,20 +216,28 @@ def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     return mask
 
 
+def check_encoder(training: FeatureStore, other: FeatureStore) -> None:
+    """Refuse sets of two encoders. One may hold more blocks, views, statistics or maps than the other.
+
+    Raises:
+        StoreError: they are of two encoders, or transforms, dtypes, ….
+    """
+    if differ := training.spec.explained(other.spec, EXTENDABLE_FIELDS):
+        raise StoreError(
+            f"{training.where} ({training.attributes['encoder']}, key {training.spec.key}) and {other.where} "
+            f"({other.attributes['encoder']}, key {other.spec.key}) are of two encoders or extractions: {differ} differ"
+        )
+
+
 def check_pair(training: FeatureStore, test: FeatureStore) -> None:
-    """Refuse sets that do not belong together. One may hold more blocks, views, statistics or maps than the other.
+    """Refuse sets that do not belong together.
 
     Classes are what they are called, in whatever order: `Source.labels` of the test set are to be those of the training set.
 
     Raises:
         StoreError: they are from two encoders (or transforms, dtypes), or have different classes.
     """
-    if differ := training.spec.explained(test.spec, EXTENDABLE_FIELDS):
-        raise StoreError(
-            f"{training.where} ({training.attributes['encoder']}, key {training.spec.key}) and {test.where} "
-            f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: "
-            f"{differ} differ"
-        )
+    check_encoder(training, test)
     for store in (training, test):
         if not store.labelled.any():
             raise StoreError(f"{store.where} has no valid, labelled image; a probe needs labels")

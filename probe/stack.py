@@ -8,9 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probe.aggregators import Features
-from probe.batch_norm import MOMENTUM, batch_norm
 from probe.head import Head
-from probe.ranks import world_size
+from probe.ranks import MOMENTUM, batch_norm, world_size
 from store import BeyondClsError
 
 

@@ -1,15 +1,52 @@
-"""Rows of a feature set to learn from or to select on: subsets need no separate extraction.
+"""Rows that are drawn: to learn from, to select on, and groups of test images that are left out in turn.
 
 Which rows are drawn depends on the seed, the row numbers (the order of the images in their data set) and the labels, on nothing
-else: every machine, every NumPy and the feature sets of all encoders of the same images give the same rows. Unlabelled rows
-(-1) are never drawn. `rows` restricts the choice: `np.flatnonzero(store.labelled)` leaves out what could not be read.
+else: every machine, every NumPy and the feature sets of all encoders of the same images give the same rows. Subsets need
+no separate extraction. Unlabelled rows (-1) are never drawn. `rows` restricts the choice: `np.flatnonzero(store.labelled)`
+leaves out what could not be read.
 """
 
-import numpy as np
-from jaxtyping import Int, Integer
+from collections.abc import Callable
+from typing import TypeVar
 
-from probe.draws import draws_of
+import numpy as np
+from jaxtyping import Bool, Int, Integer, UInt64
+
 from store import BeyondClsError
+
+MASK = (1 << 64) - 1
+N_GROUPS = 20
+T = TypeVar("T")
+
+
+def draws_of(rows: Int[np.ndarray, "n"], seed: int, purpose: str) -> UInt64[np.ndarray, "n"]:
+    """A number for each row, [n] uint64, all different.
+
+    SplitMix64 of seed, purpose and row: NumPy's generators may change with its version, and give numbers to places, not rows.
+
+    Args:
+        purpose: what is drawn; its first 8 letters tell it from other draws under the same seed.
+    """
+    start = _mixed(np.array([seed & MASK], np.uint64)) ^ np.frombuffer(purpose.encode()[:8].ljust(8), "<u8")
+    return _mixed(_mixed(start) + rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def _mixed(z: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014), a permutation of the 64-bit numbers."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def groups_of(n: int) -> Int[np.ndarray, "n"]:
+    """The group of each of n images, by its position: groups of one size, drawn at random and the same on every machine."""
+    return draws_of(np.arange(n), 0, "left-out").argsort().argsort() % max(1, min(N_GROUPS, n))
+
+
+def without_each(n: int, measure: Callable[[Bool[np.ndarray, "n"]], T]) -> list[T]:
+    """What `measure` makes of those of n images that are chosen: all without each group in turn; nothing of a single image."""
+    groups = groups_of(n)
+    return [measure(groups != group) for group in range(groups.max(initial=0) + 1)] if n > 1 else []
 
 
 def k_shot(labels: Integer[np.ndarray, "N *C"], k: int, seed: int = 0, rows: np.ndarray | None = None) -> Int[np.ndarray, "n"]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from probe.left_out import without_each
 from probe.result_files import over_seeds
+from probe.subsets import without_each
 from store import BeyondClsError, FeatureStore
 
 TIMES = 3.0  # the median norm, beyond which a token is an outlier

@@ -15,7 +15,7 @@ from torch import Tensor
 from probe.aggregators import Features
 from probe.course import Course
 from probe.evaluate import evaluate
-from probe.grid import Epoch
+from probe.grid import Member
 from probe.head import FinalNorm
 from probe.optim import OPTIMISERS, Optimiser
 from probe.ranks import rank, sum_over_ranks, world_size
@@ -53,6 +53,13 @@ class Family:
     curves: list[list[dict[str, float]]] = field(default_factory=list)
     lost: dict[Any, str] = field(default_factory=dict)
     optimiser: Optimiser | None = None
+
+    @classmethod
+    def of(cls, stack: Stack, members: Sequence[Member]) -> "Family":
+        """The members of a stack, which have their learning rates and weight decays."""
+        device = stack.parameters["classifier.weight"].device
+        values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=device)
+        return cls(stack, values[:, 0], values[:, 1], list(members))
 
     def __post_init__(self) -> None:
         self.curves = self.curves or [[] for _ in self.names]
@@ -148,28 +155,6 @@ def train(
             return
 
 
-def reporter(
-    on_epoch: Callable[[Epoch], None] | None, families: Sequence[Family], recipe: Recipe, n_rows: int, stage: str
-) -> Callable[..., None]:
-    """A function that calls `on_epoch` for each member, given the number of the epoch, and whether it is replayed.
-
-    Args:
-        families: whose names are members.
-        n_rows: images of an epoch of one process.
-    """
-    if on_epoch is None:
-        return lambda epoch, is_replayed=False: None
-    shares = Course.from_recipe(n_rows, recipe, 0).shares
-
-    def report(epoch: int, is_replayed: bool = False) -> None:
-        rate = recipe.peak(shares[epoch - 1][-1])
-        for family in families:
-            for member, curve in zip(family.names, family.curves, strict=True):
-                on_epoch(Epoch(member, stage, {"epoch": epoch, "lr": member.base_lr * rate, **curve[epoch - 1]}, is_replayed))
-
-    return report
-
-
 def take_step(family: Family, rate: float) -> None:
     """Update the parameters by their gradients; `rate`: the current learning rate of a member whose base is 1."""
     assert family.optimiser is not None
@@ -212,7 +197,7 @@ def _check_finite(training: Batches, seed: int) -> None:
         BeyondClsError: features that were trained on are not finite.
     """
     for batch in training.epoch(seed):
-        for name, values in batch.items():
+        for name, values in ((n, v) for n, v in batch.items() if isinstance(v, Tensor)):
             wrong = ~values.isfinite().reshape(len(values), -1).all(1)
             if wrong.any():
                 raise BeyondClsError(

@@ -9,11 +9,11 @@ import torch
 import xxhash
 
 from probe.aggregators import Aggregator, Features, Pooled
-from probe.computed_by import computed_by
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.passes import Outcome, Passes
 from probe.recipe import Recipe
+from probe.result_files import computed_by
 from probe.results import folder_of_head, measures_of, write_measures, write_trained
 from probe.saved import load_with
 from probe.select import Selected

@@ -30,8 +30,7 @@ from pipelines.report.content import Table
 from pipelines.report.formats.markdown_table import to_markdown
 from pipelines.report.sections.accuracy import gains_table, scores
 from pipelines.report.sections.datasets import by_head
-from probe.result_arrays import array_of
-from probe.result_files import METRICS, over_seeds, read_result, write_result
+from probe.result_files import METRICS, array_of, over_seeds, read_result, write_result
 from store import BeyondClsError
 
 MAIN_HEADS = ("cls", "average", "abmilp")

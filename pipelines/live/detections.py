@@ -14,8 +14,7 @@ from pipelines.live.online import check_encoder, described_block, described_clas
 from pipelines.live.pictures import Picture
 from pipelines.live.segmenter import OnPatches
 from probe.detection.detected import Detected, in_original
-from probe.detection.detector import Detector
-from probe.detection.saved import load_detector_with
+from probe.detection.detector import Detector, load_detector_with
 from store import BeyondClsError
 
 

@@ -12,8 +12,8 @@ from extract.encoders import Encoder
 from extract.layouts import arrays_by_name
 from extract.transform import Crop
 from pipelines.live.pictures import Picture, opened
+from probe.segmentation.label_maps import Upsampling
 from probe.segmentation.patch_head import PatchHead
-from probe.segmentation.upsampling import Upsampling
 from store import BeyondClsError
 from store.truths import VOID
 

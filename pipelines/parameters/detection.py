@@ -16,7 +16,7 @@ OF_A_RECIPE = {
     "schedule": Option(str, "step: a tenth from 3/4 of the epochs on, a hundredth from 11/12 on; or cosine, to zero", "step"),
     "clip": Option(float, "largest norm of the gradient", "no limit"),
 }
-# … of `probe.detection.options.DetectorOptions`, …
+# … of `probe.detection.recipe.DetectorOptions`, …
 OF_A_DETECTOR = {
     "width": Option(int, "channels of the pyramid and of the masks' head", "256", least=1),
     "anchors": Option(

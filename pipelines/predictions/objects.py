@@ -13,7 +13,7 @@ from pipelines.live.detections import OnlineDetector, online_detector
 from pipelines.live.objects import draw_objects
 from pipelines.predictions.predictor import LoadEncoder, Predicted, Predictor, enlarged
 from probe.detection.detected import Detected
-from probe.detection.saved import load_detector_with
+from probe.detection.detector import load_detector_with
 from probe.detection.sets import image_numbers
 from store.truths.rle import decode
 

@@ -25,10 +25,10 @@ from pipelines.process.epoch_logs import epoch_logs
 from pipelines.process.progress import progress_bar
 from pipelines.process.tasks import is_first
 from pipelines.sharing.places import open_features
-from probe.absent import absent_kinds, write_absent
 from probe.checkpoint import Stopped
 from probe.grid import HeadPlan
 from probe.passes import Loop
+from probe.results import absent_kinds, write_absent
 from probe.run import n_epochs, probe
 from store import BeyondClsError, FeatureStore
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from scipy.special import stdtr, stdtrit
 
 from pipelines.report.measured import Measure, Probe
-from probe.result_arrays import array_of
+from probe.result_files import array_of
 from store import BeyondClsError
 
 LEVEL = 0.95

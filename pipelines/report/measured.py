@@ -17,7 +17,7 @@ class Measure:
     """One number over seeds; `std` has n - 1 in the denominator and is 0 for one seed.
 
     Attributes:
-        without: the mean without each group of test images in turn (`probe.left_out`); empty if that was not measured.
+        without: the mean without each group of test images in turn (`probe.subsets`); empty if that was not measured.
     """
 
     mean: float

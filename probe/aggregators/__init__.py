@@ -3,28 +3,13 @@
 import inspect
 from typing import Any
 
-from probe.aggregators.abmilp import AbMILP
-from probe.aggregators.aggregator import Aggregator, Features, Parameters, Pooled
-from probe.aggregators.ap import AttentiveProbing
-from probe.aggregators.average import Average
-from probe.aggregators.central import Central
-from probe.aggregators.central_attention import CentralAttention
-from probe.aggregators.cls import Cls
-from probe.aggregators.cls_attention import ClsAttention
-from probe.aggregators.cls_average import ClsAverage
+from probe.aggregators.abmilp import AbMILP, SelfAttentionAbMILP
+from probe.aggregators.aggregator import Aggregator, Features, Parameters, Pooled, Weighted, whole_number
+from probe.aggregators.cross_attention import AttentiveProbing, EfficientProbing, SimPool, VJEPAPooler
 from probe.aggregators.custom import custom_aggregator
-from probe.aggregators.encoder_pooling import EncoderPooling
-from probe.aggregators.ep import EfficientProbing
-from probe.aggregators.k_means import KMeans
-from probe.aggregators.lowest_entropy_head import LowestEntropyHead
-from probe.aggregators.max import Max
-from probe.aggregators.norm import Norm
-from probe.aggregators.options import whole_number
-from probe.aggregators.pca import PCA
-from probe.aggregators.sa_abmilp import SelfAttentionAbMILP
-from probe.aggregators.simpool import SimPool
-from probe.aggregators.v_jepa import VJEPAPooler
-from probe.aggregators.weighted import Weighted
+from probe.aggregators.plain import Average, Central, Cls, ClsAverage, EncoderPooling, Max
+from probe.aggregators.stored_attention import CentralAttention, ClsAttention, LowestEntropyHead
+from probe.aggregators.unsupervised import PCA, KMeans, Norm
 from store import BeyondClsError
 from store.errors import unknown
 from store.plugins import Registry

@@ -1,15 +1,19 @@
-"""The base of all aggregators: tokens to one vector per image."""
+"""The base of all aggregators, tokens to one vector per image; and their options: plain JSON values, checked."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from store import BeyondClsError
+from store.errors import unknown
+
 Features = Mapping[str, Tensor]
 Parameters = Mapping[str, Tensor]
+BAGS = {"patch": ("patch",), "all": ("cls", "patch")}
 
 
 class Pooled(NamedTuple):
@@ -103,3 +107,106 @@ class Aggregator(nn.Module, ABC):
 
         pooled = torch.vmap(member, randomness="different")(dict(parameters))
         return Pooled(pooled[0], pooled[1] if len(pooled) > 1 else None)
+
+
+def whole_number(name: str, value: Any, lowest: int = 1) -> int:
+    """A whole number.
+
+    Raises:
+        BeyondClsError: not a whole number, or one below `lowest`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise BeyondClsError(f"{name} is {value!r}, expected {lowest} or more (a whole number)")
+    return value
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """One of several words.
+
+    Raises:
+        BeyondClsError: not one of `choices`.
+    """
+    if value not in tuple(choices):
+        raise BeyondClsError(unknown(name, str(value), choices))
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or false.
+
+    Raises:
+        BeyondClsError: neither true nor false.
+    """
+    if not isinstance(value, bool):
+        raise BeyondClsError(f"{name} is {value!r}, expected true or false")
+    return value
+
+
+def kinds_of_blocks(kind: str, blocks: Sequence[int] | None) -> tuple[str, ...]:
+    """The kind itself, which means the probed block; or that of each of some blocks: "cls/block5".
+
+    Raises:
+        BeyondClsError: not a list of different whole numbers from 0 on.
+    """
+    return (kind,) if blocks is None else tuple(f"{kind}/block{block}" for block in distinct_numbers("blocks", blocks))
+
+
+def distinct_numbers(name: str, value: Any) -> list[int]:
+    """Whole numbers, each once.
+
+    Raises:
+        BeyondClsError: not a list of different whole numbers from 0 on.
+    """
+    numbers = [whole_number(f"one of {name}", v, 0) for v in value] if isinstance(value, list | tuple) else []
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise BeyondClsError(f"{name} is {value!r}, expected a list of different whole numbers such as [3, 5]")
+    return numbers
+
+
+class Weighted(Aggregator):
+    """Base of aggregators whose vector is made of Σ_t w_t x_t. Subclasses sum with `weigh`, so that `top_k` works for all.
+
+    Attributes:
+        top_k: K, the number of weights of each query that count; all by default (`make_aggregator` sets it).
+    """
+
+    weighted = True
+    top_k: int | None = None
+
+    def weigh(self, tokens: Float[Tensor, "B T D"], weights: Float[Tensor, "B T"]) -> Pooled:
+        """The weighted sum of each image's tokens."""
+        weights = self.cut(weights)
+        # A batched matrix product: the elementwise product of the sum would write B x T x D numbers.
+        return Pooled(torch.bmm(weights[:, None], tokens).squeeze(1), weights)
+
+    def cut(self, weights: Float[Tensor, "*rows T"]) -> Float[Tensor, "*rows T"]:
+        """The K largest weights of each row, made to sum to 1, and 0 elsewhere; unchanged without `top_k`.
+
+        Among equal weights, those of the first tokens are kept.
+
+        Raises:
+            BeyondClsError: there are fewer than K tokens.
+        """
+        if self.top_k is None:
+            return weights
+        if self.top_k > weights.shape[-1]:
+            raise BeyondClsError(f"top_k is {self.top_k}, expected at most {weights.shape[-1]}, the number of tokens")
+        ordered, indices = weights.sort(stable=True, dim=-1, descending=True)
+        largest = ordered[..., : self.top_k]
+        return torch.zeros_like(weights).scatter(-1, indices[..., : self.top_k], largest / largest.sum(-1, keepdim=True))
+
+
+def kinds_in_bag(tokens: str) -> tuple[str, ...]:
+    """Kinds of features of the bag "patch", or "all" for [cls] and patches (never registers).
+
+    Raises:
+        BeyondClsError: another name.
+    """
+    return BAGS[choice("bag of tokens", tokens, BAGS)]
+
+
+def bag(features: Features, kinds: Iterable[str]) -> Float[Tensor, "B N D"]:
+    """Tokens of several kinds, concatenated; a single kind is returned as it is."""
+    tokens = [features[kind] for kind in kinds]
+    tokens = [t if t.ndim == 3 else t[:, None] for t in tokens]
+    return tokens[0] if len(tokens) == 1 else torch.cat(tokens, 1)

@@ -1,11 +1,10 @@
 """Weights from attention maps that the store holds: nothing is trained."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probe.aggregators.aggregator import Features, Pooled
-from probe.aggregators.options import choice, whole_number
-from probe.aggregators.weighted import Weighted
+from probe.aggregators.aggregator import Features, Pooled, Weighted, choice, whole_number
 from store import BeyondClsError
 
 
@@ -65,3 +64,61 @@ class StoredAttention(Weighted):
         else:
             row = rows.mean(1)
         return row / row.sum(-1, keepdim=True)
+
+
+class ClsAttention(StoredAttention):
+    """The [cls] token's attention in the probed block, renormalised over the patches: the mean over heads, or one of them.
+
+    No parameters.
+
+    Source: Tables 4 and 6, "average [cls] token attention" (`attn-mn` in the official code); with of="joined" and DINO's maps
+    on MAE's tokens, "average DINO [cls] token attention" (`dino`, which is not renormalised there).
+
+    Args:
+        of, head, without: see `StoredAttention`.
+    """
+
+    variants = ({}, {"of": "joined", "top_k": 3}, {"head": 3}, {"without": 1})
+
+
+class CentralAttention(StoredAttention):
+    """The central patch's attention in the probed block, renormalised over the patches: the mean over heads, or one of them.
+
+    No parameters.
+
+    The central patch of an even grid is the one right below the middle, as in the stored "attention/centre".
+
+    Source: Tables 4 and 6, "central patch token attention" (`ca1` in the official code, there of the patch above and left of
+    the middle, and divided by T).
+
+    Args:
+        of, head: see `StoredAttention`.
+    """
+
+    row = "attention/centre"
+    variants = ({}, {"of": "joined", "top_k": 16, "head": 0})
+
+
+class LowestEntropyHead(StoredAttention):
+    """The [cls] token's attention in one head of the probed block: the one whose map has the lowest entropy on the image.
+
+    Maps are renormalised over the patches first. Of equal entropies the first head counts; heads without any mass on patches do
+    not. No parameters.
+
+    Source: Tables 4 and 6, "lowest-entropy [cls] token attention" (`attn-lcte` in the official code).
+
+    Args:
+        of: see `StoredAttention`.
+    """
+
+    variants = ({}, {"of": "joined"})
+
+    def __init__(self, dim: int, of: str = "own"):
+        super().__init__(dim, of)
+
+    def over_heads(self, rows: Float[Tensor, "B H T"]) -> Float[Tensor, "B T"]:
+        mass = rows.sum(-1, keepdim=True)
+        maps = rows / mass
+        entropy = -torch.xlogy(maps, maps).sum(-1)  # [B, H], nats
+        chosen = entropy.masked_fill(mass.squeeze(-1) == 0, torch.inf).argmin(1)
+        return maps[torch.arange(len(maps), device=maps.device), chosen]

@@ -5,10 +5,8 @@ from typing import Any
 
 from probe.closed.logistic import Logistic
 from probe.closed.neighbours import Neighbours
-from probe.closed.protocol import Closed
-from probe.closed.result import Result, Selection
+from probe.closed.protocol import Closed, Result, Selection, Vectors
 from probe.closed.ridge import Ridge
-from probe.closed.vectors import Vectors
 from store import BeyondClsError
 from store.errors import unknown
 
@@ -19,6 +17,11 @@ CLOSED: dict[str, type[Closed]] = {
 }
 # What options of these types take; others, such as grids, are checked by their protocol.
 TAKEN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
+
+
+def described(closed: Closed) -> dict[str, Any]:
+    """Name and options of a protocol, plain values."""
+    return {"name": next((n for n, kind in CLOSED.items() if type(closed) is kind), type(closed).__name__), **vars(closed)}
 
 
 def make_closed(name: str, **options: Any) -> Closed:

@@ -8,10 +8,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probe.closed.protocol import Closed, check_grid, select
-from probe.closed.result import Result, edge_note, measured, notes_on
-from probe.closed.scaling import Scaling
-from probe.closed.vectors import Vectors, check_pair
+from probe.closed.protocol import (
+    Closed,
+    Result,
+    Scaling,
+    Vectors,
+    check_grid,
+    check_pair,
+    edge_note,
+    measured,
+    notes_on,
+    select,
+)
 from probe.softmax_regression import fit, stored_blocks
 from store import BeyondClsError
 

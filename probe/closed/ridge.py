@@ -7,10 +7,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probe.closed.protocol import Closed, check_grid
-from probe.closed.result import Result, Selection, criterion, edge_note, measured, notes_on
-from probe.closed.scaling import Scaling
-from probe.closed.vectors import Vectors, check_pair
+from probe.closed.protocol import (
+    Closed,
+    Result,
+    Scaling,
+    Selection,
+    Vectors,
+    check_grid,
+    check_pair,
+    criterion,
+    edge_note,
+    measured,
+    notes_on,
+)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,18 @@
-"""COCO's average precision of boxes and of masks, by faster-coco-eval: the numbers of pycocotools."""
+"""COCO's average precision of boxes and of masks, by faster-coco-eval: the numbers of pycocotools; and examples."""
 
 import copy
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from faster_coco_eval import COCO, COCOeval_faster  # on top, so that it is missed before anything trains
 
+from probe.detection.sets import ImagesWithObjects
 from store.truths import Instances
 
 # The first of COCO's twelve numbers, and its recall; in percent here. None where no object has that size.
 MEASURES = {"ap": 0, "ap50": 1, "ap75": 2, "ap_small": 3, "ap_medium": 4, "ap_large": 5, "ar100": 8}
-AREAS = {"small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, math.inf)}  # pixels of the original
+EXAMPLES = "examples.json"
 
 
 class AveragePrecision:
@@ -65,10 +65,47 @@ def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]
     return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
 
-def size_of(area: float) -> str:
-    """ "small", "medium" or "large", as COCO names areas in pixels."""
-    return next(name for name, (_, most) in AREAS.items() if area < most)
-
-
 def _quiet(*_: Any) -> None:
     """In place of what the evaluation prints."""
+
+
+def examples(images: ImagesWithObjects, results: Iterable[Mapping[str, Any]], n: int) -> dict[str, Any]:
+    """The content of examples.json, as plain values: `n` images that have objects, at even distances.
+
+    Boxes are x0, y0, x1, y1 in pixels of the original, `counts` COCO's compressed run lengths of masks; labels count from 0.
+
+    Args:
+        results: of all images, in COCO's format.
+    """
+    instances = images.store.instances
+    with_objects = np.flatnonzero([(~instances.of(int(row)).crowds).any() for row in images.rows])
+    places = with_objects[np.unique(np.linspace(0, len(with_objects) - 1, min(n, len(with_objects))).round().astype(int))]
+    found: dict[int, list[dict[str, Any]]] = {images.image_ids[place]: [] for place in places.tolist()}
+    for entry in results:
+        if entry["image_id"] in found:
+            found[entry["image_id"]].append(_detection(entry))
+    return {
+        "data": images.store.spec.data,
+        "classes": list(instances.classes),
+        "images": [
+            _objects(images, int(images.rows[place])) | {"detections": found[images.image_ids[place]]}
+            for place in places.tolist()
+        ],
+    }
+
+
+def _objects(images: ImagesWithObjects, row: int) -> dict[str, Any]:
+    image = images.store.instances.of(row)
+    objects: list[dict[str, Any]] = [
+        {"label": label, "box": box, "crowd": crowd}
+        for label, box, crowd in zip(image.labels.tolist(), image.boxes.tolist(), image.crowds.tolist(), strict=True)
+    ]
+    for entry, counts in zip(objects, image.counts or (), strict=False):
+        entry["counts"] = counts.decode("ascii")
+    return {"id": images.store.ids[row], "size": list(image.size), "objects": objects}
+
+
+def _detection(entry: Mapping[str, Any]) -> dict[str, Any]:
+    x, y, width, height = entry["bbox"]
+    detection = {"label": entry["category_id"] - 1, "score": entry["score"], "box": [x, y, x + width, y + height]}
+    return detection | ({"counts": entry["segmentation"]["counts"]} if "segmentation" in entry else {})

@@ -10,9 +10,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from probe.detection.boxes import boxes_from_view, cut_to, has_area
 from probe.detection.detector import Detector
-from probe.detection.targets import flips_of
+from probe.detection.targets import boxes_from_view, cut_to, flips_of, has_area
 from store import FeatureStore, Loader
 from store.truths.rle import encode
 from store.truths.view import Crop

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,26 +14,19 @@ import torch
 import xxhash
 from jaxtyping import Bool
 
-from probe.checkpoint import Unfinished
-from probe.computed_by import computed_by
-from probe.detection.average_precision import AveragePrecision, coco_truths
-from probe.detection.batches import DetectionBatches
+from probe.checkpoint import Checkpoint, Unfinished
+from probe.detection.average_precision import EXAMPLES, AveragePrecision, coco_truths, examples
 from probe.detection.detected import detections, to_coco
-from probe.detection.detector import LOSSES, Detector
-from probe.detection.examples import FILE as EXAMPLES
-from probe.detection.examples import examples
-from probe.detection.options import DetectorOptions
-from probe.detection.recipe import DetectionRecipe
-from probe.detection.saved import save_detector
-from probe.detection.sets import ImagesWithObjects, check_sets
-from probe.detection.state import TrainingState
-from probe.detection.survey import survey
-from probe.detection.training import new_detector, train_detector
+from probe.detection.detector import LOSSES, Detector, save_detector
+from probe.detection.recipe import DetectionRecipe, DetectorOptions
+from probe.detection.sets import ImagesWithObjects, check_sets, survey
+from probe.detection.targets import detection_batches
+from probe.detection.training import TrainingState, new_detector, train_detector
 from probe.grid import Epoch, Member
 from probe.head import FinalNorm
-from probe.left_out import without_each
-from probe.result_files import DESCRIPTION, METRICS, over_seeds, write_result
+from probe.result_files import DESCRIPTION, METRICS, computed_by, over_seeds, write_result
 from probe.sources import Source
+from probe.subsets import without_each
 from store import BeyondClsError, StoreError
 from store.format.pretraining import pretraining_fields
 from store.places.disk import check_writable
@@ -120,7 +113,7 @@ class Detection:
         }
         request = {
             **images,
-            "recipe": self.recipe.to_dict(),
+            "recipe": asdict(self.recipe),
             "detector": self.options.to_dict(),
             "views": list(self.views),
             "encoder": self.description,
@@ -143,7 +136,7 @@ class Detection:
             BeyondClsError: as `train_detector`.
         """
         detector = self.new(seed)
-        batches = DetectionBatches(
+        batches = detection_batches(
             self.training.store,
             self.training.rows,
             self.recipe.batch_size,
@@ -155,8 +148,7 @@ class Detection:
             placement=self.placement,
         )
         described = {"seed": seed, **self.request()}
-        file = None if self.unfinished is None else self.unfinished.path_of(described, ".safetensors")
-        state = TrainingState(file)
+        state = TrainingState(None if self.unfinished is None else Checkpoint(self.unfinished.path_of(described)))
         member = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed)
 
         def after_epoch(entry: dict[str, float], is_replayed: bool) -> None:
@@ -168,7 +160,7 @@ class Detection:
 
     def measure(self, detector: Detector) -> tuple[Measures, list[Measures], list[dict[str, Any]]]:
         """AP of boxes, and of masks if the detector has any: of all test images, and without each group of them in turn
-        (`probe.left_out`); and its detections in COCO's format of results.
+        (`probe.subsets`); and its detections in COCO's format of results.
         """
         detected, ids = [], self.test.image_ids
         where: dict[str, Any] = {"block": self.block, "device": self.device, "placement": self.placement}
@@ -206,30 +198,24 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     unfinished = Unfinished.beside(out)
     detection = replace(detection, unfinished=unfinished)
     result = ResultFolder(out, DESCRIPTION, ("trained/seed*.json", "trained/seed*.safetensors"))
-    with result.written() as folder:
-        content = _detect(detection, folder, notes)
-    unfinished.remove()
-    return content
-
-
-def _detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     curves: dict[int, Curve] = {}
     measured, without = list[Measures](), list[list[Measures]]()
-    for seed in detection.seeds:
-        detector, curves[seed] = detection.train(seed)
-        measures, without_groups, results = detection.measure(detector)
-        measured.append(measures)
-        without.append(without_groups)
-        about = {**detection.description, "recipe": detection.recipe.to_dict(), "seed": seed, "result": measures}
-        save_detector(out / f"trained/seed{seed}", detector, about)
-        if seed == detection.seeds[0]:
-            (out / "detections.json").write_text(json.dumps(results) + "\n")
-            (out / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
-    content = (
-        measures_of(detection, detector, measured, without) | dict(notes or {}) | computed_by(torch.device(detection.device))
-    )
-    _write_curves(out / "curves.csv", curves)
-    write_result(out / METRICS, content)
+    with result.written() as folder:
+        for seed in detection.seeds:
+            detector, curves[seed] = detection.train(seed)
+            measures, without_groups, results = detection.measure(detector)
+            measured.append(measures)
+            without.append(without_groups)
+            about = {**detection.description, "recipe": asdict(detection.recipe), "seed": seed, "result": measures}
+            save_detector(folder / f"trained/seed{seed}", detector, about)
+            if seed == detection.seeds[0]:
+                (folder / "detections.json").write_text(json.dumps(results) + "\n")
+                (folder / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
+        content = measures_of(detection, detector, measured, without) | dict(notes or {})
+        content |= computed_by(torch.device(detection.device))
+        _write_curves(folder / "curves.csv", curves)
+        write_result(folder / METRICS, content)
+    unfinished.remove()
     return content
 
 
@@ -255,7 +241,7 @@ def measures_of(
             for kind in measured[0]
         },
         "seeds": list(detection.seeds),
-        "recipe": detection.recipe.to_dict(),
+        "recipe": asdict(detection.recipe),
         "detector": detector.options.to_dict() | {"final_norm": detector.final_norm is not None},
         "n_parameters": sum(p.numel() for p in detector.parameters()),
         "grid": list(detector.grid),

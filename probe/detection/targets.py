@@ -1,6 +1,7 @@
-"""The instances of an image as a view shows them: what a detector learns."""
+"""The instances of an image as a view shows them, in the frame in which a detector sees it: what it learns."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,13 +9,41 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probe.detection.boxes import cut_to
-from probe.detection.frame import frame_of
-from store import BeyondClsError, FeatureStore
+from probe.truth_batches import TruthBatches
+from store import BeyondClsError, FeatureStore, Loader
 from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
+from store.truths.view import Crop
 
+STRIDE = 16  # pixels of the frame for each patch, so that maps of the pyramid have strides of 4, 8, 16 and 32
 SMALLEST = 1.0  # pixel of the frame: what is left of a box at least
 Target = dict[str, Tensor]
+
+
+def frame_of(grid: tuple[int, int]) -> tuple[int, int]:
+    """Height and width in pixels of the frame of a grid of patches."""
+    return grid[0] * STRIDE, grid[1] * STRIDE
+
+
+def has_area(boxes: Float[np.ndarray, "n 4"]) -> Bool[np.ndarray, "n"]:
+    """Whether boxes are wider and higher than nothing."""
+    return np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
+
+
+def cut_to(boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]) -> Float[np.ndarray, "n 4"]:
+    """The parts of boxes within an image of this height and width; those outside have no area."""
+    return boxes.clip(0, np.array((size[1], size[0]) * 2, boxes.dtype))
+
+
+def boxes_from_view(
+    boxes: Float[np.ndarray, "n 4"], crop: Crop, flip: bool, frame: tuple[int, int]
+) -> Float[np.ndarray, "n 4"]:
+    """Boxes in a frame (height, width) that a view fills, in pixels of the original: the inverse of `boxes_in_view`."""
+    x0, y0, x1, y1 = (float(corner) for corner in crop)
+    placed = boxes.astype(np.float64)
+    if flip:
+        placed[:, [0, 2]] = frame[1] - placed[:, [2, 0]]
+    scale = np.array([(x1 - x0) / frame[1], (y1 - y0) / frame[0]] * 2)
+    return (placed * scale + [x0, y0, x0, y0]).astype(boxes.dtype)
 
 
 class Targets(Dataset[Target]):
@@ -64,3 +93,28 @@ def target_of(image: InstancesOfImage, crop: Float[np.ndarray, "4"], flip: bool,
     target["boxes"] = torch.from_numpy(inside[kept])
     target["labels"] = torch.from_numpy(image.labels[kept].astype(np.int64) + 1)
     return target
+
+
+def detection_batches(
+    store: FeatureStore,
+    rows: np.ndarray,
+    batch_size: int,
+    *,
+    views: Sequence[int] = (0,),
+    block: int | None = None,
+    masks: bool = True,
+    workers: int = 0,
+    **placed: Any,
+) -> TruthBatches:
+    """Batches of tokens of some images of a set with instances, with their targets.
+
+    Args:
+        views: each epoch shows one of them of each image, at random.
+        block: whose tokens are read; the deepest stored one by default.
+        masks: whether targets have masks.
+        workers: processes that decode targets; 0: this one does.
+        placed: device and placement, as for `store.Loader`.
+    """
+    arrays = {"patch": [store.tokens("patch", block, view) for view in views]}
+    loader = Loader(arrays, np.zeros(len(store), np.int64), rows, batch_size, **placed)
+    return TruthBatches(loader, Targets(store, views, masks), views, workers)

@@ -1,31 +1,98 @@
-"""Training a detector."""
+"""Training a detector; one that was killed goes on and ends with the same weights."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from probe.checkpoint import Checkpoint
 from probe.detection.detector import Detector
 from probe.detection.recipe import DetectionRecipe
-from probe.detection.state import TrainingState
-from probe.detection.targets import Target
-from probe.draws import draws_of
+from probe.subsets import draws_of
 from probe.train import isolated_randomness
 from store import BeyondClsError
 
 MOMENTUM = 0.9  # of SGD
 
 
+class TrainingState:
+    """Where a training stands: epochs and steps that are done, sums of losses, the curve.
+
+    There are no states of random generators: what is drawn depends on the step (`train_detector`).
+
+    Args:
+        checkpoint: None: nothing is written.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None = None):
+        self.checkpoint = checkpoint
+        self.epoch, self.step = 0, 0
+        self.sums: dict[str, float] = {}
+        self.curve: list[dict[str, float]] = []
+
+    def add(self, losses: dict[str, float]) -> None:
+        """Count a step."""
+        self.step += 1
+        self.sums = {name: self.sums.get(name, 0.0) + value for name, value in losses.items()}
+
+    def end_epoch(self, lr: float) -> None:
+        """Turn the sums into an entry of the curve."""
+        means = {name: total / self.step for name, total in self.sums.items()}
+        self.epoch, self.step, self.sums = self.epoch + 1, 0, {}
+        self.curve.append({"epoch": self.epoch, "lr": lr, "loss": sum(means.values()), **means})
+
+    def save(self, detector: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        """Write the checkpoint, unless that was done within a minute."""
+
+        def state() -> tuple[dict[str, Tensor], Any]:
+            tensors = {f"detector.{name}": values for name, values in detector.state_dict().items()} | _moments(optimiser)
+            return tensors, {"epoch": self.epoch, "step": self.step, "sums": self.sums, "curve": self.curve}
+
+        if self.checkpoint is not None:
+            self.checkpoint.write(state)
+
+    def load(self, detector: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        """Restore detector and optimiser from the checkpoint, if there is one."""
+
+        def restore(tensors: dict[str, Tensor], plain: Any) -> None:
+            prefix = "detector."
+            parameters = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+            detector.load_state_dict(parameters, strict=True)
+            _restore(optimiser, tensors)
+            self.epoch, self.step, self.sums, self.curve = (plain[name] for name in ("epoch", "step", "sums", "curve"))
+
+        if self.checkpoint is not None:
+            self.checkpoint.read(restore)
+
+
+def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's running values by `optimiser.PARAMETER.NAME`."""
+    state = optimiser.state_dict()["state"]
+    return {
+        f"optimiser.{number}.{name}": torch.as_tensor(values)
+        for number, moments in state.items()
+        for name, values in moments.items()
+    }
+
+
+def _restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, values in tensors.items():
+        if name.startswith("optimiser."):
+            _, number, kind = name.split(".", 2)
+            moments.setdefault(int(number), {})[kind] = values
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+
+
 class Batches(Protocol):
-    """What a detector is trained on: `DetectionBatches`, or tensors in memory."""
+    """What a detector is trained on: `detection_batches`, or tensors in memory; `patch` tokens and targets, `truths`."""
 
     def __len__(self) -> int: ...
 
-    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Float[Tensor, "B T D"], Sequence[Target]]]: ...
+    def epoch(self, seed: int, start: int = 0) -> Iterator[dict[str, Any]]: ...
 
 
 def new_detector(make: Callable[[], Detector], seed: int) -> Detector:
@@ -81,10 +148,10 @@ def train_detector(
             after_epoch(entry, True)
     detector.train()
     for epoch in range(state.epoch, recipe.epochs):
-        for tokens, targets in batches.epoch(_drawn(epoch, seed, "order"), state.step):
+        for batch in batches.epoch(_drawn(epoch, seed, "order"), state.step):
             number = epoch * n_steps + state.step
             lr = recipe.lr_at(number, n_steps)
-            losses = _step(detector, optimiser, tokens, targets, lr, recipe.clip, _drawn(number, seed, "samples"))
+            losses = _step(detector, optimiser, batch, lr, recipe.clip, _drawn(number, seed, "samples"))
             total = sum(losses.values())
             if not math.isfinite(total):
                 raise BeyondClsError(
@@ -106,13 +173,14 @@ def train_detector(
 def _step(
     detector: Detector,
     optimiser: torch.optim.Optimizer,
-    tokens: Float[Tensor, "B T D"],
-    targets: Sequence[Target],
+    batch: Mapping[str, Any],
     lr: float,
     clip: float | None,
     seed: int,
 ) -> dict[str, float]:
     """Take a step; returns the losses by name."""
+    tokens = batch["patch"]
+    targets = [{name: values.to(tokens.device) for name, values in target.items()} for target in batch["truths"]]
     with isolated_randomness(seed):
         losses = detector(tokens, targets)
     optimiser.zero_grad(set_to_none=True)

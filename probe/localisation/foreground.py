@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from probe.left_out import without_each
 from probe.localisation.maps import ScoreMaps
 from probe.localisation.truths import has_boxes
 from probe.result_files import over_seeds
+from probe.subsets import without_each
 from store import BeyondClsError, FeatureStore
 from store.truths.view import Crop, boxes_in_view, masks_in_view
 

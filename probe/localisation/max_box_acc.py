@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from probe.left_out import groups_of
-from probe.localisation.boxes import iou
-from probe.localisation.contours import Candidates, candidates, largest_box
-from probe.localisation.score_map import BRIGHTEST, evaluation_map
+from probe.localisation.boxes import BRIGHTEST, Candidates, candidates, evaluation_map, iou, largest_box
+from probe.subsets import groups_of
 
 IOUS = (0.3, 0.5, 0.7)
 IOU_OF_V1 = 0.5
@@ -31,7 +29,7 @@ class Localised:
         thresholds: those thresholds, as shares of the map's maximum; the lowest of equally good ones.
         max_box_acc: percentage with the box of the largest contour only, IoU 0.5.
         threshold: the best threshold of `max_box_acc`.
-        without: the same of the images without each group in turn (`probe.left_out`).
+        without: the same of the images without each group in turn (`probe.subsets`).
     """
 
     max_box_acc_v2: float

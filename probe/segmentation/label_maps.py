@@ -1,18 +1,94 @@
-"""True label maps of images as their views show them, and where views and originals meet."""
+"""True label maps of images as their views show them, and the way from the patches of a view to pixels."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int16
+import torch
+from jaxtyping import Bool, Float, Int, Int16, Integer, Shaped
+from torch import Tensor
 
-from probe.localisation.frame import frame_of
-from probe.segmentation.upsampling import Upsampling
+from probe.localisation.truths import frame_of
 from store import FeatureStore
-from store.truths.view import map_in_view
+from store.truths.view import Crop, map_in_view
 
 Resolution = str | int  # "original", or the shorter side of the view's frame in pixels
-KEPT_NBYTES = 1 << 28  # of label maps that training sees again in each epoch
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """How the pixels along one axis, which the view shows without a gap, lie between its patches.
+
+    Attributes:
+        shown: the pixels that the view shows: from the first to one past the last.
+        nearest: patch that covers each of them.
+        weights: of the patches, bilinear: 1 at a patch's centre, falling to 0 at its neighbours'; beyond the outermost
+            centres the outermost patch has all the weight.
+    """
+
+    shown: slice
+    nearest: Integer[np.ndarray, "n"]
+    weights: Float[Tensor, "n p"]
+
+    @classmethod
+    def between(cls, n_pixels: int, n_patches: int, low: float, high: float, flip: bool = False) -> "Axis":
+        """The pixels of an image, of which a view shows those from `low` to `high` (in pixels, maybe beyond the image).
+
+        A pixel belongs to where its centre lies. As `torch.nn.functional.interpolate(align_corners=False)` where low is 0
+        and high is `n_pixels`.
+        """
+        place = (np.arange(n_pixels) + 0.5 - low) * (n_patches / (high - low))
+        inside = np.flatnonzero((place >= 0) & (place < n_patches))
+        shown = slice(int(inside[0]), int(inside[-1]) + 1) if len(inside) else slice(0, 0)
+        place = place[shown]
+        nearest = np.minimum(place.astype(np.int64), n_patches - 1)
+        between = np.clip(place - 0.5, 0, n_patches - 1)
+        before = between.astype(np.int64)
+        weights = np.zeros((len(place), n_patches))
+        weights[np.arange(len(place)), before] = 1 - (between - before)
+        weights[np.arange(len(place)), np.minimum(before + 1, n_patches - 1)] += between - before
+        if flip:
+            nearest, weights = n_patches - 1 - nearest, weights[:, ::-1].copy()
+        return cls(shown, nearest, torch.from_numpy(weights).float())
+
+
+@dataclass(frozen=True, eq=False)
+class Upsampling:
+    """From a grid of patches to the pixels of an image that its view shows."""
+
+    down: Axis
+    across: Axis
+
+    @classmethod
+    def to_original(cls, grid: tuple[int, int], crop: Crop, flip: bool, size: tuple[int, int]) -> "Upsampling":
+        """To pixels of the original, `size` (height, width). `flip`: whether the view mirrors it."""
+        x0, y0, x1, y1 = map(float, crop)
+        down = Axis.between(size[0], grid[0], y0, y1)
+        return cls(down, Axis.between(size[1], grid[1], x0, x1, flip))
+
+    @classmethod
+    def to_frame(cls, grid: tuple[int, int], size: tuple[int, int]) -> "Upsampling":
+        """To a frame of `size` (rows, columns) that the view fills."""
+        down = Axis.between(size[0], grid[0], 0, size[0])
+        return cls(down, Axis.between(size[1], grid[1], 0, size[1]))
+
+    @property
+    def shown(self) -> tuple[slice, slice]:
+        """The pixels that the view shows."""
+        return self.down.shown, self.across.shown
+
+    def nearest(self, labels: Shaped[np.ndarray, "rows columns"]) -> Shaped[np.ndarray, "h w"]:
+        """The value of the patch that covers each shown pixel."""
+        return labels[np.ix_(self.down.nearest, self.across.nearest)]
+
+    def bilinear(self, logits: Float[Tensor, "*many rows columns"]) -> Float[Tensor, "*many h w"]:
+        """Values between the patches, at each shown pixel."""
+        down, across = self.down.weights.to(logits), self.across.weights.to(logits)
+        return down @ (logits @ across.T)
+
+    def gradient(self, of_pixels: Float[Tensor, "*many h w"]) -> Float[Tensor, "*many rows columns"]:
+        """The gradient of patches from that of pixels: the transpose of `bilinear`."""
+        down, across = self.down.weights.to(of_pixels), self.across.weights.to(of_pixels)
+        return down.T @ (of_pixels @ across)
 
 
 @dataclass(eq=False)
@@ -28,9 +104,6 @@ class LabelMaps:
     view: int = 0
     crops: Float[np.ndarray, "N 4"] = field(init=False)
     flips: Bool[np.ndarray, "N"] = field(init=False)
-    _kept: dict[tuple[int, tuple[int, int]], Int16[np.ndarray, "_h _w"]] = field(default_factory=dict, init=False)
-    _kept_nbytes: int = field(default=0, init=False)
-    _handed: dict[tuple[int, tuple[int, int]], Int16[np.ndarray, "_h _w"]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.crops = self.store.array(f"images/crop/view{self.view}").all()
@@ -46,30 +119,8 @@ class LabelMaps:
         return self.store.segmentation.label_map(row)
 
     def in_frame(self, row: int, size: tuple[int, int]) -> Int16[np.ndarray, "h w"]:
-        """In a frame of `size` that the view fills; kept for the next time while there is room."""
-        if (label_map := self._kept.get((row, size))) is None:
-            label_map = self._handed.pop((row, size), None)
-            label_map = self.decoded(row, size) if label_map is None else label_map
-            if self._kept_nbytes + label_map.nbytes <= KEPT_NBYTES:
-                self._kept[row, size] = label_map
-                self._kept_nbytes += label_map.nbytes
-        return label_map
-
-    def decoded(self, row: int, size: tuple[int, int]) -> Int16[np.ndarray, "h w"]:
-        """Likewise, from the bytes of the set."""
+        """In a frame of `size` that the view fills."""
         return map_in_view(self.original(row), self.crops[row], bool(self.flips[row]), size)
-
-    def keeps(self, row: int, size: tuple[int, int]) -> bool:
-        """Whether a label map is kept."""
-        return (row, size) in self._kept
-
-    def take(self, row: int, label_map: Int16[np.ndarray, "h w"]) -> None:
-        """Take one that another process decoded, for `in_frame` to give."""
-        self._handed[row, label_map.shape] = label_map
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is kept: another process decodes what it is asked for."""
-        return {**self.__dict__, "_kept": {}, "_kept_nbytes": 0, "_handed": {}}
 
     def upsampling(self, row: int, resolution: Resolution) -> Upsampling:
         """From the grid of patches to these pixels."""

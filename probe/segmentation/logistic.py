@@ -8,8 +8,7 @@ from torch import Tensor
 
 from probe.closed.protocol import check_grid
 from probe.segmentation.patch_head import PatchHead
-from probe.segmentation.patches import Patches
-from probe.segmentation.scaling import PatchScaling
+from probe.segmentation.patches import Patches, PatchScaling
 from probe.softmax_regression import Fitted, fit, stored_blocks
 from store import BeyondClsError
 from store.loading.placement import free_memory
@@ -45,14 +44,11 @@ class Logistic:
         training: Patches,
         cs: Sequence[float],
         progress: Callable[[int], None] = lambda n: None,
-        in_memory: bool | None = None,
     ) -> tuple[dict[float, PatchHead], list[str]]:
         """A head for each C, and notes on what did not converge.
 
         Args:
             progress: called with the number of passes since the last call.
-            in_memory: keep the patches in memory between passes, or read them again; by default as memory allows. Results
-                are the same.
 
         Raises:
             BeyondClsError: fewer than two classes among the training patches.
@@ -64,14 +60,12 @@ class Logistic:
         class_number = torch.zeros(training.n_classes, dtype=torch.int64, device=training.device)
         class_number[present] = torch.arange(len(present), device=training.device)
         n = training.n_labelled
-        if in_memory is None:
-            in_memory = 4 * n * training.dim <= MEMORY_SHARE * free_memory(training.device)
 
         def read() -> Iterator[tuple[Tensor, Tensor]]:
             return ((scaling(tokens), class_number[labels]) for tokens, labels in training.blocks(BLOCK))
 
         blocks: Callable[[], Iterator[tuple[Tensor, Tensor]]] = read
-        if in_memory:
+        if 4 * n * training.dim <= MEMORY_SHARE * free_memory(training.device):  # otherwise they are read in each pass
             x, y = torch.empty(n, training.dim, device=training.device), torch.empty(n, dtype=torch.int64)
             y, filled = y.to(training.device), 0
             for tokens, labels in read():

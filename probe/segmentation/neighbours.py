@@ -1,24 +1,160 @@
-"""k nearest patches: the labels of patches without any training."""
+"""k nearest patches: the labels of patches without any training, by an exact search for several measures from one product."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int16
+from jaxtyping import Float, Int, Int16
 from torch import Tensor
 
-from probe.closed.nearest import METRICS
-from probe.closed.protocol import check_grid
-from probe.segmentation.nearest import REFERENCES, nearest_rows
-from probe.segmentation.patches import Patches
-from probe.segmentation.scaling import PatchScaling
+from probe.closed.protocol import METRICS, check_grid
+from probe.cores import cores
+from probe.segmentation.patches import Patches, PatchScaling
 from store import BeyondClsError
 from store.errors import unknown
 
+REFERENCES, QUERIES = 1024, 512  # compared at once: 2 MB of similarities, which stay in a core's cache
+GROUP = 32  # similarities of which only the largest is looked at, unless it is among the nearest
+
+Metric = str  # of probe.closed.protocol.METRICS
 QUERIES_AT_ONCE = 1 << 14  # patches whose neighbours are searched in one reading of the training patches
 VOTES_AT_ONCE = 1 << 13
+
+
+def nearest_rows(
+    queries: Float[Tensor, "N D"],
+    references: Iterable[Float[Tensor, "_n D"]],
+    k: int,
+    metrics: Sequence[Metric],
+    progress: Callable[[int], None] = lambda n: None,
+) -> dict[Metric, Int[Tensor, "N k"]]:
+    """Rows of the k nearest references of each query, nearest first, by each metric.
+
+    All metrics follow from one product with the normalised references. Similarities are float32; of equally near ones the
+    lower row comes first.
+
+    Args:
+        references: blocks of at most `REFERENCES` rows, whose memory may be used again for the next block; there are k or
+            more rows in all.
+        progress: called with the number of references of each block.
+    """
+    nearest = {metric: _Nearest.empty(queries, k) for metric in metrics}
+    parts = [slice(start, min(start + QUERIES, len(queries))) for start in range(0, len(queries), QUERIES)]
+    buffers, first_row = threading.local(), 0
+    with cores(queries.device) as on_all:
+        for block in references:
+            compared = _References.from_block(block, first_row)
+
+            def compare(part: slice, compared: "_References" = compared) -> None:
+                for metric, similarity in compared.similarities(queries[part], metrics, buffers):
+                    nearest[metric].add(part, similarity, compared.first_row)
+
+            on_all(compare, parts)
+            first_row += len(block)
+            progress(len(block))
+    return {metric: found.sorted_rows() for metric, found in nearest.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _References:
+    """A block of references, padded to whole groups.
+
+    Attributes:
+        units: the references divided by their norms.
+        n: number of references; what follows them is padding.
+    """
+
+    units: Float[Tensor, "M D"]
+    norm: Float[Tensor, "_"]
+    n: int
+    first_row: int
+
+    @classmethod
+    def from_block(cls, block: Float[Tensor, "_n D"], first_row: int) -> "_References":
+        norm = block.norm(dim=1)
+        units = block.new_zeros(-(-len(block) // GROUP) * GROUP, block.shape[1])
+        torch.div(block, norm.clamp(min=1e-12)[:, None], out=units[: len(block)])
+        return cls(units, norm, len(block), first_row)
+
+    def similarities(
+        self, queries: Float[Tensor, "_b D"], metrics: Sequence[Metric], buffers: threading.local
+    ) -> Iterator[tuple[Metric, Float[Tensor, "_b M"]]]:
+        """Similarities by each metric, which overwrite one another; -inf to what is padding."""
+        product = torch.mm(queries, self.units.T, out=_buffer(buffers, queries, len(self.units)))
+        for metric in sorted(metrics):  # cosines, which are the product itself, before it is overwritten
+            if metric == "euclidean":  # -½ |q - r|², but for ½ |q|², which is the same for all references
+                torch.addcmul(self.norm.square() / -2, product[:, : self.n], self.norm, out=product[:, : self.n])
+            product[:, self.n :] = -torch.inf
+            yield metric, product
+
+
+def _buffer(buffers: threading.local, queries: Tensor, width: int) -> Tensor:
+    """Memory of this thread, used again: fresh memory would take longer to get than to fill."""
+    memory = getattr(buffers, "memory", None)
+    if memory is None or memory.numel() < len(queries) * width:
+        memory = buffers.memory = queries.new_empty(len(queries) * width)
+    return memory[: len(queries) * width].view(len(queries), width)
+
+
+@dataclass(eq=False)
+class _Nearest:
+    """The nearest so far by one metric.
+
+    Attributes:
+        similarity: of each query, its k best so far, in no order.
+        row: of each of them.
+        least: the smallest of them: what is not nearer need not be looked at.
+    """
+
+    similarity: Float[Tensor, "N k"]
+    row: Int[Tensor, "N k"]
+    least: Float[Tensor, "N"]
+
+    @classmethod
+    def empty(cls, queries: Tensor, k: int) -> "_Nearest":
+        similarity = torch.full((len(queries), k), -torch.inf, device=queries.device)
+        return cls(similarity, torch.zeros_like(similarity, dtype=torch.int64), similarity[:, 0].clone())
+
+    def add(self, part: slice, similarity: Float[Tensor, "B M"], first_row: int) -> None:
+        """Compare a block: columns are references from `first_row` on.
+
+        Of each group of columns only the largest is compared with the k-th best so far; a group that has something nearer
+        is then looked at whole. After the first block few are.
+        """
+        least = self.least[part]
+        groups = similarity.unflatten(1, (GROUP, -1))  # [B, GROUP, M / GROUP]
+        query, group = (groups.amax(1) > least[:, None]).nonzero(as_tuple=True)
+        if len(query) > groups.shape[2] * len(least) // 2:  # as with the first block
+            values, column = similarity.topk(min(self.similarity.shape[1], similarity.shape[1]))
+            self._merge(part, values, column + first_row)
+            return
+        if not len(query):
+            return
+        members = groups[query, :, group]  # [n, GROUP]
+        of_group, place = (members > least[query, None]).nonzero(as_tuple=True)
+        values, column = members[of_group, place], place * groups.shape[2] + group[of_group]
+        query = query[of_group]
+        counts = torch.bincount(query, minlength=len(least))
+        position = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
+        near = similarity.new_full((len(least), int(counts.max())), -torch.inf)
+        rows = torch.zeros_like(near, dtype=torch.int64)
+        near[query, position], rows[query, position] = values, column + first_row
+        self._merge(part, near, rows)
+
+    def _merge(self, part: slice, similarity: Tensor, row: Tensor) -> None:
+        both, rows = torch.cat([self.similarity[part], similarity], 1), torch.cat([self.row[part], row], 1)
+        best = both.topk(self.similarity.shape[1], sorted=True)
+        self.similarity[part], self.row[part] = best.values, rows.gather(1, best.indices)
+        self.least[part] = best.values[:, -1]
+
+    def sorted_rows(self) -> Int[Tensor, "N k"]:
+        """Rows of the nearest, nearest first; of equally near ones the lower row first."""
+        row, order = self.row.sort(1)
+        nearest_first = self.similarity.gather(1, order).sort(dim=1, descending=True, stable=True).indices
+        return row.gather(1, nearest_first)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,18 @@
 """A trained classifier of patches: a module from tokens to logits on the grid, and its files."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from probe.described import made
 from probe.head import FinalNorm
-from store import BeyondClsError
-from store.errors import first_line, other_version
+from probe.modules import Kind, load_module, made, save_module
 
-FORMAT_VERSION = 1
 TASK = "segmentation"
+PATCH_HEAD = Kind("head", "beyondcls segment", 1, TASK)
 
 
 class PatchHead(nn.Module):
@@ -72,59 +67,26 @@ class PatchHead(nn.Module):
 
 def save_patch_head(path: Path, head: PatchHead, about: Mapping[str, Any]) -> None:
     """Write `path`.safetensors and `path`.json. `about`: encoder, block, classes, and how the head was trained."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: values.cpu().contiguous() for name, values in head.state_dict().items()}, f"{path}.safetensors")
-    described = {
-        "format_version": FORMAT_VERSION,
-        "task": TASK,
-        "dim": head.dim,
-        "n_classes": head.n_classes,
-        "grid": list(head.grid),
-        "n_patches": head.grid[0] * head.grid[1],
-        "final_norm_eps": None if head.final_norm is None else head.final_norm.eps,
-        **about,
-    }
-    Path(f"{path}.json").write_text(json.dumps(described, indent=1) + "\n")
+    sizes = {"dim": head.dim, "n_classes": head.n_classes, "grid": list(head.grid), "n_patches": head.grid[0] * head.grid[1]}
+    save_module(path, PATCH_HEAD, head, {**sizes, **about})
 
 
 def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
-    """A trained head in evaluation mode, and the content of its JSON file.
-
-    Args:
-        path: of either file, or their common stem.
+    """A trained head in evaluation mode, and the content of its JSON file, given either file or their common stem.
 
     Raises:
-        BeyondClsError: a file is missing, damaged or of another format version.
+        BeyondClsError: as `load_module`.
     """
-    stem = _stem(path)
-    for suffix in ("json", "safetensors"):
-        if not stem.with_name(f"{stem.name}.{suffix}").is_file():
-            raise BeyondClsError(f"there is no head {stem}.{suffix}; `beyondcls segment --out` writes linear/seed0.{suffix}")
-    try:
-        described = json.loads(stem.with_name(f"{stem.name}.json").read_text())
-        task, version = described["task"], described["format_version"]
-        if task != TASK:
-            raise BeyondClsError(f"{stem}.json is of {task!r}, expected {TASK!r}; train it again: beyondcls segment")
-        if version != FORMAT_VERSION:
-            raise BeyondClsError(other_version(f"{stem}.json", version, FORMAT_VERSION, "train it again: beyondcls segment"))
-        dim, n_classes, (rows, columns) = described["dim"], described["n_classes"], described["grid"]
-        eps, parameters = described["final_norm_eps"], stem.with_name(f"{stem.name}.safetensors")
 
-        def build() -> PatchHead:
+    def build(described: dict[str, Any], parameters: Path) -> PatchHead:
+        dim, n_classes, (rows, columns) = described["dim"], described["n_classes"], described["grid"]
+        eps = described["final_norm_eps"]
+
+        def make() -> PatchHead:
             norm = FinalNorm.saved_with(parameters, dim, eps)
             zeros = torch.zeros(dim), torch.zeros(dim), torch.zeros(n_classes, dim), torch.zeros(n_classes)
             return PatchHead(*zeros, (int(rows), int(columns)), norm)
 
-        head = made(build, parameters, dim, n_classes)
-        head.load_state_dict(load_file(parameters), strict=True)
-    except BeyondClsError:
-        raise
-    except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
-        reason = first_line(error)
-        raise BeyondClsError(f"{stem} is not a readable head ({type(error).__name__}: {reason}); train it again") from error
-    return head.eval(), described
+        return made(make, parameters, dim, n_classes)
 
-
-def _stem(path: str | Path) -> Path:
-    stem = Path(path)
-    return stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
+    return load_module(path, PATCH_HEAD, build)

@@ -4,16 +4,14 @@ import contextlib
 import csv
 import glob
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probe.computed_by import computed_by
-from probe.result_files import METRICS, over_seeds, write_result
-from probe.segmentation.evaluate import Measured
+from probe.result_files import METRICS, computed_by, over_seeds, write_result
 from probe.segmentation.patch_head import save_patch_head
 from probe.segmentation.run import BASELINES, Outcome, Protocols, Result
 from probe.segmentation.saved_maps import IMAGES
@@ -47,18 +45,15 @@ def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping
         "n_test_patches": sets.tested.n_labelled,
         "classes": list(sets.classes),
         "shown": None if result.shown is None else {**asdict(result.shown), "words": result.shown.words},
-        "protocols": {
-            name: _of_protocol(name, outcome, result.measured[name], sets, protocols)
-            for name, outcome in result.outcomes.items()
-        },
+        "protocols": {name: _of_protocol(name, outcome, sets, protocols) for name, outcome in result.outcomes.items()},
         "notes": _notes(sets, result),
         **about,
         **computed_by(sets.device),
     }
 
 
-def _of_protocol(name: str, outcome: Outcome, measured: Sequence[Measured], sets: Sets, protocols: Protocols) -> dict[str, Any]:
-    per_model, without = [model.measures() for model in measured], [model.without_each() for model in measured]
+def _of_protocol(name: str, outcome: Outcome, sets: Sets, protocols: Protocols) -> dict[str, Any]:
+    per_model, without = zip(*((model.measures(), model.without_each()) for model in outcome.measured), strict=True)
     names = sorted(per_model[0], key=lambda name: name.endswith("_grid"))  # pixels first, as they are compared elsewhere
     content: dict[str, Any] = {
         measure: over_seeds([m[measure] for m in per_model], [m[measure] for m in without]) for measure in names
@@ -110,9 +105,9 @@ def files_in(folder: Path) -> Iterator[Path]:
 def _write_per_class(file: Path, sets: Sets, result: Result) -> None:
     """A row for each class: how many patches it has, and its intersection over union by each protocol (mean over seeds)."""
     columns = {
-        f"{name} iou_{resolution}": [m.confusions[resolution].iou for m in models]
-        for name, models in result.measured.items()
-        for resolution in models[0].confusions
+        f"{name} iou_{resolution}": [m.confusions[resolution].iou for m in outcome.measured]
+        for name, outcome in result.outcomes.items()
+        for resolution in outcome.measured[0].confusions
     }
     with file.open("w", newline="") as target:
         writer = csv.writer(target, lineterminator="\n")
@@ -129,9 +124,8 @@ def _write_confusions(file: Path, sets: Sets, result: Result) -> None:
     with file.open("w", newline="") as target:
         writer = csv.writer(target, lineterminator="\n")
         writer.writerow(["protocol", "seed", "resolution", "truth", *map(csv_cell, sets.classes)])
-        for name, models in result.measured.items():
-            for number, model in enumerate(models):
-                seed = result.outcomes[name].seeds[number] if result.outcomes[name].seeds else ""
+        for name, outcome in result.outcomes.items():
+            for seed, model in zip(outcome.seeds or ("",), outcome.measured, strict=True):
                 for resolution, confusion in model.confusions.items():
                     for i, counts in enumerate(confusion.counts.tolist()):
                         writer.writerow([name, seed, resolution, csv_cell(sets.classes[i]), *counts])

@@ -1,4 +1,4 @@
-"""Semantic segmentation from cached patch tokens: protocols, their selection and their measures."""
+"""Semantic segmentation from cached patch tokens: protocols, their selection and measures, and baselines."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int, Int16
 
 from probe.checkpoint import Checkpoint, Unfinished
-from probe.closed.result import Selection, edge_note
+from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation.evaluate import GRID, Measured, Predicted, evaluate
@@ -18,7 +19,6 @@ from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
-from probe.segmentation.prior import drawn, most_frequent
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
 from store.shown import Bars, no_bars
@@ -31,6 +31,17 @@ LINEAR = HeadPlan(
     Recipe(epochs=20, batch_size=16, optimiser="adamw", base_lr=0.128, weight_decay=0.01, warmup_epochs=2),
     base_lrs=(0.032, 0.128, 0.512),
 )
+
+
+def most_frequent(counts: Int[np.ndarray, "K"], n: int, n_patches: int) -> Int16[np.ndarray, "n t"]:
+    """The class with the most training patches, for every patch."""
+    return np.full((n, n_patches), counts.argmax(), np.int16)
+
+
+def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int, seed: int = 0) -> Int16[np.ndarray, "n t"]:
+    """Classes drawn by their share of the training patches, for each patch by itself."""
+    generator = np.random.default_rng([seed, n, n_patches])
+    return generator.choice(len(counts), size=(n, n_patches), p=counts / counts.sum()).astype(np.int16)
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Outcome:
         models: one, or one a seed.
         chosen: setting, by name.
         trained: of the linear head.
-        by_setting: measures of the grid of test patches for every setting that was compared, where they cost nothing.
+        measured: of each model, on the test images.
     """
 
     models: list[Predicted]
@@ -68,6 +79,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     trained: list[Trained] = field(default_factory=list)
     seconds: float = 0.0
+    measured: list[Measured] = field(default_factory=list)
 
 
 @dataclass
@@ -75,14 +87,11 @@ class Result:
     """All protocols and baselines on the test images.
 
     Attributes:
-        measured: of each model of each protocol.
         shown: what views show of the labelled pixels; None if only patches were compared.
     """
 
     outcomes: dict[str, Outcome]
-    measured: dict[str, list[Measured]]
     shown: Shown | None
-    evaluation_seconds: float
 
 
 def segment(
@@ -123,12 +132,12 @@ def segment(
     outcomes[BASELINES[1]] = Outcome([Predicted(drawn(counts, *shape))], {"seed": 0})
     models = {(name, i): model for name, outcome in outcomes.items() for i, model in enumerate(outcome.models)}
     first = lambda model, row, label_map: keep(model[0], row, label_map) if keep and model[1] == 0 else None  # noqa: E731
-    began = time.perf_counter()
     with bars("measure", len(sets.tested), "images") as progress:
         maps = LabelMaps(sets.test) if resolutions else None
         measured, shown = evaluate(sets.tested, models, resolutions, maps, first if keep else None, progress)
-    by_name = {name: [measured[name, i] for i in range(len(outcome.models))] for name, outcome in outcomes.items()}
-    return Result(outcomes, by_name, shown, time.perf_counter() - began)
+    for name, outcome in outcomes.items():
+        outcome.measured = [measured[name, i] for i in range(len(outcome.models))]
+    return Result(outcomes, shown)
 
 
 def _grid_mious(judge: Patches, models: Mapping[Any, Predicted]) -> dict[Any, float]:

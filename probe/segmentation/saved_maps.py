@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int16
 
-from probe.segmentation.confusion import VOID
 from probe.segmentation.label_maps import LabelMaps, Resolution
 from probe.segmentation.patches import Patches
+from store.truths import VOID
 
 UNSEEN = 255  # in label maps of 8 bits: void, or what the view does not show
 UNSEEN_OF_MANY = 65535  # likewise, of 16 bits

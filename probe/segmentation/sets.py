@@ -10,10 +10,9 @@ import torch
 from probe.head import FinalNorm
 from probe.segmentation.label_maps import LabelMaps
 from probe.segmentation.patches import Patches
-from probe.sources import Source
+from probe.sources import Source, check_encoder
 from probe.subsets import hold_out
 from store import FeatureStore, StoreError
-from store.format.spec import EXTENDABLE_FIELDS
 from store.loading.placement import Placement
 
 
@@ -49,12 +48,7 @@ class Sets:
             object.__setattr__(self, "block", self.training.spec.deepest)
         classes = self.training.segmentation.classes
         for store in filter(None, (self.test, self.validation)):
-            if differ := self.training.spec.explained(store.spec, EXTENDABLE_FIELDS):
-                raise StoreError(
-                    f"{self.training.where} ({self.training.attributes['encoder']}, key {self.training.spec.key}) and "
-                    f"{store.where} ({store.attributes['encoder']}, key {store.spec.key}) are of two encoders or extractions: "
-                    f"{differ} differ"
-                )
+            check_encoder(self.training, store)
             if store.grid != self.training.grid:
                 raise StoreError(
                     f"{self.training.where} has a grid of {self.training.grid} patches, {store.where} {store.grid}"

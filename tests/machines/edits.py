@@ -200,7 +200,7 @@ EDITS = (
     Edit("the file of an encoder that is used", appended("extract/encoders/joint.py"), ABMILP, extracts=True),
     Edit("a new attention statistic that is not asked for", NEW_STATISTIC, ABMILP, unused=True),
     Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), ABMILP, unused=True),
-    Edit("an aggregator that no head uses", appended("probe/aggregators/simpool.py"), ABMILP, unused=True),
+    Edit("an aggregator that no head uses", appended("probe/aggregators/cross_attention.py"), ABMILP, unused=True),
     Edit("another version of torch or timm", another_torch, ABMILP, unused=True),
     Edit(TRAINER, appended("probe/train.py"), ABMILP),
     Edit("the trainer of detectors", appended("probe/detection/training.py"), ABMILP, like=TRAINER),

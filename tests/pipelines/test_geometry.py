@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score
 import beyondcls
 from pipelines.geometry import main
 from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_of_all, vectors, vectors_in
-from probe.left_out import groups_of
+from probe.subsets import groups_of
 from store import BeyondClsError
 from tests.features import write_features
 

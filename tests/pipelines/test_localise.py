@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probe.grid import HeadSpec
-from probe.localisation import iou
+from probe.localisation.boxes import iou
 from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
 from probe.result_files import read_result

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pipelines.norms import main
-from probe.left_out import groups_of
 from probe.result_files import write_result
+from probe.subsets import groups_of
 from probe.token_norms import TokenNorms
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features

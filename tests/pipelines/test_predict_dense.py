@@ -15,9 +15,8 @@ from pipelines.live.online import online
 from pipelines.predictions.label_maps import Segmented
 from pipelines.predictions.objects import Found
 from probe.detection.detected import Detected
-from probe.detection.detector import Detector
-from probe.detection.options import DetectorOptions
-from probe.detection.saved import save_detector
+from probe.detection.detector import Detector, save_detector
+from probe.detection.recipe import DetectorOptions
 from probe.saved import first_seed
 from probe.segmentation.patch_head import PatchHead, save_patch_head
 from store.truths.rle import encode

@@ -11,8 +11,8 @@ import pytest
 import scipy.linalg
 
 from pipelines.similarity import main
-from probe.left_out import groups_of
 from probe.similarity import SIMILARITY, Vectors
+from probe.subsets import groups_of
 from store import BeyondClsError
 from tests.features import write_features
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import gelu
 
 from probe.aggregators import AbMILP, make_aggregator
-from probe.aggregators.positions import sin_cos
+from probe.aggregators.abmilp import sin_cos
 from store import BeyondClsError
 
 torch.manual_seed(7)

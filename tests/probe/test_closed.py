@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge as SklearnRidge
 from sklearn.neighbors import KNeighborsClassifier
 
 from probe.closed import Logistic, Neighbours, Ridge, Selection, Vectors, make_closed
-from probe.closed.nearest import nearest
+from probe.closed.neighbours import nearest
 from probe.metrics import MULTILABEL
 from probe.subsets import hold_out
 from store import BeyondClsError

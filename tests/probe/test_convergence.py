@@ -100,7 +100,7 @@ def test_it_is_fitted_to_heads_that_were_trained_without_and_nothing_trains(sets
     plan = HeadPlan(HeadSpec("abmilp"), RECIPE, seeds=(0, 1), base_lrs=(0.05, 0.1))
     expected = probe(*sets, tmp_path / "at-once/h", plan, converged=True)["h"]
     assert "converged_top1" not in probe(*sets, tmp_path / "later/h", plan, converged=False)["h"]
-    monkeypatch.setattr("probe.passes.train", None)
+    monkeypatch.setattr("probe.passes.go_on", None)
     monkeypatch.setitem(sets[0].attributes, "family", "labels")  # the description of the head that is kept changes, too
     written = probe(*sets, tmp_path / "later/h", plan, converged=True)["h"]
     assert written["converged_top1"] == expected["converged_top1"]

@@ -1,12 +1,16 @@
-"""metrics.json holds measures alone; what describes them is beside it."""
+"""The files of a result: measures, what describes them, and arrays, refused before memory is taken for them."""
 
+import io
 import json
 import re
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from probe.result_files import ResultError, digest_of, over_seeds, read_result, summary, write_result
+from probe.result_files import ResultError, array_of, digest_of, over_seeds, read_result, summary, write_result
+from store import BeyondClsError
 
 CONTENT = {
     "encoder": "mae",
@@ -86,7 +90,7 @@ def test_nothing_of_the_machine_but_its_kind_is_described():
 
     import torch
 
-    from probe.computed_by import computed_by
+    from probe.result_files import computed_by
 
     described = computed_by(torch.device("cpu"))
     assert set(described["versions"]) >= {"torch", "numpy"}
@@ -96,3 +100,58 @@ def test_nothing_of_the_machine_but_its_kind_is_described():
     text = json.dumps(described)
     assert gethostname() not in text
     assert not re.search(r"/(home|work|root|tmp|usr)\b", text)
+
+
+EXPECTED = "an array [N, T]; run its stage again"
+
+
+def stated(shape: str, dtype: str = "<f8", content: bytes = bytes(64)) -> bytes:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + content
+
+
+def written(folder: Path, content: bytes, member: str | None, compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    file = folder / "a.npy"
+    if member is None:
+        file.write_bytes(content)
+    else:
+        with zipfile.ZipFile(file, "w", compression) as archive:
+            archive.writestr(f"{member}.npy", content)
+    return file
+
+
+@pytest.mark.parametrize("member", [None, "correct"])
+@pytest.mark.parametrize("values", [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.eye(3) > 0), np.zeros((0, 4))], ids=str)
+def test_sound(values: np.ndarray, member: str | None, tmp_path: Path) -> None:
+    content = io.BytesIO()
+    np.save(content, values)
+    read = array_of(written(tmp_path, content.getvalue(), member), EXPECTED, member)
+    assert (read.dtype, read.shape) == (values.dtype, values.shape)
+    assert np.array_equal(read, values)
+
+
+@pytest.mark.parametrize("member", [None, "correct"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        stated("(1 << 37, 4)".replace("1 << 37", str(1 << 37))),
+        stated(f"({2**62}, 4)"),
+        stated("(-1, 8)"),
+        stated("(9,)"),
+        stated("(1,)", "<U1000000000"),
+        stated("(8,)", "|O"),
+        stated("(" * 3000 + "8,"),
+        stated("(8,)")[:50],
+        b"",
+    ],
+    ids=lambda content: str(content[60:90]),
+)
+def test_what_a_header_states(content: bytes, member: str | None, tmp_path: Path) -> None:
+    with pytest.raises(BeyondClsError, match=r"a\.npy is damaged \(.*\), expected an array \[N, T\]; run its stage again"):
+        array_of(written(tmp_path, content, member), EXPECTED, member)
+
+
+def test_what_unpacks_to_much_more(tmp_path: Path) -> None:
+    content = stated(f"({1 << 22},)", content=bytes(8 << 22))
+    with pytest.raises(BeyondClsError, match=r"its correct would unpack to 33554560 bytes"):
+        array_of(written(tmp_path, content, "correct", zipfile.ZIP_LZMA), EXPECTED, "correct")

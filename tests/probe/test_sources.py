@@ -1,4 +1,4 @@
-"""Which arrays and images heads get, of one feature set or of two that are joined."""
+"""Which arrays and images heads get, of one feature set or of two that are joined, and which sets are refused."""
 
 import shutil
 from dataclasses import replace
@@ -316,3 +316,30 @@ class TestClasses:
         assert old.n_classes == 5_219_174
         with pytest.raises(StoreError, match=r"old has labels up to 5219173, of which 3 occur: .* --update"):
             check_pair(old, old)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """24 images of 4 x 9 patches."""
+    store = write_features(tmp_path / "set", 24, 36, 8)
+    store.attributes["grid"] = [4, 9]
+    return store
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "options"),
+    [("central", {}), ("k-means", {}), ("pca", {}), ("abmilp", {"position": "sin-cos"}), ("abmilp", {"position": "learned"})],
+)
+def test_a_grid_that_is_not_square_is_refused(store, tmp_path, aggregator, options):
+    plans = {"head": HeadPlan(HeadSpec(aggregator, options), RECIPE, (0,))}
+    with pytest.raises(StoreError, match=rf"{aggregator} takes patches for a square grid, but .*set has 4 x 9; use a head"):
+        probe(store, store, tmp_path / "out", plans)
+    assert not (tmp_path / "out/head/metrics.json").exists()
+
+
+def test_heads_that_need_no_square_grid_are_trained(store, tmp_path):
+    """And those that do on a grid that is square."""
+    probe(store, store, tmp_path / "out", {"head": HeadPlan(HeadSpec(), RECIPE, (0,))})
+    store.attributes["grid"] = [6, 6]
+    probe(store, store, tmp_path / "out", {"square": HeadPlan(HeadSpec("central"), RECIPE, (0,))})
+    assert (tmp_path / "out/head/metrics.json").exists()

@@ -1,4 +1,4 @@
-"""How long heads take is measured, and kept apart from what must be the same again."""
+"""How long heads take is measured, and kept apart from what must be the same again; times themselves are not tested."""
 
 import itertools
 import json
@@ -7,14 +7,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from probe import timing
+from probe import rates, timing
 from probe.aggregators import make_aggregator
-from probe.grid import HeadPlan
+from probe.grid import HeadPlan, HeadSpec
 from probe.head import Head
+from probe.rates import HeadRate, measure_head
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.sources import Source
 from probe.timing import FILE, fastest, time_head
+from probe.train import losses_of
 from tests.decoys import ROOT
 from tests.features import write_features
 
@@ -66,3 +68,51 @@ def test_it_stands_beside_the_metrics_and_not_in_them(sets, tmp_path):
     assert probe(*sets, tmp_path / "out", PLANS, retrain=True) == timed
     assert not (tmp_path / "out/abmilp/timing.json").exists()  # it was of the earlier run
     assert timed["abmilp"]["cost"]["bytes_per_image"] == 9 * 8 * 2
+
+
+SHAPES = {"patch": (6, 8), "cls": (8,)}
+
+
+def measured(spec: HeadSpec, reads: tuple[str, ...], multilabel: bool = False) -> HeadRate:
+    shapes = {**SHAPES, "attention/cls": (2, 6), "patch/block0": (6, 8)}
+    return measure_head(spec, {kind: shapes[kind] for kind in reads}, 2, 3, multilabel, CPU)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reads", "is_pooled", "width"),
+    [
+        (HeadSpec("cls"), ("cls",), True, 8),
+        (HeadSpec("cls-average"), ("cls", "patch"), True, 16),
+        (HeadSpec("cls-attention"), ("patch", "attention/cls"), True, 8),
+        (HeadSpec("abmilp"), ("patch",), False, 8),
+        (HeadSpec("abmilp", final_norm=True), ("patch",), False, 8),
+        (HeadSpec("abmilp", {"blocks": [0]}), ("patch/block0",), False, 8),
+    ],
+)
+def test_vectors_without_parameters_are_pooled_apart(
+    spec: HeadSpec, reads: tuple[str, ...], is_pooled: bool, width: int
+) -> None:
+    rate = measured(spec, reads)
+    assert (rate.is_pooled, rate.width) == (is_pooled, width)
+    assert min(rate.learn_s, rate.judge_s) > 0
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_losses_are_those_of_the_labels(multilabel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    dimensions = set()
+
+    def noted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        dimensions.add(labels.ndim)
+        return losses_of(logits, labels)
+
+    monkeypatch.setattr(rates, "losses_of", noted)
+    assert measured(HeadSpec("abmilp"), ("patch",), multilabel).learn_s > 0
+    assert dimensions == {2 if multilabel else 1}
+
+
+def test_random_numbers_stay_as_they_are() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    measured(HeadSpec("abmilp"), ("patch",))
+    assert torch.equal(torch.rand(3), expected)

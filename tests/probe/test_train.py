@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from probe.aggregators import AGGREGATORS, Aggregator, Pooled
-from probe.course import epoch_seed
+from probe.course import epoch_seed, pieces
 from probe.grid import HeadSpec
 from probe.head import FinalNorm
 from probe.metrics import PER_IMAGE
-from probe.pieces import pieces
 from probe.recipe import Recipe
 from probe.stack import Stack
 from probe.train import Family, losses_of, train
@@ -346,7 +345,7 @@ class TestPieces:
             assert [p.ends_step for p in pieces_of_step] == [False] * (len(pieces_of_step) - 1) + [computed > 0]
 
     def test_of_several_processes(self, monkeypatch):
-        monkeypatch.setattr("probe.pieces.world_size", lambda: 4)
+        monkeypatch.setattr("probe.course.world_size", lambda: 4)
         plan = pieces(9, Recipe(2, 16, 8, warmup_epochs=0))
         assert [(p.rows, p.rows_of_step, p.skip, p.ends_step) for p in plan] == [
             (2, 16, False, False), (2, 16, False, True), (2, 16, False, False), (2, 16, False, True), (1, 4, False, True)

@@ -1,11 +1,12 @@
-"""Selections from an image's own tokens, by hand and against other implementations."""
+"""Selections from an image's own tokens and from stored attention maps, by hand and against other implementations."""
 
 import pytest
 import torch
 from sklearn.cluster import KMeans as Lloyd
 
 from probe.aggregators import make_aggregator
-from probe.aggregators.k_means import farthest
+from probe.aggregators.unsupervised import farthest
+from probe.metrics import weight_entropy
 from store import BeyondClsError
 
 
@@ -138,3 +139,70 @@ class TestKMeans:
     def test_no_more_clusters_than_patches(self):
         with pytest.raises(BeyondClsError, match="clusters is 10, expected at most 9, the number of patches"):
             make_aggregator("k-means", 4, clusters=10)({"patch": torch.randn(2, 9, 4)})
+
+
+torch.manual_seed(7)
+PATCH = torch.randn(2, 4, 3, dtype=torch.float64)
+# Of the first image head 1 looks at one patch, of the second head 0 does; head 2 gives nothing to patches.
+ROWS = torch.tensor(
+    [
+        [[0.1, 0.1, 0.1, 0.1], [0.0, 0.0, 0.2, 0.0], [0.0, 0.0, 0.0, 0.0]],
+        [[0.0, 0.3, 0.0, 0.0], [0.2, 0.2, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]],
+    ],
+    dtype=torch.float64,
+)
+
+
+def attention_weights(name, **options):
+    aggregator = make_aggregator(name, 3, **options)
+    vector, weights = aggregator({"patch": PATCH, aggregator.reads[1]: ROWS})
+    torch.testing.assert_close(vector, (weights[..., None] * PATCH).sum(1))
+    return weights
+
+
+@pytest.mark.parametrize("options", [{}, {"of": "joined"}])
+@pytest.mark.parametrize("name", ["cls-attention", "central-attention"])
+def test_mean_over_heads_renormalised(name, options):
+    expected = torch.tensor([[1 / 6, 1 / 6, 1 / 2, 1 / 6], [2 / 7, 5 / 7, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(attention_weights(name, **options), expected)
+
+
+@pytest.mark.parametrize("name", ["cls-attention", "central-attention"])
+def test_one_head_renormalised(name):
+    expected = torch.tensor([[0, 0, 1, 0], [0.5, 0.5, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(attention_weights(name, head=1), expected)
+    with pytest.raises(BeyondClsError, match=r"head is 3, expected 0 to 2: attention/c.* has 3 attention heads"):
+        attention_weights(name, head=3)
+
+
+@pytest.mark.parametrize("name", ["cls-attention", "central-attention"])
+def test_all_heads_but_one(name):
+    expected = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0, 1, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(attention_weights(name, without=1), expected)
+    with pytest.raises(BeyondClsError, match=r"without is 3, expected 0 to 2"):
+        attention_weights(name, without=3)
+    with pytest.raises(BeyondClsError, match=r"head is 0 and without 1, expected one of them"):
+        attention_weights(name, head=0, without=1)
+
+
+def test_head_of_lowest_entropy_of_each_image():
+    weights = attention_weights("lowest-entropy-head")
+    assert weights.tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    assert weight_entropy(weights).tolist() == [0, 0]
+
+
+def test_entropy_is_of_the_renormalised_row():
+    rows = torch.tensor([[[0.001, 0.001, 0.0], [0.8, 0.1, 0.1]]], dtype=torch.float64)  # ln 2 and 0.639
+    aggregator = make_aggregator("lowest-entropy-head", 3)
+    weights = aggregator({"patch": PATCH[:1, :3], "attention/cls": rows}).weights
+    torch.testing.assert_close(weights[0], torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64))
+
+
+def test_what_they_read():
+    assert make_aggregator("central-attention", 3).reads == ("patch", "attention/centre")
+    assert make_aggregator("cls-attention", 3, of="joined").reads == ("patch", "joined/attention/cls")
+
+
+def test_maps_of_another_grid():
+    with pytest.raises(BeyondClsError, match="attention/cls has 9 patches an image and the tokens 4; join feature sets of one"):
+        make_aggregator("cls-attention", 3)({"patch": PATCH, "attention/cls": torch.rand(2, 3, 9)})

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probe.absent import absent_kinds
 from probe.closed import CLOSED, make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
+from probe.results import absent_kinds
 from probe.run import probe
 from probe.sources import Source
 from store import BeyondClsError, FeatureStore, StoreError

@@ -18,7 +18,7 @@ from pipelines.report.galleries.images import opened
 from pipelines.report.galleries.pictures import BoxOf, Outline, chosen, ground, moved, outlined
 from pipelines.report.measured import Attention
 from pipelines.report.tables import title
-from probe.result_arrays import array_of
+from probe.result_files import array_of
 from store import BeyondClsError
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from extract.encoders import Encoder, load_encoder
 from extract.run import extract
 from pipelines.live.detections import online_detector
 from probe.detection.detected import detections
-from probe.detection.options import DetectorOptions
-from probe.detection.recipe import DetectionRecipe
+from probe.detection.detector import load_detector, load_detector_with
+from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.run import Detection, detect
-from probe.detection.saved import load_detector, load_detector_with
 from probe.detection.sets import images_with_objects
 from store import BeyondClsError, FeatureStore
 from store.truths.rle import decode

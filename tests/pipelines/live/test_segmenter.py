@@ -12,9 +12,8 @@ from extract.datasets import open_images
 from extract.run import extract
 from pipelines.live.detections import online_detector
 from pipelines.live.segmenter import Segmenter
-from probe.detection.detector import Detector
-from probe.detection.options import DetectorOptions
-from probe.detection.saved import save_detector
+from probe.detection.detector import Detector, save_detector
+from probe.detection.recipe import DetectorOptions
 from probe.head import FinalNorm
 from probe.segmentation.evaluate import Predicted, evaluate
 from probe.segmentation.label_maps import LabelMaps

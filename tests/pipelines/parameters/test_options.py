@@ -16,8 +16,7 @@ from extract.writing import Settings
 from pipelines.parameters import detection, extraction, training
 from pipelines.parameters.options import Option, Table, select_options, takes_options
 from probe.closed import Neighbours
-from probe.detection.options import DetectorOptions
-from probe.detection.recipe import DetectionRecipe
+from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe

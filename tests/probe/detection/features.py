@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.detection.frame import STRIDE
+from probe.detection.targets import STRIDE
 from store import ArrayLayout, FeatureSpec, FeatureStore
 from store.truths import Instance
 from tests.features import write_arrays

@@ -7,7 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from probe.detection.average_precision import AveragePrecision, coco_truths, size_of
+from probe.detection.average_precision import AveragePrecision, coco_truths
+from probe.detection.sets import size_of
 from store.truths import Instance
 from store.truths.rle import encode
 from tests.probe.detection.features import write_objects

@@ -10,10 +10,8 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
-from probe.detection.anchors import RATIOS, Anchors
-from probe.detection.detector import LOSSES, Detector
-from probe.detection.options import DetectorOptions
-from probe.detection.pyramid import Pyramid
+from probe.detection.detector import LOSSES, RATIOS, Anchors, Detector, Pyramid
+from probe.detection.recipe import DetectorOptions
 from probe.head import FinalNorm
 from store import BeyondClsError
 from tests.probe.detection.tiny import CLASSES, DIM, OPTIONS, Objects, tiny_detector

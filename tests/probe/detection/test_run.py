@@ -4,24 +4,23 @@ import csv
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from probe.detection import state as states
-from probe.detection.average_precision import AveragePrecision, coco_truths
-from probe.detection.batches import DetectionBatches
+from probe import checkpoint as states
+from probe.detection.average_precision import AveragePrecision, coco_truths, examples
 from probe.detection.detected import detections, in_original, to_coco
-from probe.detection.examples import examples
-from probe.detection.options import DetectorOptions
-from probe.detection.recipe import DetectionRecipe
+from probe.detection.detector import load_detector, load_detector_with
+from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.run import Detection, detect
-from probe.detection.saved import load_detector, load_detector_with
-from probe.detection.sets import ImagesWithObjects, images_with_objects
+from probe.detection.sets import ImagesWithObjects, check_sets, images_with_objects
+from probe.detection.targets import detection_batches, flips_of
 from probe.result_files import read_result
-from probe.saved import load_probe
-from store import BeyondClsError, FeatureStore
+from store import BeyondClsError, FeatureStore, StoreError
+from store.truths import Instance
 from tests.features import write_features
 from tests.probe.detection.features import write_objects
 from tests.probe.detection.tiny import OPTIONS, tiny_detector
@@ -181,21 +180,21 @@ def test_detections_of_mirrored_views(tmp_path):
 
 class TestBatches:
     def test_other_processes_make_the_same(self, sets):
-        ours, theirs = (DetectionBatches(sets[0], np.array([0, 1, 3]), 2, views=(0, 2), workers=n) for n in (0, 1))
+        ours, theirs = (detection_batches(sets[0], np.array([0, 1, 3]), 2, views=(0, 2), workers=n) for n in (0, 1))
         for seed in (0, 1):
-            for (tokens, targets), (same, others) in zip(ours.epoch(seed), theirs.epoch(seed), strict=True):
-                assert torch.equal(tokens, same)
-                for target, other in zip(targets, others, strict=True):
+            for batch, same in zip(ours.epoch(seed), theirs.epoch(seed), strict=True):
+                assert torch.equal(batch["patch"], same["patch"])
+                for target, other in zip(batch["truths"], same["truths"], strict=True):
                     assert all(torch.equal(values, other[name]) for name, values in target.items())
 
     def test_targets_belong_to_their_tokens(self, sets):
         """To those of the same image and view; other views than the first are mirrored."""
         rows, seen = [0, 1, 3, 4], []
-        batches = DetectionBatches(sets[0], np.array(rows), 3, views=(0, 2))
+        batches = detection_batches(sets[0], np.array(rows), 3, views=(0, 2))
         plain = {view: sets[0].tokens("patch", view=view).rows(rows).astype(np.float32) for view in (0, 2)}
         for epoch in range(3):
-            for tokens, targets in batches.epoch(epoch):
-                for one, target in zip(tokens.numpy(), targets, strict=True):
+            for batch in batches.epoch(epoch):
+                for one, target in zip(batch["patch"].numpy(), batch["truths"], strict=True):
                     view, i = next((v, i) for v in (0, 2) for i in range(4) if np.array_equal(plain[v][i], one))
                     box = sets[0].instances.of(rows[i]).boxes * 2  # a patch has 8 pixels of the image, 16 of the frame
                     expected = np.stack([128 - box[:, 2], box[:, 1], 128 - box[:, 0], box[:, 3]], 1) if view else box
@@ -203,7 +202,7 @@ class TestBatches:
                     seen.append((rows[i], view))
         assert sorted(row for row, _ in seen) == sorted(rows * 3)
         assert {view for _, view in seen} == {0, 2}
-        assert [len(targets) for _, targets in batches.epoch(7, 1)] == [1], "an epoch can go on"
+        assert [len(batch["truths"]) for batch in batches.epoch(7, 1)] == [1], "an epoch can go on"
 
 
 class TestBadInput:
@@ -234,31 +233,6 @@ class TestBadInput:
         with pytest.raises(BeyondClsError, match=r"has no array 'patch/block7/view0'; it has: "):
             Detection(*both, block=7)
 
-    @pytest.mark.parametrize(
-        ("damage", "message"),
-        [
-            (lambda about: about | {"task": None}, "describes no detector"),
-            (lambda about: about | {"format_version": 0}, "has format version 0, expected 1; train it again"),
-            (lambda about: about | {"n_classes": 7}, "is not a readable detector .RuntimeError"),
-            (lambda about: [], "is not a readable detector .AttributeError"),
-        ],
-    )
-    def test_saved(self, written, tmp_path, damage, message):
-        stem = written[0] / "trained/seed0"
-        about = json.loads(stem.with_suffix(".json").read_text())
-        (tmp_path / "one.json").write_text(json.dumps(damage(about)))
-        (tmp_path / "one.safetensors").write_bytes(stem.with_suffix(".safetensors").read_bytes())
-        with pytest.raises(BeyondClsError, match=message):
-            load_detector(tmp_path / "one")
-        with pytest.raises(BeyondClsError, match=r"there is no detector .*two.json"):
-            load_detector(tmp_path / "two")
-
-    def test_a_detector_is_no_probe(self, written):
-        with pytest.raises(
-            BeyondClsError, match=r"seed0.json is of detection, this reads probes .* load detectors by load_det"
-        ):
-            load_probe(written[0] / "trained/seed0")
-
 
 def test_boxes_alone(tmp_path):
     store = write_objects(tmp_path / "set", n=3, masks=False)
@@ -273,3 +247,41 @@ def test_boxes_alone(tmp_path):
 def test_a_detector_without_masks_is_smaller():
     names = {name.split(".")[1] for name in tiny_detector(masks=False).state_dict() if name.startswith("roi_heads")}
     assert names == {"box_head", "box_predictor"}
+
+
+CROWD = Instance(0, (1, 1, 9, 9), 64.0, True)
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "expected"),
+    [
+        (["val2017/000000000042", "000000000007.jpg"], [0, 1], [42, 7]),
+        (["a/07", "b/7", "c/8"], [0, 1, 2], [1, 2, 3]),
+        (["a/07", "b/7", "c/8"], [1, 2], [7, 8]),
+        (["x", "12", "13"], [0, 2], [1, 3]),
+        (["²", "5"], [0, 1], [1, 2]),
+    ],
+    ids=["named", "twice", "once", "names", "no-digit"],
+)
+def test_numbers_of_images(ids, rows, expected):
+    """What they are named after, where each is; else rows, from 1."""
+    assert ImagesWithObjects(SimpleNamespace(ids=ids), np.array(rows)).image_ids == expected
+
+
+def test_images_with_objects(tmp_path):
+    objects = [[CROWD], [Instance(1, (1, 1, 9, 9), 64.0)], [], [Instance(0, (1, 1, 9, 9), 64.0)], [CROWD]]
+    store = write_objects(tmp_path / "set", n=5, objects=objects, masks=False, invalid=[3])
+    assert images_with_objects(store).rows.tolist() == [0, 1, 2, 4], "crowds alone, and nothing at all, are negatives"
+    assert images_with_objects(store, [4, 1, 1]).rows.tolist() == [1, 4]
+    with pytest.raises(StoreError, match=r"none of 3 images of .* could be read and has an object; .* or name others"):
+        images_with_objects(store, [0, 3, 4])
+
+
+def test_classes_in_another_order(tmp_path):
+    one, other = (write_objects(tmp_path / name, n=2, classes=classes) for name, classes in (("a", "xy"), ("b", "yx")))
+    with pytest.raises(StoreError, match=r"have 2 classes, those of .*b 2: their order differs; extract both"):
+        check_sets(one, other)
+
+
+def test_a_set_that_does_not_say_how_it_is_mirrored_is_not(tmp_path):
+    assert not flips_of(write_features(tmp_path / "set", n=3, crops=True), 0).any()

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from probe.detection.boxes import boxes_from_view
 from probe.detection.detected import Detected, in_original
-from probe.detection.survey import survey
-from probe.detection.targets import target_of
+from probe.detection.sets import survey
+from probe.detection.targets import boxes_from_view, target_of
 from store import BeyondClsError
 from store.truths import InstancesOfImage, boxes_in_view
 from store.truths.rle import decode, encode

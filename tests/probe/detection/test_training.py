@@ -1,16 +1,17 @@
 """Training a detector: it learns, a killed run ends as if it had not been, and every draw follows from seed and step."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from probe.detection import state as states
+from probe import checkpoint as states
+from probe.checkpoint import Checkpoint
 from probe.detection import training
 from probe.detection.recipe import DetectionRecipe, make_detection_recipe
-from probe.detection.state import TrainingState
-from probe.detection.training import new_detector, optimiser_of, train_detector
+from probe.detection.training import TrainingState, new_detector, optimiser_of, train_detector
 from store import BeyondClsError
 from tests.probe.detection.tiny import Objects, tiny_detector
 
@@ -35,7 +36,7 @@ def test_learns():
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
 def test_a_killed_run_ends_with_the_same_weights(tmp_path, monkeypatch, optimiser):
     monkeypatch.setattr(states, "EVERY_S", 0)
-    recipe = DetectionRecipe(**{**RECIPE.to_dict(), "optimiser": optimiser})
+    recipe = replace(RECIPE, optimiser=optimiser)
     whole, objects = tiny_detector(), Objects(5)
     curve = train_detector(whole, objects, recipe, 3)
 
@@ -47,16 +48,16 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path, monkeypatch, optimise
 
     counted: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        train_detector(tiny_detector(), objects, recipe, 3, state=TrainingState(tmp_path / "same"), after_step=kill)
+        train_detector(tiny_detector(), objects, recipe, 3, state=TrainingState(Checkpoint(tmp_path / "same")), after_step=kill)
     again, steps, epochs = tiny_detector(seed=9), [], []
     hooks = {"after_step": steps.append, "after_epoch": lambda entry, is_replayed: epochs.append((entry, is_replayed))}
-    resumed = train_detector(again, objects, recipe, 3, state=TrainingState(tmp_path / "same"), **hooks)
+    resumed = train_detector(again, objects, recipe, 3, state=TrainingState(Checkpoint(tmp_path / "same")), **hooks)
     assert steps == [4, 1, 1], "steps that were done are not done again, and count"
     assert same(again, whole)
     assert resumed == curve
     assert epochs == [(curve[0], True), (curve[1], False)]
     other = tiny_detector()
-    train_detector(other, objects, recipe, 3, state=TrainingState(tmp_path / "other"), after_step=steps.append)
+    train_detector(other, objects, recipe, 3, state=TrainingState(Checkpoint(tmp_path / "other")), after_step=steps.append)
     assert len(steps) == 3 + 6, "another request begins anew"
 
 
@@ -195,29 +196,29 @@ def test_an_infinite_loss(monkeypatch):
 
 def test_a_damaged_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(states, "EVERY_S", 0)
-    train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path / "state"))
+    train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(Checkpoint(tmp_path / "state")))
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(BeyondClsError, match=r"the checkpoint .* is damaged .*remove it to begin this seed anew"):
-        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path / "state"))
+    with pytest.raises(BeyondClsError, match=r"the checkpoint .* is damaged .*remove it to begin anew"):
+        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(Checkpoint(tmp_path / "state")))
 
 
 def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(states, "EVERY_S", 0)
     (tmp_path / "file").touch()
     with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*/file/.*; make room there, or let us write there"):
-        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path / "file/state"))
+        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(Checkpoint(tmp_path / "file/state")))
 
 
 def test_checkpoints_are_a_minute_apart(tmp_path, monkeypatch):
     now, steps = [0.0], []
     monkeypatch.setattr(states, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    state, detector = TrainingState(tmp_path / "state"), tiny_detector()
+    state, detector = TrainingState(Checkpoint(tmp_path / "state")), tiny_detector()
     optimiser = optimiser_of(detector, RECIPE)
     for now[0] in (59, 60, 119, 121):
         state.add({"loss": 1.0})
         state.save(detector, optimiser)
-        again = TrainingState(tmp_path / "state")
+        again = TrainingState(Checkpoint(tmp_path / "state"))
         again.load(tiny_detector(), optimiser_of(detector, RECIPE))
         steps.append(again.step)
     assert steps == [0, 2, 2, 4]

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 
 from probe.detection.detector import Detector
-from probe.detection.frame import STRIDE
-from probe.detection.options import DetectorOptions
-from probe.detection.targets import Target
+from probe.detection.recipe import DetectorOptions
+from probe.detection.targets import STRIDE, Target
 
 DIM, GRID, CLASSES = 12, (8, 8), ("round", "square")
 OPTIONS: dict[str, Any] = {"width": 8, "anchors": (16, 32, 64, 128), "box_features": 16, "mask_layers": 1}
@@ -47,4 +46,4 @@ class Objects:
     def epoch(self, seed: int, start: int = 0):
         order = torch.randperm(len(self.tokens), generator=torch.Generator().manual_seed(seed))
         for rows in order.split(self.batch_size)[start:]:
-            yield self.tokens[rows], [self.targets[row] for row in rows]
+            yield {"patch": self.tokens[rows], "truths": [self.targets[row] for row in rows]}

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from extract.transform import Views
-from probe.localisation import IOUS, candidates, centre_map, evaluation_map, measure, measure_one, predicted_box
-from probe.localisation.max_box_acc import best_ious
+from probe.localisation.boxes import candidates, centre_map, evaluation_map
+from probe.localisation.max_box_acc import IOUS, best_ious, measure, measure_one, predicted_box
 from probe.localisation.truths import truths_of
 from tests.probe.localisation.features import write_boxed
 

@@ -3,8 +3,7 @@ import pytest
 from PIL import Image
 
 from extract.transform import Views
-from probe.localisation.frame import Frame, frame_of
-from probe.localisation.truths import truths_of
+from probe.localisation.truths import Frame, frame_of, truths_of
 from store import BeyondClsError
 from tests.probe.localisation.features import write_boxed
 

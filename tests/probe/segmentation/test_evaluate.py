@@ -1,18 +1,106 @@
-"""Predictions in pixels of the originals: through crops and mirrored views, each image's at its place."""
+"""Predictions in pixels of the originals, from patches, and their confusions, by hand and against peers."""
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from sklearn.metrics import jaccard_score
 
-from probe.segmentation import label_maps
-from probe.segmentation.evaluate import GRID, Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps
+from probe.segmentation.evaluate import GRID, Confusion, Predicted, evaluate
+from probe.segmentation.label_maps import LabelMaps, Upsampling
+from probe.segmentation.linear import pixel_loss
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.sets import Sets
-from store import FeatureStore
+from store import BeyondClsError, FeatureStore
 from tests.features import write_features
 from tests.probe.segmentation.features import CLASSES, SIDE
 from tests.truths import with_truths
+
+
+def test_by_hand():
+    confusion = Confusion(4)
+    confusion.add(np.array([[0, 0, 1], [1, -1, 2]]), np.array([[0, 1, 1], [1, 3, 0]]))
+    assert confusion.counts.tolist() == [[1, 1, 0, 0], [0, 2, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
+    np.testing.assert_allclose(confusion.iou, [100 / 3, 200 / 3, 0, np.nan], err_msg="no pixel is or is said to be of class 3")
+    assert confusion.miou == pytest.approx(100 / 3)
+    assert (confusion.n, confusion.accuracy) == (5, 60)
+
+
+def test_as_scikit_learn():
+    generator = np.random.default_rng(0)
+    truth, predicted = generator.integers(-1, 6, 500), generator.integers(0, 5, 500)
+    confusion = Confusion(9)
+    for part in (slice(0, 77), slice(77, None)):
+        confusion.add(truth[part], predicted[part])
+    labelled = truth >= 0
+    assert confusion.miou == pytest.approx(100 * jaccard_score(truth[labelled], predicted[labelled], average="macro"))
+
+
+def test_nothing_labelled_is_no_number():
+    confusion = Confusion(2)
+    confusion.add(np.array([-1]), np.array([0]))
+    assert np.isnan(confusion.miou)
+    assert np.isnan(confusion.accuracy)
+
+
+@pytest.mark.parametrize(("truth", "predicted"), [([2], [0]), ([0], [2]), ([0], [-1]), ([-2], [0])])
+def test_other_labels_are_refused(truth, predicted):
+    with pytest.raises(BeyondClsError, match=r"expected 0 to 1 \(void is -1\)"):
+        Confusion(2).add(np.array(truth), np.array(predicted))
+
+
+SMALL = (3, 4)
+
+
+@pytest.mark.parametrize("size", [(12, 16), (7, 9), (2, 3)])
+def test_bilinear_as_torch(size):
+    logits = torch.randn(2, 5, *SMALL)
+    theirs = F.interpolate(logits, size=size, mode="bilinear")
+    torch.testing.assert_close(Upsampling.to_frame(SMALL, size).bilinear(logits), theirs)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("crop", [(0, 0, 21, 17), (3.5, -2, 15.25, 30), (-4, -4, 40, 8), (30, 0, 40, 17)])
+def test_back_to_the_original(crop, flip):
+    """A pixel is that of the view in which its centre is. The view may show any part of the image, mirrored or not, or none."""
+    upsampling = Upsampling.to_original(SMALL, crop, flip, (17, 21))
+    labels = np.arange(12, dtype=np.int16).reshape(SMALL)
+    original = logits = np.random.default_rng(0).normal(size=(2, *SMALL)).astype(np.float32)
+    whole = np.full((17, 21), -1, np.int16)
+    whole[upsampling.shown] = upsampling.nearest(labels)
+    if flip:
+        labels, logits = labels[:, ::-1], logits[..., ::-1].copy()
+    rows, columns = (
+        (np.arange(n) + 0.5 - start) * (cells / (stop - start))
+        for n, start, stop, cells in ((17, *crop[1::2], SMALL[0]), (21, *crop[::2], SMALL[1]))
+    )
+    inside = ((rows >= 0) & (rows < SMALL[0]))[:, None] & (columns >= 0) & (columns < SMALL[1])
+    nearest = labels[np.floor(rows).astype(int).clip(0, 2)[:, None], np.floor(columns).astype(int).clip(0, 3)]
+    np.testing.assert_array_equal(whole, np.where(inside, nearest, -1))
+    places = torch.tensor(np.stack(np.broadcast_arrays(columns / 4, rows[:, None] / 3), -1) * 2 - 1).float()[None]
+    between = F.grid_sample(torch.from_numpy(logits)[None], places, padding_mode="border", align_corners=False)[0].numpy()
+    np.testing.assert_allclose(
+        upsampling.bilinear(torch.from_numpy(original)).numpy(), between[:, *upsampling.shown], atol=1e-5
+    )
+
+
+def test_loss_and_gradient_as_cross_entropy():
+    """Void is ignored; an image that is void everywhere counts nothing. One member is as wrong as can be."""
+    torch.manual_seed(0)
+    size, members, n_classes = (9, 8), 2, 3
+    logits = torch.randn(members, 3, *SMALL, n_classes, dtype=torch.float64)
+    logits = (logits * torch.tensor([1, 500]).view(-1, 1, 1, 1, 1)).requires_grad_()
+    labels = torch.randint(-1, n_classes, (3, *size))
+    labels[2] = -1
+    upsampling = Upsampling.to_frame(SMALL, size)
+    loss = pixel_loss(logits, list(labels), [upsampling] * 3)
+    (gradient,) = torch.autograd.grad((loss * torch.tensor([1.0, 3.0])).sum(), logits)
+    pixels = F.interpolate(logits.flatten(0, 1).movedim(-1, 1), size=size, mode="bilinear").unflatten(0, (members, 3))
+    theirs = torch.stack([sum(F.cross_entropy(p[i][None], labels[i][None], ignore_index=-1) for i in (0, 1)) for p in pixels])
+    (expected,) = torch.autograd.grad((theirs * torch.tensor([1.0, 3.0])).sum(), logits)
+    torch.testing.assert_close(loss, theirs, rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
+
 
 N, CROP, CELL = 5, (8, 4, 24, 20), 4  # the view shows 16 x 16 pixels, 4 of a patch each way
 
@@ -69,19 +157,13 @@ def tokens(store: FeatureStore) -> torch.Tensor:
     return torch.from_numpy(store.tokens("patch").rows(np.arange(N))).float()
 
 
-def test_frames_are_as_grids_are(tmp_path, monkeypatch):
-    """Their shorter side has so many pixels; maps of two sizes are two maps, and those that have no room are made anew."""
+def test_frames_are_as_grids_are(tmp_path):
+    """Their shorter side has so many pixels."""
     plain = write_features(tmp_path / "plain", 2, 6, 6, n_classes=2)
     plain.attributes["grid"] = [2, 3]
     plain.__dict__.pop("grid", None)
     drawn = np.random.default_rng(0).integers(0, 3, (2, 4, 6)).astype(np.int16)
     maps = LabelMaps(with_truths(plain, tmp_path / "set", maps=list(drawn), map_classes=CLASSES))
     assert (maps.frame(8), maps.frame(2)) == ((8, 12), (2, 3))
-    for _ in range(2):
-        assert [maps.in_frame(1, maps.frame(side)).shape for side in (4, 8)] == [(4, 6), (8, 12)]
+    assert [maps.in_frame(1, maps.frame(side)).shape for side in (4, 8)] == [(4, 6), (8, 12)]
     np.testing.assert_array_equal(maps.in_frame(1, (4, 6)), drawn[1])
-    monkeypatch.setattr(label_maps, "KEPT_NBYTES", 60)
-    small = LabelMaps(maps.store)
-    again = [[small.in_frame(row, (4, 6)) for row in (0, 1)] for _ in range(2)]
-    assert [one is other for one, other in zip(*again, strict=True)] == [True, False], "there is room for one of 48 bytes"
-    np.testing.assert_array_equal(again[1][1], drawn[1])

@@ -12,10 +12,9 @@ from probe.checkpoint import Checkpoint
 from probe.grid import Member
 from probe.head import FinalNorm
 from probe.recipe import Recipe
-from probe.segmentation import label_maps
-from probe.segmentation.batches import ShownViews
+from probe.segmentation import linear
 from probe.segmentation.label_maps import LabelMaps
-from probe.segmentation.linear import SPEC, train_linear
+from probe.segmentation.linear import SPEC, patch_batches, train_linear
 from probe.segmentation.sets import Sets
 from tests.probe.segmentation.features import SIDE, write_segmented
 
@@ -69,10 +68,11 @@ def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypat
         if len(done) == 3:
             raise KeyboardInterrupt
 
+    checkpoint = Checkpoint(tmp_path / "one")
     with pytest.raises(KeyboardInterrupt):
-        train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path), progress=interrupt)
+        train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=checkpoint, progress=interrupt)
     said, counted = [], []
-    common = {"checkpoint": Checkpoint(tmp_path), "say": said.append, "progress": counted.append, "on_epoch": epochs.append}
+    common = {"checkpoint": checkpoint, "say": said.append, "progress": counted.append, "on_epoch": epochs.append}
     again, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, **common)
     assert said == ["going on after 2 of 3 epochs"]
     assert counted == [8, 4], "what was done already counts"
@@ -85,7 +85,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypat
 
 def test_streamed_equals_resident(sets):
     one_shard = replace(sets.learnt, buffer_nbytes=1 << 20)
-    assert ShownViews(one_shard.placed("stream"), sets.training_maps, (16, 16), 12)._loader.placement == "stream"
+    assert patch_batches(one_shard.placed("stream"), sets.training_maps, (16, 16), 12).loader.placement == "stream"
     streamed, resident = (
         train_linear(p, sets.training_maps, 16, MEMBERS, replace(RECIPE, rows_at_once=None))[0]
         for p in (one_shard.placed("stream"), one_shard.placed("memory"))
@@ -93,11 +93,22 @@ def test_streamed_equals_resident(sets):
     torch.testing.assert_close(weights(streamed), weights(resident), rtol=1e-5, atol=1e-6)  # one step: the order only rounds
 
 
+def test_label_maps_are_kept_while_there_is_room(sets, monkeypatch):
+    monkeypatch.setattr(linear, "KEPT_NBYTES", 5 * 16 * 16 * 2)
+    batches = patch_batches(sets.learnt, sets.training_maps, (16, 16), 4)
+    first, second = (
+        {row: truth for batch in batches.epoch(seed) for row, truth in zip(batch["row"].tolist(), batch["truths"], strict=True)}
+        for seed in (0, 1)
+    )
+    assert sum(first[row] is second[row] for row in range(12)) == 5
+    assert all((truth == sets.training_maps[0].in_frame(row, (16, 16))).all() for row, truth in second.items())
+
+
 def test_other_processes_decode_the_same_label_maps(tmp_path, monkeypatch):
     """Of the view that an epoch shows of each image, also where some are kept."""
     store = write_segmented(tmp_path / "train", 12, views=2)
     recipe, n_kept = replace(RECIPE, rows_at_once=4), 5
-    monkeypatch.setattr(label_maps, "KEPT_NBYTES", n_kept * 16 * 16 * 2)
+    monkeypatch.setattr(linear, "KEPT_NBYTES", n_kept * 16 * 16 * 2)
 
     def trained(workers):
         sets = Sets(store, store, views=(0, 1))
@@ -105,7 +116,7 @@ def test_other_processes_decode_the_same_label_maps(tmp_path, monkeypatch):
         return weights(train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, recipe, workers=workers)[0])
 
     expected = trained(0)
-    monkeypatch.setattr(LabelMaps, "decoded", None)  # of this process; others import it anew
+    monkeypatch.setattr(LabelMaps, "in_frame", None)  # of this process; others import it anew
     assert torch.equal(trained(1), expected)
 
 

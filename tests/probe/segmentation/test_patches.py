@@ -1,4 +1,4 @@
-"""Blocks of patches, and what is computed from them: the same from memory and streamed."""
+"""Patches of sets that belong together, in blocks, and what is computed from them: the same from memory and streamed."""
 
 from dataclasses import replace
 
@@ -11,11 +11,61 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from probe.head import FinalNorm
 from probe.segmentation.logistic import Logistic
-from probe.segmentation.neighbours import Neighbours
+from probe.segmentation.neighbours import Neighbours, nearest_rows
 from probe.segmentation.sets import Sets
-from store import BeyondClsError
+from store import BeyondClsError, StoreError
 from store.loading import loader as loader_module
 from tests.probe.segmentation.features import write_segmented
+
+
+def test_all_sets_are_read_at_the_same_block(tmp_path):
+    """That of the training set, though another may have deeper ones."""
+    shallow, deep = write_segmented(tmp_path / "a", 4, blocks=(0,)), write_segmented(tmp_path / "b", 4, blocks=(0, 1))
+    sets = Sets(shallow, deep, deep)
+    assert {p.source.probed_block for p in (sets.learnt, sets.tested, *sets.compared)} == {0}
+    with pytest.raises(StoreError, match=r"a has no array 'patch/block1/view0'; it has: patch/block0/view0"):
+        Sets(deep, deep, shallow)
+
+
+def test_images_that_could_not_be_read_are_left_out(tmp_path):
+    some, none = write_segmented(tmp_path / "a", 6, invalid=(1, 4)), write_segmented(tmp_path / "b", 2, invalid=(0, 1))
+    sets = Sets(some, none, share=0.5)
+    assert sets.learnt.rows.tolist() == sorted(np.concatenate(sets.split).tolist()) == [0, 2, 3, 5]
+    assert [len(rows) for rows in sets.split] == [2, 2], "the share that is held out"
+    with pytest.raises(StoreError, match=r"b has no image that could be read"):
+        _ = sets.tested
+
+
+def test_grids_that_differ(tmp_path):
+    one, other = write_segmented(tmp_path / "a", 2), write_segmented(tmp_path / "b", 2)
+    other.__dict__["grid"] = (2, 8)
+    with pytest.raises(StoreError, match=r"a has a grid of \(4, 4\) patches, .*b \(2, 8\)"):
+        Sets(one, one, other)
+
+
+def test_images_that_are_void_everywhere(tmp_path):
+    """Nothing is learnt from them, and no setting is said to have diverged on them."""
+    store, void = write_segmented(tmp_path / "a", 4), write_segmented(tmp_path / "b", 4, labelled=1)
+    void.segmentation.patch_labels = lambda view=0: np.full((4, 16), -1, np.int16)
+    with pytest.raises(StoreError, match=r"b: no patch of the 4 images has a label to learn from; give images with label maps"):
+        _ = Sets(void, store).learnt
+    with pytest.raises(StoreError, match=r"b: no patch of the 4 images has a label to select on; give another --val"):
+        _ = Sets(store, store, void).compared
+    sets = Sets(store, store, share=0.25)
+    (held_out,) = sets.split[1]
+    labels = store.segmentation.patch_labels()
+    for rows, message in (
+        (
+            [held_out],
+            r"no patch of the 1 image has a label to select on; give a larger share, --held-out, or other images, --val",
+        ),
+        (sets.split[0], r"no patch of the 3 images has a label to learn from beside those to select on; give a larger"),
+    ):
+        changed = labels.copy()
+        changed[rows] = -1
+        store.segmentation.patch_labels = lambda view=0, changed=changed: changed
+        with pytest.raises(StoreError, match=message):
+            _ = Sets(store, store, share=0.25).compared
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +109,8 @@ def test_search_over_many_blocks_finds_the_same(sets, monkeypatch):
     """All neighbours are in the blocks that come last, or equally near."""
     protocol = Neighbours(ks=(3, 30))
     whole = protocol.predict(sets.learnt, sets.tested, protocol.grid)
-    for module in ("nearest", "neighbours"):
-        monkeypatch.setattr(f"probe.segmentation.{module}.REFERENCES", 64)
-    monkeypatch.setattr("probe.segmentation.nearest.QUERIES", 16)
-    monkeypatch.setattr("probe.segmentation.neighbours.QUERIES_AT_ONCE", 100)
+    for size, value in (("REFERENCES", 64), ("QUERIES", 16), ("QUERIES_AT_ONCE", 100)):
+        monkeypatch.setattr(f"probe.segmentation.neighbours.{size}", value)
     parts = protocol.predict(sets.learnt, sets.tested, protocol.grid)
     for setting, labels in whole.items():
         np.testing.assert_array_equal(parts[setting], labels)
@@ -94,10 +142,10 @@ def test_streamed_equals_resident(sets, monkeypatch):
     """Bit by bit, with memory for a few images."""
     monkeypatch.setattr(loader_module, "BUFFER_BLOCKS", 1)
     small = replace(sets.learnt, buffer_nbytes=3 * 16 * 16 * 6 * 2)
-    streamed, resident = (
-        Logistic().fit(patches, (0.1, 10.0), in_memory=in_memory)[0]
-        for patches, in_memory in ((small, False), (sets.learnt.placed("memory"), True))
-    )
+    resident, _ = Logistic().fit(sets.learnt.placed("memory"), (0.1, 10.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("probe.segmentation.logistic.MEMORY_SHARE", 0)
+        streamed, _ = Logistic().fit(small, (0.1, 10.0))
     assert small.loader.placement == "stream"
     for c, head in streamed.items():
         assert torch.equal(head.weight, resident[c].weight)
@@ -146,3 +194,23 @@ def test_settings_are_tried_from_the_simplest_on():
         Neighbours(metrics=("cosin",))
     with pytest.raises(BeyondClsError, match="max_passes is 1, expected 2 or more"):
         Logistic(max_passes=1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_as_a_full_comparison(threads):
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    references, queries = torch.randn(3001, 8), torch.randn(700, 8)
+    references[2000:2500] = references[:500]  # equally near: the lower row comes first
+    references[100] = 0  # has no direction
+    try:
+        torch.set_num_threads(threads)
+        found = nearest_rows(queries, references.split(512), 5, ("euclidean", "cosine"))
+    finally:
+        torch.set_num_threads(before)
+    cosine = torch.nn.functional.normalize(queries.double()) @ torch.nn.functional.normalize(references.double()).T
+    for metric, similarity in (("euclidean", -torch.cdist(queries.double(), references.double())), ("cosine", cosine)):
+        similarity[:, 2000:2500] -= 1e-12
+        pairs = torch.isin(found[metric][:, 1:] - found[metric][:, :-1], torch.tensor(2000))
+        assert pairs.any(), metric
+        assert torch.equal(found[metric][:, :4], similarity.topk(4).indices), metric

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from probe.grid import Member
 from probe.result_files import read_result
@@ -15,6 +16,7 @@ from probe.segmentation.linear import NAME, Trained
 from probe.segmentation.patch_head import PatchHead, load_patch_head
 from probe.segmentation.results import files_in, write
 from probe.segmentation.run import Outcome, Protocols, Result
+from probe.segmentation.saved_maps import palette, save_label_map
 from probe.segmentation.sets import Sets
 from store.writing.results import ResultFolder
 from tests.probe.segmentation.features import CLASSES, SIDE, write_segmented
@@ -38,7 +40,8 @@ def written(sets, tmp_path):
     outcome = Outcome(list(models.values()), {"base_lr": 1.0}, seeds=(3, 5), trained=trained)
     (tmp_path / "linear").mkdir()
     (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run
-    result = Result({"linear": outcome}, {"linear": list(measured.values())}, Shown("crop", 12.5), 0.0)
+    outcome.measured = list(measured.values())
+    result = Result({"linear": outcome}, Shown("crop", 12.5))
     about = {"command": "beyondcls segment", "foreground": [{"share": float("nan"), "gain": (1.0, float("nan"))}]}
     with ResultFolder(tmp_path, "description.json", lambda: files_in(tmp_path)).written() as folder:
         write(folder, sets, Protocols(), result, about)
@@ -97,3 +100,21 @@ def test_heads(written, sets):
     assert about["result"]["accuracy_original"] == accuracy[1] < accuracy[0]
     tokens = torch.from_numpy(sets.test.tokens("patch").rows(np.arange(3))).float()
     assert (head({"patch": tokens}).argmax(1) == 0).all()
+
+
+@pytest.mark.parametrize(("n_classes", "mode", "unseen"), [(3, "P", 255), (255, "P", 255), (256, "I;16", 65535)])
+def test_label_maps(tmp_path, n_classes, mode, unseen):
+    """Of 255 classes the last is 254, so that 255 is free for what a view does not show."""
+    save_label_map(tmp_path / "deep/a.png", np.array([[0, -1], [n_classes - 1, 1]], np.int16), n_classes)
+    with Image.open(tmp_path / "deep/a.png") as image:
+        assert image.mode == mode
+        assert np.asarray(image).tolist() == [[0, unseen], [n_classes - 1, 1]]
+        if mode == "P":
+            assert np.asarray(image.convert("RGB"))[0].tolist() == [[128] * 3, [0] * 3], "grey, and black where nothing is seen"
+
+
+def test_colours_differ():
+    colours = palette()
+    assert len(np.unique(colours[1:], axis=0)) == 255
+    near = np.abs(colours[1:20, None].astype(int) - colours[None, 1:20]).sum(-1) + 999 * np.eye(19, dtype=int)
+    assert near.min() >= 64
