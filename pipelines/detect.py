@@ -10,20 +10,23 @@ import typer
 from pipelines.parameters.dense import options_of_task
 from pipelines.parameters.detection import OF_A_DETECTOR, OF_A_RECIPE, OF_DETECTION
 from pipelines.parameters.engine import without
-from pipelines.parameters.options import select_options, takes_options
+from pipelines.parameters.options import select_options, takes_options, with_defaults
 from pipelines.parameters.training import LOGGING
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
+from probe.detection.options import DetectorOptions
+from probe.detection.recipe import DetectionRecipe, make_detection_recipe, preset_of_detection
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from probe.detection.options import DetectorOptions
-    from probe.detection.recipe import DetectionRecipe
     from store import FeatureStore
 
 
-@takes_options(OF_DETECTION, LOGGING)
+OPTIONS = with_defaults(with_defaults(OF_DETECTION, DetectionRecipe), DetectorOptions)
+
+
+@takes_options(OPTIONS, LOGGING)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
@@ -92,15 +95,12 @@ def main(
         typer.echo(f"  note: {note}")
 
 
-def settings(preset: str | None, given: dict[str, Any]) -> "tuple[DetectionRecipe, DetectorOptions]":
+def settings(preset: str | None, given: dict[str, Any]) -> tuple[DetectionRecipe, DetectorOptions]:
     """The recipe and the parts of the detector: those of the preset, with the options that were given.
 
     Raises:
         BeyondClsError: an unknown preset, or a value out of its range.
     """
-    from probe.detection.options import DetectorOptions
-    from probe.detection.recipe import DetectionRecipe, make_detection_recipe, preset_of_detection
-
     recipe = make_detection_recipe(preset, **select_options(given, [field.name for field in fields(DetectionRecipe)]))
     of_detector = select_options(given, [field.name for field in fields(DetectorOptions)])
     return recipe, DetectorOptions.from_dict({**preset_of_detection(preset)[1], **of_detector})

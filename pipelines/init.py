@@ -96,7 +96,7 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
     Raises:
         BeyondClsError: there are no such images, an unknown head, a name that cannot be one of a file, or a file is there.
     """
-    from pipelines.parameters.names import check_name
+    from pipelines.parameters.commands import check_name
     from store import BeyondClsError
 
     splits = _splits(data)

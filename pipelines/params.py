@@ -85,14 +85,16 @@ def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset:
         raise BeyondClsError(unknown("task", task, OPTIONS))
     if dataset is None:
         raise BeyondClsError(f"--task {task} is asked of a data set; give --dataset, one of dense.{task}")
-    given = of_task(params, task, OPTIONS[task], dataset, encoder)
+    options = OPTIONS[task]
+    given = of_task(params, task, options, dataset, encoder)
     if task == "detect":
+        from pipelines.detect import OPTIONS as options
         from probe.detection.recipe import preset_of_detection
 
         preset = given["preset"].value if "preset" in given else None
         of_preset = {name: value for part in preset_of_detection(preset) for name, value in part.items()}
         given = {name: Given(value, f"preset {preset}") for name, value in of_preset.items()} | given
-    defaults = {name: option.default for name, option in OPTIONS[task].items() if option.default and name not in given}
+    defaults = {name: option.default for name, option in options.items() if option.default and name not in given}
     return given | {name: Given(default, "default") for name, default in defaults.items()}
 
 
@@ -122,8 +124,8 @@ def _shown(value: Any) -> str:
 
 def _overview(params: Mapping[str, Any]) -> Iterator[str]:
     """Names in the sections, as they may be given to the options."""
-    from pipelines.parameters.datasets import datasets_of
-    from pipelines.parameters.dense import TASKS, datasets_of_task, dense_datasets
+    from pipelines.parameters.datasets import TASKS, datasets_of, dense_datasets
+    from pipelines.parameters.dense import datasets_of_task
     from pipelines.parameters.heads import heads_of
     from pipelines.parameters.params import section
     from pipelines.parameters.studies import studies_of

@@ -11,8 +11,9 @@ import typer
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import IMAGES, RUNNING, Data
 from pipelines.parameters.features import FEATURES
-from pipelines.parameters.options import flag_of, select_options, takes_options
+from pipelines.parameters.options import flag_of, select_options, takes_options, with_defaults
 from pipelines.parameters.training import LOGGING, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
+from probe.recipe import Recipe
 
 if TYPE_CHECKING:
     from pipelines.engines.engine import Engine, Run
@@ -29,7 +30,7 @@ OF_THE_LOOP = {
 }
 
 
-@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, LOGGING, ENGINE, OF_THE_LOOP)
+@takes_options(with_defaults(OF_A_RECIPE, Recipe), OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, LOGGING, ENGINE, OF_THE_LOOP)
 def main(
     features: Annotated[
         str | None, typer.Option(help="feature set of the training images: its folder, receipt, or address")
@@ -186,8 +187,7 @@ def _loop(
     from extract.datasets import open_images
     from extract.encoders.encoder import AMP_OF
     from pipelines.live.online import load_as_recorded
-    from pipelines.parameters.extraction import from_params
-    from pipelines.parameters.requested import requested_images
+    from pipelines.parameters.extraction import from_params, requested_images
     from pipelines.probing.loop import EncoderLoop
     from pipelines.process.progress import progress_bar
 
@@ -211,7 +211,7 @@ def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: 
         BeyondClsError: an engine that cannot be, or one in each of several processes.
     """
     from pipelines.engines import choose_engine
-    from pipelines.parameters.common import engine_of
+    from pipelines.parameters.layers import engine_of
     from pipelines.parameters.params import read_params
     from pipelines.process.tasks import is_task
     from store import BeyondClsError

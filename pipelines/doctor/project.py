@@ -16,15 +16,12 @@ from typing import Any
 
 from pipelines.doctor.machine import PARAMS, Finding, Machine, State
 from pipelines.parameters.commands import check_commands
-from pipelines.parameters.common import common_layers
-from pipelines.parameters.datasets import datasets_of
-from pipelines.parameters.dense import datasets_of_task, dense_datasets, of_task
+from pipelines.parameters.datasets import datasets_of, dense_datasets, images_of, is_missing
+from pipelines.parameters.dense import datasets_of_task, of_task
 from pipelines.parameters.groups import GROUPS, check_groups
 from pipelines.parameters.heads import heads_of, plans_and_run
-from pipelines.parameters.images import images_of, is_missing
-from pipelines.parameters.layers import Layer
-from pipelines.parameters.params import section
-from pipelines.parameters.primary import primary_of
+from pipelines.parameters.layers import Layer, common_layers
+from pipelines.parameters.params import primary_of, section
 from pipelines.parameters.recipes import OPTIONS, values_of
 from pipelines.parameters.studies import PLACES, params_of_study, studies_of
 from pipelines.sharing.places import project_store

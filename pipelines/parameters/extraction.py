@@ -1,24 +1,30 @@
-"""Options that `beyondcls extract`, `plan` and `predict` share, and what they mean in combination."""
+"""Options that `beyondcls extract`, `plan` and `predict` share, and what they ask for: images, encoder, request."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.parameters.datasets import OF_EXTRACTION, dataset_of
-from pipelines.parameters.dense import dense_datasets, features_of, geometry_of
-from pipelines.parameters.engine import ENGINE, check_engine
-from pipelines.parameters.features import FEATURES, TRANSFORM
-from pipelines.parameters.features import IMAGES as IMAGES
+from pipelines.parameters.datasets import DENSE, GEOMETRY, OF_EXTRACTION, entry_of, images_of
+from pipelines.parameters.engine import ENGINE
+from pipelines.parameters.features import FEATURES, IMAGES, TRANSFORM
 from pipelines.parameters.layers import Given, Layer, resolve
-from pipelines.parameters.options import Option
-from pipelines.parameters.params import check_names, check_type, named_values, read_params, section
+from pipelines.parameters.options import Option, check_values, select_options
+from pipelines.parameters.params import check_names, named_values, read_params, section
 from pipelines.parameters.training import OF_AN_ENCODER
 from store import BeyondClsError
 
+if TYPE_CHECKING:
+    import torch
+
+    from extract.datasets import ImageSet
+    from extract.encoders import Encoder
+    from extract.requests import Request
+
 RECOMPUTE = "recompute"
+WHOLE_IMAGES = {"crop_mode": "squash", "crop_pct": 1.0}
 
 Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, of any ViT of timm, or as --model has them")]
 Data = Annotated[
@@ -91,6 +97,7 @@ COMPUTING = {
 }
 OF_LOADING = (*LOADING, *FAMILY, *TRANSFORM)
 EXTRACTING = {**FEATURES, **RUNNING, **COMPUTING, **ENGINE}
+OF_EXTRACTING = (*OF_LOADING, *EXTRACTING)
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto")]
 
 
@@ -129,45 +136,32 @@ def resolve_extraction(
     """
     common, of_encoder = section(params, "extract"), encoder_of(params, encoder)
     check_names("extract", common, list(EXTRACTING))
-    dense = dense_datasets(params)
-    if dataset in dense:
-        of_dataset, geometry = features_of(dense[dataset]), geometry_of(dense[dataset])
+    where, entry = ("", {}) if dataset is None else entry_of(params, dataset)
+    if where.startswith(DENSE):
+        of_dataset = {"truths": "all"} | _given(entry, FEATURES)
+        geometry = WHOLE_IMAGES | _given(entry, GEOMETRY)
     else:
-        of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in OF_EXTRACTION}
-        geometry = {}
+        of_dataset, geometry = _given(entry, OF_EXTRACTION), {}
     if split == "test":
         of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))
     if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
         of_encoder["blocks"] = [of_encoder["block"]]
-    where = f"{'dense.' if dataset in dense else ''}datasets.{dataset}"
     layers = (
-        Layer("extract", common),
+        Layer("extract", {n: v for n, v in common.items() if v is not None}),
         Layer(where, of_dataset),
-        Layer(f"encoders.{encoder}", {n: v for n, v in of_encoder.items() if n in OF_LOADING or n in EXTRACTING}),
+        Layer(f"encoders.{encoder}", {n: v for n, v in of_encoder.items() if v is not None and n in OF_EXTRACTING}),
         Layer(where, geometry),
     )
-    given = resolve([replace(layer, values={n: v for n, v in layer.values.items() if v is not None}) for layer in layers])
-    _check(given)
+    for layer in layers:
+        check_values(f"{layer.where}.", layer.values, EXTRACTING)
+    given = resolve(layers)
     if split == "test":
         given.pop("drop_path", None)
     return given
 
 
-def _check(given: Mapping[str, Given]) -> None:
-    """Refuse values of another type.
-
-    Raises:
-        BeyondClsError: names the value, and where it was given.
-    """
-    check_engine(given)
-    for name, option in EXTRACTING.items():
-        if name in given and option.read is None:
-            check_type(f"{given[name].where}.{name}", given[name].value, option.type)
-    for name in ("blocks", "statistics"):
-        if name in given and not isinstance(given[name].value, list | tuple):
-            raise BeyondClsError(
-                f"{given[name].where}.{name} is {given[name].value!r}, expected a list; give [{given[name].value}]"
-            )
+def _given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def encoder_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
@@ -177,7 +171,7 @@ def encoder_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
         BeyondClsError: there is none, or it has a parameter that nothing reads.
     """
     entry = section(params, "encoders", encoder)
-    check_names(f"encoders.{encoder}", entry, [*OF_LOADING, *EXTRACTING, RECOMPUTE, *OF_AN_ENCODER])
+    check_names(f"encoders.{encoder}", entry, [*OF_EXTRACTING, RECOMPUTE, *OF_AN_ENCODER])
     return entry
 
 
@@ -200,3 +194,100 @@ def recomputes(params: Path | None, encoder: str) -> bool:
     if not isinstance(recompute, bool):
         raise BeyondClsError(f"encoders.{encoder}.{RECOMPUTE} is {recompute!r}, expected true or false")
     return recompute
+
+
+def requested_images(
+    encoder: str, data: str | None, dataset: str | None, params: Path | None, given: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The source of images, and how they are opened: arguments of `open_images`.
+
+    Args:
+        encoder: name, for messages.
+        data: images that were named on the command line.
+        dataset: name in the parameter file, instead.
+        given: options of the command line, which win.
+
+    Raises:
+        BeyondClsError: neither, both, or no parameter file.
+    """
+    options = select_options(given, IMAGES)
+    if data is not None and dataset is not None:
+        raise BeyondClsError(f"--data {data} and --dataset {dataset} exclude each other; give one of them")
+    if data is not None:
+        return data, options
+    if dataset is None:
+        raise BeyondClsError(f"no images were named for {encoder}; give --data, or --dataset NAME of a parameter file")
+    if params is None:
+        raise BeyondClsError(f"--dataset {dataset} is in a parameter file; name it with --params, e.g. --params params.yaml")
+    split = options.pop("split", None)
+    if split not in (None, "train", "test"):
+        raise BeyondClsError(f"--split is {split!r}, expected train or test: datasets.{dataset} says how they are called there")
+    images = images_of(read_params(params), dataset, split)
+    if images.get("classes") is not None:
+        images["classes"] = Path(images["classes"])
+    return images.pop("data"), {**images, **options}
+
+
+def notes_on(images: "ImageSet") -> list[str]:
+    """What to know of images before they are extracted: what is left out, and that they have no labels; a line each."""
+    notes = []
+    if images.left_out:
+        notes.append(f"note: {len(images):,} images of {images.source} are taken; left out: {images.left_out}")
+    if images.is_unlabelled:
+        notes.append(f"note: no image of {images.source} has a label: what is extracted can be looked at, but not be probed")
+    return notes
+
+
+def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str, there: Path | None = None) -> "torch.device":
+    """Move an encoder to its device, ready to run as options of COMPUTING say.
+
+    Where they do not say what matrices are multiplied in, it is what the set that is `there` was made with; else bf16 on a GPU
+    that has it, and float32 elsewhere.
+
+    Args:
+        device: as for `choose_device`.
+        there: the folder of a feature set, if there is one.
+
+    Raises:
+        BeyondClsError: there is no such device, or an option has no such value.
+    """
+    from pipelines.process.allocator import keep_freed_memory
+    from pipelines.process.device import choose_device
+
+    place = choose_device(device)
+    encoder.run_with(**{"amp": _usual_amp(place, there), **select_options(options, COMPUTING)})
+    encoder.model.to(place)
+    if place.type == "cpu":
+        keep_freed_memory()
+    return place
+
+
+def _usual_amp(device: "torch.device", there: Path | None) -> str:
+    import torch
+
+    from extract.encoders.encoder import AMP_OF
+    from store import FeatureStore, StoreError
+
+    if there is not None and (there / "zarr.json").exists():
+        with suppress(StoreError):  # what is wrong with it is said where it is used
+            return AMP_OF.get(FeatureStore.describe(there).spec.compute_dtype, "none")
+    return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "none"
+
+
+def request_features(
+    encoder: "Encoder", images: "ImageSet", options: Mapping[str, Any], is_listed_for_all: bool
+) -> tuple["Request", dict[str, Any]]:
+    """The request of an encoder, and options of RUNNING.
+
+    Args:
+        is_listed_for_all: whether `statistics` are listed for several encoders, of which each gets those that it can have.
+
+    Raises:
+        BeyondClsError: an option has no such value.
+    """
+    from extract.requests import Request, possible_statistics
+
+    features = select_options(options, FEATURES)
+    if is_listed_for_all:
+        features["statistics"] = possible_statistics(encoder, features.get("statistics"))
+    return Request.resolve(encoder, images, **features), select_options(options, RUNNING)

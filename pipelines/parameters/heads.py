@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.common import common_layers
+from pipelines.parameters.commands import check_name
 from pipelines.parameters.groups import GROUPS
-from pipelines.parameters.layers import Layer, layered
-from pipelines.parameters.names import check_name
-from pipelines.parameters.options import Table, flag_of, select_options
-from pipelines.parameters.params import check_names, check_type, named_values, section
-from pipelines.parameters.training import DRAWS, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN, draws_images
+from pipelines.parameters.layers import Layer, common_layers, layered
+from pipelines.parameters.options import check_values, flag_of, select_options
+from pipelines.parameters.params import check_names, named_values, section
+from pipelines.parameters.training import CHECKED, DRAWS, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN, draws_images
 
 if TYPE_CHECKING:
     from probe.closed import Closed
@@ -130,7 +129,6 @@ def plans_and_run(
             f"{flag_of(next(iter(of_neighbours)))} is an option of --protocol knn, which no head here has; add --protocol knn, "
             "or leave it out"
         )
-    _check_types("", run, OF_A_RUN)
     return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
 
 
@@ -165,6 +163,7 @@ def entry_of(name: str, params: Mapping[str, Any] | None) -> tuple[dict[str, Any
     # Aggregators without a parameter file, and custom ones, need no entry.
     entered = params is not None and (not is_custom(name) or name in heads)
     entry = section({"heads": heads}, "heads", name) if entered else {}
+    check_values(f"heads.{name}.", entry, CHECKED)
     return entry, {parameter: entry.pop(parameter) for parameter in OF_A_RUN if parameter in entry}
 
 
@@ -207,25 +206,21 @@ def plan_of(
     """
     from probe.grid import HeadPlan, HeadSpec
     from probe.recipe import PRESET_INITS, make_recipe
-    from store import BeyondClsError
 
     entry_options = dict(entry)
     aggregator = entry_options.pop("aggregator", name)
     plan_parameters = (*OF_A_RECIPE, *OF_A_HEAD)
     parameters = {n: entry_options.pop(n) for n in plan_parameters if n in entry_options}
     _check_options(name, f"heads.{name}", aggregator, entry_options, ("aggregator", *plan_parameters, *OF_A_RUN))
+    check_values(f"--head {name}:", own, CHECKED)
     own_options = {n: value for n, value in own.items() if n not in plan_parameters}
     _check_options(name, f"--head {name}", aggregator, own_options, plan_parameters)
     own_parameters = select_options(own, plan_parameters)
     layers = [*(layer.values for layer in common), parameters, command_line, own_parameters]
     merged = layered(*({n: v for n, v in layer.items() if n in plan_parameters} for layer in layers))
-    _check_types(f" of head {name!r}", merged, OF_A_RECIPE | OF_A_HEAD)
     closed = _closed_of(merged.pop("protocol", None), select_options(command_line, OF_A_PROTOCOL))
     normalisation, final_norm = merged.pop("normalisation", None) or "batch", merged.pop("final_norm", None) or False
     grid = {n: merged.pop(n) for n in ("seeds", "base_lrs", "weight_decays") if n in merged}
-    for parameter, values in grid.items():
-        if values is not None and not isinstance(values, list | tuple):
-            raise BeyondClsError(f"{parameter} of head {name!r} is {values!r}, expected a list; give [{values}] for one")
     preset, init = merged.pop("preset", None), merged.pop("init", None)
     recipe = make_recipe(preset, **{n: v for n, v in merged.items() if v is not None or n == "rows_at_once"})
     spec = HeadSpec(
@@ -275,16 +270,3 @@ def _check_options(name: str, where: str, aggregator: Any, options: Mapping[str,
     if aggregator in AGGREGATORS:
         takes = [n for n in inspect.signature(AGGREGATORS[aggregator]).parameters if n not in ("dim", "n_patches")]
         check_names(where, options, [*takes, "top_k", *parameters])
-
-
-def _check_types(where: str, values: Mapping[str, Any], parameters: Table) -> None:
-    """Refuse values of another type.
-
-    Raises:
-        BeyondClsError: a value of another type than that of its parameter.
-    """
-    for name, parameter in parameters.items():
-        value = values.get(name)
-        if value is None or parameter.read is not None or name == "protocol":  # a list, or a name with its options
-            continue
-        check_type(f"{name}{where}", value, parameter.type)

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.parameters.common import common_layers
-from pipelines.parameters.datasets import dataset_of, datasets_of
-from pipelines.parameters.dense import TASKS, datasets_of_task, dense_datasets, of_task
+from pipelines.parameters.datasets import TASKS, dataset_of, datasets_of, dense_datasets, entry_of, images_of
+from pipelines.parameters.dense import datasets_of_task, of_task
 from pipelines.parameters.detection import OF_DETECTION
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import resolve_extraction
 from pipelines.parameters.heads import heads_of
-from pipelines.parameters.images import images_of
-from pipelines.parameters.layers import Given, Layer, resolve
+from pipelines.parameters.layers import Given, Layer, common_layers, resolve
 from pipelines.parameters.options import Table
 from pipelines.parameters.params import mapping, section
 from pipelines.parameters.segmentation import OF_SEGMENTATION
@@ -38,8 +36,7 @@ def of_extraction(params: Mapping[str, Any], encoder: str, dataset: str | None, 
     given = resolve_extraction(params, encoder, dataset, split)
     if dataset is None:
         return given
-    images = images_of(params, dataset, split)
-    where = f"{'dense.' if dataset in dense_datasets(params) else ''}datasets.{dataset}"
+    where, images = entry_of(params, dataset)[0], images_of(params, dataset, split)
     return {name: Given(value, where) for name, value in images.items()} | given
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.common import common_layers
 from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import Layer
-from pipelines.parameters.params import check_names, integers, mapping, section
-from pipelines.parameters.training import shared_parameters
+from pipelines.parameters.layers import Layer, common_layers
+from pipelines.parameters.options import integers
+from pipelines.parameters.params import check_names, mapping, section
+from pipelines.parameters.training import SHARED
 
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
@@ -49,15 +49,14 @@ def params_of_study(params: Mapping[str, Any], name: str) -> tuple[dict[str, Any
     studies = studies_of(params)
     group = studies[name][0] if name in studies else "studies"
     study, where = section(params, group, name), f"{group}.{name}"
-    parameters = shared_parameters()
-    check_names(where, study, [*PLACES[group], "heads", *parameters])
+    check_names(where, study, [*PLACES[group], "heads", *SHARED])
     if "stored" in study:
         integers(f"{where}.stored", str(study["stored"]))
     heads = mapping(f"{where}.heads", study.get("heads"))
     if not heads:
         raise BeyondClsError(f"{where} has no heads, expected one or more by name, e.g. heads: {{abmilp: {{}}}}")
     others = {name: value for name, value in params.items() if name not in GROUPS}
-    return {**others, "heads": heads}, Layer(where, {n: value for n, value in study.items() if n in parameters})
+    return {**others, "heads": heads}, Layer(where, {n: value for n, value in study.items() if n in SHARED})
 
 
 def plans_of_study(

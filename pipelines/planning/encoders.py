@@ -13,10 +13,16 @@ from extract.encoders.libraries import is_users
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, measure, stored_nbytes
 from extract.requests import Request
-from pipelines.parameters.extraction import CHECKPOINT, EXTRACTING, OF_LOADING, resolve_extraction
-from pipelines.parameters.options import select_options
-from pipelines.parameters.params import integers, section
-from pipelines.parameters.requested import place_encoder, request_features
+from pipelines.parameters.extraction import (
+    CHECKPOINT,
+    EXTRACTING,
+    OF_LOADING,
+    place_encoder,
+    request_features,
+    resolve_extraction,
+)
+from pipelines.parameters.options import integers, select_options
+from pipelines.parameters.params import section
 from pipelines.process.progress import progress_bar
 from store.format.layout import ArrayName
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from pipelines.parameters.common import common_layers
 from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import section
 from pipelines.parameters.studies import PLACES, plans_of_study
 from pipelines.planning.encoders import Measured, options_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import typer
 
-from pipelines.parameters.common import common_layers, logs_of
 from pipelines.parameters.datasets import check_metric
 from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.groups import check_groups
 from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.layers import common_layers, logs_of
 from pipelines.parameters.left_heads import remove_left_heads
 from pipelines.parameters.params import named_values, read_params
 from pipelines.parameters.studies import params_of_study, studies_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.parameters.primary import Primary
+from pipelines.parameters.params import Primary
 from pipelines.report.dense import by_dataset
 from pipelines.report.detected import Detected, detected_in
 from pipelines.report.galleries.images import DenseImages

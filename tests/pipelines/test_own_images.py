@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pipelines.code.reader import main as write_reader
-from pipelines.parameters.images import images_of, is_missing
+from pipelines.parameters.datasets import images_of, is_missing
 from pipelines.parameters.params import read_params
 from pipelines.planning.sizes import COUNTED, Sizes, sizes_of
 from pipelines.report.project import project as folders_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.parameters.common import engine_of
+from pipelines.parameters.layers import engine_of
 from pipelines.parameters.params import from_yaml
 from pipelines.parameters.recipes import all_recipes
 from pipelines.sharing.checks import _by_model

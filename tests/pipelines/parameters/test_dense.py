@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pipelines import detect, segment
-from pipelines.parameters.dense import TASKS, dense_datasets, of_task, options_of_task
+from pipelines.parameters.datasets import TASKS, dense_datasets, images_of
+from pipelines.parameters.dense import of_task, options_of_task
 from pipelines.parameters.extraction import from_params, resolve_extraction
-from pipelines.parameters.images import images_of
 from pipelines.parameters.params import from_yaml
 from pipelines.parameters.recipes import FOLDERS, OPTIONS, all_recipes, of_extraction, values_of
 from probe.grid import HeadPlan
@@ -134,7 +134,7 @@ class TestTasks:
                 {"camvid": {"protocols": "knn"}},
                 "unknown parameter in dense.segment.camvid 'protocols'; did you mean",
             ),
-            ("segment", {"camvid": {"protocol": "knn"}}, r"camvid.protocol is 'knn', expected a list; give e.g. \[knn\]"),
+            ("segment", {"camvid": {"protocol": "knn"}}, r"camvid.protocol is 'knn', expected a list of texts"),
             ("segment", {"camvid": {"ks": [1, "x"]}}, "dense.segment.camvid.ks is '1,x', expected integers with commas"),
             ("segment", {"camvid": {"epochs": 0}}, "dense.segment.camvid.epochs is 0, expected 1 or more"),
             ("segment", {"camvid": {"final_norm": "yes"}}, "camvid.final_norm is 'yes', expected true or false"),

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.parameters.commands import check_commands
+from pipelines.parameters.commands import NAMED, NAMING, OTHERS, check_commands
 from pipelines.parameters.heads import folders_of
-from pipelines.parameters.names import NAMED, NAMING, OTHERS
 from pipelines.parameters.params import read_params
 from store import BeyondClsError
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.parameters.common import common_layers
 from pipelines.parameters.datasets import check_metric, datasets_of
 from pipelines.parameters.extraction import from_params, resolve_extraction
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import layered
+from pipelines.parameters.layers import common_layers, layered
 from pipelines.parameters.params import read_params
 from pipelines.parameters.recipes import all_recipes, of_extraction, of_head, write_recipes
 from pipelines.parameters.studies import plans_of_study
