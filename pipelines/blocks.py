@@ -49,7 +49,6 @@ def main(
     was killed goes on when the same command is given again, and heads that are in --out stay if
     they were trained from the same request.
     """
-    from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.report.by_block import figure_of, read_by_block
     from probe.blocks import make_protocol, probe_blocks, write_blocks
@@ -64,7 +63,6 @@ def main(
     of_heads = select_options(given, (*OF_A_RECIPE, *OF_HEADS, *OF_RUN))
     plans, run = plans_and_run(["cls"], {"cls_heads": {"cls": {}}}, of_heads, {}, layers)
     result = ResultFolder(out, DESCRIPTION)
-    keep_freed_memory()
     stores = (open_features(features, params), open_features(test, params))
     closed = None if protocol == "none" else make_protocol(protocol, stores[0], **select_options(given, OF_A_PROTOCOL))
     content = probe_blocks(

@@ -55,7 +55,6 @@ def main(
     (all that describes it), trained/, detections.json (of the first seed, in COCO's format of results), examples.json (those in
     a few images, for the report) and curves.csv.
     """
-    from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.process.epoch_logs import epoch_logs
     from pipelines.process.progress import progress_bar
@@ -66,7 +65,6 @@ def main(
     asked = options_of_task(params, "detect", OF_DETECTION, dataset, encoder, given, {**OF_A_RECIPE, **OF_A_DETECTOR})
     preset = asked.get("preset")
     recipe, options = settings(preset, asked)
-    keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
     lists = {name: Path(asked[name]) for name in ("ids", "test_ids") if asked.get(name) is not None}
     images = [

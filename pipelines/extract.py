@@ -111,8 +111,7 @@ def main(
     from pipelines.parameters.engine import without_engine
     from pipelines.parameters.extraction import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
-    from pipelines.process.stopping import TO_BE_CONTINUED, stops_at_signal
-    from pipelines.process.tasks import is_task
+    from pipelines.process.tasks import TO_BE_CONTINUED, is_task, stops_at_signal
     from pipelines.sharing.checks import Checks, write_check
     from store import BeyondClsError
 

@@ -69,7 +69,6 @@ def main(
     maps/truth/ID.png, in which a value is a class and 255 is void or what the view does not show. A run that was killed goes on
     when the same command is given again.
     """
-    from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
     from probe.segmentation.sets import Sets
@@ -81,7 +80,6 @@ def main(
     assert learn is not None
     assert judge is not None
     protocols = settings(options, min(learn.spec.transform["input_size"][1:]))
-    keep_freed_memory()
     sets = Sets(
         learn,
         judge,

@@ -251,14 +251,11 @@ def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str, t
     Raises:
         BeyondClsError: there is no such device, or an option has no such value.
     """
-    from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
 
     place = choose_device(device)
     encoder.run_with(**{"amp": _usual_amp(place, there), **select_options(options, COMPUTING)})
     encoder.model.to(place)
-    if place.type == "cpu":
-        keep_freed_memory()
     return place
 
 
