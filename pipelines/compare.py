@@ -39,7 +39,7 @@ def main(
     from pipelines.comparing.differences import compared
     from pipelines.comparing.places import folder_of
     from pipelines.comparing.tables import descriptions_table, measures_table
-    from pipelines.process.console import SafeConsole
+    from pipelines.process.terminal import SafeConsole
     from pipelines.report.formats import FORMATS
     from pipelines.report.formats.terminal_table import to_terminal
     from pipelines.report.rows import results_in

@@ -12,6 +12,7 @@ from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import IMAGES, RUNNING, Data
 from pipelines.parameters.features import FEATURES
 from pipelines.parameters.options import flag_of, select_options, takes_options, with_defaults
+from pipelines.parameters.stages import PARAMS
 from pipelines.parameters.training import LOGGING, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 from probe.recipe import Recipe
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pipelines.probing.loop import EncoderLoop
     from store import FeatureStore
 
-PARAMS = Path("params.yaml")
 LOOPING = (*RUNNING, "drop_path")
 FRESH, EVALUATION = "fresh", "evaluation"  # crops of training images with the encoder in the loop
 OF_THE_LOOP = {
@@ -112,8 +112,7 @@ def main(
     """
     from pipelines.engines.processes import Here, Processes
     from pipelines.engines.slurm import check_script
-    from pipelines.probing.every import every_run
-    from pipelines.probing.spread import runs_of, spread
+    from pipelines.probing.spread import every_run, runs_of, spread
     from pipelines.process.tasks import TO_BE_CONTINUED, stops_at_signal
     from store import BeyondClsError
 
@@ -128,19 +127,11 @@ def main(
     if study is not None and head:
         raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
     if every:
-        said = {
-            **places,
-            **pair,
-            "in_the_loop": in_the_loop,
-            **images,
-            "option": option,
-            "skip_absent": skip_absent,
-            **of_training,
-        }
-        _refuse_beside_every(said)
+        of_one = {"in_the_loop": in_the_loop, **images, "option": option, "skip_absent": skip_absent}
+        _refuse_beside_every({**places, **pair, **of_one, **of_training})
         chosen = {flag_of(name): [value] for name, value in named.items() if value} | {"--head": head or []}
         beside = [*(["--device", device] if device != "auto" else []), *(["--retrain"] if retrain else [])]
-        runs = every_run(chosen, params, [*beside, *(word for name in logs for word in ("--log", name))], prepares=not dry_run)
+        runs = every_run(chosen, params, [*beside, *(word for name in logs for word in ("--log", name))])
     else:
         _check_asked(params, named, places)
         runs = runs_of(sys.argv[1:], head or [] if study is None else [], places["out"])
@@ -151,16 +142,10 @@ def main(
     else:
         from pipelines.probing.training import train_heads
 
-        how: dict[str, Any] = {
-            "skip_absent": skip_absent,
-            "retrain": retrain,
-            "device": device,
-            "given": of_training,
-            "log": logs,
-        }
+        how: dict[str, Any] = {"skip_absent": skip_absent, "retrain": retrain, "device": device, "log": logs}
         how["loop"] = in_the_loop and partial(_loop, encoder, data, dataset, params, images, in_the_loop == FRESH)
-        asked = {"head": head or ["abmilp"], "option": option or [], "params": params, **named}
-        finished = train_heads(stops, **places, **pair, **asked, **how)
+        asked: dict[str, Any] = {"head": head or ["abmilp"], "option": option or [], "given": of_training, **named}
+        finished = train_heads(stops, params=params, **places, **pair, **asked, **how)
         if not finished:
             typer.echo(f"{out}: stopped after an epoch (SIGUSR1); the same command goes on", err=True)
     if not finished:

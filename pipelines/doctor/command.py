@@ -31,7 +31,7 @@ def main(
     """
     from pipelines.doctor import CHECKS
     from pipelines.doctor.machine import Machine
-    from pipelines.process.console import SafeConsole
+    from pipelines.process.terminal import SafeConsole
 
     findings, console = [], SafeConsole(highlight=False)
     for finding in run(CHECKS, Machine(offline=offline)):

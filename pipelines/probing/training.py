@@ -69,8 +69,7 @@ def train_heads(
     content, layer = (described, None) if study is None else params_of_study(described, study)
     names = head if study is None else list(content["heads"])
     layers = common_layers(content, encoder, dataset, layer)
-    asked = None if params is None and study is None else content
-    plans, of_run = plans_and_run(names, asked, given, named_values("--option", option), layers)
+    plans, of_run = plans_and_run(names, None if params is None else content, given, named_values("--option", option), layers)
     if study is None:  # stages of studies fetch all kinds
         check_groups(content, {name: plan for name, plan in plans.items() if name in names}, runs_files=True)
     pair = _joined(joined, joined_test, params)
@@ -85,10 +84,8 @@ def train_heads(
     single = next(iter(plans.values())) if plans and out in folders.values() else None
     if plans:
         of_encoder = stores[0].attributes["encoder"]
-        logged = {
-            out.name if single else name: (folders[name], {"encoder": of_encoder, **asdict(plan)})
-            for name, plan in plans.items()
-        }
+        about_heads = {name: {"encoder": of_encoder, **asdict(plan)} for name, plan in plans.items()}
+        logged = {out.name if single else name: (folders[name], about_heads[name]) for name in plans}
         with (
             epoch_logs(log or logs_of(described), logged) as on_epoch,
             progress_bar(f"{of_encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress,
