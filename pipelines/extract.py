@@ -12,13 +12,14 @@ from pipelines.parameters import extraction
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.sharing.places import Places, open_features, receipt_of
-from pipelines.sharing.publish import destination, publish, refuse_changes
+from pipelines.sharing.publish import destination, publish, refuse_changes, write_check
 from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
     from extract.encoders import Encoder
     from extract.requests import Request
+    from extract.sample import SampleCheck
     from extract.stages import Spent
     from extract.writing import Settings
     from store import FeatureStore
@@ -112,7 +113,6 @@ def main(
     from pipelines.parameters.extraction import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
     from pipelines.process.tasks import TO_BE_CONTINUED, is_task, stops_at_signal
-    from pipelines.sharing.checks import Checks, write_check
     from store import BeyondClsError
 
     if join is not None and has_all(join):
@@ -144,7 +144,8 @@ def main(
     _note(frozen)
     # Tasks may have another device than this process, but compute the same set.
     amp = [] if "amp" in given else ["--amp", AMP_OF[frozen.compute_dtype]]
-    checks, devices = Checks(), dict[int, Mapping[str, Any]]()
+    checks: "list[tuple[FeatureStore, SampleCheck]]" = []
+    devices: dict[int, Mapping[str, Any]] = {}
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)
         settings = Settings(
@@ -173,7 +174,7 @@ def main(
     if places.root is not None or receipt is not None:
         store = publish(store, places, out, receipt)
         if store is not None:
-            write_check(receipt or receipt_of(out), store, checks, place, devices)
+            write_check(receipt or receipt_of(out), store, checks, place.type, devices)
     _report(store, out, places.root is not None)
 
 

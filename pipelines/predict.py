@@ -72,8 +72,7 @@ def main(
     class, and 255 is what the encoder does not see; and objects of any score in COCO's format of results.
     """
     from extract.datasets.pixels import Pixels
-    from pipelines.predictions.images import find_images, predictions
-    from pipelines.predictions.output import draw, kept
+    from pipelines.predictions.images import draw, find_images, kept, predictions
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
     from probe.saved import first_seed
