@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.process.command_log import recorded_command
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,8 +91,6 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
     """
     import numpy as np
 
-    from store import BeyondClsError
-
     heads: dict[str, Weights] = {}
     for folder in folders:
         files = sorted(folder.glob("*/trained/weights.npy"))
@@ -117,7 +116,6 @@ def cls_map(attention: Path, reference: Weights) -> list[Weights]:
     Raises:
         BeyondClsError: there is no such folder, or it is of other images than `reference`.
     """
-    from store import BeyondClsError
 
     if not (attention / "summary.json").is_file():
         raise BeyondClsError(
@@ -146,7 +144,6 @@ def _about(file: Path) -> tuple[str, str, bool]:
         BeyondClsError: it is missing or damaged.
     """
     from probe.result_files import ResultError, read_result
-    from store import BeyondClsError
 
     try:
         if file.name == "summary.json":
@@ -176,7 +173,6 @@ def _check_same_images(first: Weights, second: Weights) -> None:
     Raises:
         BeyondClsError: they belong to different feature sets, or have different numbers of images or patches.
     """
-    from store import BeyondClsError
 
     if first.key != second.key:
         raise BeyondClsError(

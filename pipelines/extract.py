@@ -13,6 +13,7 @@ from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.sharing.places import Places, open_features, receipt_of
 from pipelines.sharing.publish import destination, publish, refuse_changes, write_check
+from store import BeyondClsError
 from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
@@ -113,7 +114,6 @@ def main(
     from pipelines.parameters.extraction import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
     from pipelines.process.tasks import TO_BE_CONTINUED, is_task, stops_at_signal
-    from store import BeyondClsError
 
     if join is not None and has_all(join):
         return
@@ -225,7 +225,6 @@ def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:
     Raises:
         BeyondClsError: two verbs were given, or a repair from another set.
     """
-    from store import BeyondClsError
 
     if repair and source:
         raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
@@ -242,7 +241,6 @@ def _places(params: Path | None, out: Path, verb: str) -> Places:
     Raises:
         BeyondClsError: the set at `out` cannot be changed there.
     """
-    from store import BeyondClsError
 
     places = Places.from_params(params)
     if places.root is not None and verb in ("extend", "repair"):

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from store import BeyondClsError
+from store.errors import unknown
+
 if TYPE_CHECKING:
     from pipelines.parameters.layers import Given
 
@@ -32,7 +35,6 @@ def main(
     """
     from pipelines.parameters.params import read_params
     from pipelines.parameters.recipes import make_folders, of_extraction, write_recipes
-    from store import BeyondClsError
 
     content = read_params(params)
     if results is not None and out is None:
@@ -78,8 +80,6 @@ def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset:
     from pipelines.parameters.dense import of_task
     from pipelines.parameters.layers import Given
     from pipelines.parameters.recipes import OPTIONS
-    from store import BeyondClsError
-    from store.errors import unknown
 
     if task not in OPTIONS:
         raise BeyondClsError(unknown("task", task, OPTIONS))

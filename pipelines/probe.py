@@ -15,6 +15,8 @@ from pipelines.parameters.options import flag_of, select_options, takes_options,
 from pipelines.parameters.stages import PARAMS
 from pipelines.parameters.training import LOGGING, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 from probe.recipe import Recipe
+from store import BeyondClsError
+from store.errors import unknown
 
 if TYPE_CHECKING:
     from pipelines.engines.engine import Engine
@@ -114,7 +116,6 @@ def main(
     from pipelines.engines.slurm import check_script
     from pipelines.probing.spread import every_run, runs_of, spread
     from pipelines.process.tasks import TO_BE_CONTINUED, stops_at_signal
-    from store import BeyondClsError
 
     of_training = {name: value for name, value in given.items() if name not in {**ENGINE, **LOGGING, **OF_THE_LOOP}}
     images, logs = {"data": data, **select_options(given, OF_THE_LOOP)}, given.get("log", [])
@@ -158,8 +159,6 @@ def _check_loop(in_the_loop: str | None, beside: Mapping[str, Any]) -> None:
     Raises:
         BeyondClsError: such an option was given, or crops that there are not.
     """
-    from store import BeyondClsError
-    from store.errors import unknown
 
     if in_the_loop is None:
         for name, value in beside.items():
@@ -216,7 +215,6 @@ def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: 
     from pipelines.parameters.layers import engine_of
     from pipelines.parameters.params import read_params
     from pipelines.process.tasks import is_task
-    from store import BeyondClsError
 
     if every and is_task():
         raise BeyondClsError(
@@ -234,7 +232,6 @@ def _check_asked(params: Path | None, named: Mapping[str, str | None], places: M
     Raises:
         BeyondClsError: there is a name, but no file; or a place is missing.
     """
-    from store import BeyondClsError
 
     for option, name in named.items():
         if name is not None and params is None:
@@ -252,7 +249,6 @@ def _refuse_beside_every(options: Mapping[str, Any]) -> None:
     Raises:
         BeyondClsError: one of these options was given.
     """
-    from store import BeyondClsError
 
     for name, value in options.items():
         if value not in (None, False, []):

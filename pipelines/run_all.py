@@ -12,6 +12,7 @@ import typer
 from pipelines.engines.engine import COMMAND_LINE
 from pipelines.init import Encoders, Folder, Heads, Images
 from pipelines.process.command_log import OURS
+from store import BeyondClsError
 
 
 def main(folder: Folder = Path(), data: Images = None, encoder: Encoders = None, head: Heads = None) -> None:
@@ -21,7 +22,6 @@ def main(folder: Folder = Path(), data: Images = None, encoder: Encoders = None,
     those of the DVC pipeline, which can go on from them: `dvc repro`.
     """
     from pipelines.init import HEADS, write_project
-    from store import BeyondClsError
 
     is_new = not (folder / "params.yaml").exists()
     if is_new and (data is None or not encoder):

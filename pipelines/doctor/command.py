@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from store.errors import BeyondClsError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -65,7 +67,6 @@ def run(checks: Mapping[str, Check], machine: "Machine", seconds: float = SECOND
 def _findings(name: str, check: Check, machine: "Machine") -> list["Finding"]:
     """Those of a check; a check that fails is a finding too."""
     from pipelines.doctor.machine import Finding
-    from store.errors import BeyondClsError
 
     findings: list[Finding] = []
     try:

@@ -5,6 +5,7 @@ from os.path import normpath
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.params import section
+from store import BeyondClsError
 from store.format.layout import kind_of
 from store.user_code import file_of
 
@@ -28,7 +29,6 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
     Raises:
         BeyondClsError: a head reads more than its group fetches, or its file is in another folder.
     """
-    from store import BeyondClsError
 
     for group, kinds in GROUPS.items():
         for name in section(params, group):
@@ -59,7 +59,6 @@ def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:
 
     from probe.aggregators import make_aggregator
     from probe.aggregators.custom import custom_aggregator
-    from store import BeyondClsError
 
     if file_of(aggregator) is not None:
         return tuple(custom_aggregator(aggregator).reads)

@@ -10,8 +10,9 @@ from pipelines.parameters.commands import check_name
 from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.layers import Layer, common_layers, layered
 from pipelines.parameters.options import check_values, flag_of, select_options
-from pipelines.parameters.params import check_names, named_values, section
+from pipelines.parameters.params import check_names, named_values, section, without_none
 from pipelines.parameters.training import CHECKED, DRAWS, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN, draws_images
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     from probe.closed import Closed
@@ -92,7 +93,6 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
-    from store import BeyondClsError
 
     common = common_layers(params or {}) if layers is None else layers
     heads: dict[str, tuple[AskedHead, dict[str, Any]]] = {}
@@ -138,7 +138,6 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     Raises:
         BeyondClsError: two heads have one folder, or a name cannot be that of a folder.
     """
-    from store import BeyondClsError
 
     folders: dict[str, str] = {}
     for name in names:
@@ -173,7 +172,6 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BeyondClsError: two groups have heads of one name.
     """
-    from store import BeyondClsError
 
     heads: dict[str, Any] = {}
     for name in GROUPS:
@@ -219,17 +217,11 @@ def plan_of(
     layers = [*(layer.values for layer in common), parameters, command_line, own_parameters]
     merged = layered(*({n: v for n, v in layer.items() if n in plan_parameters} for layer in layers))
     closed = _closed_of(merged.pop("protocol", None), select_options(command_line, OF_A_PROTOCOL))
-    normalisation, final_norm = merged.pop("normalisation", None) or "batch", merged.pop("final_norm", None) or False
     grid = {n: merged.pop(n) for n in ("seeds", "base_lrs", "weight_decays") if n in merged}
-    preset, init = merged.pop("preset", None), merged.pop("init", None)
+    preset, of_spec = merged.pop("preset", None), {n: merged.pop(n, None) for n in ("normalisation", "final_norm", "init")}
+    of_spec["init"] = of_spec["init"] or PRESET_INITS.get(preset)
     recipe = make_recipe(preset, **{n: v for n, v in merged.items() if v is not None or n == "rows_at_once"})
-    spec = HeadSpec(
-        aggregator,
-        {**entry_options, **options, **own_options},
-        normalisation,
-        final_norm,
-        init or PRESET_INITS.get(preset, "normal"),
-    )
+    spec = HeadSpec(aggregator, {**entry_options, **options, **own_options}, **without_none(**of_spec))
     return HeadPlan(spec, recipe, **{n: tuple(values) for n, values in grid.items() if values is not None}, closed=closed)
 
 
@@ -263,7 +255,6 @@ def _check_options(name: str, where: str, aggregator: Any, options: Mapping[str,
         BeyondClsError: neither an option of the aggregator nor a parameter; suggests the nearest of both.
     """
     from probe.aggregators import AGGREGATORS
-    from store import BeyondClsError
 
     if not isinstance(aggregator, str):
         raise BeyondClsError(f"aggregator of head {name!r} is {aggregator!r}, expected a name such as abmilp")

@@ -9,6 +9,7 @@ from pipelines.parameters.layers import Layer, common_layers
 from pipelines.parameters.options import integers
 from pipelines.parameters.params import check_names, mapping, section
 from pipelines.parameters.training import SHARED
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
@@ -24,7 +25,6 @@ def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     Raises:
         BeyondClsError: two sections have studies of one name.
     """
-    from store import BeyondClsError
 
     studies: dict[str, tuple[str, Any]] = {}
     for name in PLACES:
@@ -44,7 +44,6 @@ def params_of_study(params: Mapping[str, Any], name: str) -> tuple[dict[str, Any
     Raises:
         BeyondClsError: unknown study or parameter, no heads, or blocks to store that are not integers.
     """
-    from store import BeyondClsError
 
     studies = studies_of(params)
     group = studies[name][0] if name in studies else "studies"
