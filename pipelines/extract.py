@@ -18,10 +18,8 @@ from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
-    from extract.encoders import Encoder
     from extract.requests import Request
     from extract.sample import SampleCheck
-    from extract.stages import Spent
     from extract.writing import Settings
     from store import FeatureStore
 
@@ -117,8 +115,7 @@ def main(
 
     if join is not None and has_all(join):
         return
-    loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
-    options |= select_options(given, extraction.EXTRACTING)
+    loading, options = extraction.from_params(params, encoder, dataset, given)
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
     verb = _verb(update, extend, repair, source)
@@ -130,7 +127,6 @@ def main(
     stops = stops_at_signal()
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening, bars=progress_bar)
-    loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen = load_encoder(encoder, **loading)
     place = place_encoder(frozen, options, _device_of_this_task(device), out)
     request, running = request_features(frozen, images, options, "statistics" not in given)
@@ -141,7 +137,8 @@ def main(
     for note in notes_on(images):
         typer.echo(note, err=True)
     _say_classes(images)
-    _note(frozen)
+    if frozen.cls_caution:
+        typer.echo(f"note: {frozen.name}: {frozen.cls_caution}", err=True)
     # Tasks may have another device than this process, but compute the same set.
     amp = [] if "amp" in given else ["--amp", AMP_OF[frozen.compute_dtype]]
     checks: "list[tuple[FeatureStore, SampleCheck]]" = []
@@ -157,7 +154,7 @@ def main(
             stops=stops,
             progress=progress,
             warn=watch.warn,
-            spent=_say_what_binds,
+            spent=lambda spent: typer.echo(str(spent), err=True) if spent.is_telling else None,  # where more speed would help
             checked=lambda *compared: checks.append(compared),
             devices=devices.update,
         )
@@ -178,12 +175,6 @@ def main(
     _report(store, out, places.root is not None)
 
 
-def _say_what_binds(spent: "Spent") -> None:
-    """Where more speed would help, if it ran long enough to say so."""
-    if spent.is_telling:
-        typer.echo(str(spent), err=True)
-
-
 def _task(task_id: int | None, n_tasks: int | None) -> dict[str, int]:
     """The number of this process among those that share the set, and theirs; under torchrun each process is one of them."""
     rank, world = (int(os.environ.get(name, default)) for name, default in TORCHRUN[:2])
@@ -194,12 +185,6 @@ def _device_of_this_task(device: str) -> str:
     """The device that was asked for; under torchrun the GPU of this process."""
     _, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     return f"cuda:{local}" if device == "cuda" and world > 1 else device
-
-
-def _note(encoder: "Encoder") -> None:
-    """Print what to beware of when its [cls] is probed."""
-    if encoder.cls_caution:
-        typer.echo(f"note: {encoder.name}: {encoder.cls_caution}", err=True)
 
 
 def _say_classes(images: "ImageSet") -> None:

@@ -24,7 +24,7 @@ from pipelines.parameters.layers import Layer, common_layers
 from pipelines.parameters.params import primary_of, section
 from pipelines.parameters.recipes import OPTIONS, values_of
 from pipelines.parameters.studies import PLACES, params_of_study, studies_of
-from pipelines.sharing.places import project_store
+from pipelines.sharing.places import checked_store
 from store.errors import BeyondClsError, unknown
 from store.user_code import file_of
 
@@ -50,7 +50,7 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
 
     encoders, of_studies = tried(section, params, "encoders"), tried(studies_of, params)
     heads, datasets, dense = (tried(names_of, params) for names_of in (heads_of, datasets_of, dense_datasets))
-    tried(lambda: project_store(section(params, "store")))
+    tried(lambda: checked_store(section(params, "store")))
     tried(check_commands, params)
     if primary := tried(primary_of, params):
         named = ("encoder", primary.encoder, encoders), ("head", primary.head, heads), ("head", primary.over, heads)

@@ -102,18 +102,19 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto")]
 
 
 def from_params(
-    params: Path | None, encoder: str, dataset: str | None = None, split: str | None = None
+    params: Path | None, encoder: str, dataset: str | None = None, given: Mapping[str, Any] = {}
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of `load_encoder`, and options of EXTRACTING, that a parameter file gives; none without a file.
+    """Arguments of `load_encoder`, and options of EXTRACTING, of a parameter file and of the command line, which wins.
 
     Raises:
         BeyondClsError: it has a parameter that neither takes, or no such data set.
     """
-    if params is None:
-        return {}, {}
-    resolved = {name: given.value for name, given in resolve_extraction(read_params(params), encoder, dataset, split).items()}
-    loading = {name: value for name, value in resolved.items() if name in OF_LOADING}
-    return loading, {name: value for name, value in resolved.items() if name in EXTRACTING}
+    asked: dict[str, Any] = {}
+    if params is not None:
+        resolved = resolve_extraction(read_params(params), encoder, dataset, given.get("split"))
+        asked = {name: one.value for name, one in resolved.items()}
+    loading, options = ({n: v for n, v in (asked | dict(given)).items() if n in names} for names in (OF_LOADING, EXTRACTING))
+    return loading, options
 
 
 def resolve_extraction(

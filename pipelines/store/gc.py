@@ -146,7 +146,7 @@ def gc(
     --only-this-project if there are none; otherwise --delete refuses to touch what is outside of this project. Sets that are
     being written, and folders that hold other files, are left alone.
     """
-    places = Places.from_params(params) if root is None else Places.from_root(root)
+    places = Places.from_params(params) if root is None else Places.from_section({"root": root})
     searched = {} if places.root is None else {_real(places.root): (places.root, True)}
     if not folder.is_dir() and not searched:
         raise StoreError(

@@ -58,11 +58,11 @@ class TestDataSets:
             assert "ids" not in images_of(params, name, "test")
 
     def test_whole_images_and_all_truths_unless_they_say_otherwise(self, file: Path) -> None:
-        loading, options = from_params(file, "mae-b16", "camvid", "train")
+        loading, options = from_params(file, "mae-b16", "camvid", {"split": "train"})
         whole = {"crop_mode": "squash", "crop_pct": 1.0}
         assert loading == {"mean": [0.5, 0.5, 0.5], "input_size": "336x448", **whole}
         assert options == {"dtype": "float16", "truths": "all", "views": 2}
-        loading, options = from_params(file, "mae-b16", "shop", "train")
+        loading, options = from_params(file, "mae-b16", "shop", {"split": "train"})
         assert loading == {"mean": [0.5, 0.5, 0.5], "input_size": 384, "crop_mode": "border", "crop_pct": 1.0}
         assert options["truths"] == "instances"
 
@@ -70,7 +70,7 @@ class TestDataSets:
         assert resolve_extraction(params, "mae-b16", "camvid", "test")["views"].value == 1
 
     def test_other_data_sets_are_extracted_as_ever(self, file: Path) -> None:
-        loading, options = from_params(file, "mae-b16", "cub", "train")
+        loading, options = from_params(file, "mae-b16", "cub", {"split": "train"})
         assert loading == {"crop_pct": 0.9, "mean": [0.5, 0.5, 0.5], "input_size": 384}
         assert options == {"dtype": "float16", "truths": "none", "views": 4}
 

@@ -120,7 +120,7 @@ class TestExtraction:
     )
     def test_layers(self, encoder: str, dataset: str, split: str, expected: dict[str, Any], tmp_path: Path) -> None:
         (tmp_path / "params.yaml").write_text(FILE)
-        loading, options = from_params(tmp_path / "params.yaml", encoder, dataset, split)
+        loading, options = from_params(tmp_path / "params.yaml", encoder, dataset, {"split": split})
         assert (loading, options) == ({}, expected)
 
     @pytest.mark.parametrize(("split", "rate"), [("train", 0.3), ("test", None)])
