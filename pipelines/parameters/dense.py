@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.parameters.datasets import DENSE, dense_datasets, dense_part
-from pipelines.parameters.layers import Given
+from pipelines.parameters.layers import Given, values_of
 from pipelines.parameters.options import LISTS, Option, Table
 from pipelines.parameters.params import check_names, mapping, read_params, section
 from store import BeyondClsError
@@ -37,7 +37,7 @@ def options_of_task(
                     f"--{option} {name} is in a parameter file; name it with --params, e.g. --params params.yaml"
                 )
         return dict(command_line)
-    given = {name: one.value for name, one in of_task(read_params(file), task, options, dataset, encoder).items()}
+    given = values_of(of_task(read_params(file), task, options, dataset, encoder))
     if command_line.get("preset") is not None:
         given = {name: value for name, value in given.items() if name not in of_presets}
     return given | dict(command_line)

@@ -10,7 +10,7 @@ import typer
 from pipelines.parameters.datasets import DENSE, GEOMETRY, OF_EXTRACTION, entry_of, images_of
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.features import FEATURES, IMAGES, TRANSFORM
-from pipelines.parameters.layers import Given, Layer, resolve
+from pipelines.parameters.layers import Given, Layer, resolve, values_of
 from pipelines.parameters.options import Option, check_values, select_options
 from pipelines.parameters.params import check_names, named_values, read_params, section
 from pipelines.parameters.training import OF_AN_ENCODER
@@ -111,8 +111,7 @@ def from_params(
     """
     asked: dict[str, Any] = {}
     if params is not None:
-        resolved = resolve_extraction(read_params(params), encoder, dataset, given.get("split"))
-        asked = {name: one.value for name, one in resolved.items()}
+        asked = values_of(resolve_extraction(read_params(params), encoder, dataset, given.get("split")))
     loading, options = ({n: v for n, v in (asked | dict(given)).items() if n in names} for names in (OF_LOADING, EXTRACTING))
     return loading, options
 

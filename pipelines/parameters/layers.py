@@ -28,13 +28,9 @@ class Given:
     where: str
 
 
-def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of all layers; the last one wins, as `resolve` says.
-
-    Raises:
-        BeyondClsError: a layer gives two that exclude each other.
-    """
-    return {name: given.value for name, given in resolve([Layer("", values) for values in layers]).items()}
+def values_of(given: Mapping[str, Given]) -> dict[str, Any]:
+    """Values by name, without where they come from."""
+    return {name: one.value for name, one in given.items()}
 
 
 def resolve(layers: Sequence[Layer]) -> dict[str, Given]:

@@ -12,7 +12,7 @@ from pipelines.parameters.detection import OF_DETECTION
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import resolve_extraction
 from pipelines.parameters.heads import heads_of
-from pipelines.parameters.layers import Given, Layer, common_layers, resolve
+from pipelines.parameters.layers import Given, Layer, common_layers, resolve, values_of
 from pipelines.parameters.options import Table
 from pipelines.parameters.params import mapping, section
 from pipelines.parameters.segmentation import OF_SEGMENTATION
@@ -101,11 +101,6 @@ def of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
             )
     heads = params_of_study(params, name)[0]["heads"]
     return {head: values_of(of_head(params, head, study["encoder"], study["dataset"], name)) for head in heads}
-
-
-def values_of(recipe: Recipe) -> dict[str, Any]:
-    """Values of a recipe, without where they come from."""
-    return {name: given.value for name, given in recipe.items()}
 
 
 def _of_set(recipe: Recipe) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pipelines.parameters.extraction import (
     request_features,
     resolve_extraction,
 )
+from pipelines.parameters.layers import values_of
 from pipelines.parameters.options import integers, select_options
 from pipelines.parameters.params import section
 from pipelines.process.progress import progress_bar
@@ -55,8 +56,7 @@ def options_of(
     params: Mapping[str, Any], given: Mapping[str, Any], encoder: str, dataset: str | None = None, split: str | None = None
 ) -> dict[str, Any]:
     """What the parameter file asks of an extraction; options of the command line win. Errors: as of `resolve_extraction`."""
-    resolved = resolve_extraction(params, encoder, dataset, split)
-    return {name: one.value for name, one in resolved.items()} | select_options(given, EXTRACTING)
+    return values_of(resolve_extraction(params, encoder, dataset, split)) | select_options(given, EXTRACTING)
 
 
 def measure_encoders(

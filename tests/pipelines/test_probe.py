@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import cli
 from pipelines.parameters.heads import AskedHead, plans_and_run
-from pipelines.parameters.layers import layered
+from pipelines.parameters.layers import Layer, resolve, values_of
 from pipelines.parameters.params import named_values, read_params
 from pipelines.process.tasks import is_first
 from probe import checkpoint
@@ -194,6 +194,9 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         assert plan(text, "cls", tmp_path=tmp_path, views=2)[1]["views"] == 2
 
     def test_layers(self):
+        def layered(*layers):
+            return values_of(resolve([Layer("", values) for values in layers]))
+
         assert layered({"a": 1, "b": 1}, {"b": 2}, {}) == {"a": 1, "b": 2}
         assert layered({"k_shot": 1}, {"percent": 2}) == {"percent": 2}
         assert layered({"k_shot": 1}, {"percent": None}) == {"k_shot": 1, "percent": None}
@@ -375,7 +378,7 @@ class TestBadInput:
             ("heads: {abmilp: {epochss: 3}}", "unknown parameter in heads.abmilp 'epochss'; did you mean 'epochs'?"),
             ("heads: {abmilp: {dept: 3}}", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
-            ("heads: {abmilp: {aggregator: 3}}", "aggregator of head 'abmilp' is 3, expected a name such as abmilp"),
+            ("heads: {abmilp: {aggregator: 3}}", "heads.abmilp.aggregator is 3, expected a name such as abmilp"),
             ("cls_heads: {abmilp: {aggregator: average}}", "abmilp in the parameter file reads patch, but for cls_heads"),
             ("heads: {abmilp: {preset: 3}}", "heads.abmilp.preset is 3, expected a name"),
             ("heads: {abmilp: {epochs: '90'}}", "heads.abmilp.epochs is '90', expected a whole number"),

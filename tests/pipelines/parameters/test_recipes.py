@@ -10,7 +10,7 @@ import yaml
 from pipelines.parameters.datasets import check_metric, datasets_of
 from pipelines.parameters.extraction import from_params, resolve_extraction
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import common_layers, layered
+from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import read_params
 from pipelines.parameters.recipes import all_recipes, of_extraction, of_head, write_recipes
 from pipelines.parameters.studies import plans_of_study
@@ -208,14 +208,6 @@ class TestFiles:
         params["studies"] = {"s": {"study": "x", "heads": {"cls": {}}, **study}}
         with pytest.raises(BeyondClsError, match=says):
             list(all_recipes(params))
-
-
-def test_presets_replace_what_was_before_them_only() -> None:
-    assert layered({"epochs": 3, "seeds": [1]}, {"preset": "adamw"}, {"epochs": 4}) == {
-        "seeds": [1],
-        "preset": "adamw",
-        "epochs": 4,
-    }
 
 
 class TestCommand:
