@@ -216,9 +216,7 @@ def checked_store(values: Mapping[str, Any], file: Path | None = None) -> tuple[
     if cache is None:
         return root and _tidy(root), None
     if not isinstance(cache, Mapping):
-        raise BeyondClsError(
-            f"store.cache{place} is {cache!r}, expected a folder and a size, e.g. .cache/features and 50 as gb"
-        )
+        raise BeyondClsError(f"store.cache{place} is {cache!r}, expected a folder and gb, e.g. .cache/features and 50")
     check_names(f"store.cache{place}", cache, ["folder", "gb"])
     folder, gb = cache.get("folder"), cache.get("gb")
     if not isinstance(folder, str) or not folder or (file is not None and not os.path.isabs(os.path.expanduser(folder))):
