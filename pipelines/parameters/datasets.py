@@ -12,26 +12,11 @@ from store import BeyondClsError
 from store.errors import unknown
 from store.user_code import file_of
 
-# How the images of a data set are opened, …
-OF_OPENING = {
-    "train": "split of the training images (train)",
-    "test": "split of the test images (test)",
-    "function": "FILE.py:FUNCTION of a file in its folder, or package.module:function, that gives the images",
-    "train_ids": "file in its folder that lists the training images to take, an id or file name a line",
-    **{name: option.help for name, option in IMAGES.items() if name not in ("split", "ids")},
-}
-# … what is decoded and kept of them, …
-OF_EXTRACTION = {
-    "views": "of each training image",
-    "truths": "label maps and instances to keep, with commas; all or none",
-    **{name: TRANSFORM[name].help for name in ("scale", "orientation")},
-}
-# … and what else its entry may say beside parameters of training.
-OF_IMAGES = {
-    **OF_OPENING,
-    **OF_EXTRACTION,
-    "metric": "top1 or map, which its heads must have",
-}
+# How the images of a data set are opened, what is decoded and kept of them, and what else its entry may say beside parameters
+# of training: the metric that its heads must have.
+OF_OPENING = ("train", "test", "function", "train_ids", *(name for name in IMAGES if name not in ("split", "ids")))
+OF_EXTRACTION = ("views", "truths", "scale", "orientation")
+OF_IMAGES = (*OF_OPENING, *OF_EXTRACTION, "metric")
 METRICS = ("top1", "map")
 DENSE = "dense"  # section of data sets with label maps and objects
 # Stages, each with the data sets that it reads, and its options of each of them; and the folder of its results.
