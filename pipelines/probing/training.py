@@ -7,7 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import typer
+import xxhash
 
 from pipelines.parameters.datasets import check_metric
 from pipelines.parameters.engine import without, without_engine
@@ -16,7 +18,6 @@ from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.layers import common_layers, logs_of
 from pipelines.parameters.params import named_values, read_params
 from pipelines.parameters.studies import params_of_study, studies_of
-from pipelines.probing.subset import subset_of
 from pipelines.process.command_log import recorded_command
 from pipelines.process.device import choose_device
 from pipelines.process.epoch_logs import epoch_logs
@@ -30,7 +31,10 @@ from probe.passes import Loop
 from probe.result_files import read_result
 from probe.results import FILES
 from probe.run import n_epochs, probe
-from store import BeyondClsError, FeatureStore
+from probe.subsets import k_shot, percentage
+from store import BeyondClsError, FeatureStore, read_ids, rows_of_ids
+
+Draw = Callable[[int, np.ndarray], np.ndarray]  # of a seed, and the rows to draw from
 
 
 def train_heads(
@@ -116,6 +120,40 @@ def train_heads(
         for folder in remove_left_heads(out, study, folders, studies_of(described)):
             typer.echo(f"{folder}: removed, {study} no longer has this head")
     return True
+
+
+def subset_of(store: FeatureStore, of_run: dict[str, Any]) -> tuple[np.ndarray | Draw | None, dict[str, Any]]:
+    """Rows to train on, if not all, and their record in description.json; removes the parameters of subsets from `of_run`.
+
+    Each seed of a head draws its own k images of each class, or its own percentage, unless there is a seed of the subset.
+    """
+    k, percent, seed = of_run.pop("k_shot", None), of_run.pop("percent", None), of_run.pop("subset_seed", None)
+    if (ids := of_run.pop("ids", None)) is not None:
+        return _listed(store, Path(ids))
+    if k is None and percent is None:
+        return None, {}
+
+    def draw(seed: int, rows: np.ndarray) -> np.ndarray:
+        return percentage(store.labels, percent, seed, rows) if k is None else k_shot(store.labels, k, seed, rows)
+
+    about = {"percent": percent} if k is None else {"k_shot": k}
+    if seed is None:
+        return draw, {"subset": {**about, "seed": "own"}}
+    return draw(seed, np.flatnonzero(store.labelled)), {"subset": {**about, "seed": seed}}
+
+
+def _listed(store: FeatureStore, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Rows of the images that a file lists, and its record in description.json: a digest of its content, not its path.
+
+    Raises:
+        StoreError: no such file, or images that are not in the set.
+    """
+    named = read_ids(file)
+    rows = rows_of_ids(store, named)
+    if unusable := int((~store.labelled[rows]).sum()):
+        typer.echo(f"{unusable:,} of {len(rows):,} images of {file} have no label or could not be read, and are left out")
+    digest = xxhash.xxh3_128_hexdigest("\n".join(named).encode())
+    return rows, {"subset": {"ids": file.name, "n_ids": len(named), "n_unusable": unusable, "digest": digest}}
 
 
 def _joined(training: str | None, test: str | None, params: Path | None) -> tuple[FeatureStore, FeatureStore] | None:
