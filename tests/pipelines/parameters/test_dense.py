@@ -137,7 +137,6 @@ class TestTasks:
             ("segment", {"camvid": {"protocol": "knn"}}, r"camvid.protocol is 'knn', expected a list of texts"),
             ("segment", {"camvid": {"ks": [1, "x"]}}, "dense.segment.camvid.ks is '1,x', expected integers with commas"),
             ("segment", {"camvid": {"epochs": 0}}, "dense.segment.camvid.epochs is 0, expected 1 or more"),
-            ("segment", {"camvid": {"final_norm": "yes"}}, "camvid.final_norm is 'yes', expected true or false"),
             ("detect", {"camvid": {"lr": "high"}}, "dense.detect.camvid.lr is 'high', expected a number"),
             ("detect", ["camvid"], r"dense.detect in the parameter file is \['camvid'\]"),
             ("detect", {"shop": {}}, r"unknown data set 'camvid'.* Add it to dense.detect in the parameter file"),
