@@ -62,9 +62,9 @@ def _training(
     params: Mapping[str, Any], head: str | None, encoder: str | None, dataset: str | None, study: str | None
 ) -> Iterator[str]:
     """The training of a head, or of all heads of a study: what the file gives, and what its preset or the defaults add."""
+    from pipelines.parameters.groups import params_of_study, studies_of
     from pipelines.parameters.params import mapping
     from pipelines.parameters.recipes import of_head
-    from pipelines.parameters.studies import params_of_study, studies_of
     from probe.recipe import PRESETS, Recipe
 
     heads = [head] if head is not None else list(params_of_study(params, str(study))[0]["heads"])
@@ -123,9 +123,9 @@ def _overview(params: Mapping[str, Any]) -> Iterator[str]:
     """Names in the sections, as they may be given to the options."""
     from pipelines.parameters.datasets import TASKS, datasets_of, dense_datasets
     from pipelines.parameters.dense import datasets_of_task
+    from pipelines.parameters.groups import studies_of
     from pipelines.parameters.heads import heads_of
     from pipelines.parameters.params import section
-    from pipelines.parameters.studies import studies_of
 
     named = {"datasets": datasets_of(params), "encoders": section(params, "encoders"), "heads": heads_of(params)}
     dense = {"dense": dense_datasets(params), **{task: datasets_of_task(params, task) for task in TASKS}}

@@ -18,12 +18,11 @@ from pipelines.doctor.machine import PARAMS, Finding, Machine, State
 from pipelines.parameters.commands import check_commands
 from pipelines.parameters.datasets import datasets_of, dense_datasets, images_of, is_missing
 from pipelines.parameters.dense import datasets_of_task, of_task
-from pipelines.parameters.groups import GROUPS, check_groups
-from pipelines.parameters.heads import heads_of, plans_and_run
+from pipelines.parameters.groups import PLACES, check_groups, params_of_study, studies_of
+from pipelines.parameters.heads import GROUPS, heads_of, plans_and_run
 from pipelines.parameters.layers import Layer, common_layers, values_of
 from pipelines.parameters.params import primary_of, section
 from pipelines.parameters.recipes import OPTIONS
-from pipelines.parameters.studies import PLACES, params_of_study, studies_of
 from pipelines.sharing.places import checked_store
 from store.errors import BeyondClsError, unknown
 from store.user_code import file_of

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters.commands import check_name
-from pipelines.parameters.groups import GROUPS
 from pipelines.parameters.layers import Layer, common_layers, resolve, values_of
 from pipelines.parameters.options import check_values, flag_of, select_options
 from pipelines.parameters.params import check_names, named_values, section, without_none
@@ -17,6 +16,12 @@ from store import BeyondClsError
 if TYPE_CHECKING:
     from probe.closed import Closed
     from probe.grid import HeadPlan
+
+
+ANY = ("cls", "patch", "registers", "average", "pooled", "attention")
+# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml, which DVC has
+# to know before anything runs. All else is small beside patch tokens, so only heads without these have a group of their own.
+GROUPS = {"cls_heads": ("cls",), "heads": ANY, "own_heads": ANY}
 
 
 @dataclass(frozen=True)

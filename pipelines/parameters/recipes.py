@@ -11,12 +11,12 @@ from pipelines.parameters.dense import datasets_of_task, of_task
 from pipelines.parameters.detection import OF_DETECTION
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import resolve_extraction
+from pipelines.parameters.groups import params_of_study, studies_of
 from pipelines.parameters.heads import heads_of
 from pipelines.parameters.layers import Given, Layer, common_layers, resolve, values_of
 from pipelines.parameters.options import Table
 from pipelines.parameters.params import mapping, section
 from pipelines.parameters.segmentation import OF_SEGMENTATION
-from pipelines.parameters.studies import params_of_study, studies_of
 from store import BeyondClsError
 from store.errors import unknown
 from store.places.disk import write_file

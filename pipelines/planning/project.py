@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import typer
 
+from pipelines.parameters.groups import studies_of
 from pipelines.parameters.params import read_params, section
 from pipelines.parameters.recipes import all_recipes, of_study
-from pipelines.parameters.studies import studies_of
 from pipelines.planning.encoders import Measured, measure_encoders, options_of
 from pipelines.planning.sizes import Sizes, all_sizes, stand_ins
 from pipelines.planning.trainings import Run, Trainings, runs

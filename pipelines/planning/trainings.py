@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from pipelines.parameters.groups import GROUPS
-from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.groups import plans_of_study, studies_of
+from pipelines.parameters.heads import GROUPS, plans_and_run
 from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import section
-from pipelines.parameters.studies import plans_of_study, studies_of
 from pipelines.planning.encoders import Measured, options_of
 from pipelines.planning.sizes import Sizes, n_learnt
 from probe.aggregators import make_aggregator

@@ -13,11 +13,10 @@ import xxhash
 
 from pipelines.parameters.datasets import check_metric
 from pipelines.parameters.engine import without, without_engine
-from pipelines.parameters.groups import check_groups
+from pipelines.parameters.groups import check_groups, params_of_study, studies_of
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.layers import common_layers, logs_of
 from pipelines.parameters.params import named_values, read_params
-from pipelines.parameters.studies import params_of_study, studies_of
 from pipelines.process.command_log import recorded_command
 from pipelines.process.device import choose_device
 from pipelines.process.epoch_logs import epoch_logs

@@ -9,11 +9,11 @@ import yaml
 
 from pipelines.parameters.datasets import check_metric, datasets_of
 from pipelines.parameters.extraction import from_params, resolve_extraction
+from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import read_params
 from pipelines.parameters.recipes import all_recipes, of_extraction, of_head, write_recipes
-from pipelines.parameters.studies import plans_of_study
 from probe.recipe import PRESETS, Recipe
 from store import BeyondClsError
 
