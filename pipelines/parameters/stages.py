@@ -73,7 +73,8 @@ def stages_of(params: Mapping[str, Any], pipeline: Path) -> Iterator[Stage]:
         BeyondClsError: the file reads a name that params.yaml lacks.
     """
     content = read_params(pipeline)
-    values = {name: value for assumed in content.get("vars") or () for name, value in assumed.items()} | dict(params)
+    assumed = [read_params(Path(one)) if isinstance(one, str) else one for one in content.get("vars") or ()]
+    values = {name: value for one in assumed for name, value in one.items()} | dict(params)
     for name, stage in section(content, "stages").items():
         if name not in OF_DVC and not stage.get("frozen"):
             body = stage.get("do", stage)
@@ -85,7 +86,10 @@ def stages_of(params: Mapping[str, Any], pipeline: Path) -> Iterator[Stage]:
 def _items(stage: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """For each stage that `matrix` or `foreach` makes of one: its suffix, and the values that it reads."""
     if "foreach" in stage:
-        for key, item in mapping(str(stage["foreach"]), _value(stage["foreach"], values)).items():
+        given = _value(stage["foreach"], values) if isinstance(stage["foreach"], str) else stage["foreach"]
+        if isinstance(given, list):  # whose entries DVC names by their values, or else counts
+            given = {number if isinstance(item, Mapping | list) else item: item for number, item in enumerate(given)}
+        for key, item in mapping(str(stage["foreach"]), given).items():
             yield str(key), {**values, "key": key, "item": item}
         return
     combined: list[dict[str, Any]] = [{}]
