@@ -3,7 +3,7 @@
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,12 +17,7 @@ from pipelines.sharing.places import open_features
 from probe.detection.options import DetectorOptions
 from probe.detection.recipe import DetectionRecipe, make_detection_recipe, preset_of_detection
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from store import FeatureStore
-
-
+OF_LISTS = ("ids", "test_ids")
 OPTIONS = with_defaults(with_defaults(OF_DETECTION, DetectionRecipe), DetectorOptions)
 
 
@@ -60,17 +55,17 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.detection.run import HEAD, Detection, detect
     from probe.detection.sets import images_with_objects
+    from store import read_ids, rows_of_ids
 
     logs = given.pop("log", [])
     asked = options_of_task(params, "detect", OF_DETECTION, dataset, encoder, given, {**OF_A_RECIPE, **OF_A_DETECTOR})
     preset = asked.get("preset")
     recipe, options = settings(preset, asked)
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
-    lists = {name: Path(asked[name]) for name in ("ids", "test_ids") if asked.get(name) is not None}
-    images = [
-        images_with_objects(store, _rows(store, lists.get(name)))
-        for store, name in zip(stores, ("ids", "test_ids"), strict=True)
-    ]
+    lists = {name: Path(asked[name]) for name in OF_LISTS if asked.get(name) is not None}
+    sets = dict(zip(OF_LISTS, stores, strict=True))
+    rows = {name: rows_of_ids(sets[name], read_ids(file)) for name, file in lists.items()}
+    images = [images_with_objects(store, rows.get(name)) for name, store in sets.items()]
     detection = Detection(
         training=images[0],
         test=images[1],
@@ -113,10 +108,3 @@ def summary(measures: dict[str, Any]) -> str:
         parts.append(f"{kind} AP {values['ap']} (at IoU 0.5 {values['ap50']}, {sizes})")
     n = len(measures["seeds"])
     return ", ".join([*parts, f"{n} seed{'s' * (n > 1)}", f"{measures['n_test']:,} test images"])
-
-
-def _rows(store: "FeatureStore", file: Path | None) -> "np.ndarray | None":
-    """Rows of the images that a file lists; None without one."""
-    from store import read_ids, rows_of_ids
-
-    return None if file is None else rows_of_ids(store, read_ids(file))

@@ -1,7 +1,7 @@
 """`beyondcls segment`: semantic segmentation from cached patch tokens, without encoder or images."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,6 @@ from store.errors import unknown
 
 if TYPE_CHECKING:
     from probe.segmentation.run import Protocols
-    from store import FeatureStore
 
 OF_SETS = ("block", "final_norm", "held_out", "placement")
 FOLDERS = ("linear", "logistic", "maps")
@@ -70,10 +69,12 @@ def main(
     maps/truth/ID.png, in which a value is a class and 255 is void or what the view does not show. A run that was killed goes on
     when the same command is given again.
     """
+    from pipelines.localise import score_maps
     from pipelines.process.device import choose_device
     from pipelines.process.epoch_logs import epoch_logs
     from pipelines.process.progress import progress_bar
     from probe.checkpoint import Unfinished
+    from probe.localisation.foreground import class_names, foreground_of, measure_foreground
     from probe.result_files import DESCRIPTION
     from probe.run import shown_views
     from probe.segmentation.linear import NAME
@@ -103,7 +104,10 @@ def main(
     check_writable(out)
     about: dict[str, Any] = {"command": recorded_command(without(sys.argv[1:], ["--log"]))}
     if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
-        about["foreground"] = compare_foreground(sets.test, probes, head, foreground)
+        names = class_names(foreground)
+        truth = foreground_of(judge, names)
+        kinds = score_maps(judge, truth.rows, probes, head, 0)
+        about["foreground"] = {"classes": names, "maps": [measure_foreground(kind, truth) for kind in kinds]}
     unfinished = Unfinished.beside(out)
     described = {"encoder": learn.attributes["encoder"], **asdict(protocols.linear)}
     with (
@@ -181,23 +185,6 @@ def report(out: Path, measures: dict[str, Any]) -> None:
     for note in measures["notes"]:
         typer.echo(f"note: {note}")
     typer.echo(f"{out / 'metrics.json'}: {measures['n_test']:,} test images")
-
-
-def compare_foreground(
-    store: "FeatureStore", probes: Path | None, heads: Sequence[str] | None, classes: str | None
-) -> dict[str, Any]:
-    """Shares of weight on the foreground, of attention maps and heads: the entry `foreground` of description.json.
-
-    Raises:
-        BeyondClsError: nothing to compare, or as `foreground_of`.
-    """
-    from pipelines.localise import score_maps
-    from probe.localisation.foreground import class_names, foreground_of, measure_foreground
-
-    names = class_names(classes)
-    truth = foreground_of(store, names)
-    kinds = score_maps(store, truth.rows, probes, heads, 0)
-    return {"classes": names, "maps": [measure_foreground(kind, truth) for kind in kinds]}
 
 
 def _resolution(text: str) -> str | int:

@@ -67,16 +67,6 @@ def _check_vacant(places: Places, out: Path) -> None:
         )
 
 
-def _check_receipt(file: Path) -> None:
-    """See that a file may be replaced by a receipt.
-
-    Raises:
-        StoreError: it looks like something else.
-    """
-    if file.is_file() and not file.read_bytes().startswith((b"{", b"<<<<<<<")):  # git marks conflicts so
-        raise StoreError(f"{file} is no receipt, so it stays; give another --receipt, or remove it first")
-
-
 def writes_conditionally(places: Places, folder: Path) -> bool:
     """Whether tasks can write straight to a root in an object store; says so if they cannot.
 
@@ -141,7 +131,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
         The set at its final place; None if another task is doing this.
 
     Raises:
-        StoreError: `out` holds files, which a stub would make useless; or sending fails.
+        StoreError: `out` holds files, which a stub would make useless, or `receipt` something else; or sending fails.
     """
     key = store.spec.key
     scratch, address = scratch_of(out, key), places.root and places.address(out.name, key)
@@ -156,7 +146,8 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
                 receipt = receipt or receipt_of(out)
                 _check_vacant(places, out)  # again: something may have come meanwhile
             if receipt is not None:
-                _check_receipt(receipt)
+                if receipt.is_file() and not receipt.read_bytes().startswith((b"{", b"<<<<<<<")):  # git marks conflicts so
+                    raise StoreError(f"{receipt} is no receipt, so it stays; give another --receipt, or remove it first")
                 Receipt.from_store(store).write(receipt)
             if address is not None:
                 write_stub(out, store.place.content("zarr.json") or b"")

@@ -52,23 +52,13 @@ class Leftover:
     remove: Callable[[], None] = field(compare=False)
 
 
-def leftovers(place: str, at_root: bool) -> list[Leftover]:
-    """Feature sets directly in a folder, of a disk or an object store, without stubs.
+def _in_folder(folder: Path, at_root: bool) -> Iterator[Leftover]:
+    """Feature sets directly in a folder, without stubs.
 
     Args:
         at_root: only ROOT/NAME-KEY counts; else any feature set.
-
-    Raises:
-        StoreError: it cannot be listed.
     """
-    if is_remote(place):
-        return list(_in_object_store(place))
-    folder = Path(place.removeprefix("file://"))
-    return list(_in_folder(folder, at_root)) if folder.is_dir() else []
-
-
-def _in_folder(folder: Path, at_root: bool) -> Iterator[Leftover]:
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         named = AT_ROOT.fullmatch(path.name) if at_root else None
         if path.name.startswith(".") or path.is_symlink() or not path.is_dir() or (at_root and not named):
             continue
@@ -94,6 +84,11 @@ def _in_folder(folder: Path, at_root: bool) -> Iterator[Leftover]:
 
 
 def _in_object_store(root: str) -> Iterator[Leftover]:
+    """What was written of the sets ROOT/NAME-KEY.
+
+    Raises:
+        StoreError: it cannot be listed.
+    """
     sizes = {name: files for name, files in files_of_sets(root).items() if AT_ROOT.fullmatch(name)}
 
     def look(set_name: str) -> Leftover:
@@ -155,7 +150,9 @@ def gc(
     roots = [Path(place) for place, _ in searched.values() if "://" not in place]
     searched.setdefault(_real(str(folder)), (str(folder), False))
     # Sets are listed before references, so that a set that is finished in between is not considered.
-    listed = [one for place, at_root in searched.values() for one in leftovers(place, at_root)]
+    listed: list[Leftover] = []
+    for place, at_root in searched.values():
+        listed += _in_object_store(place) if is_remote(place) else _in_folder(Path(place.removeprefix("file://")), at_root)
     ours = [Path.cwd(), *([Path(os.path.abspath(folder)).parent] if folder.is_dir() else [])]
     by_place = {path: references_in(path, roots) for path in (*ours, *(project or ()))}
     if (none := next((path for path in project or () if not by_place[path]), None)) is not None:
