@@ -109,7 +109,7 @@ def main(
     from pipelines.engines.engine import Watch, has_all, sharing
     from pipelines.engines.slurm import submitted
     from pipelines.parameters.engine import without_engine
-    from pipelines.parameters.extraction import notes_on, place_encoder, request_features, requested_images
+    from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
     from pipelines.process.tasks import TO_BE_CONTINUED, is_task, stops_at_signal
 

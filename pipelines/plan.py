@@ -70,7 +70,7 @@ def main(
 
     from extract.datasets import open_images
     from extract.plan import measure, total_nbytes
-    from pipelines.parameters.extraction import notes_on, place_encoder, request_features, requested_images
+    from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.planning.encoders import load_unfetched
     from pipelines.process.progress import progress_bar
     from pipelines.store.table import size

@@ -188,7 +188,8 @@ def _loop(
     from extract.datasets import open_images
     from extract.encoders.encoder import AMP_OF
     from pipelines.live.online import load_as_recorded
-    from pipelines.parameters.extraction import from_params, requested_images
+    from pipelines.parameters.extraction import from_params
+    from pipelines.parameters.requested import requested_images
     from pipelines.probing.loop import EncoderLoop
     from pipelines.process.progress import progress_bar
 

@@ -22,9 +22,10 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
 from pipelines.parameters.datasets import datasets_of
-from pipelines.parameters.extraction import loading_of, requested_images
+from pipelines.parameters.extraction import loading_of
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.params import read_params
+from pipelines.parameters.requested import requested_images
 from pipelines.probing.loop import EncoderLoop
 from pipelines.process.progress import progress_bar
 from probe.grid import HeadPlan

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from extract.run import extract
-from pipelines.parameters.extraction import place_encoder
+from pipelines.parameters.requested import place_encoder
 from tests.extract.tiny import tiny_encoder
 
 
