@@ -9,6 +9,7 @@ import typer
 from pipelines.parameters.datasets import DENSE, GEOMETRY, OF_EXTRACTION, entry_of
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.features import FEATURES, TRANSFORM
+from pipelines.parameters.features import IMAGES as IMAGES
 from pipelines.parameters.layers import Given, Layer, resolve, values_of
 from pipelines.parameters.options import Option, check_values
 from pipelines.parameters.params import check_names, named_values, read_params, section

@@ -106,7 +106,7 @@ class Option:
             is_mixed = isinstance(value, list) and not all(isinstance(text, str) for text in value)
             if not isinstance(value, types) or is_other or is_mixed:
                 raise BeyondClsError(f"{where} is {value!r}, expected {words}")
-            if self.least is not None and value < self.least:
+            if self.least is not None and isinstance(value, int | float) and value < self.least:
                 raise BeyondClsError(f"{where} is {value}, expected {self.least} or more")
 
 

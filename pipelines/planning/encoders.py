@@ -17,13 +17,12 @@ from pipelines.parameters.extraction import (
     CHECKPOINT,
     EXTRACTING,
     OF_LOADING,
-    place_encoder,
-    request_features,
     resolve_extraction,
 )
 from pipelines.parameters.layers import values_of
 from pipelines.parameters.options import integers, select_options
 from pipelines.parameters.params import section
+from pipelines.parameters.requested import place_encoder, request_features
 from pipelines.process.progress import progress_bar
 from store.format.layout import ArrayName
 
