@@ -99,7 +99,7 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
     Raises:
         BeyondClsError: there are no such images, an unknown head, a name that cannot be one of a file, or a file is there.
     """
-    from pipelines.parameters.commands import check_name
+    from pipelines.parameters.params import check_name
 
     splits = _splits(data)
     check_name(f"the folder {data}", data.resolve().name)

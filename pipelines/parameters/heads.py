@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.commands import check_name
 from pipelines.parameters.layers import Layer, common_layers, resolve, values_of
 from pipelines.parameters.options import check_values, flag_of, select_options
-from pipelines.parameters.params import check_names, named_values, section, without_none
+from pipelines.parameters.params import check_name, check_names, named_values, section, without_none
 from pipelines.parameters.training import CHECKED, DRAWS, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN, SHARED, draws_images
 from store import BeyondClsError
 

@@ -3,17 +3,28 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipelines.parameters.commands import check_all_names
 from store import BeyondClsError
 from store.errors import unknown
 
+# Names become parts of paths, of names of stages, and of commands, and so can be nothing else.
+NAME = re.compile(r"\w[\w.+-]{0,99}")
+EXPECTED = "letters, digits, and . _ + - after the first one, 100 at most"
+# Where there are names, as keys or in a list (`*`: in each entry), …
+NAMED = (
+    *("encoders", "datasets", "cls_heads", "heads", "own_heads", "by_block", "divergence", "composed", "composed_dense"),
+    *("whole", "localised", "studies", "studies.*.heads", "block_studies", "block_studies.*.heads"),
+    *("dense.datasets", "dense.segment", "dense.detect"),
+)
+# … and where an entry names others, which need not be in the file.
+NAMING = ("studies", "block_studies", "by_block", "divergence", "whole", "localised", "composed_dense")
+OTHERS = ("study", "dataset", "encoder", "joined", "features", "head", "photographs")
 BYTES = 1 << 18  # of a file
 NODES = 100_000  # values of a file, those that aliases stand for counted each time
 LEVELS = 50  # likewise
@@ -117,6 +128,51 @@ def read_params(path: Path) -> dict[str, Any]:
         raise BeyondClsError(f"{path} holds {type(content).__name__}, expected sections (encoders, extract, heads, probe)")
     check_all_names(content, path)
     return content
+
+
+def check_all_names(params: Mapping[str, Any], file: Path) -> None:
+    """Refuse names that could be something else, such as a path out of a folder or part of a command.
+
+    Raises:
+        BeyondClsError: there is one.
+    """
+    named = ((where, name) for place in NAMED for where, values in values_at(params, place) for name in _names(values))
+    naming = (pair for place in NAMING for other in OTHERS for pair in values_at(params, f"{place}.*.{other}"))
+    for where, name in (*named, *naming):
+        if name is not None:
+            check_name(f"{where} in {file}", name)
+
+
+def check_name(where: str, name: object) -> None:
+    """Refuse a name that could be something else.
+
+    Raises:
+        BeyondClsError: it could.
+    """
+    if not NAME.fullmatch(str(name)):
+        raise BeyondClsError(
+            f"{where} has the name {shown(name)}, which becomes part of paths and commands; expected {EXPECTED}; give it "
+            "another name, there and where it is used"
+        )
+
+
+def values_at(params: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Values at a place such as `studies.*.dataset`, where `*` is each entry of a section; and where each of them is."""
+    first, _, rest = place.partition(".")
+    for name, value in params.items() if isinstance(params, Mapping) else ():
+        if first in ("*", name):
+            below = values_at(value, rest) if rest else [("", value)]
+            yield from ((f"{name}.{where}".rstrip("."), found) for where, found in below)
+
+
+def shown(value: object) -> str:
+    """A value of the file in a message, which may be long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _names(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, Mapping | list) else [values]
 
 
 def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import yaml
 from pipelines.cli import app
 from pipelines.code.closure import Project
 from pipelines.code.units import units
-from pipelines.parameters.commands import OTHERS, QUOTED
-from pipelines.parameters.params import read_params
+from pipelines.parameters.commands import QUOTED
+from pipelines.parameters.params import OTHERS, read_params
 from tests.machines.project import ROOT
 from tests.pipelines.test_cli import run
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.parameters.commands import NAMED, NAMING, OTHERS, QUOTED, check_commands
+from pipelines.parameters.commands import QUOTED, check_commands
 from pipelines.parameters.heads import folders_of
-from pipelines.parameters.params import read_params
+from pipelines.parameters.params import NAMED, NAMING, OTHERS, read_params
 from store import BeyondClsError
 
 HOSTILE = (
