@@ -116,7 +116,7 @@ def test_the_entry_of_a_data_set(project: Path) -> None:
     (project / "probes/shades/tiny/average/metrics.json").touch()
     assert folders_of(project).images == str(project / "data/shades/own.py:make")
     params["datasets"]["shades"] = {"function": "own.images:make", "data_arguments": ["n=3"]}
-    with pytest.raises(BeyondClsError, match=r"data_arguments of data set 'shades' .* \['n=3'\], expected names and values"):
+    with pytest.raises(BeyondClsError, match=r"datasets\.shades\.data_arguments is \['n=3'\], expected names and values"):
         images_of(params, "shades", "test")
     del params["datasets"]["shades"]["data_arguments"]
     assert images_of(params, "shades", None) == {"data": "own.images:make"}
