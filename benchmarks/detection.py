@@ -21,7 +21,7 @@ from torch import Tensor
 
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from probe.detection.detector import Detector
 from probe.detection.recipe import PRESETS, DetectorOptions, make_detection_recipe
 from probe.detection.targets import Target

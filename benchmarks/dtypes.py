@@ -22,7 +22,7 @@ from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, open_images
 from extract.encoders import load_encoder
 from extract.run import extract
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe

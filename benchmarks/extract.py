@@ -42,7 +42,7 @@ from extract.layouts import arrays_by_name, stored_parts
 from extract.run import extract
 from extract.stages import Spent
 from extract.transform import Crop
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from store import kernels, onednn
 
 

@@ -29,7 +29,7 @@ from extract.requests import Request
 from extract.run import update
 from extract.sample import PER_SHARD
 from extract.writing import Settings
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe

@@ -41,7 +41,7 @@ from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.passes import Passes
 from probe.pooled import READ_ROWS

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from probe.recipe import Recipe
 from probe.segmentation.label_maps import Upsampling
 from probe.segmentation.linear import SPEC, PatchStack, pixel_loss

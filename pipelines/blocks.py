@@ -5,22 +5,22 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.parameters.common import common_layers
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import Layer
-from pipelines.parameters.options import select_options, takes_options
+from pipelines.parameters.layers import Layer, common_layers
+from pipelines.parameters.options import select_options, takes_options, with_defaults
 from pipelines.parameters.params import read_params
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 from pipelines.process.command_log import recorded_command
 from pipelines.process.tasks import is_first
 from pipelines.sharing.places import open_features
+from probe.recipe import Recipe
 
 # Of `beyondcls probe`, without what would choose a block, a part of the images or a protocol, and without the norm of tokens.
 OF_HEADS = {name: option for name, option in OF_A_HEAD.items() if name not in ("final_norm", "protocol")}
 OF_RUN = {name: OF_A_RUN[name] for name in ("views", "mix_evaluation_view", "held_out", "placement")}
 
 
-@takes_options(OF_A_RECIPE, OF_HEADS, OF_A_PROTOCOL, OF_RUN)
+@takes_options(with_defaults(OF_A_RECIPE, Recipe), OF_HEADS, OF_A_PROTOCOL, OF_RUN)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
@@ -49,7 +49,6 @@ def main(
     was killed goes on when the same command is given again, and heads that are in --out stay if
     they were trained from the same request.
     """
-    from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.report.by_block import figure_of, read_by_block
     from probe.blocks import make_protocol, probe_blocks, write_blocks
@@ -64,7 +63,6 @@ def main(
     of_heads = select_options(given, (*OF_A_RECIPE, *OF_HEADS, *OF_RUN))
     plans, run = plans_and_run(["cls"], {"cls_heads": {"cls": {}}}, of_heads, {}, layers)
     result = ResultFolder(out, DESCRIPTION)
-    keep_freed_memory()
     stores = (open_features(features, params), open_features(test, params))
     closed = None if protocol == "none" else make_protocol(protocol, stores[0], **select_options(given, OF_A_PROTOCOL))
     content = probe_blocks(

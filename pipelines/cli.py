@@ -39,7 +39,7 @@ from pipelines import (
 )
 from pipelines.doctor import command as doctor
 from pipelines.process.command_log import OURS, CommandLog, version_of
-from pipelines.process.stopping import UNFORESEEN
+from pipelines.process.tasks import UNFORESEEN
 from pipelines.process.terminal import printing_safely
 from pipelines.report import command as report
 

@@ -36,7 +36,7 @@ def main(
     """
     from pipelines.comparing.differences import compared, descriptions_table, differences_in_descriptions, measures_table
     from pipelines.comparing.places import folder_of
-    from pipelines.process.console import SafeConsole
+    from pipelines.process.terminal import SafeConsole
     from pipelines.report.formats import FORMATS
     from pipelines.report.formats.terminal_table import to_terminal
     from pipelines.report.rows import results_in

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from store import BeyondClsError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -44,7 +46,6 @@ def main(
     """
     from pipelines.init import write_pipeline
     from pipelines.run_all import run_project
-    from store import BeyondClsError
 
     if folder.exists():
         raise BeyondClsError(f"{folder} exists already; give the name of a new folder, or remove it")

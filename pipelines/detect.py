@@ -3,26 +3,24 @@
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pipelines.parameters.dense import options_of_task
 from pipelines.parameters.detection import OF_A_DETECTOR, OF_A_RECIPE, OF_DETECTION
 from pipelines.parameters.engine import without
-from pipelines.parameters.options import select_options, takes_options
+from pipelines.parameters.options import select_options, takes_options, with_defaults
 from pipelines.parameters.training import LOGGING
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
+from probe.detection.recipe import DetectionRecipe, DetectorOptions, make_detection_recipe, preset_of_detection
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from probe.detection.recipe import DetectionRecipe, DetectorOptions
-    from store import FeatureStore
+OF_LISTS = ("ids", "test_ids")
+OPTIONS = with_defaults(with_defaults(OF_DETECTION, DetectionRecipe), DetectorOptions)
 
 
-@takes_options(OF_DETECTION, LOGGING)
+@takes_options(OPTIONS, LOGGING)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
@@ -51,24 +49,22 @@ def main(
     (all that describes it), trained/, detections.json (of the first seed, in COCO's format of results), examples.json (those in
     a few images, for the report) and curves.csv.
     """
-    from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.process.epoch_logs import epoch_logs
     from pipelines.process.progress import progress_bar
     from probe.detection.run import HEAD, Detection, detect
     from probe.detection.sets import images_with_objects
+    from store import read_ids, rows_of_ids
 
     logs = given.pop("log", [])
     asked = options_of_task(params, "detect", OF_DETECTION, dataset, encoder, given, {**OF_A_RECIPE, **OF_A_DETECTOR})
     preset = asked.get("preset")
     recipe, options = settings(preset, asked)
-    keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
-    lists = {name: Path(asked[name]) for name in ("ids", "test_ids") if asked.get(name) is not None}
-    images = [
-        images_with_objects(store, _rows(store, lists.get(name)))
-        for store, name in zip(stores, ("ids", "test_ids"), strict=True)
-    ]
+    lists = {name: Path(asked[name]) for name in OF_LISTS if asked.get(name) is not None}
+    sets = dict(zip(OF_LISTS, stores, strict=True))
+    rows = {name: rows_of_ids(sets[name], read_ids(file)) for name, file in lists.items()}
+    images = [images_with_objects(store, rows.get(name)) for name, store in sets.items()]
     detection = Detection(
         training=images[0],
         test=images[1],
@@ -91,14 +87,12 @@ def main(
         typer.echo(f"  note: {note}")
 
 
-def settings(preset: str | None, given: dict[str, Any]) -> "tuple[DetectionRecipe, DetectorOptions]":
+def settings(preset: str | None, given: dict[str, Any]) -> tuple[DetectionRecipe, DetectorOptions]:
     """The recipe and the parts of the detector: those of the preset, with the options that were given.
 
     Raises:
         BeyondClsError: an unknown preset, or a value out of its range.
     """
-    from probe.detection.recipe import DetectionRecipe, DetectorOptions, make_detection_recipe, preset_of_detection
-
     recipe = make_detection_recipe(preset, **select_options(given, [field.name for field in fields(DetectionRecipe)]))
     of_detector = select_options(given, [field.name for field in fields(DetectorOptions)])
     return recipe, DetectorOptions.from_dict({**preset_of_detection(preset)[1], **of_detector})
@@ -113,10 +107,3 @@ def summary(measures: dict[str, Any]) -> str:
         parts.append(f"{kind} AP {values['ap']} (at IoU 0.5 {values['ap50']}, {sizes})")
     n = len(measures["seeds"])
     return ", ".join([*parts, f"{n} seed{'s' * (n > 1)}", f"{measures['n_test']:,} test images"])
-
-
-def _rows(store: "FeatureStore", file: Path | None) -> "np.ndarray | None":
-    """Rows of the images that a file lists; None without one."""
-    from store import read_ids, rows_of_ids
-
-    return None if file is None else rows_of_ids(store, read_ids(file))

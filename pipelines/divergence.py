@@ -1,14 +1,14 @@
 """`beyondcls divergence`: how differently the heads of one encoder weight the patches of the same images."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.process.command_log import recorded_command
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,8 +91,6 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
     """
     import numpy as np
 
-    from store import BeyondClsError
-
     heads: dict[str, Weights] = {}
     for folder in folders:
         files = sorted(folder.glob("*/trained/weights.npy"))
@@ -118,7 +116,6 @@ def cls_map(attention: Path, reference: Weights) -> list[Weights]:
     Raises:
         BeyondClsError: there is no such folder, or it is of other images than `reference`.
     """
-    from store import BeyondClsError
 
     if not (attention / "summary.json").is_file():
         raise BeyondClsError(
@@ -128,34 +125,33 @@ def cls_map(attention: Path, reference: Weights) -> list[Weights]:
     if not (file := attention / "maps/cls_map.npy").is_file():
         typer.echo(f"{attention} has no cls_map.npy: the encoder has no [cls], or its maps were not stored")
         return []
-    about = _described(attention / "summary.json", lambda file: (file["encoder"], file["key"], True), _json)
-    head = Weights(CLS_ATTENTION, attention, *about, _weights(file, str(attention)))
+    head = Weights(CLS_ATTENTION, attention, *_about(attention / "summary.json"), _weights(file, str(attention)))
     _check_same_images(reference, head)
     return [head]
 
 
 def _read(folder: Path) -> Weights:
-    from probe.result_files import read_result
-
-    def described(metrics: Any) -> tuple[str, str, bool]:
-        is_own_map = metrics["aggregator"] == "cls-attention" and metrics["options"].get("of", "own") == "own"
-        return metrics["encoder"], metrics["features"]["test"], is_own_map and "top_k" not in metrics["options"]
-
-    about = _described(folder / "metrics.json", described, read_result)
-    return Weights(folder.name, folder, *about, _weights(folder / "trained/weights.npy", str(folder)))
+    return Weights(folder.name, folder, *_about(folder / "metrics.json"), _weights(folder / "trained/weights.npy", str(folder)))
 
 
-def _json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8"))
+def _about(file: Path) -> tuple[str, str, bool]:
+    """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention.
 
+    Args:
+        file: metrics.json of a head, or summary.json of attention.
 
-def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]], read: Callable[[Path], Any]) -> tuple[str, str, bool]:
-    """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention."""
-    from probe.result_files import ResultError
-    from store import BeyondClsError
+    Raises:
+        BeyondClsError: it is missing or damaged.
+    """
+    from probe.result_files import ResultError, read_result
 
     try:
-        return build(read(file))
+        if file.name == "summary.json":
+            content = json.loads(file.read_text(encoding="utf-8"))
+            return content["encoder"], content["key"], True
+        content = read_result(file)
+        is_own_map = content["aggregator"] == "cls-attention" and content["options"].get("of", "own") == "own"
+        return content["encoder"], content["features"]["test"], is_own_map and "top_k" not in content["options"]
     except ResultError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
@@ -177,7 +173,6 @@ def _check_same_images(first: Weights, second: Weights) -> None:
     Raises:
         BeyondClsError: they belong to different feature sets, or have different numbers of images or patches.
     """
-    from store import BeyondClsError
 
     if first.key != second.key:
         raise BeyondClsError(

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from store import BeyondClsError
+
 
 def main(
     pattern: Annotated[str, typer.Argument(help="part of a name")] = "",
@@ -28,7 +30,6 @@ def main(
     from extract.encoders import ENCODERS, timm_names
     from extract.encoders.pretrained import listing_of
     from pipelines.store.table import table
-    from store import BeyondClsError
 
     cautions: dict[str, list[str]] = {}
     rows = [("name", "parameters", "width", "blocks", "read at", "tokens", "attention", "licence", "weights")]
@@ -70,7 +71,6 @@ def _record(file: Path, params: Path, pattern: str) -> None:
     from extract.encoders.checkpoints import Checkpoint, read_checkpoints, write_checkpoints
     from pipelines.parameters.extraction import from_params
     from pipelines.parameters.params import read_params, section
-    from store import BeyondClsError
 
     rows, failed = read_checkpoints(file), []
     for name in section(read_params(params), "encoders"):

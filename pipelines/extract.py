@@ -12,14 +12,14 @@ from pipelines.parameters import extraction
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.sharing.places import Places, open_features, receipt_of
-from pipelines.sharing.publish import destination, publish, refuse_changes
+from pipelines.sharing.publish import destination, publish, refuse_changes, write_check
+from store import BeyondClsError
 from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
-    from extract.encoders import Encoder
     from extract.requests import Request
-    from extract.stages import Spent
+    from extract.sample import SampleCheck
     from extract.writing import Settings
     from store import FeatureStore
 
@@ -111,15 +111,11 @@ def main(
     from pipelines.parameters.engine import without_engine
     from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
-    from pipelines.process.stopping import TO_BE_CONTINUED, stops_at_signal
-    from pipelines.process.tasks import is_task
-    from pipelines.sharing.checks import Checks, write_check
-    from store import BeyondClsError
+    from pipelines.process.tasks import TO_BE_CONTINUED, is_task, stops_at_signal
 
     if join is not None and has_all(join):
         return
-    loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
-    options |= select_options(given, extraction.EXTRACTING)
+    loading, options = extraction.from_params(params, encoder, dataset, given)
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
     verb = _verb(update, extend, repair, source)
@@ -131,7 +127,6 @@ def main(
     stops = stops_at_signal()
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening, bars=progress_bar)
-    loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen = load_encoder(encoder, **loading)
     place = place_encoder(frozen, options, _device_of_this_task(device), out)
     request, running = request_features(frozen, images, options, "statistics" not in given)
@@ -142,10 +137,12 @@ def main(
     for note in notes_on(images):
         typer.echo(note, err=True)
     _say_classes(images)
-    _note(frozen)
+    if frozen.cls_caution:
+        typer.echo(f"note: {frozen.name}: {frozen.cls_caution}", err=True)
     # Tasks may have another device than this process, but compute the same set.
     amp = [] if "amp" in given else ["--amp", AMP_OF[frozen.compute_dtype]]
-    checks, devices = Checks(), dict[int, Mapping[str, Any]]()
+    checks: "list[tuple[FeatureStore, SampleCheck]]" = []
+    devices: dict[int, Mapping[str, Any]] = {}
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)
         settings = Settings(
@@ -157,7 +154,7 @@ def main(
             stops=stops,
             progress=progress,
             warn=watch.warn,
-            spent=_say_what_binds,
+            spent=lambda spent: typer.echo(str(spent), err=True) if spent.is_telling else None,  # where more speed would help
             checked=lambda *compared: checks.append(compared),
             devices=devices.update,
         )
@@ -174,14 +171,8 @@ def main(
     if places.root is not None or receipt is not None:
         store = publish(store, places, out, receipt)
         if store is not None:
-            write_check(receipt or receipt_of(out), store, checks, place, devices)
+            write_check(receipt or receipt_of(out), store, checks, place.type, devices)
     _report(store, out, places.root is not None)
-
-
-def _say_what_binds(spent: "Spent") -> None:
-    """Where more speed would help, if it ran long enough to say so."""
-    if spent.is_telling:
-        typer.echo(str(spent), err=True)
 
 
 def _task(task_id: int | None, n_tasks: int | None) -> dict[str, int]:
@@ -194,12 +185,6 @@ def _device_of_this_task(device: str) -> str:
     """The device that was asked for; under torchrun the GPU of this process."""
     _, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     return f"cuda:{local}" if device == "cuda" and world > 1 else device
-
-
-def _note(encoder: "Encoder") -> None:
-    """Print what to beware of when its [cls] is probed."""
-    if encoder.cls_caution:
-        typer.echo(f"note: {encoder.name}: {encoder.cls_caution}", err=True)
 
 
 def _say_classes(images: "ImageSet") -> None:
@@ -225,7 +210,6 @@ def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:
     Raises:
         BeyondClsError: two verbs were given, or a repair from another set.
     """
-    from store import BeyondClsError
 
     if repair and source:
         raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
@@ -242,7 +226,6 @@ def _places(params: Path | None, out: Path, verb: str) -> Places:
     Raises:
         BeyondClsError: the set at `out` cannot be changed there.
     """
-    from store import BeyondClsError
 
     places = Places.from_params(params)
     if places.root is not None and verb in ("extend", "repair"):

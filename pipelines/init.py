@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from store import BeyondClsError
+from store.errors import unknown
+
 TRAIN, TEST = ("train", "training"), ("test", "val", "valid", "validation")
 HEADS = ("cls", "average", "abmilp")
 IGNORING = (".dvcignore", ".gitignore")
@@ -96,8 +99,7 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
     Raises:
         BeyondClsError: there are no such images, an unknown head, a name that cannot be one of a file, or a file is there.
     """
-    from pipelines.parameters.names import check_name
-    from store import BeyondClsError
+    from pipelines.parameters.params import check_name
 
     splits = _splits(data)
     check_name(f"the folder {data}", data.resolve().name)
@@ -121,7 +123,6 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
         BeyondClsError: another of them is there already.
     """
     from pipelines.parameters.stages import PIPELINE, shipped
-    from store import BeyondClsError
 
     pipeline = shipped(PIPELINE).read_text(encoding="utf-8")
     texts = {
@@ -158,7 +159,6 @@ def _splits(data: Path) -> dict[str, str]:
         BeyondClsError: it cannot be opened as any form, with the reasons.
     """
     from extract.datasets import form_of
-    from store import BeyondClsError
 
     if not data.is_dir():
         raise BeyondClsError(f"there is no folder {str(data)!r}, expected one with images, in train and test")
@@ -177,7 +177,6 @@ def _named_encoders(encoders: Sequence[str]) -> dict[str, dict[str, str]]:
     Raises:
         BeyondClsError: two would have one name.
     """
-    from store import BeyondClsError
 
     entries: dict[str, dict[str, str]] = {}
     for model in encoders:
@@ -198,8 +197,6 @@ def _named_heads(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     from pipelines.parameters.heads import AskedHead, folders_of
     from probe.aggregators import AGGREGATORS, is_custom
-    from store import BeyondClsError
-    from store.errors import unknown
 
     asked = {folder: AskedHead.from_text(text) for folder, text in folders_of(heads).items()}
     for head in asked.values():
@@ -222,7 +219,6 @@ def _relative(path: Path, folder: Path) -> str:
 
 def _of_installed(pipeline: str) -> str:
     """dvc.yaml for a folder without the program's source: digests of the code are looked up each time, in a second or two."""
-    from store import BeyondClsError
 
     watched = r"^( +)deps: \[extract, heads, pipelines, probe, store, params.yaml\]$"
     written = re.sub(watched, r"\1always_changed: true", pipeline, flags=re.M)

@@ -12,6 +12,7 @@ import typer
 
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
+from store import BeyondClsError
 from store.format.pretraining import pretraining_fields
 from store.shown import csv_cell
 
@@ -173,7 +174,6 @@ def score_maps(
         BeyondClsError: nothing to score, a head that is missing or has constant maps, or as `probe_maps`.
     """
     from probe.localisation.maps import attention_maps, probe_maps
-    from store import BeyondClsError
 
     maps_by_kind = attention_maps(store, rows, view, block)
     if heads and probes is None:

@@ -1,10 +1,14 @@
 """`beyondcls params`: what the parameter file asks of a stage, and where each value comes from."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from store import BeyondClsError
+from store.errors import unknown
 
 if TYPE_CHECKING:
     from pipelines.parameters.layers import Given
@@ -32,7 +36,6 @@ def main(
     """
     from pipelines.parameters.params import read_params
     from pipelines.parameters.recipes import make_folders, of_extraction, write_recipes
-    from store import BeyondClsError
 
     content = read_params(params)
     if results is not None and out is None:
@@ -59,9 +62,10 @@ def _training(
     params: Mapping[str, Any], head: str | None, encoder: str | None, dataset: str | None, study: str | None
 ) -> Iterator[str]:
     """The training of a head, or of all heads of a study: what the file gives, and what its preset or the defaults add."""
+    from pipelines.parameters.groups import params_of_study, studies_of
     from pipelines.parameters.params import mapping
     from pipelines.parameters.recipes import of_head
-    from pipelines.parameters.studies import params_of_study, studies_of
+    from probe.recipe import PRESETS, Recipe
 
     heads = [head] if head is not None else list(params_of_study(params, str(study))[0]["heads"])
     if study is not None and study in (studies := studies_of(params)):
@@ -70,44 +74,39 @@ def _training(
     for name in heads:
         if len(heads) > 1:
             yield f"{name}:"
-        yield from _table(_completed(of_head(params, name, encoder, dataset, study)))
+        given = of_head(params, name, encoder, dataset, study)
+        of_preset = PRESETS.get(given["preset"].value, {}) if "preset" in given else {}
+        yield from _table(_completed(given, of_preset, asdict(Recipe())))
 
 
 def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset: str | None) -> "dict[str, Given]":
     """Options of a dense task: what the file gives, what its preset adds, and in words what the command does by default."""
     from pipelines.parameters.dense import of_task
-    from pipelines.parameters.layers import Given
     from pipelines.parameters.recipes import OPTIONS
-    from store import BeyondClsError
-    from store.errors import unknown
 
     if task not in OPTIONS:
         raise BeyondClsError(unknown("task", task, OPTIONS))
     if dataset is None:
         raise BeyondClsError(f"--task {task} is asked of a data set; give --dataset, one of dense.{task}")
-    given = of_task(params, task, OPTIONS[task], dataset, encoder)
+    options = OPTIONS[task]
+    given, of_preset = of_task(params, task, options, dataset, encoder), {}
     if task == "detect":
+        from pipelines.detect import OPTIONS as options
         from probe.detection.recipe import preset_of_detection
 
-        preset = given["preset"].value if "preset" in given else None
-        of_preset = {name: value for part in preset_of_detection(preset) for name, value in part.items()}
-        given = {name: Given(value, f"preset {preset}") for name, value in of_preset.items()} | given
-    defaults = {name: option.default for name, option in OPTIONS[task].items() if option.default and name not in given}
-    return given | {name: Given(default, "default") for name, default in defaults.items()}
+        parts = preset_of_detection(given["preset"].value if "preset" in given else None)
+        of_preset = {name: value for part in parts for name, value in part.items()}
+    return _completed(given, of_preset, {name: option.default for name, option in options.items() if option.default})
 
 
-def _completed(given: "dict[str, Given]") -> "dict[str, Given]":
+def _completed(given: "dict[str, Given]", of_preset: Mapping[str, Any], defaults: Mapping[str, Any]) -> "dict[str, Given]":
     """With the values of its preset, and the defaults of what is not given."""
-    from dataclasses import asdict
-
     from pipelines.parameters.layers import Given
-    from probe.recipe import PRESETS, Recipe
 
-    preset = given.get("preset")
-    of_preset = PRESETS.get(preset.value, {}) if preset is not None else {}
-    by_preset = {name: Given(value, f"preset {preset.value}") for name, value in of_preset.items()} if preset else {}
-    defaults = {name: Given(value, "default") for name, value in asdict(Recipe()).items()}
-    return {**given, **{name: given.get(name) or by_preset.get(name) or default for name, default in defaults.items()}}
+    preset = given["preset"].value if "preset" in given else None
+    by_preset = {name: Given(value, f"preset {preset}") for name, value in of_preset.items()}
+    added = {name: Given(value, "default") for name, value in defaults.items()} | by_preset
+    return given | {name: one for name, one in added.items() if name not in given}
 
 
 def _table(given: "Mapping[str, Given]") -> list[str]:
@@ -122,11 +121,11 @@ def _shown(value: Any) -> str:
 
 def _overview(params: Mapping[str, Any]) -> Iterator[str]:
     """Names in the sections, as they may be given to the options."""
-    from pipelines.parameters.datasets import datasets_of
-    from pipelines.parameters.dense import TASKS, datasets_of_task, dense_datasets
+    from pipelines.parameters.datasets import TASKS, datasets_of, dense_datasets
+    from pipelines.parameters.dense import datasets_of_task
+    from pipelines.parameters.groups import studies_of
     from pipelines.parameters.heads import heads_of
     from pipelines.parameters.params import section
-    from pipelines.parameters.studies import studies_of
 
     named = {"datasets": datasets_of(params), "encoders": section(params, "encoders"), "heads": heads_of(params)}
     dense = {"dense": dense_datasets(params), **{task: datasets_of_task(params, task) for task in TASKS}}

@@ -10,11 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.parameters import extraction
-from pipelines.parameters.options import flag_of, select_options, takes_options
+from pipelines.parameters.options import flag_of, takes_options
 from store import BeyondClsError
 from store.errors import unknown
-
-OF_ENCODER = (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM)
 
 
 @takes_options(
@@ -78,11 +76,10 @@ def main(
     from pipelines.store.table import size
     from store.places.disk import existing_folder
 
-    loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
-    options |= select_options(given, extraction.EXTRACTING)
+    loading, options = extraction.from_params(params, encoder, dataset, given)
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening, bars=progress_bar)
-    frozen = load_unfetched(encoder, loading | select_options(given, OF_ENCODER))
+    frozen = load_unfetched(encoder, loading)
     place = place_encoder(frozen, options, device, out)
     request, running = request_features(frozen, images, options, "statistics" not in given)
     for note in notes_on(images):
@@ -116,7 +113,7 @@ def _refuse_options_of_one(params: Path | None, given: Mapping[str, Any]) -> Non
             "there is nothing to plan; give --encoder NAME, --data and --out for one extraction, or --params FILE, e.g. "
             "--params params.yaml, for a whole project"
         )
-    for name in ("data", "dataset", *OF_ENCODER, *extraction.IMAGES):
+    for name in ("data", "dataset", *extraction.OF_LOADING, *extraction.IMAGES):
         if given.get(name) is not None:
             raise BeyondClsError(
                 f"{flag_of(name)} {given[name]} is of one extraction; name it with --encoder, or leave this out: {params} says "

@@ -10,6 +10,7 @@ import typer
 from pipelines.parameters import extraction
 from pipelines.parameters.options import Option, flag_of, select_options, takes_options
 from pipelines.parameters.params import read_params
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     import torch
@@ -72,12 +73,10 @@ def main(
     class, and 255 is what the encoder does not see; and objects of any score in COCO's format of results.
     """
     from extract.datasets.pixels import Pixels
-    from pipelines.predictions.images import find_images, predictions
-    from pipelines.predictions.output import draw, kept
+    from pipelines.predictions.images import draw, find_images, kept, predictions
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
     from probe.saved import first_seed
-    from store import BeyondClsError
 
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
@@ -123,7 +122,6 @@ def load_predictor(
             or a value out of its range.
     """
     from probe.saved import task_of
-    from store import BeyondClsError
 
     task = task_of(trained)
     kind, others = {

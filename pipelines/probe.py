@@ -1,7 +1,7 @@
 """`beyondcls probe`: heads from feature sets, without the encoder."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,15 +11,18 @@ import typer
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import IMAGES, RUNNING, Data
 from pipelines.parameters.features import FEATURES
-from pipelines.parameters.options import flag_of, select_options, takes_options
+from pipelines.parameters.options import flag_of, select_options, takes_options, with_defaults
+from pipelines.parameters.stages import PARAMS
 from pipelines.parameters.training import LOGGING, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
+from probe.recipe import Recipe
+from store import BeyondClsError
+from store.errors import unknown
 
 if TYPE_CHECKING:
-    from pipelines.engines.engine import Engine, Run
+    from pipelines.engines.engine import Engine
     from pipelines.probing.loop import EncoderLoop
     from store import FeatureStore
 
-PARAMS = Path("params.yaml")
 LOOPING = (*RUNNING, "drop_path")
 FRESH, EVALUATION = "fresh", "evaluation"  # crops of training images with the encoder in the loop
 OF_THE_LOOP = {
@@ -29,7 +32,7 @@ OF_THE_LOOP = {
 }
 
 
-@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, LOGGING, ENGINE, OF_THE_LOOP)
+@takes_options(with_defaults(OF_A_RECIPE, Recipe), OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, LOGGING, ENGINE, OF_THE_LOOP)
 def main(
     features: Annotated[
         str | None, typer.Option(help="feature set of the training images: its folder, receipt, or address")
@@ -111,42 +114,43 @@ def main(
     """
     from pipelines.engines.processes import Here, Processes
     from pipelines.engines.slurm import check_script
-    from pipelines.probing.spread import runs_of, spread
-    from pipelines.process.stopping import stops_at_signal
+    from pipelines.probing.spread import every_run, runs_of, spread
+    from pipelines.process.tasks import TO_BE_CONTINUED, stops_at_signal
 
     of_training = {name: value for name, value in given.items() if name not in {**ENGINE, **LOGGING, **OF_THE_LOOP}}
-    of_loop = select_options(given, OF_THE_LOOP)
-    _check_loop(in_the_loop, {"data": data, **of_loop})
-    engine = _engine(params, every, given, device)
-    check_script(engine, script, dry_run)
-    _check_names(params, every, head, dataset=dataset, encoder=encoder, study=study)
+    images, logs = {"data": data, **select_options(given, OF_THE_LOOP)}, given.get("log", [])
+    named = {"dataset": dataset, "encoder": encoder, "study": study}
     places: dict[str, Any] = {"features": features, "test": test, "out": out}
     pair: dict[str, Any] = {"joined": joined, "joined_test": joined_test}
+    _check_loop(in_the_loop, images)
+    engine = _engine(params, every, given, device)
+    check_script(engine, script, dry_run)
+    if study is not None and head:
+        raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
     if every:
-        loop_options = {"in_the_loop": in_the_loop, "data": data, **of_loop}
-        _refuse_beside_every({**places, **pair, **loop_options, "option": option, "skip_absent": skip_absent, **of_training})
-        names = {"--dataset": dataset, "--encoder": encoder, "--study": study}
-        beside = _beside(device, retrain, given.get("log", []))
-        runs = _every_run({**{n: [v] for n, v in names.items() if v}, "--head": head or []}, params, beside, dry_run)
+        of_one = {"in_the_loop": in_the_loop, **images, "option": option, "skip_absent": skip_absent}
+        _refuse_beside_every({**places, **pair, **of_one, **of_training})
+        chosen = {flag_of(name): [value] for name, value in named.items() if value} | {"--head": head or []}
+        beside = [*(["--device", device] if device != "auto" else []), *(["--retrain"] if retrain else [])]
+        runs = every_run(chosen, params, [*beside, *(word for name in logs for word in ("--log", name))])
     else:
-        _check_places(places)
+        _check_asked(params, named, places)
         runs = runs_of(sys.argv[1:], head or [] if study is None else [], places["out"])
     stops = stops_at_signal()
     # Heads that this process trains share one reading of the features; and one run needs no other process than this.
     if every or not (isinstance(engine, Here) or (isinstance(engine, Processes) and len(runs) == 1)):
-        _end(spread(engine, runs, script, dry_run, stops))
-        return
-    from pipelines.probing.training import Request, train_heads
+        finished = spread(engine, runs, script, dry_run, stops)
+    else:
+        from pipelines.probing.training import train_heads
 
-    named: dict[str, Any] = {"params": params, "encoder": encoder, "dataset": dataset, "study": study}
-    how: dict[str, Any] = {"skip_absent": skip_absent, "retrain": retrain, "device": device, "given": of_training}
-    how["log"] = given.get("log", [])
-    how["loop"] = in_the_loop and partial(_loop, encoder, data, dataset, params, of_loop, in_the_loop == FRESH)
-    asked = Request(**places, **pair, head=head or ["abmilp"], option=option or [], **named, **how)
-    finished = train_heads(asked, stops)
+        how: dict[str, Any] = {"skip_absent": skip_absent, "retrain": retrain, "device": device, "log": logs}
+        how["loop"] = in_the_loop and partial(_loop, encoder, data, dataset, params, images, in_the_loop == FRESH)
+        asked: dict[str, Any] = {"head": head or ["abmilp"], "option": option or [], "given": of_training, **named}
+        finished = train_heads(stops, params=params, **places, **pair, **asked, **how)
+        if not finished:
+            typer.echo(f"{out}: stopped after an epoch (SIGUSR1); the same command goes on", err=True)
     if not finished:
-        typer.echo(f"{out}: stopped after an epoch (SIGUSR1); the same command goes on", err=True)
-    _end(finished)
+        raise typer.Exit(TO_BE_CONTINUED)
 
 
 def _check_loop(in_the_loop: str | None, beside: Mapping[str, Any]) -> None:
@@ -155,8 +159,6 @@ def _check_loop(in_the_loop: str | None, beside: Mapping[str, Any]) -> None:
     Raises:
         BeyondClsError: such an option was given, or crops that there are not.
     """
-    from store import BeyondClsError
-    from store.errors import unknown
 
     if in_the_loop is None:
         for name, value in beside.items():
@@ -211,10 +213,9 @@ def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: 
         BeyondClsError: an engine that cannot be, or one in each of several processes.
     """
     from pipelines.engines import choose_engine
-    from pipelines.parameters.common import engine_of
+    from pipelines.parameters.layers import engine_of
     from pipelines.parameters.params import read_params
     from pipelines.process.tasks import is_task
-    from store import BeyondClsError
 
     if every and is_task():
         raise BeyondClsError(
@@ -226,49 +227,16 @@ def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: 
     return choose_engine(options | named, named, device, is_task())
 
 
-def _beside(device: str, retrain: bool, log: Sequence[str]) -> list[str]:
-    """How runs compute, which dvc.yaml does not say, as arguments for each."""
-    logs = [word for name in log for word in ("--log", name)]
-    return [*(("--device", device) if device != "auto" else ()), *(("--retrain",) if retrain else ()), *logs]
-
-
-def _every_run(names: Mapping[str, Sequence[str]], params: Path | None, beside: Sequence[str], dry_run: bool) -> "list[Run]":
-    """Runs of dvc.yaml."""
-    from pipelines.probing.every import every_run
-
-    return every_run(names, params, beside, prepares=not dry_run)
-
-
-def _end(finished: bool) -> None:
-    from pipelines.process.stopping import TO_BE_CONTINUED
-
-    if not finished:
-        raise typer.Exit(TO_BE_CONTINUED)
-
-
-def _check_names(params: Path | None, every: bool, head: Sequence[str] | None, **names: str | None) -> None:
-    """Refuse names of a parameter file without the file, and heads beside those of a study.
+def _check_asked(params: Path | None, named: Mapping[str, str | None], places: Mapping[str, Any]) -> None:
+    """Refuse names of a parameter file without the file, and a run that does not say what it reads and writes.
 
     Raises:
-        BeyondClsError: there is a name, but no file; or there are a head and a study.
+        BeyondClsError: there is a name, but no file; or a place is missing.
     """
-    from store import BeyondClsError
 
-    for option, name in names.items():
-        if name is not None and params is None and not every:
+    for option, name in named.items():
+        if name is not None and params is None:
             raise BeyondClsError(f"--{option} {name} is in a parameter file; name it with --params, e.g. --params params.yaml")
-    if (study := names["study"]) is not None and head:
-        raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
-
-
-def _check_places(places: Mapping[str, Any]) -> None:
-    """Refuse a run that does not say what it reads and writes.
-
-    Raises:
-        BeyondClsError: one of them is missing.
-    """
-    from store import BeyondClsError
-
     if missing := [flag_of(name) for name, value in places.items() if value is None]:
         raise BeyondClsError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: give feature sets as --features and "
@@ -282,7 +250,6 @@ def _refuse_beside_every(options: Mapping[str, Any]) -> None:
     Raises:
         BeyondClsError: one of these options was given.
     """
-    from store import BeyondClsError
 
     for name, value in options.items():
         if value not in (None, False, []):

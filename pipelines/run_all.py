@@ -1,7 +1,6 @@
 """`beyondcls run`: everything that params.yaml asks for, in order, without DVC."""
 
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import typer
 from pipelines.engines.engine import COMMAND_LINE
 from pipelines.init import Encoders, Folder, Heads, Images
 from pipelines.process.command_log import OURS
+from store import BeyondClsError
 
 
 def main(folder: Folder = Path(), data: Images = None, encoder: Encoders = None, head: Heads = None) -> None:
@@ -22,7 +22,6 @@ def main(folder: Folder = Path(), data: Images = None, encoder: Encoders = None,
     those of the DVC pipeline, which can go on from them: `dvc repro`.
     """
     from pipelines.init import HEADS, write_project
-    from store import BeyondClsError
 
     is_new = not (folder / "params.yaml").exists()
     if is_new and (data is None or not encoder):
@@ -46,31 +45,22 @@ def run_project(folder: Path) -> None:
     """
     from pipelines.parameters.commands import check_commands
     from pipelines.parameters.params import read_params
-    from pipelines.parameters.stages import PIPELINE, shipped, stages_of
+    from pipelines.parameters.stages import PARAMS, PIPELINE, shipped, stages_of
 
     before, arguments = Path.cwd(), sys.argv
     os.chdir(folder)
     try:
         pipeline = Path(PIPELINE)
-        params = read_params(Path("params.yaml"))
+        params = read_params(PARAMS)
         check_commands(params)
         stages = list(stages_of(params, pipeline if pipeline.exists() else shipped(PIPELINE)))
         for number, stage in enumerate(stages, 1):
             typer.echo(f"\n[{number}/{len(stages)}] {stage.name}")
-            for command in stage.commands:
-                for words in _split(command):
-                    _run(words)
+            for words in stage.words:
+                _run(words)
     finally:
         sys.argv = arguments
         os.chdir(before)
-
-
-def _split(command: str) -> list[list[str]]:
-    """Words of each of the commands that `&&` joins."""
-    commands: list[list[str]] = [[]]
-    for word in shlex.split(command):
-        commands.append([]) if word == "&&" else commands[-1].append(word)
-    return commands
 
 
 def _run(words: Sequence[str]) -> None:

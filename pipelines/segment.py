@@ -1,7 +1,7 @@
 """`beyondcls segment`: semantic segmentation from cached patch tokens, without encoder or images."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +15,13 @@ from pipelines.parameters.segmentation import OF_SEGMENTATION
 from pipelines.parameters.training import LOGGING
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
+from store import BeyondClsError
+from store.errors import unknown
 
 if TYPE_CHECKING:
     from probe.segmentation.run import Protocols
-    from probe.segmentation.sets import Sets
-    from store import FeatureStore
 
-HELD_OUT = 0.1  # share of the training images
+OF_SETS = ("block", "final_norm", "held_out", "placement")
 FOLDERS = ("linear", "logistic", "maps")
 
 
@@ -69,10 +69,21 @@ def main(
     maps/truth/ID.png, in which a value is a class and 255 is void or what the view does not show. A run that was killed goes on
     when the same command is given again.
     """
-    from pipelines.process.allocator import keep_freed_memory
+    from pipelines.localise import score_maps
     from pipelines.process.device import choose_device
+    from pipelines.process.epoch_logs import epoch_logs
     from pipelines.process.progress import progress_bar
+    from probe.checkpoint import Unfinished
+    from probe.localisation.foreground import class_names, foreground_of, measure_foreground
+    from probe.result_files import DESCRIPTION
+    from probe.run import shown_views
+    from probe.segmentation.linear import NAME
+    from probe.segmentation.results import files_in, write
+    from probe.segmentation.run import segment
+    from probe.segmentation.saved_maps import SavedMaps
     from probe.segmentation.sets import Sets
+    from store.places.disk import check_writable
+    from store.writing.results import ResultFolder
 
     logs = given.pop("log", [])
     options = options_of_task(params, "segment", OF_SEGMENTATION, dataset, encoder, given)
@@ -81,18 +92,36 @@ def main(
     assert learn is not None
     assert judge is not None
     protocols = settings(options, min(learn.spec.transform["input_size"][1:]))
-    keep_freed_memory()
     sets = Sets(
         learn,
         judge,
         validation,
-        views=_views(learn, options.get("views")),
-        share=options.get("held_out", HELD_OUT),
+        views=shown_views(learn, options.get("views"), False),  # random crops alone where there are any
         workers=workers,
         device=choose_device(device),
-        **select_options(options, ("block", "final_norm", "placement")),
+        **{"share" if name == "held_out" else name: options[name] for name in OF_SETS if name in options},
     )
-    measures = run(sets, protocols, resolutions, out, probes, head, foreground, options.get("save_maps", 0), logs, progress_bar)
+    check_writable(out)
+    about: dict[str, Any] = {"command": recorded_command(without(sys.argv[1:], ["--log"]))}
+    if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
+        names = class_names(foreground)
+        truth = foreground_of(judge, names)
+        kinds = score_maps(judge, truth.rows, probes, head, 0)
+        about["foreground"] = {"classes": names, "maps": [measure_foreground(kind, truth) for kind in kinds]}
+    unfinished = Unfinished.beside(out)
+    described = {"encoder": learn.attributes["encoder"], **asdict(protocols.linear)}
+    with (
+        ResultFolder(out, DESCRIPTION, lambda: files_in(out)).written() as folder,
+        epoch_logs(logs, {NAME: (out, described)}) as on_epoch,
+    ):
+        maps = SavedMaps(folder / "maps", sets.tested, sets.classes, resolutions[0], options.get("save_maps", 0))
+        keep = maps.keep if maps.rows else None
+        calls: dict[str, Any] = {"bars": progress_bar, "say": typer.echo, "on_epoch": on_epoch, "keep": keep}
+        result = segment(sets, protocols, resolutions, unfinished=unfinished, **calls)
+        measures = write(folder, sets, protocols, result, about)
+        for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs
+            (folder / name).mkdir(exist_ok=True)
+    unfinished.remove()
     report(out, measures)
 
 
@@ -110,8 +139,6 @@ def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
     from probe.segmentation.logistic import Logistic
     from probe.segmentation.neighbours import Neighbours
     from probe.segmentation.run import LINEAR, PROTOCOLS, Protocols
-    from store import BeyondClsError
-    from store.errors import unknown
 
     for name in options.get("protocol") or ():
         if name not in PROTOCOLS:
@@ -146,7 +173,8 @@ def report(out: Path, measures: dict[str, Any]) -> None:
     """Print results and notes."""
     for name, content in measures["protocols"].items():
         values = [f"{m} {v['mean']:5.1f} %" for m, v in content.items() if m.startswith("miou")]
-        typer.echo(f"{name:20} {'   '.join(values)}   pixel accuracy {_accuracy(content):5.1f} %")
+        accuracy = next(v["mean"] for m, v in content.items() if m.startswith("accuracy"))
+        typer.echo(f"{name:20} {'   '.join(values)}   pixel accuracy {accuracy:5.1f} %")
         for note in content["notes"]:
             typer.echo(f"  note: {note}")
     for entry in measures.get("foreground", {}).get("maps", ()):
@@ -159,83 +187,10 @@ def report(out: Path, measures: dict[str, Any]) -> None:
     typer.echo(f"{out / 'metrics.json'}: {measures['n_test']:,} test images")
 
 
-def run(
-    sets: "Sets",
-    protocols: "Protocols",
-    resolutions: "Sequence[str | int]",
-    out: Path,
-    probes: Path | None,
-    heads: Sequence[str] | None,
-    foreground: str | None,
-    save_maps: int,
-    logs: Sequence[str],
-    bars: Any,
-) -> dict[str, Any]:
-    """Run the protocols and write their results; returns what describes them."""
-    from pipelines.process.epoch_logs import epoch_logs
-    from probe.checkpoint import Unfinished
-    from probe.result_files import DESCRIPTION
-    from probe.segmentation.linear import NAME
-    from probe.segmentation.results import files_in, write
-    from probe.segmentation.run import segment
-    from probe.segmentation.saved_maps import SavedMaps
-    from store.places.disk import check_writable
-    from store.writing.results import ResultFolder
-
-    check_writable(out)
-    about: dict[str, Any] = {"command": recorded_command(without(sys.argv[1:], ["--log"]))}
-    if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
-        about["foreground"] = compare_foreground(sets.test, probes, heads, foreground)
-    unfinished = Unfinished.beside(out)
-    described = {"encoder": sets.training.attributes["encoder"], **asdict(protocols.linear)}
-    with (
-        ResultFolder(out, DESCRIPTION, lambda: files_in(out)).written() as folder,
-        epoch_logs(logs, {NAME: (out, described)}) as on_epoch,
-    ):
-        maps = SavedMaps(folder / "maps", sets.tested, sets.classes, resolutions[0], save_maps)
-        keep = maps.keep if maps.rows else None
-        calls: dict[str, Any] = {"bars": bars, "say": typer.echo, "on_epoch": on_epoch, "keep": keep}
-        result = segment(sets, protocols, resolutions, unfinished=unfinished, **calls)
-        measures = write(folder, sets, protocols, result, about)
-        for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs
-            (folder / name).mkdir(exist_ok=True)
-    unfinished.remove()
-    return measures
-
-
-def compare_foreground(
-    store: "FeatureStore", probes: Path | None, heads: Sequence[str] | None, classes: str | None
-) -> dict[str, Any]:
-    """Shares of weight on the foreground, of attention maps and heads: the entry `foreground` of description.json.
-
-    Raises:
-        BeyondClsError: nothing to compare, or as `foreground_of`.
-    """
-    from pipelines.localise import score_maps
-    from probe.localisation.foreground import class_names, foreground_of, measure_foreground
-
-    names = class_names(classes)
-    truth = foreground_of(store, names)
-    kinds = score_maps(store, truth.rows, probes, heads, 0)
-    return {"classes": names, "maps": [measure_foreground(kind, truth) for kind in kinds]}
-
-
-def _views(store: "FeatureStore", views: int | None) -> Sequence[int]:
-    """Views for the linear head: random crops alone where there are any."""
-    from probe.run import shown_views
-
-    return shown_views(store, views, False)
-
-
 def _resolution(text: str) -> str | int:
-    from store import BeyondClsError
 
     if text == "original":
         return text
     if not text.isdecimal() or int(text) < 1:
         raise BeyondClsError(f"--at is {text!r}, expected original or a number of pixels such as 512")
     return int(text)
-
-
-def _accuracy(content: dict[str, Any]) -> float:
-    return next(v["mean"] for m, v in content.items() if m.startswith("accuracy"))

@@ -15,7 +15,7 @@ import torch
 import typer
 
 from extract.encoders.weights import load_strictly, read_checkpoint, weights_digest
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from quickstart import cifar10
 from quickstart.accuracy import LABELLED, accuracies
 from quickstart.card import write_card

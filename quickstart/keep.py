@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from pipelines.parameters.names import check_name
+from pipelines.parameters.params import check_name
 from pipelines.report import claims
 from pipelines.report.attention_statistics import by_block
 from pipelines.report.collect import Folders, Inputs, collect

@@ -18,7 +18,7 @@ import typer
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.device import keep_freed_memory
 from quickstart import cifar10
 from quickstart.accuracy import accuracies, accuracy, pooled
 from quickstart.card import write_card

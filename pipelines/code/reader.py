@@ -37,7 +37,7 @@ def main(
         BeyondClsError: there are no such images, or they look like two data sets.
     """
     from extract.datasets import form_of
-    from pipelines.parameters.images import images_of, is_missing
+    from pipelines.parameters.datasets import images_of, is_missing
     from pipelines.parameters.params import read_params
     from pipelines.process.progress import progress_bar
     from store.user_code import file_of

@@ -6,9 +6,9 @@ from typing import Any
 
 from pipelines.code.closure import Project
 from pipelines.code.registries import Used
-from pipelines.parameters.groups import GROUPS
+from pipelines.parameters.groups import PLACES
+from pipelines.parameters.heads import GROUPS
 from pipelines.parameters.params import mapping, section
-from pipelines.parameters.studies import PLACES
 from store.plugins import NAME, declared
 from store.user_code import file_of
 

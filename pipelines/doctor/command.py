@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from store.errors import BeyondClsError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,7 +33,7 @@ def main(
     """
     from pipelines.doctor import CHECKS
     from pipelines.doctor.machine import Machine
-    from pipelines.process.console import SafeConsole
+    from pipelines.process.terminal import SafeConsole
 
     findings, console = [], SafeConsole(highlight=False)
     for finding in run(CHECKS, Machine(offline=offline)):
@@ -65,7 +67,6 @@ def run(checks: Mapping[str, Check], machine: "Machine", seconds: float = SECOND
 def _findings(name: str, check: Check, machine: "Machine") -> list["Finding"]:
     """Those of a check; a check that fails is a finding too."""
     from pipelines.doctor.machine import Finding
-    from store.errors import BeyondClsError
 
     findings: list[Finding] = []
     try:

@@ -16,18 +16,14 @@ from typing import Any
 
 from pipelines.doctor.machine import PARAMS, Finding, Machine, State
 from pipelines.parameters.commands import check_commands
-from pipelines.parameters.common import common_layers
-from pipelines.parameters.datasets import datasets_of
-from pipelines.parameters.dense import datasets_of_task, dense_datasets, of_task
-from pipelines.parameters.groups import GROUPS, check_groups
-from pipelines.parameters.heads import heads_of, plans_and_run
-from pipelines.parameters.images import images_of, is_missing
-from pipelines.parameters.layers import Layer
-from pipelines.parameters.params import section
-from pipelines.parameters.primary import primary_of
-from pipelines.parameters.recipes import OPTIONS, values_of
-from pipelines.parameters.studies import PLACES, params_of_study, studies_of
-from pipelines.sharing.places import project_store
+from pipelines.parameters.datasets import datasets_of, dense_datasets, images_of, is_missing
+from pipelines.parameters.dense import datasets_of_task, of_task
+from pipelines.parameters.groups import PLACES, check_groups, params_of_study, studies_of
+from pipelines.parameters.heads import GROUPS, heads_of, plans_and_run
+from pipelines.parameters.layers import Layer, common_layers, values_of
+from pipelines.parameters.params import primary_of, section
+from pipelines.parameters.recipes import OPTIONS
+from pipelines.sharing.places import checked_store
 from store.errors import BeyondClsError, unknown
 from store.user_code import file_of
 
@@ -53,7 +49,7 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
 
     encoders, of_studies = tried(section, params, "encoders"), tried(studies_of, params)
     heads, datasets, dense = (tried(names_of, params) for names_of in (heads_of, datasets_of, dense_datasets))
-    tried(lambda: project_store(section(params, "store")))
+    tried(lambda: checked_store(section(params, "store")))
     tried(check_commands, params)
     if primary := tried(primary_of, params):
         named = ("encoder", primary.encoder, encoders), ("head", primary.head, heads), ("head", primary.over, heads)

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.process.command_log import recorded_command
-from pipelines.process.stopping import TO_BE_CONTINUED, UNFORESEEN
+from pipelines.process.tasks import TO_BE_CONTINUED, UNFORESEEN
 from store import BeyondClsError
 from store.format.unfinished import progress_at
 from store.places import LocalFolder

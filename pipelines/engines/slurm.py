@@ -28,7 +28,7 @@ from pipelines.engines.engine import (
     status_in,
 )
 from pipelines.parameters.engine import without_engine
-from pipelines.process.stopping import TO_BE_CONTINUED
+from pipelines.process.tasks import TO_BE_CONTINUED
 from store import BeyondClsError
 from store.format.unfinished import HEADER, progress_at
 from store.places import LocalFolder, is_remote

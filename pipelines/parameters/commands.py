@@ -12,8 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from pipelines.parameters.names import shown, values_at
-from pipelines.parameters.params import read_params
+from pipelines.parameters.params import read_params, shown, values_at
 from store.errors import BeyondClsError
 
 # In single quotes in dvc.yaml; all else there is a name, which `read_params` has checked.

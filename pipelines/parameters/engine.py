@@ -1,12 +1,11 @@
 """Options that say where work is computed: the name of an engine, and attributes of `pipelines.engines.Engine`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipelines.parameters.configuration import configured
-from pipelines.parameters.layers import Given
-from pipelines.parameters.options import Option, flag_of
-from pipelines.parameters.params import check_names, check_type
+from pipelines.parameters.options import Option, check_values, flag_of
+from pipelines.parameters.params import check_names
 from store.errors import BeyondClsError
 
 
@@ -48,19 +47,6 @@ OF_SLURM = ("sbatch", "setup")
 SCRIPT, DRY_RUN = "--script", "--dry-run"
 
 
-def check_engine(given: Mapping[str, Given]) -> None:
-    """Refuse values of another type, in the parameter file.
-
-    Raises:
-        BeyondClsError: names the value, and where it was given.
-    """
-    for name, option in ENGINE.items():
-        if name in given and option.read is None:
-            check_type(f"{given[name].where}.{name}", given[name].value, option.type)
-    if "gpus" in given:
-        _gpus(f"{given['gpus'].where}.gpus", str(given["gpus"].value))
-
-
 def configured_engine(name: str) -> dict[str, Any]:
     """Options of an engine in the user's own configuration, section [slurm]; those of the parameter file win.
 
@@ -71,7 +57,7 @@ def configured_engine(name: str) -> dict[str, Any]:
         return {}
     file, values = configured(name)
     check_names(f"{name} of {file}", values, list(OF_SLURM))
-    check_engine({option: Given(value, f"{file}: {name}") for option, value in values.items()})
+    check_values(f"{file}: {name}.", values, ENGINE)
     return values
 
 

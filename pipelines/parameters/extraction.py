@@ -1,24 +1,23 @@
 """Options that `beyondcls extract`, `plan` and `predict` share, and what they mean in combination."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pipelines.parameters.datasets import OF_EXTRACTION, dataset_of
-from pipelines.parameters.dense import dense_datasets, features_of, geometry_of
-from pipelines.parameters.engine import ENGINE, check_engine
+from pipelines.parameters.datasets import DENSE, GEOMETRY, OF_EXTRACTION, entry_of
+from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.features import FEATURES, TRANSFORM
 from pipelines.parameters.features import IMAGES as IMAGES
-from pipelines.parameters.layers import Given, Layer, resolve
-from pipelines.parameters.options import Option
-from pipelines.parameters.params import check_names, check_type, named_values, read_params, section
+from pipelines.parameters.layers import Given, Layer, resolve, values_of
+from pipelines.parameters.options import Option, check_values
+from pipelines.parameters.params import check_names, named_values, read_params, section
 from pipelines.parameters.training import OF_AN_ENCODER
 from store import BeyondClsError
 
 RECOMPUTE = "recompute"
+WHOLE_IMAGES = {"crop_mode": "squash", "crop_pct": 1.0}
 
 Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, of any ViT of timm, or as --model has them")]
 Data = Annotated[
@@ -91,22 +90,23 @@ COMPUTING = {
 }
 OF_LOADING = (*LOADING, *FAMILY, *TRANSFORM)
 EXTRACTING = {**FEATURES, **RUNNING, **COMPUTING, **ENGINE}
+OF_EXTRACTING = (*OF_LOADING, *EXTRACTING)
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto")]
 
 
 def from_params(
-    params: Path | None, encoder: str, dataset: str | None = None, split: str | None = None
+    params: Path | None, encoder: str, dataset: str | None = None, given: Mapping[str, Any] = {}
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of `load_encoder`, and options of EXTRACTING, that a parameter file gives; none without a file.
+    """Arguments of `load_encoder`, and options of EXTRACTING, of a parameter file and of the command line, which wins.
 
     Raises:
         BeyondClsError: it has a parameter that neither takes, or no such data set.
     """
-    if params is None:
-        return {}, {}
-    resolved = {name: given.value for name, given in resolve_extraction(read_params(params), encoder, dataset, split).items()}
-    loading = {name: value for name, value in resolved.items() if name in OF_LOADING}
-    return loading, {name: value for name, value in resolved.items() if name in EXTRACTING}
+    asked: dict[str, Any] = {}
+    if params is not None:
+        asked = values_of(resolve_extraction(read_params(params), encoder, dataset, given.get("split")))
+    loading, options = ({n: v for n, v in (asked | dict(given)).items() if n in names} for names in (OF_LOADING, EXTRACTING))
+    return loading, options
 
 
 def resolve_extraction(
@@ -129,45 +129,32 @@ def resolve_extraction(
     """
     common, of_encoder = section(params, "extract"), encoder_of(params, encoder)
     check_names("extract", common, list(EXTRACTING))
-    dense = dense_datasets(params)
-    if dataset in dense:
-        of_dataset, geometry = features_of(dense[dataset]), geometry_of(dense[dataset])
+    where, entry = ("", {}) if dataset is None else entry_of(params, dataset)
+    if where.startswith(DENSE):
+        of_dataset = {"truths": "all"} | _given(entry, FEATURES)
+        geometry = WHOLE_IMAGES | _given(entry, GEOMETRY)
     else:
-        of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in OF_EXTRACTION}
-        geometry = {}
+        of_dataset, geometry = _given(entry, OF_EXTRACTION), {}
     if split == "test":
         of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))
     if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
         of_encoder["blocks"] = [of_encoder["block"]]
-    where = f"{'dense.' if dataset in dense else ''}datasets.{dataset}"
     layers = (
-        Layer("extract", common),
+        Layer("extract", {n: v for n, v in common.items() if v is not None}),
         Layer(where, of_dataset),
-        Layer(f"encoders.{encoder}", {n: v for n, v in of_encoder.items() if n in OF_LOADING or n in EXTRACTING}),
+        Layer(f"encoders.{encoder}", {n: v for n, v in of_encoder.items() if v is not None and n in OF_EXTRACTING}),
         Layer(where, geometry),
     )
-    given = resolve([replace(layer, values={n: v for n, v in layer.values.items() if v is not None}) for layer in layers])
-    _check(given)
+    for layer in layers:
+        check_values(f"{layer.where}.", layer.values, EXTRACTING)
+    given = resolve(layers)
     if split == "test":
         given.pop("drop_path", None)
     return given
 
 
-def _check(given: Mapping[str, Given]) -> None:
-    """Refuse values of another type.
-
-    Raises:
-        BeyondClsError: names the value, and where it was given.
-    """
-    check_engine(given)
-    for name, option in EXTRACTING.items():
-        if name in given and option.read is None:
-            check_type(f"{given[name].where}.{name}", given[name].value, option.type)
-    for name in ("blocks", "statistics"):
-        if name in given and not isinstance(given[name].value, list | tuple):
-            raise BeyondClsError(
-                f"{given[name].where}.{name} is {given[name].value!r}, expected a list; give [{given[name].value}]"
-            )
+def _given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def encoder_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
@@ -177,7 +164,7 @@ def encoder_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
         BeyondClsError: there is none, or it has a parameter that nothing reads.
     """
     entry = section(params, "encoders", encoder)
-    check_names(f"encoders.{encoder}", entry, [*OF_LOADING, *EXTRACTING, RECOMPUTE, *OF_AN_ENCODER])
+    check_names(f"encoders.{encoder}", entry, [*OF_EXTRACTING, RECOMPUTE, *OF_AN_ENCODER])
     return entry
 
 

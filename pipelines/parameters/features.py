@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipelines.parameters.options import Option
-from pipelines.parameters.params import integers, named_values, numbers
+from pipelines.parameters.params import named_values
 
 OWN = "the encoder's own"
 # Arguments of `open_images`. All but the split may also be in the entry of a data set in params.yaml, `ids` as `train_ids`.
@@ -41,18 +41,17 @@ def _sides(option: str, text: str) -> int | str:
 
 # What the encoder sees of an image: also arguments of `load_encoder`.
 TRANSFORM = {
-    "mean": Option(str, "of red, green and blue, pixels being 0 to 1, e.g. 0.5,0.5,0.5", OWN, read=numbers),
-    "std": Option(str, "what they are divided by, e.g. 0.5,0.5,0.5", OWN, read=numbers),
+    "mean": Option(list[float], "of red, green and blue, pixels being 0 to 1, e.g. 0.5,0.5,0.5", OWN),
+    "std": Option(list[float], "what they are divided by, e.g. 0.5,0.5,0.5", OWN),
     "crop_pct": Option(float, "share of the resized image's side that is kept", f"{OWN}, mostly 0.875"),
     "crop_mode": Option(str, "center, squash (whole image to a square, with --crop-pct 1), border", OWN),
     "interpolation": Option(str, "bicubic, bilinear, …", OWN),
     "input_size": Option(str, "side of the square input in pixels, or HEIGHTxWIDTH, e.g. 336x448", OWN, read=_sides),
     # Of the images rather than of an encoder, so the entry of a data set in params.yaml may have them, too.
     "scale": Option(
-        str,
+        list[float],
         "values that become black and white in images with more than 8 bits, e.g. 0,65535; what is beyond is cut",
         "such images are refused",
-        read=numbers,
     ),
     "orientation": Option(
         str,
@@ -62,10 +61,8 @@ TRANSFORM = {
 }
 # Arguments of `Request.resolve`, which may also be under `extract` in params.yaml.
 FEATURES = {
-    "blocks": Option(
-        str, "blocks whose tokens are kept, e.g. 3,-1; negative from the end", "as the encoder is read", read=integers
-    ),
-    "statistics": Option(str, "attention statistics: all (built-in), none, or names with commas", "all", read=_statistics),
+    "blocks": Option(list[int], "blocks whose tokens are kept, e.g. 3,-1; negative from the end", "as the encoder is read"),
+    "statistics": Option(list, "attention statistics: all (built-in), none, or names with commas", "all", read=_statistics),
     "maps": Option(bool, "keep attention maps of these blocks", "maps"),
     "vectors": Option(
         str,

@@ -6,17 +6,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.common import common_layers
-from pipelines.parameters.groups import GROUPS
-from pipelines.parameters.layers import Layer, layered
-from pipelines.parameters.names import check_name
-from pipelines.parameters.options import Table, flag_of, select_options
-from pipelines.parameters.params import check_names, check_type, named_values, section
-from pipelines.parameters.training import DRAWS, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN, draws_images
+from pipelines.parameters.layers import Layer, common_layers, resolve, values_of
+from pipelines.parameters.options import check_values, flag_of, select_options
+from pipelines.parameters.params import check_name, check_names, named_values, section, without_none
+from pipelines.parameters.training import CHECKED, DRAWS, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN, SHARED, draws_images
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     from probe.closed import Closed
     from probe.grid import HeadPlan
+
+
+ANY = ("cls", "patch", "registers", "average", "pooled", "attention")
+# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml, which DVC has
+# to know before anything runs. All else is small beside patch tokens, so only heads without these have a group of their own.
+GROUPS = {"cls_heads": ("cls",), "heads": ANY, "own_heads": ANY}
 
 
 @dataclass(frozen=True)
@@ -93,45 +97,47 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
-    from store import BeyondClsError
 
     common = common_layers(params or {}) if layers is None else layers
-    heads: dict[str, tuple[AskedHead, dict[str, Any]]] = {}
-    layers_of_run = [*common]
+    of_neighbours = select_options(command_line, OF_A_PROTOCOL)
+    given = {name: value for name, value in command_line.items() if name not in of_neighbours} | dict(options)
+    values: dict[str, dict[str, Any]] = {}
+    orders = [command_line.get("order")]
     for folder, text in folders_of(names).items():
         head = AskedHead.from_text(text)
-        entry, of_run = entry_of(head.name, params)
+        entry = {"aggregator": head.name, **_entry_of(head.name, params)}
         if shared := select_options(head.own, OF_A_RUN):
             flags = " and ".join(map(flag_of, shared))
             raise BeyondClsError(f"--head {text} gives {', '.join(shared)}, which all heads of a command share; give {flags}")
-        if of_run and len(names) > 1:
+        if len(names) > 1 and (of_run := select_options(entry, OF_A_RUN)):
             raise BeyondClsError(
                 f"heads.{head.name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to "
                 "probe"
             )
-        layers_of_run.append(Layer(f"heads.{head.name}", of_run))
-        heads[folder] = head, entry
-    run = layered(*(layer.values for layer in layers_of_run), command_line)
+        _check_options(f"heads.{head.name}", entry["aggregator"], entry, ("aggregator", *SHARED))
+        _check_options("--option", entry["aggregator"], options, ())
+        check_values(f"--head {head.name}:", head.own, CHECKED)
+        _check_options(f"--head {head.name}", entry["aggregator"], head.own, (*OF_A_RECIPE, *OF_A_HEAD))
+        nearer = [Layer(f"heads.{head.name}", entry), Layer("the command line", given), Layer(f"--head {text}", head.own)]
+        values[folder] = values_of(resolve([*common, *nearer]))
+        orders.append(entry.get("order"))
+    run = {name: value for name, value in next(iter(values.values())).items() if name in OF_A_RUN and value is not None}
     if own_draws := draws_images(run):
-        if "shared" in [values.get("order") for values in (command_line, *(entry for _, entry in heads.values()))]:
+        if "shared" in orders:
             raise BeyondClsError(
                 "order is shared, but each seed draws its own images of --k-shot or --percent, so there is no order for all; "
                 "leave it out, or give --subset-seed 0, and all seeds learn from one draw"
             )
-        common = [Layer("", {"seeds": DRAWS}), *common]
-    plans = {
-        folder: plan_of(head.name, entry, common, command_line, options, head.own) for folder, (head, entry) in heads.items()
-    }
+        values = {name: {"seeds": DRAWS, **of_head} for name, of_head in values.items()}
+    plans = {name: _plan(of_head, of_neighbours) for name, of_head in values.items()}
     if own_draws:  # no two seeds have one pass
         plans = {name: replace(plan, recipe=replace(plan.recipe, order="own")) for name, plan in plans.items()}
-    of_neighbours = select_options(command_line, OF_A_PROTOCOL)
     if not all(any(hasattr(plan.closed, name) for plan in plans.values()) for name in of_neighbours):
         raise BeyondClsError(
             f"{flag_of(next(iter(of_neighbours)))} is an option of --protocol knn, which no head here has; add --protocol knn, "
             "or leave it out"
         )
-    _check_types("", run, OF_A_RUN)
-    return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
+    return plans, run
 
 
 def folders_of(names: Sequence[str]) -> dict[str, str]:
@@ -140,7 +146,6 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     Raises:
         BeyondClsError: two heads have one folder, or a name cannot be that of a folder.
     """
-    from store import BeyondClsError
 
     folders: dict[str, str] = {}
     for name in names:
@@ -153,11 +158,11 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     return folders
 
 
-def entry_of(name: str, params: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entry of a head in the parameter file, and apart from it what it says of its whole run.
+def _entry_of(name: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entry of a head in the parameter file.
 
     Raises:
-        BeyondClsError: the file has no such head.
+        BeyondClsError: the file has no such head, or it has a value of another type.
     """
     from probe.aggregators import is_custom
 
@@ -165,7 +170,8 @@ def entry_of(name: str, params: Mapping[str, Any] | None) -> tuple[dict[str, Any
     # Aggregators without a parameter file, and custom ones, need no entry.
     entered = params is not None and (not is_custom(name) or name in heads)
     entry = section({"heads": heads}, "heads", name) if entered else {}
-    return entry, {parameter: entry.pop(parameter) for parameter in OF_A_RUN if parameter in entry}
+    check_values(f"heads.{name}.", entry, CHECKED)
+    return entry
 
 
 def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +180,6 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BeyondClsError: two groups have heads of one name.
     """
-    from store import BeyondClsError
 
     heads: dict[str, Any] = {}
     for name in GROUPS:
@@ -185,57 +190,30 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
     return heads
 
 
-def plan_of(
-    name: str,
-    entry: Mapping[str, Any],
-    common: Sequence[Layer],
-    command_line: Mapping[str, Any],
-    options: Mapping[str, Any],
-    own: Mapping[str, Any] = {},
-) -> "HeadPlan":
-    """A head's plan.
+def _plan(values: Mapping[str, Any], of_neighbours: Mapping[str, Any]) -> "HeadPlan":
+    """The plan of a head.
 
     Args:
-        entry: the values under its name: aggregator, its options, and parameters.
-        common: layers of parameters of all heads.
-        command_line: parameters on the command line.
-        options: of the aggregator, also on the command line.
-        own: both, of this head alone on the command line, which win.
+        values: its aggregator and all that was given for it: the aggregator's options, and parameters.
+        of_neighbours: options of k-NN on the command line, which win.
 
     Raises:
         BeyondClsError: unknown names, or invalid values.
     """
     from probe.grid import HeadPlan, HeadSpec
     from probe.recipe import PRESET_INITS, make_recipe
-    from store import BeyondClsError
 
-    entry_options = dict(entry)
-    aggregator = entry_options.pop("aggregator", name)
-    plan_parameters = (*OF_A_RECIPE, *OF_A_HEAD)
-    parameters = {n: entry_options.pop(n) for n in plan_parameters if n in entry_options}
-    _check_options(name, f"heads.{name}", aggregator, entry_options, ("aggregator", *plan_parameters, *OF_A_RUN))
-    own_options = {n: value for n, value in own.items() if n not in plan_parameters}
-    _check_options(name, f"--head {name}", aggregator, own_options, plan_parameters)
-    own_parameters = select_options(own, plan_parameters)
-    layers = [*(layer.values for layer in common), parameters, command_line, own_parameters]
-    merged = layered(*({n: v for n, v in layer.items() if n in plan_parameters} for layer in layers))
-    _check_types(f" of head {name!r}", merged, OF_A_RECIPE | OF_A_HEAD)
-    closed = _closed_of(merged.pop("protocol", None), select_options(command_line, OF_A_PROTOCOL))
-    normalisation, final_norm = merged.pop("normalisation", None) or "batch", merged.pop("final_norm", None) or False
-    grid = {n: merged.pop(n) for n in ("seeds", "base_lrs", "weight_decays") if n in merged}
-    for parameter, values in grid.items():
-        if values is not None and not isinstance(values, list | tuple):
-            raise BeyondClsError(f"{parameter} of head {name!r} is {values!r}, expected a list; give [{values}] for one")
-    preset, init = merged.pop("preset", None), merged.pop("init", None)
-    recipe = make_recipe(preset, **{n: v for n, v in merged.items() if v is not None or n == "rows_at_once"})
-    spec = HeadSpec(
-        aggregator,
-        {**entry_options, **options, **own_options},
-        normalisation,
-        final_norm,
-        init or PRESET_INITS.get(preset, "normal"),
+    options = {name: value for name, value in values.items() if name not in ("aggregator", *SHARED)}
+    of_spec = {name: values.get(name) for name in ("normalisation", "final_norm", "init")}
+    of_spec["init"] = of_spec["init"] or PRESET_INITS.get(values.get("preset") or "")
+    recipe = {n: v for n, v in values.items() if n in OF_A_RECIPE and (v is not None or n == "rows_at_once")}
+    grid = {n: tuple(values[n]) for n in ("seeds", "base_lrs", "weight_decays") if values.get(n) is not None}
+    return HeadPlan(
+        HeadSpec(values["aggregator"], options, **without_none(**of_spec)),
+        make_recipe(values.get("preset"), **recipe),
+        **grid,
+        closed=_closed_of(values.get("protocol"), of_neighbours),
     )
-    return HeadPlan(spec, recipe, **{n: tuple(values) for n, values in grid.items() if values is not None}, closed=closed)
 
 
 def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | None":
@@ -256,11 +234,10 @@ def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | Non
     return make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
 
 
-def _check_options(name: str, where: str, aggregator: Any, options: Mapping[str, Any], parameters: Collection[str]) -> None:
+def _check_options(where: str, aggregator: Any, options: Mapping[str, Any], parameters: Collection[str]) -> None:
     """Refuse options that nothing reads.
 
     Args:
-        name: of the head.
         where: options were given.
         parameters: that may be there, too.
 
@@ -268,23 +245,9 @@ def _check_options(name: str, where: str, aggregator: Any, options: Mapping[str,
         BeyondClsError: neither an option of the aggregator nor a parameter; suggests the nearest of both.
     """
     from probe.aggregators import AGGREGATORS
-    from store import BeyondClsError
 
     if not isinstance(aggregator, str):
-        raise BeyondClsError(f"aggregator of head {name!r} is {aggregator!r}, expected a name such as abmilp")
-    if aggregator in AGGREGATORS:
-        takes = [n for n in inspect.signature(AGGREGATORS[aggregator]).parameters if n not in ("dim", "n_patches")]
-        check_names(where, options, [*takes, "top_k", *parameters])
-
-
-def _check_types(where: str, values: Mapping[str, Any], parameters: Table) -> None:
-    """Refuse values of another type.
-
-    Raises:
-        BeyondClsError: a value of another type than that of its parameter.
-    """
-    for name, parameter in parameters.items():
-        value = values.get(name)
-        if value is None or parameter.read is not None or name == "protocol":  # a list, or a name with its options
-            continue
-        check_type(f"{name}{where}", value, parameter.type)
+        raise BeyondClsError(f"{where}.aggregator is {aggregator!r}, expected a name such as abmilp")
+    known = AGGREGATORS.get(aggregator)  # of custom ones it is unknown here what they take
+    takes = [n for n in options if n not in ("aggregator", *SHARED)] if known is None else inspect.signature(known).parameters
+    check_names(where, options, [*(n for n in takes if n not in ("dim", "n_patches")), "top_k", *parameters])

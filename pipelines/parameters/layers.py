@@ -1,11 +1,14 @@
-"""Layers of parameters: of several places that give a value, which one wins."""
+"""Layers of parameters: of several places that give a value, which one wins; and the layers of all heads of a command."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.parameters.options import flag_of
-from pipelines.parameters.training import ALTERNATIVES, OF_A_RECIPE
+from pipelines.parameters.datasets import dataset_of
+from pipelines.parameters.engine import ENGINE
+from pipelines.parameters.options import check_values, flag_of
+from pipelines.parameters.params import check_names, section
+from pipelines.parameters.training import ALTERNATIVES, CHECKED, LOGGING, OF_A_DATASET, OF_A_RECIPE, OF_AN_ENCODER, SHARED
 from store import BeyondClsError
 
 
@@ -25,13 +28,9 @@ class Given:
     where: str
 
 
-def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of all layers; the last one wins, as `resolve` says.
-
-    Raises:
-        BeyondClsError: a layer gives two that exclude each other.
-    """
-    return {name: given.value for name, given in resolve([Layer("", values) for values in layers]).items()}
+def values_of(given: Mapping[str, Given]) -> dict[str, Any]:
+    """Values by name, without where they come from."""
+    return {name: one.value for name, one in given.items()}
 
 
 def resolve(layers: Sequence[Layer]) -> dict[str, Given]:
@@ -62,3 +61,54 @@ def resolve(layers: Sequence[Layer]) -> dict[str, Given]:
 def _as_flag(name: str, layer: Mapping[str, Any]) -> str:
     value = layer[name]
     return f"{flag_of(name)} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+
+
+def common_layers(
+    params: Mapping[str, Any], encoder: str | None = None, dataset: str | None = None, study: Layer | None = None
+) -> list[Layer]:
+    """Layers of parameters, each winning over the one before: `probe`, datasets.NAME, encoders.NAME, the study.
+
+    Args:
+        params: the parameter file.
+        encoder, dataset: names there; None: without what the file says of it.
+
+    Raises:
+        BeyondClsError: an unknown name, a parameter that nothing reads, or a value of another type.
+    """
+    common = _probe(params)
+    layers = [Layer("probe", {name: value for name, value in common.items() if name in SHARED})]
+    if dataset is not None:
+        values = dataset_of(params, dataset)
+        layers.append(Layer(f"datasets.{dataset}", {name: values[name] for name in OF_A_DATASET if name in values}))
+    if encoder is not None:
+        values = section(params, "encoders", encoder)
+        layers.append(Layer(f"encoders.{encoder}", {name: values[name] for name in OF_AN_ENCODER if name in values}))
+    layers += [] if study is None else [study]
+    for layer in layers:
+        check_values(f"{layer.where}.", layer.values, CHECKED)
+    return layers
+
+
+def engine_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the parameter file has heads trained: options of ENGINE below `probe`, which are no parameters of a head.
+
+    Raises:
+        BeyondClsError: a value of another type.
+    """
+    return {name: value for name, value in _probe(params).items() if name in ENGINE and value is not None}
+
+
+def logs_of(params: Mapping[str, Any]) -> list[str]:
+    """Logs that the parameter file has of training: `log` below `probe`.
+
+    Raises:
+        BeyondClsError: a value of another type.
+    """
+    return _probe(params).get("log") or []
+
+
+def _probe(params: Mapping[str, Any]) -> dict[str, Any]:
+    common, others = section(params, "probe"), {**ENGINE, **LOGGING}
+    check_names("probe", common, [*SHARED, *others])
+    check_values("probe.", common, others)
+    return common

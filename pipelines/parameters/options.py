@@ -3,10 +3,52 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
+
+from store.errors import BeyondClsError
+
+# What the parameter file has for options of these types.
+IN_FILES: dict[Any, tuple[type | tuple[type, ...], str]] = {
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+    str: (str, "a name"),
+    Path: (str, "a name"),
+    bool: (bool, "true or false"),
+    list[str]: (list, "a list of texts, in brackets"),
+}
+T = TypeVar("T")
+
+
+def integers(option: str, text: str) -> tuple[int, ...]:
+    """`3,-1` as (3, -1).
+
+    Raises:
+        BeyondClsError: names the option.
+    """
+    return _listed(option, text, int, "integers with commas, e.g. 3,-1")
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """`0.01,0.1` as (0.01, 0.1).
+
+    Raises:
+        BeyondClsError: names the option.
+    """
+    return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
+
+
+def _listed(option: str, text: str, convert: Callable[[str], T], expected: str) -> tuple[T, ...]:
+    try:
+        return tuple(convert(part) for part in text.split(","))
+    except ValueError as error:
+        raise BeyondClsError(f"{option} is {text!r}, expected {expected}") from error
+
+
+LISTS: dict[Any, Callable[[str, str], Any]] = {list[int]: integers, list[float]: numbers}
 
 
 @dataclass(frozen=True)
@@ -14,7 +56,7 @@ class Option:
     """An option that several commands share, or that params.yaml may also set.
 
     Attributes:
-        type: of its value on the command line; list[str] for one that may be repeated.
+        type: of its value; list[str] for one that may be repeated. Other lists are text with commas on the command line.
         help: description for `--help`.
         default: the value if neither sets it, in words; empty if the help says it.
         flags: of a switch, such as `--drop-last/--no-drop-last`, or several, with spaces; its name by default.
@@ -22,7 +64,7 @@ class Option:
         read: (name of the option, text) to a value, where the command line has text in place of a list.
     """
 
-    type: type
+    type: Any
     help: str
     default: str = ""
     flags: str = ""
@@ -32,7 +74,40 @@ class Option:
     def annotation(self) -> Any:
         """The annotation for typer; the value is None if the option is not given."""
         shown = "  ".join(filter(None, (self.help, f"[default: {self.default}]" if self.default else "")))
-        return Annotated[self.type | None, typer.Option(*self.flags.split(), help=shown, min=self.least)]
+        kind = self.type if self.type in IN_FILES else str
+        return Annotated[kind | None, typer.Option(*self.flags.split(), help=shown, min=self.least)]
+
+    def from_command_line(self, name: str, value: Any) -> Any:
+        """The value of what typer has read.
+
+        Raises:
+            BeyondClsError: it is no such list, or what `read` refuses.
+        """
+        read = self.read or LISTS.get(self.type)
+        return read((self.flags or flag_of(name)).split()[0], value) if read else value
+
+    def check(self, where: str, value: Any) -> None:
+        """Refuse what cannot be the value in a parameter file, where a list is one.
+
+        Args:
+            where: name of the parameter, and where it was given.
+
+        Raises:
+            BeyondClsError: a value of another type, or too small.
+        """
+        if self.type not in IN_FILES:
+            if not isinstance(value, list | tuple):
+                raise BeyondClsError(f"{where} is {value!r}, expected a list; give [{value}]")
+        elif self.read is not None:
+            self.read(where, str(value))
+        else:
+            types, words = IN_FILES[self.type]
+            is_other = self.type is not bool and isinstance(value, bool)
+            is_mixed = isinstance(value, list) and not all(isinstance(text, str) for text in value)
+            if not isinstance(value, types) or is_other or is_mixed:
+                raise BeyondClsError(f"{where} is {value!r}, expected {words}")
+            if self.least is not None and isinstance(value, int | float) and value < self.least:
+                raise BeyondClsError(f"{where} is {value}, expected {self.least} or more")
 
 
 Table = Mapping[str, Option]
@@ -41,6 +116,34 @@ Table = Mapping[str, Option]
 def flag_of(name: str) -> str:
     """`--base-lr` for base_lr."""
     return f"--{name.replace('_', '-')}"
+
+
+def check_values(place: str, values: Mapping[str, Any], table: Table) -> None:
+    """Refuse values of a part of the parameter file that options of a table cannot have; None is no value.
+
+    Args:
+        place: comes before the names of the values, e.g. `probe.`.
+
+    Raises:
+        BeyondClsError: as `Option.check`.
+    """
+    for name, value in values.items():
+        if name in table and value is not None:
+            table[name].check(f"{place}{name}", value)
+
+
+def with_defaults(table: Table, owner: Callable[..., Any]) -> Table:
+    """A table with the defaults that a dataclass or a function has for its options, where they do not say their own."""
+    known = {name: parameter.default for name, parameter in inspect.signature(owner).parameters.items()}
+
+    def shown(name: str, option: Option) -> Option:
+        default = known.get(name)
+        if option.default or default is None or isinstance(default, bool):
+            return option
+        text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default).removesuffix(".0")
+        return replace(option, default=text)
+
+    return {name: shown(name, option) for name, option in table.items()}
 
 
 def takes_options(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -53,7 +156,7 @@ def takes_options(*tables: Table) -> Callable[[Callable[..., None]], Callable[..
             for name, option in options.items():
                 value = values.pop(name, None)
                 if value not in (None, []):
-                    values[name] = option.read((option.flags or flag_of(name)).split()[0], value) if option.read else value
+                    values[name] = option.from_command_line(name, value)
             main(**values)
 
         own_parameters = [p for p in inspect.signature(main).parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -3,16 +3,28 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from pipelines.parameters.names import check_all_names
 from store import BeyondClsError
 from store.errors import unknown
 
+# Names become parts of paths, of names of stages, and of commands, and so can be nothing else.
+NAME = re.compile(r"\w[\w.+-]{0,99}")
+EXPECTED = "letters, digits, and . _ + - after the first one, 100 at most"
+# Where there are names, as keys or in a list (`*`: in each entry), …
+NAMED = (
+    *("encoders", "datasets", "cls_heads", "heads", "own_heads", "by_block", "divergence", "composed", "composed_dense"),
+    *("whole", "localised", "studies", "studies.*.heads", "block_studies", "block_studies.*.heads"),
+    *("dense.datasets", "dense.segment", "dense.detect"),
+)
+# … and where an entry names others, which need not be in the file.
+NAMING = ("studies", "block_studies", "by_block", "divergence", "whole", "localised", "composed_dense")
+OTHERS = ("study", "dataset", "encoder", "joined", "features", "head", "photographs")
 BYTES = 1 << 18  # of a file
 NODES = 100_000  # values of a file, those that aliases stand for counted each time
 LEVELS = 50  # likewise
@@ -91,14 +103,6 @@ def _measure(node: Any, measured: dict[Any, tuple[int, int] | None]) -> tuple[in
     return size
 
 
-T = TypeVar("T")
-TYPES: dict[type, tuple[tuple[type, ...], str]] = {
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
-    str: ((str,), "a name"),
-    bool: ((bool,), "true or false"),
-    list[str]: ((list,), "a list of texts, in brackets"),
-}
 SINGULAR = {"studies": "study", "block_studies": "study"}  # of sections' names; others lose their s
 
 
@@ -124,6 +128,51 @@ def read_params(path: Path) -> dict[str, Any]:
         raise BeyondClsError(f"{path} holds {type(content).__name__}, expected sections (encoders, extract, heads, probe)")
     check_all_names(content, path)
     return content
+
+
+def check_all_names(params: Mapping[str, Any], file: Path) -> None:
+    """Refuse names that could be something else, such as a path out of a folder or part of a command.
+
+    Raises:
+        BeyondClsError: there is one.
+    """
+    named = ((where, name) for place in NAMED for where, values in values_at(params, place) for name in _names(values))
+    naming = (pair for place in NAMING for other in OTHERS for pair in values_at(params, f"{place}.*.{other}"))
+    for where, name in (*named, *naming):
+        if name is not None:
+            check_name(f"{where} in {file}", name)
+
+
+def check_name(where: str, name: object) -> None:
+    """Refuse a name that could be something else.
+
+    Raises:
+        BeyondClsError: it could.
+    """
+    if not NAME.fullmatch(str(name)):
+        raise BeyondClsError(
+            f"{where} has the name {shown(name)}, which becomes part of paths and commands; expected {EXPECTED}; give it "
+            "another name, there and where it is used"
+        )
+
+
+def values_at(params: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Values at a place such as `studies.*.dataset`, where `*` is each entry of a section; and where each of them is."""
+    first, _, rest = place.partition(".")
+    for name, value in params.items() if isinstance(params, Mapping) else ():
+        if first in ("*", name):
+            below = values_at(value, rest) if rest else [("", value)]
+            yield from ((f"{name}.{where}".rstrip("."), found) for where, found in below)
+
+
+def shown(value: object) -> str:
+    """A value of the file in a message, which may be long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _names(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, Mapping | list) else [values]
 
 
 def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> dict[str, Any]:
@@ -169,24 +218,6 @@ def check_names(where: str, values: Mapping[str, Any], known: list[str]) -> None
             raise BeyondClsError(unknown(f"parameter in {where}", name, known))
 
 
-def check_type(where: str, value: Any, expected: type) -> None:
-    """Refuse a value of another type.
-
-    Args:
-        where: name of the parameter, and where it was given.
-
-    Raises:
-        BeyondClsError: a value of another type.
-    """
-    if expected not in TYPES:
-        return
-    types, words = TYPES[expected]
-    is_other = expected is not bool and isinstance(value, bool)
-    is_mixed = isinstance(value, list) and not all(isinstance(text, str) for text in value)
-    if not isinstance(value, types) or is_other or is_mixed:
-        raise BeyondClsError(f"{where} is {value!r}, expected {words}")
-
-
 def named_values(option: str, pairs: Sequence[str]) -> dict[str, Any]:
     """`depth=2` as {"depth": 2}; values are YAML.
 
@@ -205,36 +236,28 @@ def named_values(option: str, pairs: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def integers(option: str, text: str) -> tuple[int, ...]:
-    """`3,-1` as (3, -1).
+@dataclass(frozen=True)
+class Primary:
+    """The contrast that is declared before measuring: what a head reaches − what another one does, of one encoder."""
+
+    encoder: str
+    head: str
+    over: str
+
+
+def primary_of(params: Mapping[str, Any]) -> Primary | None:
+    """`primary` of params.yaml; None if nothing was declared. Names that are not there are `beyondcls doctor`'s to find.
 
     Raises:
-        BeyondClsError: names the option.
+        BeyondClsError: it is no mapping of three names.
     """
-    return _listed(option, text, int, "integers with commas, e.g. 3,-1")
-
-
-def numbers(option: str, text: str) -> tuple[float, ...]:
-    """`0.01,0.1` as (0.01, 0.1).
-
-    Raises:
-        BeyondClsError: names the option.
-    """
-    return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
-
-
-def number_or_numbers(option: str, text: str) -> float | tuple[float, ...]:
-    """As `numbers`; a single one by itself.
-
-    Raises:
-        BeyondClsError: names the option.
-    """
-    values = numbers(option, text)
-    return values if len(values) > 1 else values[0]
-
-
-def _listed(option: str, text: str, convert: Callable[[str], T], expected: str) -> tuple[T, ...]:
-    try:
-        return tuple(convert(part) for part in text.split(","))
-    except ValueError as error:
-        raise BeyondClsError(f"{option} is {text!r}, expected {expected}") from error
+    given = params.get("primary")
+    if given is None:
+        return None
+    names = [field.name for field in fields(Primary)]
+    if not isinstance(given, Mapping) or set(given) != {*names} or not all(isinstance(given[name], str) for name in names):
+        raise BeyondClsError(
+            f"primary is {given!r}, expected an encoder and two heads of this file, such as "
+            "{ encoder: mae, head: abmilp, over: cls }; or null, if no contrast is declared in advance"
+        )
+    return Primary(**given)

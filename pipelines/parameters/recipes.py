@@ -6,19 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.parameters.common import common_layers
-from pipelines.parameters.datasets import dataset_of, datasets_of
-from pipelines.parameters.dense import TASKS, datasets_of_task, dense_datasets, of_task
+from pipelines.parameters.datasets import TASKS, dataset_of, datasets_of, dense_datasets, entry_of, images_of
+from pipelines.parameters.dense import datasets_of_task, of_task
 from pipelines.parameters.detection import OF_DETECTION
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import resolve_extraction
+from pipelines.parameters.groups import params_of_study, studies_of
 from pipelines.parameters.heads import heads_of
-from pipelines.parameters.images import images_of
-from pipelines.parameters.layers import Given, Layer, resolve
+from pipelines.parameters.layers import Given, Layer, common_layers, resolve, values_of
 from pipelines.parameters.options import Table
 from pipelines.parameters.params import mapping, section
 from pipelines.parameters.segmentation import OF_SEGMENTATION
-from pipelines.parameters.studies import params_of_study, studies_of
 from store import BeyondClsError
 from store.errors import unknown
 from store.places.disk import write_file
@@ -38,8 +36,7 @@ def of_extraction(params: Mapping[str, Any], encoder: str, dataset: str | None, 
     given = resolve_extraction(params, encoder, dataset, split)
     if dataset is None:
         return given
-    images = images_of(params, dataset, split)
-    where = f"{'dense.' if dataset in dense_datasets(params) else ''}datasets.{dataset}"
+    where, images = entry_of(params, dataset)[0], images_of(params, dataset, split)
     return {name: Given(value, where) for name, value in images.items()} | given
 
 
@@ -104,11 +101,6 @@ def of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
             )
     heads = params_of_study(params, name)[0]["heads"]
     return {head: values_of(of_head(params, head, study["encoder"], study["dataset"], name)) for head in heads}
-
-
-def values_of(recipe: Recipe) -> dict[str, Any]:
-    """Values of a recipe, without where they come from."""
-    return {name: given.value for name, given in recipe.items()}
 
 
 def _of_set(recipe: Recipe) -> dict[str, Any]:

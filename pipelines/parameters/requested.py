@@ -5,8 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.extraction import COMPUTING, FEATURES, IMAGES, RUNNING
-from pipelines.parameters.images import images_of
+from pipelines.parameters.datasets import images_of
+from pipelines.parameters.extraction import COMPUTING, RUNNING
+from pipelines.parameters.features import FEATURES, IMAGES
 from pipelines.parameters.options import select_options
 from pipelines.parameters.params import read_params
 from store import BeyondClsError
@@ -74,14 +75,11 @@ def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str, t
     Raises:
         BeyondClsError: there is no such device, or an option has no such value.
     """
-    from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
 
     place = choose_device(device)
     encoder.run_with(**{"amp": _usual_amp(place, there), **select_options(options, COMPUTING)})
     encoder.model.to(place)
-    if place.type == "cpu":
-        keep_freed_memory()
     return place
 
 

@@ -1,7 +1,6 @@
 """Options of `beyondcls segment` that its results depend on, which params.yaml may have under dense.segment.DATASET."""
 
 from pipelines.parameters.options import Option
-from pipelines.parameters.params import integers, numbers
 
 OF_SEGMENTATION = {
     "protocol": Option(list[str], "knn, logistic or linear; several times for several", "all"),
@@ -11,16 +10,16 @@ OF_SEGMENTATION = {
         "in pixels; may be repeated",
         "original",
     ),
-    "ks": Option(str, "numbers of neighbours, with commas", "1,3,10,30", read=integers),
+    "ks": Option(list[int], "numbers of neighbours, with commas", "1,3,10,30"),
     "metric": Option(list[str], "of k-NN: cosine or euclidean", "both"),
-    "cs": Option(str, "C of logistic regression, with commas", "8 from 1e-6 to 1e5", read=numbers),
+    "cs": Option(list[float], "C of logistic regression, with commas", "8 from 1e-6 to 1e5"),
     "max_passes": Option(int, "of logistic regression over the training patches", "500", least=2),
     "standardise": Option(bool, "scale channels for k-NN and logistic regression", "scaled", flags="--standardise/--as-stored"),
     "epochs": Option(int, "of the linear head", "20", least=1),
     "batch_size": Option(int, "images of a step of the linear head", "16", least=2),
-    "base_lrs": Option(str, "of AdamW for a batch of 256, with commas: the best is taken", "0.032,0.128,0.512", read=numbers),
-    "weight_decays": Option(str, "likewise", "0.01", read=numbers),
-    "seeds": Option(str, "of the linear head, with commas", "0,1,2", read=integers),
+    "base_lrs": Option(list[float], "of AdamW for a batch of 256, with commas: the best is taken", "0.032,0.128,0.512"),
+    "weight_decays": Option(list[float], "likewise", "0.01"),
+    "seeds": Option(list[int], "of the linear head, with commas", "0,1,2"),
     "loss_size": Option(int, "shorter side of the frame of the linear head's loss, pixels", "the view's", least=8),
     "views": Option(int, "stored views of the training images for the linear head", "all", least=1),
     "block": Option(int, "block whose tokens are read", "the deepest stored"),

@@ -1,6 +1,7 @@
 """Stages of the pipeline: dvc.yaml, with what params.yaml puts into it."""
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from pipelines.parameters.params import mapping, read_params, section
 from store import BeyondClsError
 
-PIPELINE = "dvc.yaml"
+PIPELINE, PARAMS = "dvc.yaml", Path("params.yaml")
 # Stages that only tell DVC what the others depend on.
 OF_DVC = ("code", "code-data", "code-dense", "recipes")
 CHECK = "python -P -m pipelines.parameters.commands"  # comes before others' commands
@@ -28,6 +29,16 @@ class Stage:
 
     name: str
     commands: tuple[str, ...]
+
+    @property
+    def words(self) -> list[list[str]]:
+        """Words of each command; those that `&&` joins are several."""
+        commands: list[list[str]] = []
+        for command in self.commands:
+            commands.append([])
+            for word in shlex.split(command):
+                commands.append([]) if word == "&&" else commands[-1].append(word)
+        return commands
 
 
 def shipped(name: str) -> Path:
@@ -52,6 +63,8 @@ def shipped(name: str) -> Path:
 def stages_of(params: Mapping[str, Any], pipeline: Path) -> Iterator[Stage]:
     """The stages that compute something, each after those whose outputs it reads, as they are written in dvc.yaml.
 
+    Frozen ones are left out, as `dvc repro` does.
+
     Args:
         params: of the project.
         pipeline: the file.
@@ -60,9 +73,10 @@ def stages_of(params: Mapping[str, Any], pipeline: Path) -> Iterator[Stage]:
         BeyondClsError: the file reads a name that params.yaml lacks.
     """
     content = read_params(pipeline)
-    values = {name: value for assumed in content.get("vars") or () for name, value in assumed.items()} | dict(params)
+    assumed = [read_params(Path(one)) if isinstance(one, str) else one for one in content.get("vars") or ()]
+    values = {name: value for one in assumed for name, value in one.items()} | dict(params)
     for name, stage in section(content, "stages").items():
-        if name not in OF_DVC:
+        if name not in OF_DVC and not stage.get("frozen"):
             body = stage.get("do", stage)
             for suffix, items in _items(stage, values):
                 commands = [body["cmd"]] if isinstance(body["cmd"], str) else body["cmd"]
@@ -72,8 +86,11 @@ def stages_of(params: Mapping[str, Any], pipeline: Path) -> Iterator[Stage]:
 def _items(stage: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """For each stage that `matrix` or `foreach` makes of one: its suffix, and the values that it reads."""
     if "foreach" in stage:
-        for key, item in mapping(str(stage["foreach"]), _value(stage["foreach"], values)).items():
-            yield str(key), {**values, "key": key, "item": mapping(str(key), item)}
+        given = _value(stage["foreach"], values) if isinstance(stage["foreach"], str) else stage["foreach"]
+        if isinstance(given, list):  # whose entries DVC names by their values, or else counts
+            given = {number if isinstance(item, Mapping | list) else item: item for number, item in enumerate(given)}
+        for key, item in mapping(str(stage["foreach"]), given).items():
+            yield str(key), {**values, "key": key, "item": item}
         return
     combined: list[dict[str, Any]] = [{}]
     for name, given in stage.get("matrix", {}).items():

@@ -3,20 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.parameters.options import Option
-from pipelines.parameters.params import integers, number_or_numbers, numbers
+from pipelines.parameters.options import Option, numbers
 
-# As the command line and params.yaml have them: fields of `probe.recipe.Recipe`, …
+# As the command line and params.yaml have them: fields of `probe.recipe.Recipe`, which has the defaults, …
 OF_A_RECIPE = {
-    "epochs": Option(int, "passes over the training images", "90"),
-    "batch_size": Option(int, "images of an optimiser step", "1024"),
+    "epochs": Option(int, "passes over the training images"),
+    "batch_size": Option(int, "images of an optimiser step"),
     "rows_at_once": Option(int, "images computed at once", "a batch"),
-    "optimiser": Option(str, "lars, sgd or adamw", "sgd"),
-    "base_lr": Option(float, "learning rate of a batch of 256, scaled linearly", "0.1"),
-    "momentum": Option(float, "of sgd and lars; beta 1 of adamw", "0.9"),
-    "weight_decay": Option(float, "λ of the optimiser", "0"),
-    "warmup_epochs": Option(int, "in which the learning rate rises, before half a cosine to zero", "10"),
-    "order": Option(str, "of the images: shared by all seeds, or own, one pass for each", "shared"),
+    "optimiser": Option(str, "lars, sgd or adamw"),
+    "base_lr": Option(float, "learning rate of a batch of 256, scaled linearly"),
+    "momentum": Option(float, "of sgd and lars; beta 1 of adamw"),
+    "weight_decay": Option(float, "λ of the optimiser"),
+    "warmup_epochs": Option(int, "in which the learning rate rises, before half a cosine to zero"),
+    "order": Option(str, "of the images: shared by all seeds, or own, one pass for each"),
     "drop_last": Option(bool, "leave out the images after an epoch's last whole batch", flags="--drop-last/--no-drop-last"),
 }
 # … further parameters of a single head, …
@@ -26,25 +25,31 @@ OF_A_HEAD = {
         "the paper's mae-lars, mae-lars-large, small-sgd; ep-lars of the efficient probing benchmark; or adamw, ours. Replaces "
         "the recipe in params.yaml",
     ),
-    "seeds": Option(str, "with commas", "0,1,2", read=integers),
-    "base_lrs": Option(str, "with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1", read=numbers),
-    "weight_decays": Option(str, "likewise", read=numbers),
+    "seeds": Option(list[int], "with commas", "0,1,2"),
+    "base_lrs": Option(list[float], "with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1"),
+    "weight_decays": Option(list[float], "likewise"),
     "normalisation": Option(str, "before the classifier: batch or none", "batch"),
     "final_norm": Option(bool, "apply the encoder's last LayerNorm to the tokens first", flags="--final-norm/--no-final-norm"),
     "init": Option(str, "start of the classifier: normal, N(0, 0.01²); small, N(0, (2e-5)²); or uniform, as torch's", "normal"),
     "protocol": Option(str, "logistic, knn or ridge instead of gradient steps, for aggregators without parameters"),
 }
+
+
+def _temperatures(option: str, text: str) -> float | tuple[float, ...]:
+    values = numbers(option, text)
+    return values if len(values) > 1 else values[0]
+
+
 # … of its protocol, which params.yaml has within it, `protocol: { name: knn, ks: [5], temperature: 0.1 }`: fields of
 # `probe.closed.Neighbours`, …
 OF_A_PROTOCOL = {
     "ks": Option(
-        str,
+        list[int],
         "numbers of neighbours of --protocol knn, with commas: the best on held-out training images is taken",
         "10,20,100,200",
         flags="--k --ks",
-        read=integers,
     ),
-    "temperature": Option(str, "of the votes of --protocol knn; with commas likewise", "0.07", read=number_or_numbers),
+    "temperature": Option(str, "of the votes of --protocol knn; with commas likewise", "0.07", read=_temperatures),
 }
 # … and those of a whole run, which all heads of a command share.
 OF_A_RUN = {
@@ -89,6 +94,9 @@ def draws_images(of_run: Mapping[str, Any]) -> bool:
     return is_drawn and of_run.get("subset_seed") is None
 
 
+# What all heads of a command may share, which `probe` in params.yaml has; and of these, what has one form there.
+SHARED = {**OF_A_RECIPE, **OF_A_HEAD, **OF_A_RUN}
+CHECKED = {name: option for name, option in SHARED.items() if name != "protocol"}  # a name, or a mapping with its options
 # Of these, one excludes the other.
 ALTERNATIVES = (
     ("base_lr", "base_lrs"),
@@ -97,15 +105,8 @@ ALTERNATIVES = (
     ("k_shot", "ids"),
     ("percent", "ids"),
 )
-
-
-def shared_parameters() -> list[str]:
-    """Names of the parameters that all heads of a command may share: those of `probe`."""
-    return [*OF_A_RECIPE, *OF_A_HEAD, *OF_A_RUN]
-
-
 # What params.yaml may say of training for one data set, and for one encoder, whose `batch_size` and `views` are extraction's.
-OF_A_DATASET = tuple(name for name in shared_parameters() if name not in ("block", "views"))
+OF_A_DATASET = tuple(name for name in SHARED if name not in ("block", "views"))
 OF_AN_ENCODER = (
     *("preset", *(name for name in OF_A_RECIPE if name != "batch_size")),
     *("seeds", "base_lrs", "weight_decays", "init", "block"),

@@ -13,9 +13,15 @@ from extract.forward import cost_of
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, measure, stored_nbytes
 from extract.requests import Request
-from pipelines.parameters.extraction import CHECKPOINT, EXTRACTING, OF_LOADING, resolve_extraction
-from pipelines.parameters.options import select_options
-from pipelines.parameters.params import integers, section
+from pipelines.parameters.extraction import (
+    CHECKPOINT,
+    EXTRACTING,
+    OF_LOADING,
+    resolve_extraction,
+)
+from pipelines.parameters.layers import values_of
+from pipelines.parameters.options import integers, select_options
+from pipelines.parameters.params import section
 from pipelines.parameters.requested import place_encoder, request_features
 from pipelines.process.progress import progress_bar
 from store.format.layout import ArrayName
@@ -49,8 +55,7 @@ def options_of(
     params: Mapping[str, Any], given: Mapping[str, Any], encoder: str, dataset: str | None = None, split: str | None = None
 ) -> dict[str, Any]:
     """What the parameter file asks of an extraction; options of the command line win. Errors: as of `resolve_extraction`."""
-    resolved = resolve_extraction(params, encoder, dataset, split)
-    return {name: one.value for name, one in resolved.items()} | select_options(given, EXTRACTING)
+    return values_of(resolve_extraction(params, encoder, dataset, split)) | select_options(given, EXTRACTING)
 
 
 def measure_encoders(

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import typer
 
+from pipelines.parameters.groups import studies_of
 from pipelines.parameters.params import read_params, section
 from pipelines.parameters.recipes import all_recipes, of_study
-from pipelines.parameters.studies import PLACES
 from pipelines.planning.encoders import Measured, measure_encoders, options_of
 from pipelines.planning.sizes import Sizes, all_sizes, stand_ins
 from pipelines.planning.trainings import Run, Trainings, runs
@@ -98,13 +98,12 @@ def _check(params: Mapping[str, Any], file: Path) -> None:
     for name, there, example in (("encoders", encoders, "{mae-b16: {}}"), ("datasets", params.get("datasets"), "[cifar10]")):
         if not there:
             raise BeyondClsError(f"{file} has no {name}, expected one or more by name; add e.g. {name}: {example}")
-    heads = {name: asked for name, asked in all_recipes(params) if name.startswith("probes/")}
-    for place in PLACES:
-        for study, entry in section(params, place).items():
-            heads |= of_study(params, study)
-            if entry.get("joined") not in (None, *encoders):
-                raise BeyondClsError(unknown(f"joined of study {study!r}", str(entry["joined"]), encoders))
-    for asked in heads.values():
+    heads = [asked for name, asked in all_recipes(params) if name.startswith("probes/")]
+    for study, (_, entry) in studies_of(params).items():
+        heads += of_study(params, study).values()
+        if entry.get("joined") not in (None, *encoders):
+            raise BeyondClsError(unknown(f"joined of study {study!r}", str(entry["joined"]), encoders))
+    for asked in heads:
         if asked["aggregator"] not in AGGREGATORS and not is_custom(asked["aggregator"]):
             make_aggregator(asked["aggregator"], 1)  # says so
 

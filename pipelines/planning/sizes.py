@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from pipelines.parameters.datasets import dataset_of, datasets_of
-from pipelines.parameters.images import images_of, is_missing
+from pipelines.parameters.datasets import dataset_of, datasets_of, images_of, is_missing
 from store import BeyondClsError
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from pipelines.parameters.common import common_layers
-from pipelines.parameters.groups import GROUPS
-from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.groups import plans_of_study, studies_of
+from pipelines.parameters.heads import GROUPS, plans_and_run
+from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import section
-from pipelines.parameters.studies import PLACES, plans_of_study
 from pipelines.planning.encoders import Measured, options_of
 from pipelines.planning.sizes import Sizes, n_learnt
 from probe.aggregators import make_aggregator
@@ -89,11 +88,10 @@ def runs(
             for head in (head for group in GROUPS for head in section(params, group)):
                 plans = plans_and_run([head], params, {}, {}, common_layers(params, encoder, dataset))
                 yield run(head, encoder, encoder, dataset, None, plans)
-    for place in PLACES:
-        for study, entry in section(params, place).items():
-            encoder, dataset, joined = entry["encoder"], entry["dataset"], entry.get("joined")
-            key = study if place == "block_studies" else encoder
-            yield run(study, key, encoder, dataset, joined, plans_of_study(params, study, None, encoder, dataset))
+    for study, (place, entry) in studies_of(params).items():
+        encoder, dataset, joined = entry["encoder"], entry["dataset"], entry.get("joined")
+        key = study if place == "block_studies" else encoder
+        yield run(study, key, encoder, dataset, joined, plans_of_study(params, study, encoder=encoder, dataset=dataset))
 
 
 class Trainings:

@@ -57,9 +57,6 @@ class Classified(Predicted):
             rows = [{**row, "yes": self.probabilities[row["label"]] >= self.threshold} for row in rows]
         return rows
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"classes": self.to_rows()}
-
     def to_lines(self) -> list[str]:
         mark = lambda p: "" if not self.multilabel else "yes  " if p >= self.threshold else "no   "  # noqa: E731
         return [f"  {100 * p:5.1f} %  {mark(p)}{self.classes[label]}" for p, label in self.ranked()]

@@ -1,7 +1,9 @@
-"""The images that are shown, and what is predicted for each or wrong with it."""
+"""The images that are shown, what is predicted for each or wrong with it, and what `beyondcls predict` writes of that."""
 
+import csv
 import glob
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from extract.datasets.pixels import IMAGE_EXTENSIONS, Pixels
 from pipelines.live.pictures import open_picture
 from pipelines.predictions.predictor import Predicted, Predictor
 from store import BeyondClsError
+from store.shown import csv_cell
+
+TABLE = "predictions.csv"
 
 
 @dataclass(frozen=True)
@@ -93,3 +98,40 @@ def _opened(file: Path, pixels: Pixels) -> Image.Image | str:
 def legible(text: str) -> str:
     """Text without control characters: file names may come from anybody."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+@contextmanager
+def kept(predictor: Predictor, folder: Path | None) -> Iterator[Callable[[str, Prediction], dict[str, str]]]:
+    """A function that keeps the prediction of an image, by its number, in a folder, and returns the files of that image.
+
+    predictions.csv has a row for each class or object; a row with an error for an image that was not shown. Nothing is kept
+    without a folder.
+    """
+    if folder is None:
+        yield lambda number, prediction: {}
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / TABLE).open("w", newline="", encoding="utf-8") as target:
+        writer = csv.DictWriter(target, ["image", *predictor.columns, "error"], lineterminator="\n")
+        writer.writeheader()
+
+        def keep(number: str, prediction: Prediction) -> dict[str, str]:
+            image, result = {"image": csv_cell(str(prediction.file))}, prediction.result
+            if result is None:
+                writer.writerow({**image, "error": csv_cell(prediction.problem)})
+                return {}
+            writer.writerows(image | {name: csv_cell(value) for name, value in row.items()} for row in result.to_rows())
+            return predictor.keep(folder, number, prediction.file, result)
+
+        yield keep
+    predictor.finish(folder)
+
+
+def draw(prediction: Prediction, folder: Path, number: str) -> dict[str, str]:
+    """Write the pictures of a prediction; returns the files by what they show."""
+    written = {}
+    for name, picture in (prediction.result.pictures() if prediction.result else {}).items():
+        file = folder / f"{number}-{prediction.file.stem}-{name}.png"
+        picture.save(file)
+        written[name] = str(file)
+    return written

@@ -46,9 +46,6 @@ class Segmented(Predicted):
     def to_rows(self) -> list[dict[str, Any]]:
         return [{"class": self.classes[label], "label": label, "share": round(s, 6)} for s, label in self.shares()]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"classes": self.to_rows()}
-
     def to_lines(self) -> list[str]:
         return [f"  {100 * share:5.1f} %  {self.classes[label]}" for share, label in self.shares()]
 

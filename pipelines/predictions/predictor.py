@@ -16,9 +16,9 @@ DRAWN = 224  # pixels of the shorter side of an overlay, at least
 class Predicted(ABC):
     """What is predicted for one image."""
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
+        return {"classes": self.to_rows()}
 
     @abstractmethod
     def to_lines(self) -> list[str]:

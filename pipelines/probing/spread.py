@@ -1,6 +1,7 @@
-"""Runs of `beyondcls probe` on an engine."""
+"""Runs of `beyondcls probe`: those of a command or of all stages of dvc.yaml, on an engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import typer
@@ -9,12 +10,17 @@ from pipelines.engines.engine import Agenda, Engine, Run, Watch
 from pipelines.engines.slurm import RunArray, Slurm, hand_over
 from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.heads import folders_of
+from pipelines.parameters.params import read_params
+from pipelines.parameters.stages import PARAMS, PIPELINE, stages_of
 from pipelines.process.progress import progress_bar
 from store import BeyondClsError
+from store.errors import unknown
 
 # The last one is what torch imports when it first counts operations.
 IMPORTS = ("pipelines.probing.training", "pipelines.probe", "torch._dynamo")
 HERE = ("--on", "here")  # a run starts no others, whatever the parameter file says
+COMMAND = ["beyondcls", "probe"]
+REMEDY = "or give runs by themselves, with --features, --test and --out"
 
 
 def runs_of(arguments: Sequence[str], heads: Sequence[str], out: Path) -> list[Run]:
@@ -33,6 +39,49 @@ def runs_of(arguments: Sequence[str], heads: Sequence[str], out: Path) -> list[R
     common = without(common, ("--head", "--out"))
     places = {head: str(out / folder) for folder, head in folders_of(heads).items()}
     return [Run.writing(place, (*common, "--head", head, "--out", place, *HERE)) for head, place in places.items()]
+
+
+def every_run(names: Mapping[str, Collection[str]], params: Path | None, beside: Sequence[str]) -> list[Run]:
+    """Runs of the stages of dvc.yaml in this folder whose commands begin with `beyondcls probe`.
+
+    Args:
+        names: by option, those that a run must have, e.g. {"--dataset": ["cifar10"]}; none for any.
+        params: the parameter file that they must take; None for any.
+        beside: further arguments of each.
+
+    Raises:
+        BeyondClsError: there is no such stage, or dvc.yaml cannot be read here.
+    """
+    if not (pipeline := Path(PIPELINE)).is_file():
+        raise BeyondClsError(
+            f"--every takes its runs from {PIPELINE}, and there is none in {Path.cwd()}; give the command in the folder of "
+            f"the project, {REMEDY}"
+        )
+    runs = [words for stage in stages_of(read_params(PARAMS), pipeline) for words in stage.words if words[:2] == COMMAND]
+    if not runs:
+        raise BeyondClsError(f"no stage of {pipeline.absolute()} runs `beyondcls probe`; add some to it, {REMEDY}")
+    for option, chosen in names.items():
+        known = {value for words in runs for value in _values(words, option)}
+        if strange := next((name for name in chosen if name not in known), None):
+            kind = option.removeprefix("--")
+            raise BeyondClsError(unknown(kind, strange, known, f"These are in stages of {PIPELINE} that run `beyondcls probe`"))
+    asked = [(option, {*chosen}) for option, chosen in names.items() if chosen]
+    selected = [words for words in runs if all(chosen & {*_values(words, option)} for option, chosen in asked)]
+    if not selected:
+        given = " ".join(f"{option} {name}" for option, chosen in names.items() for name in chosen)
+        raise BeyondClsError(f"no stage of {PIPELINE} has {given} together; leave out one of these")
+    taken = {value for words in selected for value in _values(words, "--params")}
+    if others := [value for value in sorted(taken) if params is not None and Path(value) != params]:
+        raise BeyondClsError(
+            f"--params is {params}, but stages of {PIPELINE} take {others[0]}; leave it out, or change it in {PIPELINE}"
+        )
+    return [Run.writing(_values(words, "--out")[0], (*words[1:], *beside, *HERE)) for words in selected]
+
+
+def _values(words: Sequence[str], option: str) -> list[str]:
+    """Values of an option, as `--head cls` or `--head=cls`."""
+    after = [value for word, value in pairwise(words) if word == option]
+    return after + [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
 
 
 def spread(engine: Engine, runs: Sequence[Run], script: Path | None, dry_run: bool, stops: Callable[[], bool]) -> bool:

@@ -1,24 +1,22 @@
 """Heads trained by this process, as `beyondcls probe` asks."""
 
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import typer
+import xxhash
 
-from pipelines.parameters.common import common_layers, logs_of
 from pipelines.parameters.datasets import check_metric
 from pipelines.parameters.engine import without, without_engine
-from pipelines.parameters.groups import check_groups
+from pipelines.parameters.groups import check_groups, params_of_study, studies_of
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.left_heads import remove_left_heads
+from pipelines.parameters.layers import common_layers, logs_of
 from pipelines.parameters.params import named_values, read_params
-from pipelines.parameters.studies import params_of_study, studies_of
-from pipelines.probing.results import show_results
-from pipelines.probing.subset import subset_of
-from pipelines.process.allocator import keep_freed_memory
 from pipelines.process.command_log import recorded_command
 from pipelines.process.device import choose_device
 from pipelines.process.epoch_logs import epoch_logs
@@ -28,78 +26,71 @@ from pipelines.sharing.places import open_features
 from probe.checkpoint import Stopped
 from probe.grid import HeadPlan
 from probe.passes import Loop
-from probe.results import absent_kinds, write_absent
+from probe.result_files import read_result
+from probe.results import FILES, absent_kinds, write_absent
 from probe.run import n_epochs, probe
-from store import BeyondClsError, FeatureStore
+from probe.subsets import k_shot, percentage
+from store import BeyondClsError, FeatureStore, read_ids, rows_of_ids
+
+Draw = Callable[[int, np.ndarray], np.ndarray]  # of a seed, and the rows to draw from
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the command line asks for, as its help says.
-
-    Attributes:
-        loop: makes the encoder in the loop, for the feature set of the training images; None: features are read.
-        log: names of logs; none: those of the parameter file.
-        given: options of OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL and OF_A_RUN.
-    """
-
-    features: str
-    test: str
-    out: Path
-    head: Sequence[str]
-    params: Path | None
-    encoder: str | None
-    dataset: str | None
-    study: str | None
-    option: Sequence[str]
-    joined: str | None
-    joined_test: str | None
-    skip_absent: bool
-    retrain: bool
-    device: str
-    log: Sequence[str]
-    loop: Callable[[FeatureStore], Loop] | None
-    given: Mapping[str, Any]
-
-
-def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
-    """Train heads, or see that they are in place; whether that was finished.
+def train_heads(
+    stops: Callable[[], bool],
+    *,
+    features: str,
+    test: str,
+    out: Path,
+    head: Sequence[str],
+    params: Path | None,
+    encoder: str | None,
+    dataset: str | None,
+    study: str | None,
+    option: Sequence[str],
+    joined: str | None,
+    joined_test: str | None,
+    skip_absent: bool,
+    retrain: bool,
+    device: str,
+    log: Sequence[str],
+    loop: Callable[[FeatureStore], Loop] | None,
+    given: Mapping[str, Any],
+) -> bool:
+    """Train heads, or see that they are in place; whether that was finished. Arguments are options of the command, and:
 
     Args:
         stops: whether to stop after an epoch.
+        log: names of logs; none: those of the parameter file.
+        loop: makes the encoder in the loop, for the feature set of the training images; None: features are read.
+        given: options of OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL and OF_A_RUN.
 
     Raises:
         BeyondClsError: names that the parameter file does not have, values that exclude each other, and as `probe.run.probe`.
     """
-    described = None if asked.params is None else read_params(asked.params)
-    study, out = asked.study, asked.out
-    content, layer = (described, None) if study is None else params_of_study(described or {}, study)
-    names = asked.head if study is None else list((content or {})["heads"])
-    layers = common_layers(content or {}, asked.encoder, asked.dataset, layer)
-    plans, of_run = plans_and_run(names, content, asked.given, named_values("--option", asked.option), layers)
+    described = {} if params is None else read_params(params)
+    content, layer = (described, None) if study is None else params_of_study(described, study)
+    names = head if study is None else list(content["heads"])
+    layers = common_layers(content, encoder, dataset, layer)
+    plans, of_run = plans_and_run(names, None if params is None else content, given, named_values("--option", option), layers)
     if study is None:  # stages of studies fetch all kinds
-        check_groups(content or {}, {name: plan for name, plan in plans.items() if name in names}, runs_files=True)
-    pair = _joined(asked)
-    keep_freed_memory()
-    stores = open_features(asked.features, asked.params), open_features(asked.test, asked.params)
-    place = choose_device(asked.device)
-    if asked.dataset is not None:
-        check_metric(described or {}, asked.dataset, stores[1].multilabel)
+        check_groups(content, {name: plan for name, plan in plans.items() if name in names}, runs_files=True)
+    pair = _joined(joined, joined_test, params)
+    stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
+    if dataset is not None:
+        check_metric(described, dataset, stores[1].multilabel)
     subset, about = subset_of(stores[0], of_run)
-    loop = None if asked.loop is None else asked.loop(stores[0])
-    is_single, head_names = len(plans) == 1 and study is None, list(plans)
-    if asked.skip_absent:
-        plans = _trainable(plans, stores, pair, lambda name: out if is_single else out / name)
-    single = next(iter(plans.values())) if plans and is_single else None
+    in_the_loop = None if loop is None else loop(stores[0])
+    folders = {name: out if len(plans) == 1 and study is None else out / name for name in plans}
+    if skip_absent:
+        plans = _trainable(plans, stores, pair, folders)
+    single = next(iter(plans.values())) if plans and out in folders.values() else None
     if plans:
-        encoder = stores[0].attributes["encoder"]
-        logged = {
-            out.name if single else name: (out if single else out / name, {"encoder": encoder, **asdict(plan)})
-            for name, plan in plans.items()
-        }
+        of_encoder = stores[0].attributes["encoder"]
+        about_heads = {name: {"encoder": of_encoder, **asdict(plan)} for name, plan in plans.items()}
+        logged = {out.name if single else name: (folders[name], about_heads[name]) for name in plans}
         with (
-            epoch_logs(asked.log or logs_of(described or {}), logged) as on_epoch,
-            progress_bar(f"{encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress,
+            epoch_logs(log or logs_of(described), logged) as on_epoch,
+            progress_bar(f"{of_encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress,
         ):
             try:
                 written = probe(
@@ -107,7 +98,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
                     out,
                     single or plans,
                     joined=pair,
-                    loop=loop,
+                    loop=in_the_loop,
                     subset=subset,
                     device=place,
                     progress=progress,
@@ -115,7 +106,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
                     say=typer.echo if is_first() else None,
                     notes={"command": recorded_command(without(without_engine(sys.argv[1:]), ["--log"])), **about},
                     timed=True,
-                    retrain=asked.retrain,
+                    retrain=retrain,
                     stops=stops,
                     **of_run,
                 )
@@ -124,33 +115,127 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
         if is_first():
             show_results({out if single else out / name: measures for name, measures in written.items()})
     if study is not None and is_first():
-        for folder in remove_left_heads(out, study, head_names, studies_of(described or {})):
+        for folder in remove_left_heads(out, study, folders, studies_of(described)):
             typer.echo(f"{folder}: removed, {study} no longer has this head")
     return True
 
 
-def _joined(asked: Request) -> tuple[FeatureStore, FeatureStore] | None:
+def subset_of(store: FeatureStore, of_run: dict[str, Any]) -> tuple[np.ndarray | Draw | None, dict[str, Any]]:
+    """Rows to train on, if not all, and their record in description.json; removes the parameters of subsets from `of_run`.
+
+    Each seed of a head draws its own k images of each class, or its own percentage, unless there is a seed of the subset.
+    """
+    k, percent, seed = of_run.pop("k_shot", None), of_run.pop("percent", None), of_run.pop("subset_seed", None)
+    if (ids := of_run.pop("ids", None)) is not None:
+        return _listed(store, Path(ids))
+    if k is None and percent is None:
+        return None, {}
+
+    def draw(seed: int, rows: np.ndarray) -> np.ndarray:
+        return percentage(store.labels, percent, seed, rows) if k is None else k_shot(store.labels, k, seed, rows)
+
+    about = {"percent": percent} if k is None else {"k_shot": k}
+    if seed is None:
+        return draw, {"subset": {**about, "seed": "own"}}
+    return draw(seed, np.flatnonzero(store.labelled)), {"subset": {**about, "seed": seed}}
+
+
+def _listed(store: FeatureStore, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Rows of the images that a file lists, and its record in description.json: a digest of its content, not its path.
+
+    Raises:
+        StoreError: no such file, or images that are not in the set.
+    """
+    named = read_ids(file)
+    rows = rows_of_ids(store, named)
+    if unusable := int((~store.labelled[rows]).sum()):
+        typer.echo(f"{unusable:,} of {len(rows):,} images of {file} have no label or could not be read, and are left out")
+    digest = xxhash.xxh3_128_hexdigest("\n".join(named).encode())
+    return rows, {"subset": {"ids": file.name, "n_ids": len(named), "n_unusable": unusable, "digest": digest}}
+
+
+def _joined(training: str | None, test: str | None, params: Path | None) -> tuple[FeatureStore, FeatureStore] | None:
     """The second pair of feature sets.
 
     Raises:
         BeyondClsError: there is one of the two.
     """
-    if (asked.joined is None) != (asked.joined_test is None):
+    if (training is None) != (test is None):
         raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
-    if asked.joined is None or asked.joined_test is None:
-        return None
-    return open_features(asked.joined, asked.params), open_features(asked.joined_test, asked.params)
+    return None if training is None or test is None else (open_features(training, params), open_features(test, params))
 
 
 def _trainable(
     plans: Mapping[str, HeadPlan],
     stores: tuple[FeatureStore, FeatureStore],
     joined: tuple[FeatureStore, FeatureStore] | None,
-    place: Callable[[str], Path],
+    folders: Mapping[str, Path],
 ) -> dict[str, HeadPlan]:
     """Heads whose tokens exist; for each of the others, metrics.json and a message say that they don't."""
     missing = absent_kinds(plans, stores[0], joined and joined[0])
     for name, kinds in missing.items() if is_first() else ():
-        write_absent(place(name), plans[name], kinds, *stores)
-        typer.echo(f"{place(name)}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
+        write_absent(folders[name], plans[name], kinds, *stores)
+        typer.echo(f"{folders[name]}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
     return {name: plan for name, plan in plans.items() if name not in missing}
+
+
+def show_results(written: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Print results and their notes; notes on all heads are printed once."""
+    notes_by_head = [measures["notes"] for measures in written.values()]
+    shared_notes = [note for note in notes_by_head[0] if len(written) > 1 and all(note in notes for notes in notes_by_head)]
+    for place, measures in written.items():
+        typer.echo(f"{place}: {_summary(measures)}")
+        for note in measures["notes"]:
+            if note not in shared_notes:
+                typer.echo(f"  note: {note}")
+    for note in shared_notes:
+        typer.echo(f"note on all: {note}")
+
+
+def _summary(measures: Mapping[str, Any]) -> str:
+    """The result of a head: `top-1 71.23 ± 0.12 % over 3 seeds, 10,000 test images`."""
+    measure, words = ("map", "mAP") if "map" in measures else ("top1", "top-1")
+    reached, n = measures[measure], len(measures["seeds"])
+    spread = f"± {reached['std']:.2f} % over {n} seed{'s' * (n > 1)}" if n else f"% by {measures['protocol']['name']}"
+    n_crops = measures["augmentation"]["n_crops"]
+    crops = f", trained on {n_crops} random crop{'s' * (n_crops != 1)} of each image" if n_crops else ""
+    if crops and measures["augmentation"]["evaluation_view"]:
+        crops += " and its evaluation crop"
+    return f"{words} {reached['mean']:.2f} {spread}, {measures['n_test']:,} test images{crops}"
+
+
+def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Collection[str]) -> list[Path]:
+    """Remove folders of heads in `out` that are no longer among the study's `heads`.
+
+    They would appear in its tables. Only folders that a command with `--study` wrote are removed, no links, for this study or
+    for one that is no longer among `studies`; and only files that `beyondcls probe` writes, and folders that are empty then.
+
+    Returns:
+        The folders that were removed.
+    """
+    removed = []
+    for metrics in sorted(out.glob("*/metrics.json")):
+        folder = metrics.parent
+        is_elsewhere = folder.is_symlink() or (folder / "trained").is_symlink()
+        if folder.name in heads or is_elsewhere or not _is_of(metrics, study, studies):
+            continue
+        for file in [file for pattern in FILES for file in folder.glob(pattern)]:
+            file.unlink(missing_ok=True)
+        for place in (folder / "trained", folder):
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+        removed.append(folder)
+    return removed
+
+
+def _is_of(metrics: Path, study: str, studies: Collection[str]) -> bool:
+    """Whether a head was written for this study, for one that no longer exists, or records that nothing was trained."""
+    try:
+        content = read_result(metrics)
+        if "absent" in content:
+            return True
+        words = shlex.split(content["command"])
+        named = words[words.index("--study") + 1]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return False
+    return named == study or named not in studies

@@ -5,9 +5,10 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -155,37 +156,17 @@ def label_of(epoch: Epoch) -> str:
     return f"{epoch.stage}/lr{member.base_lr}-wd{member.weight_decay}-seed{member.seed}"
 
 
-class EpochLogs:
-    """What `on_epoch` calls: logs of all heads of a run. Those of a head without epochs stay as they are.
+@contextmanager
+def epoch_logs(
+    names: Sequence[str], heads: Mapping[str, tuple[Path, Mapping[str, Any]]]
+) -> Iterator[Callable[[Epoch], None] | None]:
+    """What `on_epoch` calls: it writes the logs of all heads of a run, which are finished in the end; None without names.
+
+    Logs of a head without epochs stay as they are.
 
     Args:
         names: of LOGS.
         heads: the folder of the results of each head, and plain values that describe how it is trained.
-    """
-
-    def __init__(self, names: Sequence[str], heads: Mapping[str, tuple[Path, Mapping[str, Any]]]):
-        self.names, self.heads = names, heads
-        self._logs: dict[str, list[Log]] = {}
-
-    def __call__(self, epoch: Epoch) -> None:
-        head = epoch.member.head
-        if head not in self._logs:
-            folder, about = self.heads[head]
-            make_folder(folder / FOLDER)
-            make = [LOGS[name] for name in self.names]
-            self._logs[head] = [log(folder / FOLDER, folder.as_posix(), about, epoch.is_replayed) for log in make]
-        for log in self._logs[head]:
-            log.write(epoch)
-
-    def close(self) -> None:
-        """Finish all logs."""
-        for log in (log for logs in self._logs.values() for log in logs):
-            log.close()
-
-
-@contextmanager
-def epoch_logs(names: Sequence[str], heads: Mapping[str, tuple[Path, Mapping[str, Any]]]) -> Iterator[EpochLogs | None]:
-    """As `EpochLogs`, closed in the end; None without names.
 
     Raises:
         BeyondClsError: an unknown name, or its package is not installed.
@@ -195,9 +176,19 @@ def epoch_logs(names: Sequence[str], heads: Mapping[str, tuple[Path, Mapping[str
             raise BeyondClsError(unknown("log", name, LOGS))
         if (package := LOGS[name].package) and find_spec(package) is None:
             raise BeyondClsError(f"--log {name} needs {package}, which is not installed; pip install 'beyondcls[{package}]'")
-    logs = EpochLogs(names, heads) if names else None
+    logs: dict[str, list[Log]] = {}
+
+    def on_epoch(epoch: Epoch) -> None:
+        head = epoch.member.head
+        if head not in logs:
+            folder, about = heads[head]
+            make_folder(folder / FOLDER)
+            logs[head] = [LOGS[name](folder / FOLDER, folder.as_posix(), about, epoch.is_replayed) for name in names]
+        for log in logs[head]:
+            log.write(epoch)
+
     try:
-        yield logs
+        yield on_epoch if names else None
     finally:
-        if logs is not None:
-            logs.close()
+        for log in chain.from_iterable(logs.values()):
+            log.close()

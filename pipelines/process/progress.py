@@ -16,8 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from pipelines.process.console import SafeConsole
-from pipelines.process.terminal import printing_safely
+from pipelines.process.terminal import SafeConsole, printing_safely
 
 
 class Rate(ProgressColumn):

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
 from store.shown import shown
 
 
@@ -41,3 +44,20 @@ def printing_safely() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+class SafeConsole(Console):
+    """rich's console, of tables, findings and progress bars, which prints the texts that it is given as `shown`.
+
+    Args:
+        stderr: on standard error.
+        options: as for `Console`.
+    """
+
+    def __init__(self, stderr: bool = False, **options: Any):
+        stream = sys.stderr if stderr else sys.stdout
+        super().__init__(file=getattr(stream, "unshown", stream), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)

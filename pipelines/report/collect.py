@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines.parameters.primary import Primary
+from pipelines.parameters.params import Primary
 from pipelines.report.dense import by_dataset
 from pipelines.report.galleries.images import DenseImages
 from pipelines.report.measured import Attention, Entries, Probe, by_accuracy, untrained

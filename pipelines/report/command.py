@@ -108,7 +108,7 @@ def main(
     .pdf), and prints the accuracies.
     """
     from pipelines.parameters.params import without_none
-    from pipelines.process.console import SafeConsole
+    from pipelines.process.terminal import SafeConsole
     from pipelines.report.against import in_words
     from pipelines.report.collect import Examples, Folders, Inputs, collect, subset
     from pipelines.report.files import place_of, write

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from pipelines.parameters.datasets import datasets_of
-from pipelines.parameters.images import images_of, is_missing
-from pipelines.parameters.params import read_params
-from pipelines.parameters.primary import primary_of
+from pipelines.parameters.datasets import datasets_of, images_of, is_missing
+from pipelines.parameters.params import primary_of, read_params
 from pipelines.report.collect import Folders
 from pipelines.report.galleries.images import of_params
 from store import BeyondClsError

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from pipelines.parameters.configuration import configured
-from pipelines.parameters.params import check_names, mapping, read_params, section
+from pipelines.parameters.params import check_names, read_params, section
 from store import BeyondClsError, FeatureStore, StoreError
 from store.format.unfinished import is_stub
 from store.moving.receipt import Receipt, digest_of
@@ -45,26 +45,18 @@ class Places:
         return cls.from_section({} if params is None else section(read_params(params), "store"), params)
 
     @classmethod
-    def from_section(cls, values: Mapping[str, Any], source: Path | None) -> "Places":
-        """The places that the section `store` of a parameter file names.
+    def from_section(cls, values: Mapping[str, Any], source: Path | None = None) -> "Places":
+        """The places that the section `store` of a parameter file names, or a root on the command line.
 
         Raises:
             BeyondClsError: an unknown name or an invalid value, there or in the user's configuration.
         """
-        root, cache = project_store(values)
-        user = user_store()
+        root, cache = checked_store(values)
+        file, of_user = configured("store")
+        user_root, user_cache = checked_store(of_user, file)
         if root is None:
-            return cls(user.root, cache or user.cache, user.source)
-        return cls(None if root == PROJECT else root, cache or user.cache, source)
-
-    @classmethod
-    def from_root(cls, root: str) -> "Places":
-        """The places with a root that was given on the command line.
-
-        Raises:
-            BeyondClsError: it is not a folder or an address.
-        """
-        return cls.from_section({"root": root}, None)
+            return cls(user_root, cache or user_cache, None if user_root is None else file)
+        return cls(None if root == PROJECT else root, cache or user_cache, source)
 
     @property
     def shown(self) -> str:
@@ -203,55 +195,36 @@ def _tidy(root: str) -> str:
     return root.rstrip("/") if is_remote(root) else os.path.expanduser(root.removeprefix("file://")).rstrip("/")
 
 
-def project_store(values: Mapping[str, Any]) -> tuple[str | None, tuple[Path, int] | None]:
-    """Root and cache that the section `store` of a parameter file names.
+def checked_store(values: Mapping[str, Any], file: Path | None = None) -> tuple[str | None, tuple[Path, int] | None]:
+    """Root and cache that a section `store` names: of a parameter file, or of the user's configuration.
+
+    Args:
+        file: the user's configuration, where folders must not be relative.
 
     Raises:
         BeyondClsError: a name or a value that means nothing.
     """
-    check_names("store", values, ["root", "cache"])
+    place = "" if file is None else f" in {file}"
+    check_names("store" if file is None else f"store of {file}", values, ["root", "cache"])
     root, cache = values.get("root"), values.get("cache")
-    if root is not None and (not isinstance(root, str) or not root.strip("/")):
-        raise BeyondClsError(
-            f"store.root is {root!r}, expected a folder or an address, e.g. s3://bucket/features, {PROJECT} (features/ here, "
-            "in spite of your own configuration), or null"
-        )
-    return root and _tidy(root), None if cache is None else _cache_of(mapping("store.cache", cache))
-
-
-def user_store() -> Places:
-    """The places that the user's configuration names for all projects.
-
-    Raises:
-        BeyondClsError: a name or a value that means nothing.
-    """
-    file, values = configured("store")
-    check_names(f"store of {file}", values, ["root", "cache"])
-    root, cache = values.get("root"), values.get("cache")
-    if root is not None:
-        if not isinstance(root, str) or not (is_remote(root) or os.path.isabs(_tidy(root))):
-            raise BeyondClsError(
-                f"store.root in {file} is {root!r}, expected an absolute folder or an address, e.g. /scratch/features or "
-                "s3://bucket/features; correct it, or remove the line"
-            )
-        root = _tidy(root)
-    if cache is not None:
-        if not isinstance(cache, dict):
-            raise BeyondClsError(f'store.cache in {file} is {cache!r}, expected {{ folder = "/scratch/cache", gb = 50 }}')
-        cache = _cache_of(cache, f" in {file}")
-    return Places(root, cache, None if root is None else file)
-
-
-def _cache_of(values: Mapping[str, Any], in_file: str = "") -> tuple[Path, int]:
-    """Folder and bytes of the cache; `in_file` names the user's configuration, where folders must not be relative."""
-    check_names(f"store.cache{in_file}", values, ["folder", "gb"])
-    folder, gb = values.get("folder"), values.get("gb")
-    if not isinstance(folder, str) or not folder or (in_file and not os.path.isabs(os.path.expanduser(folder))):
-        expected = "an absolute folder, e.g. /scratch/cache" if in_file else "a folder, e.g. .cache/features"
-        raise BeyondClsError(f"store.cache.folder{in_file} is {folder!r}, expected {expected}")
+    is_text = isinstance(root, str) and root.strip("/")
+    if root is not None and not (is_text and (file is None or is_remote(root) or os.path.isabs(_tidy(root)))):
+        expected = f"a folder or an address, e.g. s3://bucket/features, or {PROJECT}: features/ here, whatever you configured"
+        if file is not None:
+            expected = "an absolute folder or an address, e.g. /scratch/features or s3://bucket/features"
+        raise BeyondClsError(f"store.root{place} is {root!r}, expected {expected}; correct it, or remove the line")
+    if cache is None:
+        return root and _tidy(root), None
+    if not isinstance(cache, Mapping):
+        raise BeyondClsError(f"store.cache{place} is {cache!r}, expected a folder and gb, e.g. .cache/features and 50")
+    check_names(f"store.cache{place}", cache, ["folder", "gb"])
+    folder, gb = cache.get("folder"), cache.get("gb")
+    if not isinstance(folder, str) or not folder or (file is not None and not os.path.isabs(os.path.expanduser(folder))):
+        expected = "a folder, e.g. .cache/features" if file is None else "an absolute folder, e.g. /scratch/cache"
+        raise BeyondClsError(f"store.cache.folder{place} is {folder!r}, expected {expected}")
     if isinstance(gb, bool) or not isinstance(gb, int | float) or not 0 < gb < float("inf"):
-        raise BeyondClsError(f"store.cache.gb{in_file} is {gb!r}, expected how many gigabytes it may have, e.g. 50")
-    return Path(os.path.expanduser(folder)).absolute(), int(gb * 1e9)
+        raise BeyondClsError(f"store.cache.gb{place} is {gb!r}, expected how many gigabytes it may have, e.g. 50")
+    return root and _tidy(root), (Path(os.path.expanduser(folder)).absolute(), int(gb * 1e9))
 
 
 @cache

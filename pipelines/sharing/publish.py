@@ -1,22 +1,31 @@
-"""Where an extraction goes if feature sets have a shared root, and what stays in its place: a stub and a receipt."""
+"""Where an extraction goes if feature sets have a shared root, and what stays in its place: a stub, a receipt, and by whom."""
 
+import json
 import os
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pipelines.sharing.places import PROJECT, Places, receipt_of
 from store import FeatureStore, StoreError
+from store.environment import versions_of
 from store.format.unfinished import holds_only, is_stub, write_stub
-from store.moving.receipt import Receipt
+from store.moving.receipt import CHECK, Receipt
 from store.moving.transfer import upload
 from store.places import LocalFolder, is_remote, place_at
+from store.places.disk import write_file
 from store.places.object_store import ObjectStore, honours_condition
 from store.writing.claims import BusyError, alone
 from store.writing.publishing import discard, staging_of
 
+if TYPE_CHECKING:
+    from extract.sample import SampleCheck
+
+PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "beyondcls")  # whose versions may change what is computed
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
 
@@ -56,16 +65,6 @@ def _check_vacant(places: Places, out: Path) -> None:
             f"`beyondcls store push {out}`, or remove it first; or let the sets of this project stay here: "
             f"`store: {{ root: {PROJECT} }}` in the parameter file"
         )
-
-
-def _check_receipt(file: Path) -> None:
-    """See that a file may be replaced by a receipt.
-
-    Raises:
-        StoreError: it looks like something else.
-    """
-    if file.is_file() and not file.read_bytes().startswith((b"{", b"<<<<<<<")):  # git marks conflicts so
-        raise StoreError(f"{file} is no receipt, so it stays; give another --receipt, or remove it first")
 
 
 def writes_conditionally(places: Places, folder: Path) -> bool:
@@ -132,7 +131,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
         The set at its final place; None if another task is doing this.
 
     Raises:
-        StoreError: `out` holds files, which a stub would make useless; or sending fails.
+        StoreError: `out` holds files, which a stub would make useless, or `receipt` something else; or sending fails.
     """
     key = store.spec.key
     scratch, address = scratch_of(out, key), places.root and places.address(out.name, key)
@@ -147,7 +146,8 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
                 receipt = receipt or receipt_of(out)
                 _check_vacant(places, out)  # again: something may have come meanwhile
             if receipt is not None:
-                _check_receipt(receipt)
+                if receipt.is_file() and not receipt.read_bytes().startswith((b"{", b"<<<<<<<")):  # git marks conflicts so
+                    raise StoreError(f"{receipt} is no receipt, so it stays; give another --receipt, or remove it first")
                 Receipt.from_store(store).write(receipt)
             if address is not None:
                 write_stub(out, store.place.content("zarr.json") or b"")
@@ -175,3 +175,42 @@ def _remove(folder: Path) -> None:
     discard(removed)
     os.rename(folder, removed)
     discard(removed)
+
+
+def write_check(
+    receipt: Path,
+    store: FeatureStore,
+    checks: "Sequence[tuple[FeatureStore, SampleCheck]]",
+    device: str,
+    devices: Mapping[int, Mapping[str, Any]],
+) -> None:
+    """Write which versions extracted a set, or compared a sample of it, on which device, and with which result.
+
+    It goes into receipts/NAME.check.json: the receipt itself describes the set, and stays as it is.
+
+    Args:
+        receipt: of the set.
+        checks: of the set itself, or of sets whose arrays it took over; empty if everything was extracted now.
+        device: kind of that of this process.
+        devices: what computed each unit, as far as this process knows.
+    """
+    content: dict[str, Any] = {
+        "key": store.spec.key,
+        "versions": versions_of(PACKAGES),
+        "device": device,
+        **({"units": _by_model(devices)} if devices else {}),
+        "compared": [{"key": compared.spec.key, **check.to_dict()} for compared, check in checks],
+    }
+    write_file(receipt.with_name(f"{receipt.stem}{CHECK}"), [(json.dumps(content, indent=1) + "\n").encode()])
+
+
+def _by_model(devices: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
+    """Units of each model of device, as ranges: 0-6,9."""
+    by_model: dict[str, list[list[int]]] = {}
+    for unit in sorted(devices):
+        ranges = by_model.setdefault(str(devices[unit].get("device")), [])
+        if ranges and ranges[-1][-1] == unit - 1:
+            ranges[-1][1:] = [unit]
+        else:
+            ranges.append([unit])
+    return {model: ",".join("-".join(map(str, ends)) for ends in by_model[model]) for model in sorted(by_model)}

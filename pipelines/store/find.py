@@ -41,19 +41,18 @@ def feature_sets(root: Path) -> Iterator[Path]:
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
 
 
-def sets_at(root: str) -> Iterator[tuple[str, int]]:
-    """Addresses and bytes of the feature sets in a folder of an object store, including unfinished uploads; sorted.
+def files_of_sets(root: str) -> dict[str, dict[str, int]]:
+    """Bytes of the files of each set in a folder of an object store, by name, sorted; unfinished uploads are among them.
 
     Raises:
         StoreError: it cannot be listed.
     """
-    sets: dict[str, int] = {}
-    for name, nbytes in place_at(root).sizes().items():
-        if "/" in name:
-            set_name = name.split("/")[0]
-            sets[set_name] = sets.get(set_name, 0) + nbytes
-    for name in sorted(sets):
-        yield f"{root.rstrip('/')}/{name}", sets[name]
+    sets: dict[str, dict[str, int]] = {}
+    for name, nbytes in sorted(place_at(root).sizes().items()):
+        set_name, _, rest = name.partition("/")
+        if rest:
+            sets.setdefault(set_name, {})[rest] = nbytes
+    return dict(sorted(sets.items()))
 
 
 def nbytes_of(folder: Path) -> int:

@@ -9,7 +9,7 @@ import typer
 
 from pipelines.sharing.places import open_features
 from pipelines.sharing.publish import SCRATCH
-from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
+from pipelines.store.find import feature_sets, files_of_sets, nbytes_of, staged_below
 from pipelines.store.references import ProjectOption, locked, naming
 from pipelines.store.table import size, table
 from store import ArrayReader, FeatureStore, StoreError
@@ -38,7 +38,11 @@ def ls(
         raise StoreError(f"there is no folder {root}; name one that holds feature sets")
     rows = [["feature set", "encoder", "images", "kinds", "dtype", "bytes", "key", "used", "named by"]]
     problems = []
-    for path, nbytes in sets_at(root) if remote else ((str(p), nbytes_of(p)) for p in feature_sets(Path(root))):
+    if remote:
+        sets = {f"{root.rstrip('/')}/{name}": sum(files.values()) for name, files in files_of_sets(root).items()}
+    else:
+        sets = {str(path): nbytes_of(path) for path in feature_sets(Path(root))}
+    for path, nbytes in sets.items():
         stub = not remote and is_stub(Path(path))
         try:
             store = FeatureStore.describe(path) if stub else FeatureStore.open(path)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.parameters.extraction import CHECKPOINT
-from pipelines.parameters.options import takes_options
+from pipelines.parameters.extraction import IMAGES, LOADING, RUNNING
+from pipelines.parameters.options import select_options, takes_options
 from pipelines.parameters.params import without_none
 from pipelines.process.progress import progress_bar
 from pipelines.store.look import FeatureSet
@@ -16,6 +16,13 @@ from store import verify as check
 from store.format.layout import kind_of
 from store.format.unfinished import is_stub
 from store.places import LocalFolder
+
+# Without these, a set names its encoder and how it was loaded, and images are opened as they look.
+AS_EXTRACTED = {
+    **{name: option for name, option in LOADING.items() if name not in ("arguments", "weights")},
+    **select_options(IMAGES, ("form", "split", "classes")),
+    "batch_size": RUNNING["batch_size"],
+}
 
 
 def verify(path: FeatureSet) -> None:
@@ -45,24 +52,19 @@ def _damaged(path: str) -> list[str]:
     return bad
 
 
-@takes_options(CHECKPOINT)
+@takes_options(AS_EXTRACTED)
 def repair(
     path: Annotated[Path, typer.Argument(help="folder of a feature set")],
     data: Annotated[str | None, typer.Option(help="the images it was made from; without, nothing is changed")] = None,
-    form: Annotated[str | None, typer.Option(help="form of the data, if it was given at extraction")] = None,
-    split: Annotated[str | None, typer.Option(help="split of a published data set, if it was given at extraction")] = None,
-    classes: Annotated[Path | None, typer.Option(help="file of class names, if it was given at extraction")] = None,
     encoder: Annotated[str | None, typer.Option(help="its encoder; by default the one that the set names")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file with encoders.NAME")] = None,
-    model: Annotated[str | None, typer.Option(help="timm architecture, where the encoder needs it")] = None,
-    random_seed: Annotated[int | None, typer.Option(help="seed of random weights, where the encoder needs it")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="images per forward pass, as at extraction")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
-    **of_checkpoint: Any,
+    **given: Any,
 ) -> None:
     """List what is damaged, and the command that extracts it again; with --data, run that command.
 
-    Sound shards are kept as they are. On the machine that made the set, the result is the same to the last byte.
+    Images and encoder are named as they were at extraction. Sound shards stay as they are: on the machine that made it, the
+    result is the same to the last byte.
     """
     from pipelines import extract
 
@@ -77,8 +79,7 @@ def repair(
     if not bad:
         typer.echo(f"{path}: nothing is damaged")
         return
-    options |= without_none(encoder=encoder, params=params, model=model, random_seed=random_seed, **of_checkpoint)
-    options |= without_none(form=form, split=split, classes=classes, batch_size=batch_size)
+    options |= without_none(encoder=encoder, params=params, **given)
     typer.echo(_command(path, data or "IMAGES", options, device))
     if data is None:
         typer.echo("give --data with the images it was made from to run this")

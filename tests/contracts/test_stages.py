@@ -16,8 +16,7 @@ from pipelines.cli import app
 from pipelines.code.closure import Project
 from pipelines.code.units import units
 from pipelines.parameters.commands import QUOTED
-from pipelines.parameters.names import OTHERS
-from pipelines.parameters.params import read_params
+from pipelines.parameters.params import OTHERS, read_params
 from tests.machines.project import ROOT
 from tests.pipelines.test_cli import run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.remotes import Folder
-from pipelines.parameters.groups import ANY
+from pipelines.parameters.heads import ANY
 from tests.machines import project
 from tests.machines.machine import DATA, ENCODERS, Machine, git
 from tests.machines.objects import Locked, kind_of

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from pipelines.cli import FAILED, INTERRUPTED, UNFORESEEN, run
-from pipelines.process.stopping import TO_BE_CONTINUED
+from pipelines.process.tasks import TO_BE_CONTINUED
 from tests.features import write_features
 from tests.machines.project import ROOT
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from pipelines.predictions.images import Prediction
-from pipelines.predictions.output import TABLE, kept
+from pipelines.predictions.images import TABLE, Prediction, kept
 from pipelines.report.dense import class_scores
 from probe.segmentation.results import _write_confusions, _write_per_class
 

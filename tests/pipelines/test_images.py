@@ -100,7 +100,7 @@ def test_values_that_cannot_be(options, message, tmp_path, extract, command):
 def test_values_of_another_type_in_the_file(entry, tmp_path, extract):
     write_pictures(tmp_path / "data/d", "cat/0.jpg")
     [name] = entry
-    assert f"the {name} of data set 'd' in the parameter file is" in extract(data=None, entry=entry, fails=True)
+    assert f"datasets.d.{name} is" in extract(data=None, entry=entry, fails=True)
 
 
 def test_plan_takes_them_too(tmp_path, extract, beyondcls):

@@ -42,18 +42,38 @@ def quickly(folder: Path) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params | {"probe": EPOCHS}, sort_keys=False))
 
 
-def test_stages_are_those_that_dvc_makes_of_the_file(tmp_path: Path) -> None:
+def both(folder: Path) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Commands by stage in a folder with a pipeline, as the program and as DVC read it."""
     from dvc.repo import Repo
 
+    with Repo.init(str(folder), no_scm=True) as repo:
+        stages = {stage.name: stage.cmd for stage in repo.index.stages if stage.name.partition("@")[0] not in OF_DVC}
+    lists = {name: command if isinstance(command, list) else [command] for name, command in stages.items()}
+    ours = {stage.name: stage.commands for stage in stages_of(read_params(folder / "params.yaml"), folder / "dvc.yaml")}
+    return ours, {name: tuple(c for c in commands if c != CHECK) for name, commands in lists.items()}
+
+
+def test_stages_are_those_that_dvc_makes_of_the_file(tmp_path: Path) -> None:
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, tmp_path)
-    with Repo.init(str(tmp_path), no_scm=True) as repo:
-        theirs = {stage.name: stage.cmd for stage in repo.index.stages if stage.name.partition("@")[0] not in OF_DVC}
-    ours = {stage.name: stage.commands for stage in stages_of(read_params(ROOT / "params.yaml"), ROOT / "dvc.yaml")}
-    lists = {name: command if isinstance(command, list) else [command] for name, command in theirs.items()}
-    assert ours == {name: tuple(c for c in commands if c != CHECK) for name, commands in lists.items()}
+    ours, theirs = both(tmp_path)
+    assert ours == theirs
     assert next(iter(ours)).startswith("extract@")
     assert list(ours)[-1] == "report"
+
+
+def test_so_they_are_of_one_that_a_user_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("names: [a, b]\n")
+    (tmp_path / "more.yaml").write_text("word: said\n")
+    (tmp_path / "dvc.yaml").write_text(
+        "vars: [more.yaml]\nstages:\n"
+        "  listed: { foreach: '${names}', do: { cmd: 'echo ${word} ${item}' } }\n"
+        "  counted: { foreach: [{ x: 1 }, { x: 2 }], do: { cmd: 'echo ${item.x}' } }\n"
+    )
+    ours, theirs = both(tmp_path)
+    assert ours == theirs
+    assert list(ours) == ["listed@a", "listed@b", "counted@0", "counted@1"]
 
 
 def test_what_is_written(images: Path, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
+from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.studies import plans_of_study
 from pipelines.report.collect import Inputs
 from probe.result_files import DESCRIPTION, METRICS
 from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables

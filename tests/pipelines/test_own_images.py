@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pipelines.code.reader import main as write_reader
-from pipelines.parameters.images import images_of, is_missing
+from pipelines.parameters.datasets import images_of, is_missing
 from pipelines.parameters.params import read_params
 from pipelines.planning.sizes import COUNTED, Sizes, sizes_of
 from pipelines.report.project import project as folders_of
@@ -116,7 +116,7 @@ def test_the_entry_of_a_data_set(project: Path) -> None:
     (project / "probes/shades/tiny/average/metrics.json").touch()
     assert folders_of(project).images == str(project / "data/shades/own.py:make")
     params["datasets"]["shades"] = {"function": "own.images:make", "data_arguments": ["n=3"]}
-    with pytest.raises(BeyondClsError, match=r"data_arguments of data set 'shades' .* \['n=3'\], expected names and values"):
+    with pytest.raises(BeyondClsError, match=r"datasets\.shades\.data_arguments is \['n=3'\], expected names and values"):
         images_of(params, "shades", "test")
     del params["datasets"]["shades"]["data_arguments"]
     assert images_of(params, "shades", None) == {"data": "own.images:make"}

@@ -19,8 +19,8 @@ from dvc.repo import Repo
 
 from extract.datasets import DATASETS
 from pipelines.parameters.datasets import datasets_of
+from pipelines.parameters.groups import plans_of_study, studies_of
 from pipelines.parameters.params import read_params
-from pipelines.parameters.studies import plans_of_study, studies_of
 from probe.result_files import read_result
 from store import FeatureStore
 from tests.extract.encoders.official import values_of, written

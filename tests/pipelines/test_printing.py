@@ -11,9 +11,8 @@ from rich.text import Text
 
 from pipelines.cli import as_note
 from pipelines.process.command_log import CommandLog, recorded_command
-from pipelines.process.console import SafeConsole
 from pipelines.process.progress import progress_bar
-from pipelines.process.terminal import printing_safely
+from pipelines.process.terminal import SafeConsole, printing_safely
 from store.errors import BeyondClsWarning
 from tests.store.test_shown import STEERING
 

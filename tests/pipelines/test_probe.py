@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import cli
 from pipelines.parameters.heads import AskedHead, plans_and_run
-from pipelines.parameters.layers import layered
+from pipelines.parameters.layers import Layer, resolve, values_of
 from pipelines.parameters.params import named_values, read_params
 from pipelines.process.tasks import is_first
 from probe import checkpoint
@@ -194,6 +194,9 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         assert plan(text, "cls", tmp_path=tmp_path, views=2)[1]["views"] == 2
 
     def test_layers(self):
+        def layered(*layers):
+            return values_of(resolve([Layer("", values) for values in layers]))
+
         assert layered({"a": 1, "b": 1}, {"b": 2}, {}) == {"a": 1, "b": 2}
         assert layered({"k_shot": 1}, {"percent": 2}) == {"percent": 2}
         assert layered({"k_shot": 1}, {"percent": None}) == {"k_shot": 1, "percent": None}
@@ -375,16 +378,10 @@ class TestBadInput:
             ("heads: {abmilp: {epochss: 3}}", "unknown parameter in heads.abmilp 'epochss'; did you mean 'epochs'?"),
             ("heads: {abmilp: {dept: 3}}", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
-            ("heads: {abmilp: {aggregator: 3}}", "aggregator of head 'abmilp' is 3, expected a name such as abmilp"),
+            ("heads: {abmilp: {aggregator: 3}}", "heads.abmilp.aggregator is 3, expected a name such as abmilp"),
             ("cls_heads: {abmilp: {aggregator: average}}", "abmilp in the parameter file reads patch, but for cls_heads"),
-            ("heads: {abmilp: {preset: 3}}", "preset of head 'abmilp' is 3, expected a name"),
-            ("heads: {abmilp: {epochs: '90'}}", "epochs of head 'abmilp' is '90', expected a whole number"),
-            ("heads: {abmilp: {epochs: 9.5}}", "epochs of head 'abmilp' is 9.5, expected a whole number"),
-            ("heads: {abmilp: {rows_at_once: no}}", "rows_at_once of head 'abmilp' is False, expected a whole number"),
-            ("heads: {abmilp: {base_lr: high}}", "base_lr of head 'abmilp' is 'high', expected a number"),
-            ("heads: {abmilp: {final_norm: 1}}", "final_norm of head 'abmilp' is 1, expected true or false"),
-            ("heads: {abmilp: {base_lrs: 0.1}}", "base_lrs of head 'abmilp' is 0.1, expected a list; give [0.1] for one"),
-            ("heads: {abmilp: {seeds: 3}}", "seeds of head 'abmilp' is 3, expected a list; give [3] for one"),
+            ("heads: {abmilp: {epochs: '90'}}", "heads.abmilp.epochs is '90', expected a whole number"),
+            ("heads: {abmilp: {base_lrs: 0.1}}", "heads.abmilp.base_lrs is 0.1, expected a list; give [0.1]"),
             ("heads: {abmilp: {base_lr: 0.1, base_lrs: [0.1]}}", "--base-lr 0.1 and --base-lrs 0.1 exclude each other"),
             ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''; known: "),
             ("heads: {abmilp: {protocol: {name: knn, ks: 5}}}", "ks is 5, expected a list of values; give [5] for one"),
@@ -399,9 +396,8 @@ class TestBadInput:
             ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on. Add it to heads"),
             ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
             ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "unknown parameter in probe 'epoch'; did you mean 'epochs'?"),
-            ("heads: {abmilp: {}}\nprobe: {views: two}", "views is 'two', expected a whole number"),
+            ("heads: {abmilp: {}}\nprobe: {views: two}", "probe.views is 'two', expected a whole number"),
             ("heads: {abmilp: {}}\nprobe: {k_shot: 2, ids: a.txt}", "--k-shot 2 and --ids a.txt exclude each other"),
-            ("heads: {abmilp: {}}\nprobe: {ids: 3}", "ids is 3, expected a name"),
             ("heads: {abmilp: {}}\nprobe: {k_shot: 2, percent: 3}", "--k-shot 2 and --percent 3 exclude each other"),
             ("heads: {abmilp: {}}\nprobe: {placement: disk}", "placement"),
         ],
@@ -436,8 +432,8 @@ class TestBadInput:
             ("ap:hads=12", "unknown parameter in --head ap 'hads'; did you mean 'heads'?"),
             ("ap:heads", "--head ap:heads is 'heads', expected name=value, e.g. depth=2"),
             ("cls:views=1", "--head cls:views=1 gives views, which all heads of a command share; give --views"),
-            ("cls:epochs=many", "epochs of head 'cls' is 'many', expected a whole number"),
-            ("cls:base_lrs=0.1", "base_lrs of head 'cls' is 0.1, expected a list; give [0.1] for one"),
+            ("cls:epochs=many", "--head cls:epochs is 'many', expected a whole number"),
+            ("cls:base_lrs=0.1", "--head cls:base_lrs is 0.1, expected a list; give [0.1]"),
             ("ap:aggregator=cls", "unknown parameter in --head ap 'aggregator'"),
         ],
     )

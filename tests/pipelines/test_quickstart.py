@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
 from extract.encoders.quickstart import CIFAR10
-from pipelines.parameters.common import common_layers
 from pipelines.parameters.extraction import resolve_extraction
 from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import read_params
 from quickstart import cut, pretrain, training
 from quickstart.accuracy import PROTOCOLS, accuracy, pooled

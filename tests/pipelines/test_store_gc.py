@@ -15,7 +15,7 @@ import fsspec
 import pytest
 import yaml
 
-from pipelines.store import leftovers
+from pipelines.store import gc
 from store import FeatureStore
 from store.format.unfinished import write_stub
 from store.moving.receipt import Receipt
@@ -247,7 +247,7 @@ class TestNeverTouched:
         assert "being written by process" in shared.why("one")
         shared.gc(*DELETE)
         with monkeypatch.context() as patch:  # as if it had begun after it was listed
-            patch.setattr(leftovers, "staged_in", lambda folder: [])
+            patch.setattr(gc, "staged_in", lambda folder: [])
             output = shared.gc(*DELETE, status=1)
         assert f"left: {shared.root}/one-{shared.keys['one']}" in output
         assert shared.left() == {"one", OTHER}
@@ -282,7 +282,7 @@ class TestNeverTouched:
         fs.rm(f"{root}/one-{remote.keys['one']}/zarr.json")
         fs.pipe_file(f"{root}/one-{remote.keys['one']}/.writing/claims/0-0", b"{}")  # tasks may be at work
         assert "its last file came within a day" in remote.why("one")
-        monkeypatch.setattr(leftovers, "RECENT", timedelta(0))
+        monkeypatch.setattr(gc, "RECENT", timedelta(0))
         assert "not written completely" in remote.gc()
         remote.receipt("one")
         assert remote.unused() == set(), "its command goes on with it"
@@ -306,7 +306,7 @@ class TestNeverTouched:
             assert "cannot be removed: away" in remote.gc(*DELETE, status=1)
         with pytest.raises(ValueError, match=r"it has no zarr\.json"):
             FeatureStore.open(f"{remote.root}/one-{remote.keys['one']}")
-        monkeypatch.setattr(leftovers, "RECENT", timedelta(0))
+        monkeypatch.setattr(gc, "RECENT", timedelta(0))
         remote.gc(*DELETE)
         assert remote.left() == {OTHER}
 

@@ -2,7 +2,7 @@
 
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.parameters.primary import Primary
+from pipelines.parameters.params import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Interval, Intervals, Look, Number, Numbers, Section, Text, Verdicts

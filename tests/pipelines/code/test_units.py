@@ -94,6 +94,8 @@ def test_no_program_needs_the_other_stage_or_the_command_line():
             assert not any(file.startswith(("extract/", "pipelines/engines/")) for file in by_unit), name
         if name.startswith("extract/"):
             assert not any(file.startswith("probe/") for file in by_unit), name
+        if name == "params":
+            assert not any(file.startswith("extract/") for file in by_unit), "or recipes were written after each edit of it"
 
 
 def test_dense_tasks_heads_and_extraction_do_not_depend_on_one_another():

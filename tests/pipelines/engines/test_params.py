@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.parameters.common import engine_of
+from pipelines.parameters.layers import engine_of
 from pipelines.parameters.params import from_yaml
 from pipelines.parameters.recipes import all_recipes
-from pipelines.sharing.checks import _by_model
+from pipelines.sharing.publish import _by_model
 from store import BeyondClsError
 from tests import forked  # noqa: F401
 from tests.folders import files

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pipelines import detect, segment
-from pipelines.parameters.dense import TASKS, dense_datasets, of_task, options_of_task
+from pipelines.parameters.datasets import TASKS, dense_datasets, images_of
+from pipelines.parameters.dense import of_task, options_of_task
 from pipelines.parameters.extraction import from_params, resolve_extraction
-from pipelines.parameters.images import images_of
 from pipelines.parameters.params import from_yaml
 from pipelines.parameters.recipes import FOLDERS, OPTIONS, all_recipes, of_extraction, values_of
 from probe.grid import HeadPlan
@@ -58,11 +58,11 @@ class TestDataSets:
             assert "ids" not in images_of(params, name, "test")
 
     def test_whole_images_and_all_truths_unless_they_say_otherwise(self, file: Path) -> None:
-        loading, options = from_params(file, "mae-b16", "camvid", "train")
+        loading, options = from_params(file, "mae-b16", "camvid", {"split": "train"})
         whole = {"crop_mode": "squash", "crop_pct": 1.0}
         assert loading == {"mean": [0.5, 0.5, 0.5], "input_size": "336x448", **whole}
         assert options == {"dtype": "float16", "truths": "all", "views": 2}
-        loading, options = from_params(file, "mae-b16", "shop", "train")
+        loading, options = from_params(file, "mae-b16", "shop", {"split": "train"})
         assert loading == {"mean": [0.5, 0.5, 0.5], "input_size": 384, "crop_mode": "border", "crop_pct": 1.0}
         assert options["truths"] == "instances"
 
@@ -70,7 +70,7 @@ class TestDataSets:
         assert resolve_extraction(params, "mae-b16", "camvid", "test")["views"].value == 1
 
     def test_other_data_sets_are_extracted_as_ever(self, file: Path) -> None:
-        loading, options = from_params(file, "mae-b16", "cub", "train")
+        loading, options = from_params(file, "mae-b16", "cub", {"split": "train"})
         assert loading == {"crop_pct": 0.9, "mean": [0.5, 0.5, 0.5], "input_size": 384}
         assert options == {"dtype": "float16", "truths": "none", "views": 4}
 
@@ -134,10 +134,9 @@ class TestTasks:
                 {"camvid": {"protocols": "knn"}},
                 "unknown parameter in dense.segment.camvid 'protocols'; did you mean",
             ),
-            ("segment", {"camvid": {"protocol": "knn"}}, r"camvid.protocol is 'knn', expected a list; give e.g. \[knn\]"),
+            ("segment", {"camvid": {"protocol": "knn"}}, r"camvid.protocol is 'knn', expected a list of texts"),
             ("segment", {"camvid": {"ks": [1, "x"]}}, "dense.segment.camvid.ks is '1,x', expected integers with commas"),
             ("segment", {"camvid": {"epochs": 0}}, "dense.segment.camvid.epochs is 0, expected 1 or more"),
-            ("segment", {"camvid": {"final_norm": "yes"}}, "camvid.final_norm is 'yes', expected true or false"),
             ("detect", {"camvid": {"lr": "high"}}, "dense.detect.camvid.lr is 'high', expected a number"),
             ("detect", ["camvid"], r"dense.detect in the parameter file is \['camvid'\]"),
             ("detect", {"shop": {}}, r"unknown data set 'camvid'.* Add it to dense.detect in the parameter file"),

@@ -6,8 +6,8 @@ import pytest
 import torch
 import yaml
 
-from pipelines.parameters.groups import GROUPS, check_groups
-from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.groups import check_groups
+from pipelines.parameters.heads import GROUPS, plans_and_run
 from probe.aggregators import AGGREGATORS, make_aggregator
 from store import BeyondClsError
 from store.format.layout import kind_of

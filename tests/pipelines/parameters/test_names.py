@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.parameters.commands import check_commands
+from pipelines.parameters.commands import QUOTED, check_commands
 from pipelines.parameters.heads import folders_of
-from pipelines.parameters.names import NAMED, NAMING, OTHERS
-from pipelines.parameters.params import read_params
+from pipelines.parameters.params import NAMED, NAMING, OTHERS, read_params
 from store import BeyondClsError
 
 HOSTILE = (
@@ -98,13 +97,7 @@ def test_names_that_are_numbers_or_left_out(value: Any, tmp_path: Path) -> None:
     assert read(tmp_path, {"datasets": [value], "studies": {"s": {"dataset": value}}, "heads": None})
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("data", "dense.data", "composed.*.n_images", "composed.*.seed", "composed_dense.*.train", "composed_dense.*.test"),
-        *("composed_dense.*.seed", "block_studies.*.stored"),
-    ],
-)
+@pytest.mark.parametrize("place", QUOTED)
 def test_values_that_a_shell_would_read_as_more(place: str) -> None:
     for value in ("'; touch y; '", "x\ntouch y", "x\0", ["1", "$(touch y)"], {"x; touch y": 1}):
         with pytest.raises(BeyondClsError, match=f"{place.replace('*', 'one')} .* a shell would read as more than one value"):

@@ -1,8 +1,10 @@
 """Options in tables: the command line has them, and they are what the program takes."""
 
 import inspect
+import re
 import types
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -14,12 +16,13 @@ from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from extract.writing import Settings
 from pipelines.parameters import detection, extraction, training
-from pipelines.parameters.options import Option, Table, select_options, takes_options
+from pipelines.parameters.options import Option, Table, check_values, select_options, takes_options
 from probe.closed import Neighbours
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
+from store import BeyondClsError
 
 TABLE = {
     "how_many": Option(int, "a number", "3", least=1),
@@ -57,6 +60,28 @@ def test_a_command_gets_what_was_given_and_nothing_else(call):
 def test_values_that_cannot_be_are_refused_by_name(call):
     assert "--how-many" in call("--how-many", "0")
     assert "--how-many" in call("--how-many", "two")
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong", "expected"),
+    [
+        (int, [3], ["90", 9.5, False], "a whole number"),
+        (float, [3, 0.5], ["high", True], "a number"),
+        (str, ["x"], [3], "a name"),
+        (Path, ["x"], [3], "a name"),
+        (bool, [True], [1, "yes"], "true or false"),
+        (list[str], [["x"]], ["x", [3]], "a list of texts, in brackets"),
+        (list[int], [[3], (3,)], [3, "3"], "a list; give \\["),
+    ],
+)
+def test_values_of_a_parameter_file(kind: Any, right: list[Any], wrong: list[Any], expected: str) -> None:
+    for value in (*right, None):
+        check_values("probe.", {"x": value, "other": object()}, {"x": Option(kind, "")})
+    for value in wrong:
+        with pytest.raises(BeyondClsError, match=rf"probe\.x is {re.escape(repr(value))}, expected {expected}"):
+            check_values("probe.", {"x": value}, {"x": Option(kind, "")})
+    with pytest.raises(BeyondClsError, match=r"probe\.how_many is 2, expected 3 or more"):
+        check_values("probe.", {"how_many": 2}, {"how_many": Option(int, "", least=3)})
 
 
 def parameters(function: Any) -> dict[str, inspect.Parameter]:

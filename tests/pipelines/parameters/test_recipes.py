@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.parameters.common import common_layers
 from pipelines.parameters.datasets import check_metric, datasets_of
 from pipelines.parameters.extraction import from_params, resolve_extraction
+from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import layered
+from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import read_params
 from pipelines.parameters.recipes import all_recipes, of_extraction, of_head, write_recipes
-from pipelines.parameters.studies import plans_of_study
 from probe.recipe import PRESETS, Recipe
 from store import BeyondClsError
 
@@ -121,7 +120,7 @@ class TestExtraction:
     )
     def test_layers(self, encoder: str, dataset: str, split: str, expected: dict[str, Any], tmp_path: Path) -> None:
         (tmp_path / "params.yaml").write_text(FILE)
-        loading, options = from_params(tmp_path / "params.yaml", encoder, dataset, split)
+        loading, options = from_params(tmp_path / "params.yaml", encoder, dataset, {"split": split})
         assert (loading, options) == ({}, expected)
 
     @pytest.mark.parametrize(("split", "rate"), [("train", 0.3), ("test", None)])
@@ -209,14 +208,6 @@ class TestFiles:
         params["studies"] = {"s": {"study": "x", "heads": {"cls": {}}, **study}}
         with pytest.raises(BeyondClsError, match=says):
             list(all_recipes(params))
-
-
-def test_presets_replace_what_was_before_them_only() -> None:
-    assert layered({"epochs": 3, "seeds": [1]}, {"preset": "adamw"}, {"epochs": 4}) == {
-        "seeds": [1],
-        "preset": "adamw",
-        "epochs": 4,
-    }
 
 
 class TestCommand:

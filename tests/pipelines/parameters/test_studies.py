@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.parameters.groups import PLACES, params_of_study, plans_of_study, studies_of
 from pipelines.parameters.params import read_params
-from pipelines.parameters.studies import PLACES, params_of_study, plans_of_study, studies_of
 from probe.aggregators import make_aggregator
 from probe.cost import Cost
 from probe.recipe import PRESETS, Recipe

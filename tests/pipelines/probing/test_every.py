@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.probing.every import every_run
+from pipelines.probing.spread import every_run
 from store import BeyondClsError
 from tests import forked  # noqa: F401
 from tests.features import write_features
@@ -67,11 +67,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def runs(**names: list[str]) -> set[str]:
     """Names of the runs that have these."""
     given = {f"--{option}": values for option, values in names.items()}
-    return {run.name for run in every_run(given, Path("params.yaml"), [], prepares=False)}
+    return {run.name for run in every_run(given, Path("params.yaml"), [])}
 
 
 def test_runs_are_those_of_the_stages(project: Path) -> None:
-    (run,) = every_run({"--encoder": ["enc"], "--head": ["cls"]}, None, ["--device", "cpu"], prepares=False)
+    (run,) = every_run({"--encoder": ["enc"], "--head": ["cls"]}, None, ["--device", "cpu"])
     assert run.command == (
         "beyondcls probe --params params.yaml --dataset d --encoder enc --head cls --skip-absent "
         "--features features/enc-d-train --test features/enc-d-test --out probes/d/enc/cls --device cpu --on here"
@@ -129,7 +129,7 @@ def test_several_processes_that_were_started_together_do_not_each_start_all(
 def test_a_project_is_needed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused() -> str:
         with pytest.raises(BeyondClsError) as error:
-            every_run({}, None, [], prepares=False)
+            every_run({}, None, [])
         return str(error.value)
 
     monkeypatch.chdir(tmp_path)
@@ -137,15 +137,13 @@ def test_a_project_is_needed(project: Path, tmp_path: Path, monkeypatch: pytest.
         f"there is none in {tmp_path}; give the command in the folder of the project, or give runs by themselves" in refused()
     )
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    assert refused().startswith(f"DVC cannot read dvc.yaml in {tmp_path}: you are not inside of a DVC repository")
+    assert "there is no parameter file 'params.yaml'" in refused()
     monkeypatch.chdir(project)
     before = Path("dvc.yaml").read_text()
     try:
         Path("dvc.yaml").write_text("stages: {a: {cmd: beyondcls report}}\n")
         assert refused().startswith(f"no stage of {project}/dvc.yaml runs `beyondcls probe`; add some to it, or give runs")
         Path("dvc.yaml").write_text("stages: {a: {cmd: 'beyondcls probe ${none}'}}\n")
-        assert refused().startswith(f"DVC cannot read dvc.yaml in {project}: ")
+        assert "the pipeline reads ${none}, which params.yaml lacks" in refused()
     finally:
         Path("dvc.yaml").write_text(before)
-    monkeypatch.setitem(sys.modules, "dvc.repo", None)
-    assert "dvc, which reads it, is not installed here; pip install dvc, or give runs by themselves" in refused()

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.parameters.params import read_params
-from pipelines.parameters.primary import Primary, primary_of
+from pipelines.parameters.params import Primary, primary_of, read_params
 from pipelines.report.claims import AHEAD
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Intervals, Number, Numbers, Section, Verdicts

@@ -268,7 +268,7 @@ class TestParameters:
             ({"root": 5}, "store.root is 5, expected a folder or an address"),
             ({"root": ""}, "store.root is '', expected a folder"),
             ({"root": "/"}, "store.root is '/', expected a folder"),
-            ({"cache": 50}, "store.cache in the parameter file is 50, expected names and values"),
+            ({"cache": 50}, "store.cache is 50, expected a folder and gb"),
             ({"cache": {"folder": "x", "gbs": 5}}, "unknown parameter in store.cache 'gbs'; did you mean 'gb'"),
             ({"cache": {"folder": "x"}}, "store.cache.gb is None, expected how many gigabytes"),
             ({"cache": {"folder": "x", "gb": 0}}, "store.cache.gb is 0, expected"),

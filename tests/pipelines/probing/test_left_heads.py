@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.parameters.left_heads import remove_left_heads
+from pipelines.probing.training import remove_left_heads
 from tests.pipelines.report.written import describe
 
 COMMAND = "beyondcls probe --params params.yaml --study pair --out 'a folder'"
