@@ -28,6 +28,7 @@ from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.params import read_params
 from pipelines.parameters.stages import CHECK
 from pipelines.parameters.studies import plans_of_study, studies_of
+from pipelines.report import drawing
 from probe.result_files import read_result
 from store import FeatureStore
 from tests.extract.encoders.official import values_of, written
@@ -195,8 +196,9 @@ def compute(folder: Path, *tables: str) -> None:
 
 
 def called(words: Sequence[str]) -> None:
-    """`beyondcls …`, or `python -P -m MODULE …`."""
+    """`beyondcls …`, or `python -P -m MODULE …`; files of plots stay empty."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "_saved", lambda *_, **__: b"")
         if words[0] == "beyondcls":
             patch.setattr(sys, "argv", [*words])
             cli.app([*words[1:]], standalone_mode=False)
