@@ -24,6 +24,12 @@ from tests.machines.served import commands_in
 EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16}
 
 
+@pytest.fixture(autouse=True)
+def _files_of_plots_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing them takes longer than all that is asked for here."""
+    monkeypatch.setattr("pipelines.report.drawing._saved", lambda *_, **__: b"")
+
+
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """48 and 16 pictures of `demo`, in splits that are called train and val."""
@@ -164,7 +170,7 @@ def test_a_run_is_resumed_and_dvc_goes_on_from_it(images: Path, tmp_path: Path) 
     assert results == {name: content(folder / name) for name in results}
     with commands_in(tmp_path / "served", ROOT) as served:
         environment = {"PATH": f"{served}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "DVC_NO_ANALYTICS": "1"}
-        for arguments in (["init", "--no-scm", "-q"], ["repro", "-q"]):
+        for arguments in (["init", "--no-scm", "-q"], ["repro", "-q", "probe", "attention"]):
             done = subprocess.run(
                 [served / "dvc", *arguments], cwd=folder, env=os.environ | environment, capture_output=True, text=True
             )

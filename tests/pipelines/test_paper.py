@@ -181,7 +181,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compute(folder: Path, *tables: str) -> None:
-    """The stages that these tables wait for, in the order that DVC finds, each in this process, and its outputs are there."""
+    """The stages that these tables wait for, as DVC orders them, each in this process; what it reads and writes is there."""
     with chdir(folder), Repo() as repo:
         check_commands(read_params(Path("params.yaml")))
         graph = repo.index.graph
@@ -189,6 +189,7 @@ def compute(folder: Path, *tables: str) -> None:
         assert len(wanted) == len(tables)
         needed = graph.subgraph(wanted.union(*(nx.descendants(graph, stage) for stage in wanted)))
         for stage in reversed([*nx.topological_sort(needed)]):
+            assert [str(dep) for dep in stage.deps if not dep.exists] == [], stage.name
             for command in [stage.cmd] if isinstance(stage.cmd, str) else stage.cmd:
                 for part in command.split("&&") if command != CHECK else ():
                     called(shlex.split(part))

@@ -176,7 +176,7 @@ def test_rows_fetched_by_a_kernel(nbytes: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("placement", ["stream", "memory", "device"])
 @pytest.mark.parametrize("shape", [(16, 768), (4, 8)])
 def test_batches_on_a_gpu(tmp_path: Path, placement: Placement, shape: tuple[int, int]) -> None:
