@@ -197,9 +197,9 @@ def compute(folder: Path, *tables: str) -> None:
 
 
 def called(words: Sequence[str]) -> None:
-    """`beyondcls …`, or `python -P -m MODULE …`; files of plots stay empty."""
+    """`beyondcls …`, or `python -P -m MODULE …`; plots stay empty."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "_saved", lambda *_, **__: b"")
+        patch.setattr(drawing, "_saved", lambda *_, **__: b"<svg></svg>")
         if words[0] == "beyondcls":
             patch.setattr(sys, "argv", [*words])
             cli.app([*words[1:]], standalone_mode=False)
