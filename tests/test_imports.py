@@ -82,6 +82,10 @@ def test_a_package_of_another_origin_is_named(file, tmp_path):
     assert message in shown.stderr.splitlines()[-1]
 
 
+FIRST = (
+    *("beyondcls torch", "extract.run", "extract.encoders", "probe.run", "probe.estimator", "pipelines.live.online"),
+    *("pipelines.engines.engine torch", "store.loading.loader", "benchmarks.probe", "tests.conftest"),
+)
 STOPPING_AT_TORCH = """
 import importlib, os, sys
 
@@ -92,31 +96,20 @@ class Stopping:
             os._exit(0)
 
 sys.meta_path.insert(0, Stopping())
-for name in sys.argv[1:]:
-    importlib.import_module(name)
+for names in sys.argv[1:]:
+    if not os.fork():
+        for name in names.split():
+            importlib.import_module(name)
+        os._exit(1)
+    os.wait()
 """
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("beyondcls", "torch"),
-        ("extract.run",),
-        ("extract.encoders",),
-        ("probe.run",),
-        ("probe.estimator",),
-        ("pipelines.live.online",),
-        ("pipelines.engines.engine", "torch"),
-        ("store.loading.loader",),
-        ("benchmarks.probe",),
-        ("tests.conftest",),
-    ],
-    ids=lambda names: names[0],
-)
-def test_threads_wait_asleep_before_torch_is_imported(names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("given", "expected"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_threads_wait_asleep_before_torch_is_imported(given: dict[str, str], expected: str) -> None:
     """Wherever it is imported first; a user's own choice stays."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    for given, expected in ({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"):
-        command = [sys.executable, "-c", STOPPING_AT_TORCH, *names]
-        shown = subprocess.run(command, cwd=ROOT, env={**environment, **given}, capture_output=True, text=True)
-        assert (shown.stdout.strip(), shown.stderr) == (expected, "")
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    command = [sys.executable, "-c", STOPPING_AT_TORCH, *FIRST]
+    shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert dict(zip(FIRST, shown.stdout.split(), strict=True)) == dict.fromkeys(FIRST, expected)
+    assert shown.stderr == ""

@@ -23,6 +23,7 @@ from tests.extract.pictures import picture
 from tests.features import write_features
 from tests.machines.machine import top_level
 from tests.machines.project import working_tree
+from tests.machines.served import commands_in
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -95,46 +96,36 @@ def test_what_an_archive_lacks_or_has_too_much_is_named(archives: dict[str, Path
 class Installed:
     """The wheel in an environment of its own; what pip would fetch for it, which takes minutes, is linked from here."""
 
-    def __init__(self, wheel: Path, folder: Path, *extras: str, beside: Sequence[str] = ()):
+    def __init__(self, wheel: Path, folder: Path):
         venv.create(folder / "venv", with_pip=False, symlinks=True)
         self.python, self.elsewhere = folder / "venv/bin/python", folder / "elsewhere"
         self.elsewhere.mkdir()
         self.run(sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-deps", wheel)
-        (site,) = (folder / "venv/lib").glob("python*/site-packages")
-        (installed,) = distributions(name="beyondcls", path=[str(site)])
+        (self.site,) = (folder / "venv/lib").glob("python*/site-packages")
+        self.link()
+
+    def link(self, *extras: str, beside: Sequence[str] = ()) -> None:
+        """Add what pip would fetch for extras, and other packages."""
+        (installed,) = distributions(name="beyondcls", path=[str(self.site)])
         packages = required(installed, frozenset(extras))
         for name in beside:
             packages |= {name: distribution(name), **required(distribution(name))}
         for one in packages.values():
             for entry in top_level(one.name):
-                if not (site / entry).exists():
-                    (site / entry).symlink_to(one.locate_file(entry))
+                if not (self.site / entry).exists():
+                    (self.site / entry).symlink_to(one.locate_file(entry))
 
-    def run(self, *command: object, folder: str = "") -> str:
+    def run(self, *command: object, folder: str = "", served: Path | None = None) -> str:
+        """What a command prints; `served`: commands that come first, whose path of imports is this environment's."""
         environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         environment |= {"PATH": f"{self.python.parent}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
+        if served is not None:
+            environment |= {"PATH": f"{served}:{environment['PATH']}", "PYTHONPATH": str(self.site)}
         shown = subprocess.run(
             [*map(str, command)], cwd=self.elsewhere / folder, env=environment, capture_output=True, text=True
         )
         assert shown.returncode == 0, shown.stdout + shown.stderr
         return shown.stdout
-
-
-@pytest.mark.slow
-def test_install_into_an_empty_environment(archives: dict[str, Path], tmp_path: Path):
-    installed = Installed(archives[".whl"], tmp_path)
-    run, python = installed.run, installed.python
-    assert "extract" in run(tmp_path / "venv/bin/beyondcls", "--help")
-    where = run(python, "-c", "import beyondcls; beyondcls.open_store; print(beyondcls.__file__)")
-    assert where.startswith(str(tmp_path / "venv"))
-    # The environment has no timm at all, and probing does not miss it.
-    run(python, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('timm') is not None)")
-    train, test = write_features(tmp_path / "train", 128), write_features(tmp_path / "test", 64, seed=1)
-    sets = ("--features", train.path, "--test", test.path, "--out", tmp_path / "out")
-    shown = run(tmp_path / "venv/bin/beyondcls", "probe", *sets, "--epochs", "2", "--warmup-epochs", "0")
-    assert "top-1" in shown
-    script = "import beyondcls, sys; beyondcls.load_probe(sys.argv[1]); print(len(beyondcls.open_store(sys.argv[2])))"
-    assert run(python, "-c", script, tmp_path / "out/trained/seed0", test.path).strip() == "64"
 
 
 ENCODER = """\
@@ -148,34 +139,57 @@ def make():
 
 
 @pytest.mark.slow
-def test_a_project_in_an_empty_folder_without_the_source(archives: dict[str, Path], tmp_path: Path):
-    """A module of one's own, images, `init`, `dvc repro`, a second head: with the wheel, and what it requires, alone."""
-    installed = Installed(archives[".whl"], tmp_path, "extract", "probe", beside=["dvc"])
+def test_install_into_an_empty_environment(archives: dict[str, Path], tmp_path: Path):
+    """Where there is no source: first what probing requires, alone; then with the extras, a project of one's own."""
+    installed = Installed(archives[".whl"], tmp_path)
+    run, python = installed.run, installed.python
+    assert "extract" in run(tmp_path / "venv/bin/beyondcls", "--help")
+    train, test = write_features(tmp_path / "train", 128), write_features(tmp_path / "test", 64, seed=1)
+    sets = ("--features", train.path, "--test", test.path, "--out", tmp_path / "out")
+    shown = run(tmp_path / "venv/bin/beyondcls", "probe", *sets, "--epochs", "2", "--warmup-epochs", "0")
+    assert "top-1" in shown
+    # The environment has no timm at all, and probing does not miss it.
+    script = """
+import importlib.util, sys, beyondcls
+assert importlib.util.find_spec("timm") is None
+beyondcls.load_probe(sys.argv[1])
+print(beyondcls.__file__, len(beyondcls.open_store(sys.argv[2])))
+"""
+    where, n = run(python, "-c", script, tmp_path / "out/trained/seed0", test.path).split()
+    assert where.startswith(str(tmp_path / "venv"))
+    assert n == "64"
+    installed.link("extract", "probe", beside=["dvc"])
+    check_a_project(installed, tmp_path)
+
+
+def check_a_project(installed: Installed, tmp_path: Path) -> None:
+    """A module of one's own, images, `init`, `dvc repro`, a second head."""
     for split, n in (("train", 24), ("test", 8)):
         for number in range(n):
             file = installed.elsewhere / "pictures" / split / str(number % 2) / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(picture(number))
-    program, dvc = installed.python.with_name("beyondcls"), (installed.python, "-m", "dvc")
+    program = installed.python.with_name("beyondcls")
     installed.run(program, "init", "mine", "--data", "pictures", "--encoder", "own.py:make", "--head", "abmilp")
     folder = installed.elsewhere / "mine"
     (folder / "own.py").write_text(ENCODER)
     params = yaml.safe_load((folder / "params.yaml").read_text())
     params["probe"] = {"seeds": [0], "epochs": 2, "warmup_epochs": 0, "batch_size": 8}
 
-    def repro() -> set[str]:
+    def repro(served: Path) -> set[str]:
         (folder / "params.yaml").write_text(yaml.safe_dump(params))
-        shown = installed.run(*dvc, "repro", folder="mine")
+        shown = installed.run(served / "dvc", "repro", folder="mine", served=served)
         return set(re.findall(r"Running stage '([^']+)'", shown)) - {"code", "recipes", "code-data@pictures"}
 
-    installed.run(*dvc, "init", "--no-scm", "--quiet", folder="mine")
     extracted = {"extract@make-pictures-train", "extract@make-pictures-test"}
-    assert repro() == {*extracted, "probe@make-pictures-abmilp", "attention@make-pictures", "report"}
-    assert (folder / "report/index.html").is_file()
-    params["heads"]["both"] = {"aggregator": "cls-average"}
-    assert repro() == {"probe@make-pictures-both", "report"}
-    (folder / "own.py").write_text(ENCODER.replace("manual_seed(0)", "manual_seed(1)"))
-    assert extracted < repro(), "another encoder"
+    with commands_in(tmp_path / "served", python=installed.python) as served:
+        installed.run(served / "dvc", "init", "--no-scm", "--quiet", folder="mine", served=served)
+        assert repro(served) == {*extracted, "probe@make-pictures-abmilp", "attention@make-pictures", "report"}
+        assert (folder / "report/index.html").is_file()
+        params["heads"]["both"] = {"aggregator": "cls-average"}
+        assert repro(served) == {"probe@make-pictures-both", "report"}
+        (folder / "own.py").write_text(ENCODER.replace("manual_seed(0)", "manual_seed(1)"))
+        assert extracted < repro(served), "another encoder"
     assert not any((folder / package).exists() for package in ("extract", "pipelines", "probe", "store"))
 
 

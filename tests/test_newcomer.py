@@ -13,20 +13,8 @@ import pytest
 from tests.test_docs import FILES, block
 
 ROOT = Path(__file__).resolve().parents[1]
-TREE = (
-    "extract",
-    "probe",
-    "store",
-    "pipelines",
-    "heads",
-    "tests",
-    "pyproject.toml",
-    "beyondcls",
-    "docs",
-    "README.md",
-    "dvc.yaml",
-    "params.yaml",
-)
+TREE = ("beyondcls", "extract", "heads", "pipelines", "probe", "store", "tests", "docs")
+TREE += ("README.md", "dvc.yaml", "params.yaml", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -161,7 +149,7 @@ ENTRIES = {
         file="pipelines/store/count.py",
         lines={"pipelines/store/__init__.py": ('app.command("count")(count.count)', 'app.command("rm")(remove.rm)')},
         imports="from pipelines.store import count",
-        contract="tests/contracts/test_store_tools.py",
+        contract="tests/contracts/test_stages.py",
         word="count",
     ),
     "an engine": Entry(

@@ -14,7 +14,7 @@ import torch
 from benchmarks import gpu, gpu_parts
 from tests.ended import ended
 
-LOADER = "tests/store/test_loader.py"
+BATCHES = "tests/store/test_gpu_batches.py"
 # Hides every package but these and what they require, as on a machine that has no more.
 BARE = """
 import re, sys
@@ -64,11 +64,11 @@ def test_all_parts_on_a_bare_machine_without_git(tmp_path: Path) -> None:
 
 
 def test_tests_that_need_a_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {LOADER, "tests/kernels/test_attention.py", "tests/kernels/test_pooling.py"} <= {*gpu_parts.marked_files()}
-    monkeypatch.setattr(gpu_parts, "marked_files", lambda: [LOADER])
+    assert {BATCHES, "tests/kernels/test_attention.py", "tests/kernels/test_pooling.py"} <= {*gpu_parts.marked_files()}
+    monkeypatch.setattr(gpu_parts, "marked_files", lambda: [BATCHES])
     findings = gpu.Findings()
     gpu_parts.tests(torch.device("cpu"), True, findings)
-    assert LOADER in "".join(findings.part.lines)  # each test that was skipped, with its reason
+    assert BATCHES in "".join(findings.part.lines)  # each test that was skipped, with its reason
     assert "needs a CUDA device" in "".join(findings.part.lines)
     assert not findings.part.failure
 

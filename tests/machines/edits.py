@@ -2,8 +2,8 @@
 
     python -m tests.machines.edits    # prints the table of docs/pipeline.md
 
-Everything is run by DVC: each edit is made in a clone with all stages of dvc.yaml, and `dvc repro` says what it runs. Only
-what a stage computes is replaced by a digest of its input (stand_in.py), so that an edit takes seconds. That the
+Everything is run by DVC: one edit after the other is made in a clone with all stages of dvc.yaml, and `dvc repro` says what it
+runs. Only what a stage computes is replaced by a digest of its input (stand_in.py), so that an edit takes seconds. That the
 real commands behave so is tested by test_two_machines.py and tests/pipelines/test_dvc.py. Digests of code are real.
 What another machine fetches is observed over a remote for the edits marked `elsewhere`, one of each kind; for the others it
 is what the probe depends on. Tests leave out edits that are `like` another one.
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.remotes import Folder
 from tests.machines import pipeline, project
-from tests.machines.machine import DATA, Machine
+from tests.machines.machine import DATA
 from tests.machines.objects import Locked, kind_of
 from tests.machines.served import DVC, commands_in
 
@@ -224,46 +224,44 @@ class Observed:
 
 
 class Bench:
-    """A finished pipeline, copied for each edit; `served`: its commands (served.py)."""
+    """A finished pipeline, which is edited again and again; `served`: its commands (served.py)."""
 
     def __init__(self, folder: Path, served: Path):
-        self.folder, self.n = folder, 0
-        self.origin = project.origin(folder, pipeline.without_computing)
-        self.first = project.machine_a(folder / "a", self.origin, served)
+        self.folder = folder
+        self.machine = project.machine_a(folder / "a", project.origin(folder, pipeline.without_computing), served)
         self.remote = Folder(folder / "remote")
-        self.remote.add_to(self.first)
-        assert self.first.repro()
-        self.first.dvc("push")
-        self.first.commit("Done")
+        self.remote.add_to(self.machine)
+        assert self.machine.repro()
+        self.machine.dvc("push")
+        self.machine.commit("Done")
 
     def all(self, edits: Sequence[Edit] = EDITS) -> dict[str, Observed]:
-        """What each edit leads to, by name."""
+        """What each edit leads to, by name, after those before it."""
         together = [edit for edit in edits if edit.unused]
         unused = self.edited(Edit("what is not used", lambda repo: [edit.change(repo) for edit in together], ABMILP))
         return {edit.name: unused if edit.unused else self.edited(edit) for edit in edits}
 
     def edited(self, edit: Edit) -> Observed:
-        self.n += 1
-        folder = self.folder / f"edit{self.n}"
-        machine = self.first.copy(folder / "a")
-        edit.change(machine.repo)
-        ran = project.without_code(machine.repro())
-        locked = Locked.read(machine.repo)
+        edit.change(self.machine.repo)
+        ran = project.without_code(self.machine.repro())
+        locked = Locked.read(self.machine.repo)
         kinds = {kind_of(path) for below in ("features", "receipts") for path in locked.deps(edit.probe, below)}
         if edit.elsewhere:
-            assert self.elsewhere(edit, machine, folder) == (kinds if ran else set())
+            assert self.elsewhere(edit) == (kinds if ran else set())
         known = project.without_code(locked.stages)
         return Observed(frozenset(ran), frozenset(known), frozenset(kinds if edit.probe in ran else ()))
 
-    def elsewhere(self, edit: Edit, machine: Machine, folder: Path) -> set[str]:
+    def elsewhere(self, edit: Edit) -> set[str]:
         """Kinds of what a machine without images fetches, to train the head where it is edited.
 
         What changes features is edited, extracted and pushed by the first machine; the other one then edits a head.
         """
+        machine = self.machine
         if edit.extracts:
             machine.dvc("push")
             machine.commit("Extracted")
-        second = project.machine_b(folder / "b", machine.repo, machine.served)  # where nothing is computed, nothing is missed
+        folder = self.folder / f"b{edit.extracts}"
+        second = project.machine_b(folder, machine.repo, machine.served)  # where nothing is computed, nothing is missed
         self.remote.add_to(second)
         if edit.extracts:
             project.edit(second.repo, lambda p: p["heads"]["abmilp"].update(depth=3))

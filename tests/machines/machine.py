@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import venv
@@ -50,12 +49,6 @@ class Machine:
         if lacks:
             git(machine.repo, "sparse-checkout", "set", "--no-cone", "/*", *(f"!/{name}/" for name in lacks))
         git(machine.repo, "checkout", "-q")
-        return machine
-
-    def copy(self, folder: Path) -> "Machine":
-        """Another machine with the same packages, and a copy of the clone."""
-        machine = Machine(folder, served=self.served)
-        shutil.copytree(self.repo, machine.repo, symlinks=True)
         return machine
 
     def _install(self, without: Sequence[str]) -> None:

@@ -65,18 +65,8 @@ def shrink(params: dict[str, Any]) -> None:
             grids.pop(name, None)
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32
-    for name in (
-        "studies",
-        "block_studies",
-        "by_block",
-        "divergence",
-        "composed",
-        "whole",
-        "localised",
-        "dense",
-        "composed_dense",
-    ):
-        params[name] = {}
+    sections = ("block_studies", "by_block", "divergence", "composed", "whole", "localised", "dense", "composed_dense")
+    params |= {name: {} for name in ("studies", *sections)}
 
 
 def without_code(stages: Iterable[str]) -> set[str]:

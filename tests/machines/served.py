@@ -17,7 +17,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from functools import cache
+from importlib import import_module, metadata
 from pathlib import Path
 
 # What takes long to import; torch loads `torch._dynamo` when it first counts operations.
@@ -55,6 +56,7 @@ def serve(address: str, project: str, packages: Sequence[str]) -> None:
         for file in (file for room in ROOMS for file in Path(project, room).rglob("[!_]*.py")):
             import_module(".".join(file.relative_to(project).with_suffix("").parts))
 
+    metadata.entry_points = cache(metadata.entry_points)  # nothing is installed while a command runs
     gc.freeze()  # or each command looks through what was imported for garbage
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
     with socket.socket(socket.AF_UNIX) as listening:

@@ -114,18 +114,7 @@ def test_the_second_machine_cannot_extract(first, tmp_path):
         machine.run(machine.python, "-c", f"from importlib.metadata import version; version('{package}')", fails=True)
     assert not any((machine.repo / place).exists() for place in (DATA, ENCODERS))
     images = first.machine.repo / DATA / project.DATASET / "test"
-    command = (
-        "beyondcls",
-        "extract",
-        "--params",
-        "params.yaml",
-        "--encoder",
-        project.MAE,
-        "--data",
-        images,
-        "--out",
-        "features/x",
-    )
+    command = f"beyondcls extract --params params.yaml --encoder {project.MAE} --data {images} --out features/x".split()
     assert "pip install 'beyondcls[extract]'" in machine.run(*command, fails=True)
     project.edit(machine.repo, lambda params: params["extract"].update(views=2))
     shown = machine.dvc("repro", "--allow-missing", project.probe_stage("cls"), fails=True)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,15 @@ from pipelines.run_all import main as run
 from probe.result_files import read_result
 from store import BeyondClsError
 from tests.machines.project import ROOT, content
+from tests.machines.served import commands_in
 
 EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16}
+
+
+@pytest.fixture(autouse=True)
+def _plots_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them takes longer than all that is asked for here."""
+    monkeypatch.setattr("pipelines.report.drawing._saved", lambda *_, **__: b"<svg></svg>")
 
 
 @pytest.fixture
@@ -182,15 +188,13 @@ def test_a_run_is_resumed_and_dvc_goes_on_from_it(images: Path, tmp_path: Path) 
     shutil.rmtree(folder / "probes/pictures/quickstart-random/abmilp")
     run(folder)
     assert results == {name: content(folder / name) for name in results}
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "DVC_NO_ANALYTICS": "1",
-    }
-    for arguments in (["init", "--no-scm", "-q"], ["repro", "-q"]):
-        done = subprocess.run(["dvc", *arguments], cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    with commands_in(tmp_path / "served", ROOT) as served:
+        environment = {"PATH": f"{served}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "DVC_NO_ANALYTICS": "1"}
+        for arguments in (["init", "--no-scm", "-q"], ["repro", "-q", "probe", "attention"]):
+            done = subprocess.run(
+                [served / "dvc", *arguments], cwd=folder, env=os.environ | environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
     noted = {"README.md"}  # of `dvc repro`, in folders of results
     assert results == {name: {f: text for f, text in content(folder / name).items() if f not in noted} for name in results}
 

@@ -14,13 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from store import ArrayLayout, FeatureStore, FeatureWriter, Loader
+from store import ArrayLayout, FeatureStore, Loader
 from store.loading.placement import PinnedRows, Placement, fetch_by_kernel
 from store.loading.reading import AHEAD, Lane, Pool
 from store.places.place import aligned_memory
-from tests.store.conftest import same
+from tests.store.conftest import same, write
 
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, kernels are compiled for it")
+NAME = "patch/block5/view0"
 COPIES = 4  # of a batch: two arrays, label and row
 PLACEMENTS = pytest.mark.parametrize("placement", ["memory", "stream"])
 
@@ -174,26 +175,18 @@ def test_rows_fetched_by_a_kernel(nbytes: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("placement", ["stream", "memory", "device"])
 @pytest.mark.parametrize("shape", [(16, 768), (4, 8)])
 def test_batches_on_a_gpu(tmp_path: Path, placement: Placement, shape: tuple[int, int]) -> None:
-    from benchmarks import data
-
     rows = np.random.default_rng(0).standard_normal((96, *shape), np.float32).astype(np.float16)
     layouts = [
         ArrayLayout("images/label", (96,), "int64", ("image",), 32),
-        ArrayLayout("images/valid", (96,), "uint8", ("image",), 32),
+        ArrayLayout(NAME, rows.shape, "float16", ("image", "patch", "channel"), 32, codec="float16"),
     ]
-    layouts.append(ArrayLayout(data.NAME, rows.shape, "float16", ("image", "patch", "channel"), 32, codec="float16"))
-    with FeatureWriter(tmp_path / "f", data.make_spec(96), layouts) as writer:
-        for unit in range(3):
-            part = slice(32 * unit, 32 * unit + 32)
-            ids = np.arange(96)[part]
-            writer.write_unit(unit, {"images/label": ids, "images/valid": np.ones(32, np.uint8), data.NAME: rows[part]})
-        writer.finish({"encoder": "x", "norm_eps": None, "classes": None, "problems": []})
+    write(tmp_path / "f", layouts, {"images/label": np.arange(96), NAME: rows})
     store = FeatureStore.open(tmp_path / "f")
-    arrays = {"patch": store.array(data.NAME)}
+    arrays = {"patch": store.array(NAME)}
     loader = Loader(arrays, store.labels, batch_size=10, device="cuda", placement=placement, dtype=None)
     for epoch in range(3):
         batches = list(loader.epoch(epoch))

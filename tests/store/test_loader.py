@@ -409,29 +409,6 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     assert grown < nbytes / 4
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("placement", ["device", "memory", "stream"])
-def test_batches_on_a_gpu(written: Path, placement: Placement) -> None:
-    """Equal to those on the CPU, also when they are kept."""
-    expected = list(_loader(written, "memory", batch_size=10).epoch(2))
-    store = FeatureStore.open(written)
-    arrays = {"patch": store.tokens("patch"), "number": store.array("images/label")}
-    options: dict[str, Any] = {"placement": placement, "batch_size": 10, "device": "cuda", "buffer_nbytes": 1 << 20}
-    loader = Loader(arrays, np.arange(N), **options)
-    rows = []
-    for batch in list(loader.epoch(2)):
-        assert {values.device.type for values in batch.values()} == {"cuda"}
-        rows += batch["row"].tolist()
-        on_cpu = {name: values.cpu() for name, values in batch.items()}
-        whole = {name: torch.cat([b[name] for b in expected]) for name in on_cpu}
-        at = torch.tensor([whole["row"].tolist().index(row) for row in on_cpu["row"].tolist()])
-        for name, values in on_cpu.items():
-            # The bits of a NaN may change on the way from float16 to float32.
-            torch.testing.assert_close(values, whole[name][at], rtol=0, atol=0, equal_nan=True)
-    assert sorted(rows) == list(range(N))
-
-
 def test_what_is_kept_on_a_device_needs_no_copy(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of a GPU that holds all features, gone on the CPU: the same batches, and nothing of the host is asked."""
     store = FeatureStore.open(written)

@@ -72,17 +72,7 @@ def test_versions_of_python_agree():
 
 
 def test_words_do_not_count_in_any_block():
-    heads = (
-        "if a:",
-        "else:",
-        "for b in a:",
-        "while a:",
-        "with a:",
-        "try:",
-        "except A:",
-        "finally:",
-        "class A:",
-        "async def a():",
-    )
+    heads = ("if a:", "else:", "for b in a:", "while a:", "with a:", "try:", "except A:", "finally:", "class A:")
+    heads += ("async def a():",)
     body = "".join(f"{head}\n    {{text}}a\n" for head in heads) + "match a:\n    case 1:\n        {text}a\n"
     assert of(body.format(text="'why';")) == of(body.format(text=""))

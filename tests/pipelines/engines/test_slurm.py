@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -142,24 +143,8 @@ def test_lines_of_the_cluster_in_the_users_own_configuration(
 
 
 def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
-    given = [
-        "extract",
-        "--on",
-        "slurm",
-        "--tasks=8",
-        "--out",
-        "f",
-        "--sbatch",
-        "-p gpu",
-        "--setup",
-        "module load cuda",
-        "--dry-run",
-        "--data",
-        "--on",
-        "x",
-        "--update",
-    ]
-    assert without_engine(given) == ["extract", "--out", "f", "--data", "--update"]
+    given = "extract --on slurm --tasks=8 --out f --sbatch '-p gpu' --setup 'module load cuda' --dry-run --data --on x --update"
+    assert without_engine(shlex.split(given)) == ["extract", "--out", "f", "--data", "--update"]
 
 
 def test_what_is_said_of_a_job_that_failed(tmp_path: Path) -> None:

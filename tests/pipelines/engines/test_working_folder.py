@@ -13,20 +13,8 @@ from tests.extract.pictures import picture, write_file
 from tests.machines.project import ROOT
 from tests.pipelines.engines.test_slurm import TASK
 
-NAMES = (
-    "extract",
-    "multiprocessing",
-    "numpy",
-    "pipelines",
-    "probe",
-    "selectors",
-    "signal",
-    "socket",
-    "store",
-    "torch",
-    "typer",
-    "yaml",
-)
+NAMES = ("extract", "pipelines", "probe", "store", "numpy", "torch", "typer", "yaml")
+NAMES += ("multiprocessing", "selectors", "signal", "socket")
 # What pip installs, and after it processes of each kind that the program starts.
 SCRIPT = """\
 import multiprocessing, sys

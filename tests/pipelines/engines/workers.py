@@ -91,18 +91,6 @@ class Load:
 
     def command(self, images: Path, out: str | Path, *options: object) -> tuple[object, ...]:
         """The command, to be given in this folder, that extracts images in shards of 32."""
-        given = (
-            "--shard-rows",
-            32,
-            "--batch-size",
-            8,
-            "--workers",
-            1,
-            "--device",
-            "cpu",
-            "--mean",
-            "0.5,0.5,0.5",
-            "--std",
-            "0.5,0.5,0.5",
-        )
+        sizes = ("--shard-rows", 32, "--batch-size", 8, "--workers", 1, "--device", "cpu")
+        given = (*sizes, "--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
         return ("extract", "--encoder", "encoder.py:make", "--data", images, "--out", out, *given, *options)
