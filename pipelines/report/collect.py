@@ -31,6 +31,7 @@ class Folders:
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
         blocks: BLOCKS/ENCODER.
+        geometry: GEOMETRY/ENCODER.
         dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
         receipts: of feature sets.
         segmentation: SEGMENTATION/DATASET/ENCODER.
@@ -50,6 +51,7 @@ class Folders:
     localised: str | None = None
     localised_split: str | None = None
     blocks: Path | None = None
+    geometry: Path | None = None
     dataset: str = ""
     receipts: Path | None = None
     form: str | None = None

@@ -52,6 +52,7 @@ NEEDED = {
     f"objects.test.objects.small {' '.join(f'{kind}?.{name}' for kind in KINDS for name in MEASURES)}",
     "localise": "data n_images n_images_outside size frame.words frame.official maps.*.max_box_acc_v2! maps.*.max_box_acc! "
     "maps.*.by_iou maps.*.n_flat maps.*.on_objects?.share! maps.*.on_objects?.chance",
+    "geometry": "n_images vectors.*.vector vectors.*.block",
     "blocks": "measure n_test rows.*.head rows.*.protocol rows.*.block rows.*.bytes_per_image",
 }
 # What notes of tables say of differences to the random twin.

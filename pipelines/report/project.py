@@ -15,7 +15,7 @@ COMPOSED = "composed"  # photographs with known boxes, by data set
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
-    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/DATASET/ENCODER, blocks/DATASET/ENCODER of one set.
+    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/, blocks/ and geometry/DATASET/ENCODER of one set.
 
     Others are beside it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
 
@@ -27,7 +27,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     Raises:
         BeyondClsError: nothing was probed, that data set was not, or several were and none is chosen.
     """
-    probes, attention, blocks = folder / "probes", folder / "attention", folder / "blocks"
+    probes, attention, blocks, geometry = (folder / name for name in ("probes", "attention", "blocks", "geometry"))
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
     main = _main(probes, probed, params, dataset)
@@ -42,6 +42,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         datasets=compared,
         localised=_localised(folder, main),
         blocks=blocks if main is None else blocks / main,
+        geometry=geometry if main is None else geometry / main,
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",

@@ -23,6 +23,7 @@ KINDS = {
     "detection": (("*/metrics.json", "*/*/metrics.json"), "beyondcls detect"),
     "localisation": (("*/localisation.json", "*/*/localisation.json"), "beyondcls localise"),
     "blocks": (("*/metrics.json", "*/*/metrics.json"), "beyondcls blocks"),
+    "geometry": (("*/metrics.json", "*/*/metrics.json"), "beyondcls geometry"),
 }
 RECEIPTS = "receipts"
 OF_HEADS = ("probes", "studies")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
@@ -115,10 +116,11 @@ def _entries(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-# An entry of a description that holds measures of several things -> these, by names: of segment, of blocks, of localise.
+# An entry of a description that holds measures of several things -> these, by names: of segment, blocks, geometry, localise.
 GROUPS: dict[str, Callable[[Any], dict[str, Mapping[str, Any]]]] = {
     "protocols": dict,
     "rows": lambda rows: {f"{row['head']}, block {row['block']}, {row['protocol']}": row for row in rows},
+    "vectors": lambda vectors: {f"{one['vector']}, block {one['block']}": one for one in vectors},
     "maps": lambda maps: {f"{entry['source']} {entry['name']}": entry for entry in maps},
 }
 
@@ -165,7 +167,10 @@ def _rows(result: ResultFile, file: Path) -> list[dict[str, Any]]:
         if isinstance(protocol, str):  # of a block; what all blocks have in common is said once
             seeds, protocol = (seeds, None) if protocol == LINEAR else ((), content.get("protocol") or {"name": protocol})
         of_group = {
-            "head": own.get("head") or " ".join(filter(None, (result.head, name))) or folder.resolve().name,
+            "head": own.get("head")
+            or own.get("vector")
+            or " ".join(filter(None, (result.head, name)))
+            or folder.resolve().name,
             "block": _whole(own.get("block", content.get("block"))),
             "options": _json(own.get("options")),
             "recipe": _json(protocol or own.get("recipe", content.get("recipe"))),

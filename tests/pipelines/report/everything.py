@@ -73,6 +73,7 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         write_localisation(root / "localisation", encoder, score_maps(20 + i + more), data=digest)
         linear, neighbours = (40 + i + more, 50 + i), (30 + i, 30 + i)
         write_by_block(root / "blocks", encoder, {("cls", "linear"): linear, (EVIL, "knn"): neighbours})
+        write_geometry(root / "geometry", encoder, ("cls", 0, 3 + more), ("cls", 1, 9 - i + more), (EVIL, 1, 7 + more))
         write_boxes(root / "localisation", encoder, digest, [f"{n:03d}" for n in range(7)], iou=0.2 + more / 10)
     for name in ("one", EVIL):
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0), ("ep", 46.0)):
@@ -103,7 +104,12 @@ def write_dense(root: Path, dataset: str, more: float) -> None:
 def folders(root: Path) -> Folders:
     """Of what `everything` writes."""
     attention, studies, divergence = root / "attention", (root / "studies",), root / "divergence"
-    others = {"images": str(root / "data"), "datasets": (root / "sets",), "blocks": root / "blocks"}
+    others = {
+        "images": str(root / "data"),
+        "datasets": (root / "sets",),
+        "blocks": root / "blocks",
+        "geometry": root / "geometry",
+    }
     others |= {"segmentation": root / "segmentation", "detection": root / "detection"}
     others |= {"dense_images": DenseImages(str(root / "dense"), split=None)}
     return Folders(root / "probes", attention, studies, divergence, root / "localisation", **others)
@@ -124,6 +130,17 @@ def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tupl
             measured = over_seeds(mean - 0.5, mean, mean + 0.5) if protocol == "linear" else over_seeds(mean)
             rows.append({**about, "block": block, "top1": measured})
     content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "measure": "top1", "n_test": n_test, "rows": rows}
+    (root / encoder).mkdir(parents=True)
+    write_result(root / encoder / METRICS, content)
+
+
+def write_geometry(root: Path, encoder: str, *vectors: tuple[str, int, float]) -> None:
+    """One GEOMETRY/ENCODER/metrics.json; `vectors`: kind, block, and RankMe, with 20 groups of images left out."""
+    rows = []
+    for kind, block, rankme in vectors:
+        left_out = {"without": (rankme + np.linspace(-0.01, 0.01, 20)).tolist()}
+        rows.append({"vector": kind, "block": block, "rankme": over_seeds(rankme) | left_out})
+    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "n_images": 500, "vectors": rows}
     (root / encoder).mkdir(parents=True)
     write_result(root / encoder / METRICS, content)
 

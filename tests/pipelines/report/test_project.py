@@ -132,6 +132,7 @@ def test_the_layout(tmp_path: Path):
         "test",
         (folder / "probes",),  # kept/ is not there
         blocks=folder / "blocks/two",
+        geometry=folder / "geometry/two",
         dataset="two",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",
