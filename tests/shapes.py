@@ -8,16 +8,21 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import wraps
+from functools import partial, wraps
+from importlib.machinery import SourceFileLoader
+from threading import Lock
 from typing import Any, get_args
+from unittest.mock import patch
 
 import jaxtyping
 from beartype import beartype
+from jaxtyping import _import_hook
 from torch.compiler import is_compiling
 
 PACKAGES = ("extract", "pipelines", "probe", "store")
 OFTEN = 100  # calls of a function that each test checks; of thousands of training steps, the rest would only take time
 CALLS: Counter[Callable] = Counter()  # in the current test
+IMPORTING = Lock()
 SIZES = jaxtyping.jaxtyped("context")  # within it, a name is one size
 
 
@@ -52,5 +57,18 @@ def checked(target: Any) -> Any:
     return call
 
 
+def get_code(loader: Any, name: str) -> Any:
+    """The decorated code of a module, cached beside that of others.
+
+    As the hook does it, but by one thread at a time, and not for as long as the module runs: where two threads import at once,
+    decorated code would come into the cache of plain code.
+    """
+    decorated = partial(_import_hook._optimized_cache_from_source, loader._typechecker.get_hash())
+    with IMPORTING, patch("importlib._bootstrap_external.cache_from_source", decorated):
+        return SourceFileLoader.get_code(loader, name)
+
+
+_import_hook._JaxtypingLoader.get_code = get_code
+_import_hook._JaxtypingLoader.exec_module = SourceFileLoader.exec_module
 jaxtyping.jaxtyped = lambda *, typechecker: typechecker  # the name by which the hook decorates; it would check parameters twice
 jaxtyping.install_import_hook(PACKAGES, f"{__name__}.checked")

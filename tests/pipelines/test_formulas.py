@@ -20,7 +20,7 @@ def test_classes_of_a_segmentation(tmp_path: Path) -> None:
     sets = SimpleNamespace(classes=NAMES, learnt=counts, tested=counts)
     confusion = SimpleNamespace(iou=np.full(n, math.nan), counts=np.eye(n, dtype=int))
     model = SimpleNamespace(confusions={"grid": confusion})
-    result = SimpleNamespace(measured={"linear": [model]}, outcomes={"linear": SimpleNamespace(seeds=[0])})
+    result = SimpleNamespace(outcomes={"linear": SimpleNamespace(seeds=[0], measured=[model])})
     _write_per_class(tmp_path / "per_class.csv", sets, result)  # type: ignore[arg-type]
     _write_confusions(tmp_path / "confusion.csv", sets, result)  # type: ignore[arg-type]
     assert list(class_scores(tmp_path / "per_class.csv")) == list(NAMES)

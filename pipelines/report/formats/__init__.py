@@ -8,4 +8,8 @@ from pipelines.report.formats.latex_table import to_latex
 from pipelines.report.formats.markdown_table import to_markdown
 
 # suffix of the file -> its writer
-FORMATS: dict[str, Callable[[Table], str]] = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "csv": to_csv,
+    "tex": to_latex,
+    "md": to_markdown,
+}

@@ -20,7 +20,7 @@ from beyondcls import AbMILP
 
 class Mortal(AbMILP):
     def forward(self, features):
-        if list(Path("probes/.unfinished/mortal").glob("*/checkpoint.safetensors")) and not Path("killed").exists():
+        if list(Path("probes/.unfinished/mortal").glob("*.safetensors")) and not Path("killed").exists():
             Path("killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(features)
