@@ -28,6 +28,7 @@ MEASURES = {
     "recall_at_1": ("recall at 1, %", 1),
     "recall_at_10": ("recall at 10, %", 1),
 }
+FEWEST = 5  # encoders of which ranks say anything
 ABOUT = "Vectors of test images by themselves: no head is trained, and labels serve the last five measures alone."
 NOTE = (
     "RankMe and participation ratio: directions that vectors use. α-ReQ: how fast the spectrum falls. Dimensions: of the "
@@ -37,8 +38,7 @@ NOTE = (
 GOES_WITH = (
     "Spearman's rank correlation, over the trained encoders of the page, of each number (of the deepest block) with what "
     "AbMILP reaches beyond [cls], in points. 95 %: by Fisher's transformation, which takes encoders for independent draws; "
-    "those of one family are not, so with few encoders it is too short, and of four or fewer there is none. Many numbers are "
-    "tried: one in twenty intervals lacks 0 by chance."
+    "those of one family are not, so it is too short. Many numbers are tried: one in twenty intervals lacks 0 by chance."
 )
 
 
@@ -73,9 +73,12 @@ def _columns(rows: list[tuple[Entries, Entries]], *others: Declared) -> Iterator
     yield texts("vector", "Vector", lambda row: title(row[1].vector))
     yield from others
     measured = [name for name in MEASURES if any(name in vector for _, vector in rows)]
-    yield from each(
-        measured, lambda name: cells(name, MEASURES[name][0].capitalize(), lambda row: _cell(row[1].get(name), name))
-    )
+    yield from each(measured, lambda name: cells(name, _heading(name), lambda row: _cell(row[1].get(name), name)))
+
+
+def _heading(name: str) -> str:
+    words = MEASURES[name][0]
+    return words[0].upper() + words[1:] if words[0].isascii() else words
 
 
 def _cell(measure: Measure | None, name: str) -> Cell:
@@ -93,7 +96,7 @@ def _of_deepest(one: Entries) -> list[Entries]:
 
 
 def _predictors(inputs: Inputs, results: list[Entries]) -> Table:
-    """A row for each number that enough encoders have; none with fewer than three encoders."""
+    """A row for each number that enough encoders have; none with fewer than FEWEST encoders."""
     gains = {
         encoder: probe.score.mean - inputs.probes[encoder, "cls"].score.mean
         for (encoder, head), probe in inputs.probes.items()
@@ -124,17 +127,17 @@ def _predictors(inputs: Inputs, results: list[Entries]) -> Table:
 
 
 def _correlation(values: Mapping[str, float], gains: Mapping[str, float]) -> tuple[float, str, int] | None:
-    """Spearman's ρ, its interval, and of how many encoders; None of fewer than three, or where all values are one.
+    """Spearman's ρ, its interval, and of how many encoders; None of fewer than FEWEST, or where all values are one.
 
     Source: Fieller, Hartley and Pearson 1957, Tests for rank correlation coefficients: artanh ρ varies by 1.06 / (n - 3).
     """
     shared = [encoder for encoder in gains if encoder in values]
     n = len(shared)
     of_shared = [[of[encoder] for encoder in shared] for of in (values, gains)]
-    if n < 3 or any(len(set(numbers)) < 2 for numbers in of_shared):
+    if n < FEWEST or any(len(set(numbers)) < 2 for numbers in of_shared):
         return None
     rho = float(spearmanr(*of_shared).statistic)
-    if n < 5 or abs(rho) >= 1:
+    if abs(rho) >= 1:
         return rho, "", n
     reach = float(ndtri((1 + LEVEL) / 2)) * math.sqrt(1.06 / (n - 3))
     low, high = (math.tanh(math.atanh(rho) + side * reach) for side in (-1, 1))

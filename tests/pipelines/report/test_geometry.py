@@ -35,6 +35,7 @@ def test_nothing_where_it_was_not_measured(tmp_path: Path, inputs: Inputs) -> No
 
 def test_numbers_with_their_intervals(inputs: Inputs) -> None:
     by_name = tables(section(inputs))
+    assert [column.title for column in by_name["geometry"].columns] == ["Encoder", "Vector", "RankMe"]
     first = shown(by_name["geometry"])[0]
     assert first[:2] == ["a", "[cls]"]
     value, low, high = (float(part.strip("[],")) for part in first[2].split())
@@ -56,5 +57,5 @@ def test_what_goes_with_the_gain(inputs: Inputs) -> None:
 
 
 def test_too_few_encoders_for_a_correlation(inputs: Inputs) -> None:
-    few = {key: probe for key, probe in inputs.probes.items() if key[0] in "ab"}
+    few = {key: probe for key, probe in inputs.probes.items() if key[0] in "abcd"}
     assert "geometry-gains" not in tables(section(Inputs(few, folders=inputs.folders)))
