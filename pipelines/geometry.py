@@ -32,8 +32,7 @@ def main(
     """
     from pipelines.process.progress import progress_bar
     from probe.geometry import GEOMETRY, VECTORS, geometry, kind_of_vector, rows_of_all, vectors_in
-    from probe.result_files import DESCRIPTION, METRICS, write_result
-    from store.format.pretraining import pretraining_fields
+    from probe.result_files import DESCRIPTION, METRICS, described_images, write_result
     from store.writing.results import ResultFolder
 
     store, result = open_features(features, params), ResultFolder(out, DESCRIPTION)
@@ -45,11 +44,7 @@ def main(
             measured_of_all.append({"vector": kind_of_vector(name), "block": name.block, **measured})
             advance(1)
     content = {
-        "encoder": store.attributes["encoder"],
-        **pretraining_fields(store.attributes),
-        "features": {"test": store.spec.key},
-        "data": store.spec.data,
-        "n_images": len(rows),
+        **described_images(store, len(rows)),
         "vectors": measured_of_all,
         "command": recorded_command(),
     }

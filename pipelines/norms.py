@@ -33,10 +33,9 @@ def main(
 
     from pipelines.divergence import weights_of_heads
     from pipelines.process.progress import progress_bar
-    from probe.result_files import DESCRIPTION, METRICS, write_result
+    from probe.result_files import DESCRIPTION, METRICS, described_images, write_result
     from probe.token_norms import QUANTILES, TokenNorms, attention_of_cls, norms_of
     from store import BeyondClsError
-    from store.format.pretraining import pretraining_fields
     from store.writing.results import ResultFolder
 
     store, result = open_features(features, params), ResultFolder(out, DESCRIPTION, ("block*.svg", "where.npz"))
@@ -67,11 +66,7 @@ def main(
             )
             advance(1)
     content = {
-        "encoder": store.attributes["encoder"],
-        **pretraining_fields(store.attributes),
-        "features": {"test": store.spec.key},
-        "data": store.spec.data,
-        "n_images": len(rows),
+        **described_images(store, len(rows)),
         "times": times,
         "blocks": described,
         "command": recorded_command(),

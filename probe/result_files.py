@@ -10,9 +10,10 @@ from zipfile import ZipFile
 import numpy as np
 import xxhash
 
-from store import BeyondClsError
+from store import BeyondClsError, FeatureStore
 from store.environment import machine, versions_of
 from store.errors import too_old
+from store.format.pretraining import pretraining_fields
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,17 @@ def computed_by(device: "torch.device") -> dict[str, Any]:
 
 class ResultError(BeyondClsError):
     """Measures and their description are not of one run."""
+
+
+def described_images(store: FeatureStore, n_images: int) -> dict[str, Any]:
+    """What a result says of the feature set whose images were measured."""
+    return {
+        "encoder": store.attributes["encoder"],
+        **pretraining_fields(store.attributes),
+        "features": {"test": store.spec.key},
+        "data": store.spec.data,
+        "n_images": n_images,
+    }
 
 
 def over_seeds(values: Sequence[float], without: Sequence[Sequence[float]] | np.ndarray = ()) -> dict[str, Any]:
