@@ -17,8 +17,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.neighbors import NearestNeighbors
 
-from probe.result_files import over_seeds
-from probe.subsets import draws_of, without_each
+from probe.subsets import draws_of, nearest_chosen, over_images, parts_of
 from store import BeyondClsError, FeatureStore
 from store.errors import unknown
 from store.format.layout import ArrayName
@@ -29,7 +28,6 @@ N_NEAREST = 2 * K + 10
 VECTORS = ("cls", "average", "pooled")  # kinds of arrays that hold a vector of an image
 RANKS = (11, 100)  # of the eigenvalues through which α-ReQ lays its line
 QUERIES = 256  # whose cosines are in memory
-ROWS_AT_ONCE = 1024  # whose patch tokens are in memory
 DELTA = 1e-4  # added to the diagonal of LiDAR's covariance within images
 
 Chosen = Bool[np.ndarray, "N"]
@@ -90,9 +88,8 @@ class Points:
     def distances(self, chosen: Chosen, k: int) -> Float[np.ndarray, "n k"]:
         """From each distinct vector among the chosen images to its k nearest of these."""
         chosen = chosen[self.distinct]
-        distances, places = (values[chosen] for values in self.nearest)
-        first = np.argsort(~chosen[places], axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(distances, first, 1)
+        distances, places = self.nearest
+        return np.take_along_axis(distances[chosen], nearest_chosen(places, chosen, k), 1)
 
 
 def rankme(points: Points, chosen: Chosen) -> float:
@@ -276,19 +273,14 @@ def geometry(
     for measure in measures:
         if measure not in GEOMETRY:
             raise BeyondClsError(unknown("measure", measure, GEOMETRY))
-    points = _points(store, name, rows)
+    points = _points(store, name, rows, all_views="lidar" in measures)
     if len(points.distinct) <= N_NEAREST:
         raise BeyondClsError(
             f"{store.where} has {len(points.distinct):,} different vectors in {name}, expected more than {N_NEAREST}, of which "
             "neighbours are neighbours; measure more images"
         )
-    found = {}
-    for measure in measures:
-        value = GEOMETRY[measure](points, np.full(len(rows), True))
-        if np.isfinite(value):
-            without = without_each(len(rows), partial(GEOMETRY[measure], points))
-            found[measure] = over_seeds([value], [without])
-    return found
+    found = {measure: over_images(len(rows), partial(GEOMETRY[measure], points)) for measure in measures}
+    return {measure: value for measure, value in found.items() if np.isfinite(value["mean"])}
 
 
 def vectors_in(store: FeatureStore, kinds: Iterable[str] = VECTORS) -> list[ArrayName]:
@@ -322,8 +314,7 @@ def vectors(store: FeatureStore, name: ArrayName, rows: Int[np.ndarray, "N"]) ->
     array = store.array(str(name))
     if name.kind != "patch":
         return array.rows(rows).astype(np.float64)
-    parts = np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE))
-    return np.concatenate([array.rows(part).mean(1, dtype=np.float64) for part in parts])
+    return np.concatenate([array.rows(part).mean(1, dtype=np.float64) for part in parts_of(rows)])
 
 
 def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.ndarray, "N"]:
@@ -346,8 +337,8 @@ def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.
     return np.sort(rows[draws_of(rows, 0, "geometry").argsort()[:n]])
 
 
-def _points(store: FeatureStore, name: ArrayName, rows: np.ndarray) -> Points:
-    views = [vectors(store, view, rows) for view in _views_of(store, name)]
+def _points(store: FeatureStore, name: ArrayName, rows: np.ndarray, all_views: bool) -> Points:
+    views = [vectors(store, view, rows) for view in (_views_of(store, name) if all_views else [name])]
     labels = None if store.multilabel or not store.labelled[rows].all() else store.labels[rows]
     return Points(views[0], np.stack(views, 1) if len(views) > 1 else None, labels, store.n_classes)
 

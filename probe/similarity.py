@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from sklearn.neighbors import NearestNeighbors
 
-from probe.result_files import over_seeds
-from probe.subsets import without_each
+from probe.subsets import nearest_chosen, over_images
 from store import BeyondClsError
 
 K = 10  # neighbours that are compared
@@ -50,9 +49,7 @@ class Vectors:
 
     def neighbours(self, chosen: Chosen) -> Int[np.ndarray, "n K"]:
         """The K nearest among the chosen images of each of these, ascending by image."""
-        places = self.nearest[chosen]
-        first = np.argsort(~chosen[places], axis=1, kind="stable")[:, :K]
-        return np.sort(np.take_along_axis(places, first, 1), 1)
+        return np.sort(np.take_along_axis(self.nearest[chosen], nearest_chosen(self.nearest, chosen, K), 1), 1)
 
 
 def cka(a: Vectors, b: Vectors, chosen: Chosen) -> float:
@@ -104,12 +101,7 @@ SIMILARITY: dict[str, Callable[[Vectors, Vectors, Chosen], float]] = {
 
 def similarity(a: Vectors, b: Vectors, measures: Iterable[str] = SIMILARITY) -> dict[str, Any]:
     """Measures of two vectors of the same images: each a mapping as `over_seeds` makes it, with `without`."""
-    n = len(a.x)
-    found = {}
-    for name in measures:
-        values = [SIMILARITY[name](a, b, np.full(n, True))]
-        found[name] = over_seeds(values, [without_each(n, partial(SIMILARITY[name], a, b))])
-    return found
+    return {name: over_images(len(a.x), partial(SIMILARITY[name], a, b)) for name in measures}
 
 
 def _unbiased(x: np.ndarray, y: np.ndarray) -> float:

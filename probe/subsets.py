@@ -7,15 +7,17 @@ leaves out what could not be read.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int, Integer, UInt64
 
+from probe.result_files import over_seeds
 from store import BeyondClsError
 
 MASK = (1 << 64) - 1
 N_GROUPS = 20
+ROWS_AT_ONCE = 1024  # whose patch tokens are in memory
 T = TypeVar("T")
 
 
@@ -47,6 +49,27 @@ def without_each(n: int, measure: Callable[[Bool[np.ndarray, "n"]], T]) -> list[
     """What `measure` makes of those of n images that are chosen: all without each group in turn; nothing of a single image."""
     groups = groups_of(n)
     return [measure(groups != group) for group in range(groups.max(initial=0) + 1)] if n > 1 else []
+
+
+def over_images(n: int, measure: Callable[[Bool[np.ndarray, "n"]], float]) -> dict[str, Any]:
+    """What `measure` makes of all of n images, and without each group in turn: one value, as `over_seeds` writes it."""
+    return over_seeds([measure(np.full(n, True))], [without_each(n, measure)])
+
+
+def nearest_chosen(places: Int[np.ndarray, "n m"], chosen: Bool[np.ndarray, "n"], k: int) -> Int[np.ndarray, "c k"]:
+    """For each chosen image, where among its neighbours the k nearest of those are that are chosen, too.
+
+    As if the others were not there, if enough neighbours were looked for: of 2 k + 10, k are left without a group.
+
+    Args:
+        places: of the neighbours of each image, from the nearest on.
+    """
+    return np.argsort(~chosen[places[chosen]], axis=1, kind="stable")[:, :k]
+
+
+def parts_of(rows: Int[np.ndarray, "n"]) -> list[Int[np.ndarray, "m"]]:
+    """Rows in pieces whose patch tokens fit into memory."""
+    return np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE))
 
 
 def k_shot(labels: Integer[np.ndarray, "N *C"], k: int, seed: int = 0, rows: np.ndarray | None = None) -> Int[np.ndarray, "n"]:

@@ -6,19 +6,17 @@ Their cutoff is a number read off a histogram of one model; here it is a multipl
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from probe.result_files import over_seeds
-from probe.subsets import without_each
+from probe.subsets import over_images, parts_of
 from store import BeyondClsError, FeatureStore
 
 TIMES = 3.0  # the median norm, beyond which a token is an outlier
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-ROWS_AT_ONCE = 1024  # whose patch tokens are in memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +61,12 @@ class TokenNorms:
             weights: over patches, each row summing to 1.
         """
         found = {
-            "share": self._over_images(lambda chosen: 100 * float(self.outliers[chosen].mean())),
-            "images": self._over_images(lambda chosen: 100 * float(self.outliers[chosen].any(1).mean())),
+            "share": over_images(len(self.norms), lambda chosen: 100 * float(self.outliers[chosen].mean())),
+            "images": over_images(len(self.norms), lambda chosen: 100 * float(self.outliers[chosen].any(1).mean())),
         }
         for name, of_images in weights.items():
             if self.outliers.any():
-                found[name] = self._over_images(lambda chosen, w=of_images: self._drawn(w, chosen))
+                found[name] = over_images(len(self.norms), partial(self._drawn, of_images))
         return found
 
     def _drawn(self, weights: np.ndarray, chosen: np.ndarray) -> float:
@@ -77,15 +75,11 @@ class TokenNorms:
         n = int(outliers.sum())
         return n_patches * float(weights[chosen][outliers].sum()) / n if n else float("nan")
 
-    def _over_images(self, measure: Any) -> dict[str, Any]:
-        return over_seeds([measure(np.full(len(self.norms), True))], [without_each(len(self.norms), measure)])
-
 
 def norms_of(store: FeatureStore, block: int, rows: Int[np.ndarray, "N"]) -> Float[np.ndarray, "N T"]:
     """Norms of the stored patch tokens of a block, float32, view 0."""
     tokens = store.tokens("patch", block=block)
-    parts = np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE))
-    return np.concatenate([np.linalg.norm(tokens.rows(part).astype(np.float32), axis=2) for part in parts])
+    return np.concatenate([np.linalg.norm(tokens.rows(part).astype(np.float32), axis=2) for part in parts_of(rows)])
 
 
 def attention_of_cls(store: FeatureStore, block: int, rows: Int[np.ndarray, "N"]) -> Float[np.ndarray, "N T"]:
