@@ -19,6 +19,7 @@ def main(
         list[str] | None, typer.Option(help="cls, average or pooled; may be repeated  [default: those that the sets have]")
     ] = None,
     measure: Annotated[list[str] | None, typer.Option(help="may be repeated  [default: all]")] = None,
+    deepest: Annotated[bool, typer.Option("--deepest", help="of each kind of vector the last block alone")] = False,
     images: Annotated[int, typer.Option(help="so many, the same on every machine; 0 for all")] = 10_000,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
@@ -48,7 +49,8 @@ def main(
         encoder = store.attributes["encoder"]
         if [other.attributes["encoder"] for other in stores].count(encoder) > 1:
             encoder += f" {store.spec.key[:8]}"
-        for array in vectors_in(store, vector or VECTORS):
+        arrays = vectors_in(store, vector or VECTORS)
+        for array in {kind_of_vector(array): array for array in arrays}.values() if deepest else arrays:
             places.append({"encoder": encoder, "vector": kind_of_vector(array), "block": array.block})
             compared.append(Vectors(vectors(store, array, rows)))
     if len(compared) < 2:

@@ -122,7 +122,7 @@ def _values(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             continue
         if isinstance(value, Mapping) and value:
             yield from _values(value, f"{prefix}{name}.")
-        elif not (isinstance(value, list) and name in GROUPS):
+        elif not (isinstance(value, list) and name in GROUPS and any(isinstance(one, Mapping) for one in value)):
             yield f"{prefix}{name}", json.dumps(value, ensure_ascii=False)
 
 

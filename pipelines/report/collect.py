@@ -32,6 +32,8 @@ class Folders:
         localised_split: of these.
         blocks: BLOCKS/ENCODER.
         geometry: GEOMETRY/ENCODER.
+        similarity: SIMILARITY/NAME, of any pairs of encoders.
+        norms: NORMS/ENCODER.
         dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
         receipts: of feature sets.
         segmentation: SEGMENTATION/DATASET/ENCODER.
@@ -52,6 +54,8 @@ class Folders:
     localised_split: str | None = None
     blocks: Path | None = None
     geometry: Path | None = None
+    similarity: Path | None = None
+    norms: Path | None = None
     dataset: str = ""
     receipts: Path | None = None
     form: str | None = None

@@ -16,6 +16,8 @@ HOLDS = {
     "localisation": "ENCODER/localisation.json",
     "blocks": "ENCODER/metrics.json",
     "geometry": "ENCODER/metrics.json",
+    "similarity": "NAME/metrics.json",
+    "norms": "ENCODER/metrics.json",
     "segmentation": "DATASET/ENCODER/metrics.json",
     "detection": "DATASET/ENCODER/metrics.json",
 }
@@ -48,6 +50,8 @@ def main(
     divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
     blocks: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as blocks writes it")] = None,
     geometry: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as geometry writes it")] = None,
+    similarity: Annotated[Path | None, typer.Option(help="folder that holds NAME, as similarity writes it")] = None,
+    norms: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as norms writes it")] = None,
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     segmentation: Annotated[
         Path | None, typer.Option(help="folder that holds DATASET/ENCODER, as segment writes it  [default: segmentation]")
@@ -102,10 +106,10 @@ def main(
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
-    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, studies, divergence,
-    localisation, segmentation, detection, and the images that params.yaml names. With --probes, of the folders and images that
-    are named and of nothing else; so with --only and --attention, --localisation, --segmentation or --detection, which need no
-    probes.
+    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, similarity/DATASET,
+    norms/DATASET, studies, divergence, localisation, segmentation, detection, and the images that params.yaml names. With
+    --probes, of the folders and images that are named and of nothing else; so with --only and --attention, --localisation,
+    --segmentation or --detection, which need no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png,
     .pdf), and prints the accuracies.
@@ -131,7 +135,8 @@ def main(
     published, out = published_rows(against or ()), out or Path("report", *(["live"] if live else []))
     check_names(only or ())
     of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
-    of_folders |= {"geometry": geometry, "segmentation": segmentation, "detection": detection}
+    of_folders |= {"geometry": geometry, "similarity": similarity, "norms": norms}
+    of_folders |= {"segmentation": segmentation, "detection": detection}
     named = without_none(**of_folders, receipts=receipts)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:

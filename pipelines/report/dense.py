@@ -53,6 +53,8 @@ NEEDED = {
     "localise": "data n_images n_images_outside size frame.words frame.official maps.*.max_box_acc_v2! maps.*.max_box_acc! "
     "maps.*.by_iou maps.*.n_flat maps.*.on_objects?.share! maps.*.on_objects?.chance",
     "geometry": "n_images vectors.*.vector vectors.*.block",
+    "similarity": " ".join(f"pairs.*.{side}.{name}" for side in "ab" for name in ("encoder", "vector", "block")),
+    "norms": "n_images times blocks.*.block blocks.*.share! blocks.*.images!",
     "blocks": "measure n_test rows.*.head rows.*.protocol rows.*.block rows.*.bytes_per_image",
 }
 # What notes of tables say of differences to the random twin.

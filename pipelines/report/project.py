@@ -11,11 +11,12 @@ from store import BeyondClsError
 from store.user_code import file_of
 
 PARAMS = "params.yaml"
+OF_ENCODERS = ("attention", "blocks", "geometry", "similarity", "norms")  # folders that hold DATASET/ENCODER
 COMPOSED = "composed"  # photographs with known boxes, by data set
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
-    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/, blocks/ and geometry/DATASET/ENCODER of one set.
+    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/, blocks/, … DATASET/ENCODER of one data set.
 
     Others are beside it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
 
@@ -27,22 +28,21 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     Raises:
         BeyondClsError: nothing was probed, that data set was not, or several were and none is chosen.
     """
-    probes, attention, blocks, geometry = (folder / name for name in ("probes", "attention", "blocks", "geometry"))
+    probes = folder / "probes"
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
     main = _main(probes, probed, params, dataset)
+    of_main = {name: folder / name if main is None else folder / name / main for name in OF_ENCODERS}
     compared = () if main is None else (probes, *_others(folder, params, "other_probes"))
     return Folders(
         probes=probes if main is None else probes / main,
-        attention=attention if main is None else attention / main,
+        **of_main,
         studies=(_of_dataset(folder / "studies", main), *_others(folder, params, "other_studies")),
         divergence=_of_dataset(folder / "divergence", main),
         localisation=_of_dataset(folder / "localisation", main),
         **_images(folder, params, main),
         datasets=compared,
         localised=_localised(folder, main),
-        blocks=blocks if main is None else blocks / main,
-        geometry=geometry if main is None else geometry / main,
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",

@@ -24,6 +24,8 @@ KINDS = {
     "localisation": (("*/localisation.json", "*/*/localisation.json"), "beyondcls localise"),
     "blocks": (("*/metrics.json", "*/*/metrics.json"), "beyondcls blocks"),
     "geometry": (("*/metrics.json", "*/*/metrics.json"), "beyondcls geometry"),
+    "similarity": (("*/metrics.json", "*/*/metrics.json"), "beyondcls similarity"),
+    "norms": (("*/metrics.json", "*/*/metrics.json"), "beyondcls norms"),
 }
 RECEIPTS = "receipts"
 OF_HEADS = ("probes", "studies")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
@@ -116,11 +118,18 @@ def _entries(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-# An entry of a description that holds measures of several things -> these, by names: of segment, blocks, geometry, localise.
+def _vector(one: Mapping[str, Any]) -> str:
+    return f"{one['encoder']} {one['vector']}, block {one['block']}"
+
+
+# An entry of a description that holds measures of several things -> these, by names: of segment, blocks, geometry, similarity,
+# norms, localise.
 GROUPS: dict[str, Callable[[Any], dict[str, Mapping[str, Any]]]] = {
     "protocols": dict,
     "rows": lambda rows: {f"{row['head']}, block {row['block']}, {row['protocol']}": row for row in rows},
     "vectors": lambda vectors: {f"{one['vector']}, block {one['block']}": one for one in vectors},
+    "pairs": lambda pairs: {f"{_vector(pair['a'])} and {_vector(pair['b'])}": pair for pair in pairs},
+    "blocks": lambda blocks: {f"patch tokens, block {one['block']}": {**one, "head": "patch tokens"} for one in blocks},
     "maps": lambda maps: {f"{entry['source']} {entry['name']}": entry for entry in maps},
 }
 
@@ -172,6 +181,7 @@ def _rows(result: ResultFile, file: Path) -> list[dict[str, Any]]:
             or " ".join(filter(None, (result.head, name)))
             or folder.resolve().name,
             "block": _whole(own.get("block", content.get("block"))),
+            **({"encoder": own["a"]["encoder"]} if "a" in own else {}),
             "options": _json(own.get("options")),
             "recipe": _json(protocol or own.get("recipe", content.get("recipe"))),
         }

@@ -1,59 +1,63 @@
-"""What vectors tell without a head, and which of these numbers, or of attention's, go with the gain of AbMILP over [cls]."""
+"""What vectors tell without a head, and which of these numbers, or of attention's, go with what aggregators gain over [cls]."""
 
-import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from scipy.special import ndtri
-from scipy.stats import spearmanr
+import matplotlib
+from matplotlib.figure import Figure as Plot
+from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Section, Table, Text
+from pipelines.report.content import Cell, Figure, Figures, Look, Section, Table, Text
 from pipelines.report.dense import result_of, trained_first
-from pipelines.report.estimate import LEVEL, of_measure
+from pipelines.report.drawing import STYLE, colour, drawn, looks
+from pipelines.report.estimate import of_measure
 from pipelines.report.measured import Entries, Measure
+from pipelines.report.predictors import MEASURES, numbers_of, over_blocks, over_encoders
 from pipelines.report.reading import files_in
-from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, numbers, table, texts, title
+from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, file_names, numbers, table, texts, title
 
-# Titles of measures, and digits that are shown.
-MEASURES = {
-    "rankme": ("RankMe", 1),
-    "participation_ratio": ("participation ratio", 1),
-    "alpha_req": ("α-ReQ", 2),
-    "two_nn": ("TwoNN dimension", 1),
-    "mle_dimension": ("MLE dimension", 1),
-    "lidar": ("LiDAR", 1),
-    "cluster_nmi": ("clusters, NMI", 3),
-    "cluster_ari": ("clusters, ARI", 3),
-    "retrieval_map": ("retrieval mAP, %", 1),
-    "recall_at_1": ("recall at 1, %", 1),
-    "recall_at_10": ("recall at 10, %", 1),
-}
-FEWEST = 5  # encoders of which ranks say anything
+DRAWN = ("rankme", "two_nn")  # by block
+ALIKE = {"debiased_cka": "CKA, debiased", "mutual_knn": "mutual k-NN"}
 ABOUT = "Vectors of test images by themselves: no head is trained, and labels serve the last five measures alone."
 NOTE = (
     "RankMe and participation ratio: directions that vectors use. α-ReQ: how fast the spectrum falls. Dimensions: of the "
     "manifold around each image. LiDAR: directions in which images differ more than their views. Brackets: 95 % over test "
     "images."
 )
-GOES_WITH = (
-    "Spearman's rank correlation, over the trained encoders of the page, of each number (of the deepest block) with what "
-    "AbMILP reaches beyond [cls], in points. 95 %: by Fisher's transformation, which takes encoders for independent draws; "
-    "those of one family are not, so it is too short. Many numbers are tried: one in twenty intervals lacks 0 by chance."
+SIMILARITY = (
+    "Vectors of the last block of each, of the same test images: 1 is alike, and about 0 where nothing is shared. Mutual "
+    "k-NN: the share of the 10 nearest images that both have in common. Brackets: 95 % over test images. A dash: not compared."
+)
+NORMS = (
+    "Patch tokens of test images whose norm is above so many times the block's median, in the last block and, if it is "
+    "another one of those that are kept, where they are most. Attention of [cls] and weight of AbMILP: how many times as much "
+    "an outlier draws as a patch does on average; a dash where there are no outliers, or it was not measured. Brackets: 95 % "
+    "over test images."
 )
 
 
 def section(inputs: Inputs) -> Section | None:
-    """None where `beyondcls geometry` was not run.
+    """None where none of `beyondcls geometry`, `similarity` and `norms` was run.
 
     Raises:
         BeyondClsError: a file is damaged.
     """
-    measured = (result_of(file, "geometry") for file in files_in(inputs.folders.geometry, "*/metrics.json"))
-    results = trained_first(one for one in measured if one.encoder in inputs.encoders)
-    if not results:
+    results, norms = _shown(inputs, inputs.folders.geometry, "geometry"), _shown(inputs, inputs.folders.norms, "norms")
+    similarity = _similarity(inputs)
+    if not (results or norms or similarity.rows):
         return None
-    blocks = (Text(ABOUT), _deepest(results), _every_block(results), _predictors(inputs, results))
-    return Section("geometry", "Without a head", tuple(block for block in blocks if not isinstance(block, Table) or block.rows))
+    tried = numbers_of(inputs, results, norms)
+    blocks = (_deepest(results), _figures(inputs, results), _every_block(results), similarity, _norms(norms))
+    blocks = (*blocks, over_encoders(inputs, tried), over_blocks(inputs, tried))
+    kept = (block for block in blocks if (block.figures if isinstance(block, Figures) else block.rows))
+    return Section("geometry", "Without a head", (Text(ABOUT), *kept))
+
+
+def _shown(inputs: Inputs, folder: Path | None, command: str) -> list[Entries]:
+    """Results of the encoders that the report shows."""
+    results = (result_of(file, command) for file in files_in(folder, "*/metrics.json"))
+    return trained_first(one for one in results if one.encoder in inputs.encoders)
 
 
 def _deepest(results: list[Entries]) -> Table:
@@ -73,7 +77,7 @@ def _columns(rows: list[tuple[Entries, Entries]], *others: Declared) -> Iterator
     yield texts("vector", "Vector", lambda row: title(row[1].vector))
     yield from others
     measured = [name for name in MEASURES if any(name in vector for _, vector in rows)]
-    yield from each(measured, lambda name: cells(name, _heading(name), lambda row: _cell(row[1].get(name), name)))
+    yield from each(measured, lambda name: cells(name, _heading(name), lambda row: _cell(row[1].get(name), MEASURES[name][1])))
 
 
 def _heading(name: str) -> str:
@@ -81,11 +85,11 @@ def _heading(name: str) -> str:
     return words[0].upper() + words[1:] if words[0].isascii() else words
 
 
-def _cell(measure: Measure | None, name: str) -> Cell:
+def _cell(measure: Measure | None, digits: int) -> Cell:
     """`59.0 [57.8, 60.2]`."""
     if measure is None:
         return NOTHING
-    digits, interval = MEASURES[name][1], of_measure(measure, "", None).interval
+    interval = of_measure(measure, "", None).interval
     between = "" if interval is None else f" [{', '.join(f'{bound:.{digits}f}' for bound in interval)}]"
     return Cell(f"{measure.mean:.{digits}f}{between}", measure.mean)
 
@@ -95,50 +99,102 @@ def _of_deepest(one: Entries) -> list[Entries]:
     return list({vector.vector: vector for vector in one.vectors}.values())
 
 
-def _predictors(inputs: Inputs, results: list[Entries]) -> Table:
-    """A row for each number that enough encoders have; none with fewer than FEWEST encoders."""
-    gains = {
-        encoder: probe.score.mean - inputs.probes[encoder, "cls"].score.mean
-        for (encoder, head), probe in inputs.probes.items()
-        if head == "abmilp" and (encoder, "cls") in inputs.probes and encoder not in inputs.untrained
-    }
-    by_number: dict[tuple[str, str], dict[str, float]] = {}
-    for one in results:
-        for vector in _of_deepest(one):
-            for name in MEASURES:
-                if name in vector:
-                    by_number.setdefault((title(vector.vector), MEASURES[name][0]), {})[one.encoder] = vector[name].mean
-    for encoder, attention in inputs.attention.items():
-        for name, values in attention.statistics.items():
-            by_number.setdefault(("attention", attention.declared.get(name, (name,))[0]), {})[encoder] = values[-1][0]
-    rows = [(*number, found) for number, values in by_number.items() if (found := _correlation(values, gains))]
-    return table(
-        "geometry-gains",
-        "What goes with the gain of AbMILP",
-        GOES_WITH,
-        rows,
-        texts("of", "Of", lambda row: row[0]),
-        texts("number", "Number", lambda row: row[1]),
-        numbers("rho", "ρ with the gain", lambda row: row[2][0]),
-        texts("interval", "95 %", lambda row: row[2][1]),
-        numbers("encoders", "Encoders", lambda row: row[2][2], 0),
-        muted=lambda row: False,
+def _figures(inputs: Inputs, results: list[Entries]) -> Figures:
+    """A plot for each kind of vector and each of DRAWN, where sets hold several blocks."""
+    by_encoder, figures = looks(inputs.encoders, inputs.untrained), []
+    kinds = dict.fromkeys(vector.vector for one in results for vector in one.vectors)
+    names = {(kind, name): f"{MEASURES[name][0]}, {title(kind)}" for name in DRAWN for kind in kinds}
+    files = file_names("geometry", list(names.values()))
+    for (kind, name), words in names.items():
+        of_kind = {one.encoder: [v for v in one.vectors if v.vector == kind and name in v] for one in results}
+        series = {encoder: {v.block: v[name] for v in rows} for encoder, rows in of_kind.items() if len(rows) > 1}
+        if series:
+            figures.append(_figure(files[words], words, series, MEASURES[name][1], by_encoder))
+    return Figures(
+        tuple(figures), tuple(look for look in by_encoder.values() if any(f"{look.name}: " in f.alt for f in figures))
     )
 
 
-def _correlation(values: Mapping[str, float], gains: Mapping[str, float]) -> tuple[float, str, int] | None:
-    """Spearman's ρ, its interval, and of how many encoders; None of fewer than FEWEST, or where all values are one.
+def _figure(
+    name: str, heading: str, series: Mapping[str, Mapping[int, Measure]], digits: int, by_encoder: Mapping[str, Look]
+) -> Figure:
+    """A line over the blocks for each encoder."""
+    words = "; ".join(
+        f"{encoder}: {', '.join(f'{m.mean:.{digits}f} in block {block}' for block, m in by_block.items())}"
+        for encoder, by_block in series.items()
+    )
+    with matplotlib.rc_context(STYLE):
+        plot = Plot(figsize=(4.6, 2.4))
+        axes = plot.subplots()
+        for encoder, by_block in series.items():
+            look, means = by_encoder[encoder], [m.mean for m in by_block.values()]
+            bounds = [of_measure(m, "", None).interval or (m.mean, m.mean) for m in by_block.values()]
+            reach = [high - mean for (_, high), mean in zip(bounds, means, strict=True)]
+            axes.errorbar(list(by_block), means, reach, color=colour(look), linestyle=look.dash, marker=look.marker)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="block, counted from 0", ylabel=heading)
+    return drawn(
+        plot, name, heading, "Bars: 95 % over test images.", f"{heading}, by block. {words}.", map(by_encoder.get, series)
+    )
 
-    Source: Fieller, Hartley and Pearson 1957, Tests for rank correlation coefficients: artanh ρ varies by 1.06 / (n - 3).
-    """
-    shared = [encoder for encoder in gains if encoder in values]
-    n = len(shared)
-    of_shared = [[of[encoder] for encoder in shared] for of in (values, gains)]
-    if n < FEWEST or any(len(set(numbers)) < 2 for numbers in of_shared):
-        return None
-    rho = float(spearmanr(*of_shared).statistic)
-    if abs(rho) >= 1:
-        return rho, "", n
-    reach = float(ndtri((1 + LEVEL) / 2)) * math.sqrt(1.06 / (n - 3))
-    low, high = (math.tanh(math.atanh(rho) + side * reach) for side in (-1, 1))
-    return rho, f"{low:.2f} to {high:.2f}".replace("-", "−"), n
+
+def _similarity(inputs: Inputs) -> Table:
+    """A row for each measure, kind of vector and encoder, a column for each encoder."""
+    found: dict[tuple[str, str], dict[tuple[str, str], Measure]] = {}
+    for one in (result_of(file, "similarity") for file in files_in(inputs.folders.similarity, "*/metrics.json")):
+        last: dict[tuple[str, str], int] = {}
+        for side in (side for pair in one.pairs for side in (pair.a, pair.b)):
+            last[side.encoder, side.vector] = max(last.get((side.encoder, side.vector), -1), _place(side))
+        for a, b, pair in ((pair.a, pair.b, pair) for pair in one.pairs if pair.a.vector == pair.b.vector):
+            if a.encoder != b.encoder and all(_place(side) == last[side.encoder, side.vector] for side in (a, b)):
+                for measure in (name for name in ALIKE if name in pair):
+                    of_both = found.setdefault((measure, a.vector), {})
+                    of_both[a.encoder, b.encoder] = of_both[b.encoder, a.encoder] = pair[measure]
+    compared = [
+        name for name in inputs.encoders if any((name, other) in of for of in found.values() for other in inputs.encoders)
+    ]
+    names = file_names("with", compared)
+    return table(
+        "similarity",
+        "How alike encoders are",
+        SIMILARITY,
+        [(encoder, *key) for key in sorted(found) for encoder in compared],
+        encoders(lambda row: row[0], inputs.untrained),
+        texts("measure", "Measure", lambda row: ALIKE[row[1]]),
+        texts("vector", "Vector", lambda row: title(row[2])),
+        each(
+            compared,
+            lambda other: cells(
+                names[other].replace("-", "_"), other, lambda row: _cell(found[row[1:]].get((row[0], other)), 2)
+            ),
+            apart=True,
+        ),
+    )
+
+
+def _place(side: Entries) -> int:
+    return -1 if side.block is None else int(side.block)
+
+
+def _norms(norms: list[Entries]) -> Table:
+    """A row for the last block of each encoder, and one for the block with most outliers."""
+    rows = []
+    for one in norms:
+        most = max(one.blocks, key=lambda block: block.share.mean)
+        rows += [(one, block) for block in one.blocks if block is most or block is one.blocks[-1]]
+    of_block = {
+        "share": ("Outliers, %", "share", 2),
+        "images": ("Images with one, %", "images", 1),
+        "attention": ("Attention of [cls], times", "attention", 2),
+        "weight": ("Weight of AbMILP, times", "weight of abmilp", 2),
+    }
+    return table(
+        "norms",
+        "Patch tokens of high norm",
+        NORMS,
+        rows,
+        encoders(lambda row: row[0]),
+        numbers("block", "Block", lambda row: row[1].block, 0),
+        numbers("times", "Above, times the median", lambda row: row[0].times, 1),
+        each(of_block, lambda n: cells(n, of_block[n][0], lambda row: _cell(row[1].get(of_block[n][1]), of_block[n][2]))),
+    )
