@@ -16,7 +16,7 @@ from pipelines.report.reading import entries_of, files_in, read
 from pipelines.report.tables import Declared, cells, differences, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
-from store.format.pretraining import Pretraining
+from store.format.pretraining import UNKNOWN, Pretraining
 from store.shown import from_csv_cell
 
 GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, beside sides in pixels
@@ -87,7 +87,8 @@ def result_of(file: Path, command: str) -> Entries:
                 raise ValueError("no protocol has a measure")
             if odd := next((name for name in names if not MIOU.fullmatch(name)), None):
                 raise ValueError(f"{odd} is at no resolution, expected {GRID}, {ORIGINAL} or a number of pixels")
-        return Entries(one, encoder=file.parent.name, folder=file.parent, pretraining=Pretraining.from_dict(content))
+        pretraining = UNKNOWN if command == "similarity" else Pretraining.from_dict(content)  # it is of several encoders
+        return Entries(one, encoder=file.parent.name, folder=file.parent, pretraining=pretraining)
 
     return read(file, f"beyondcls {command}", build)
 

@@ -11,7 +11,7 @@ from pipelines.report.measured import Measure
 from pipelines.report.reading import files_in, measures_in, read
 from probe.result_files import METRICS, read_result
 from store import BeyondClsError
-from store.format.pretraining import UNTRAINED, Pretraining
+from store.format.pretraining import UNKNOWN, UNTRAINED, Pretraining
 from store.moving.receipt import CHECK
 
 # Folders of a project -> patterns of the files of measures in them, and the command that writes these. Heads that `blocks`
@@ -160,7 +160,7 @@ def _rows(result: ResultFile, file: Path) -> list[dict[str, Any]]:
     study = above.pop() if result.kind == "studies" and above else ""
     if not above and result.kind == "probes":  # where no folder of a data set was named, what holds ENCODER/HEAD may be one
         above = [name for name in [folder.resolve().parents[1].name] if name != "probes"]
-    pretraining = Pretraining.from_dict(content)
+    pretraining = UNKNOWN if result.kind == "similarity" else Pretraining.from_dict(content)
     of_file = {
         "kind": result.kind,
         "dataset": "/".join(above),

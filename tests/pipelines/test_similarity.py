@@ -102,6 +102,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert float(rows[0]["value"]) == first[rows[0]["measure"]]["mean"]
 
 
+def test_the_deepest_blocks_alone(tmp_path: Path) -> None:
+    write_features(tmp_path / "a", vectors=(0, 1))
+    write_features(tmp_path / "b", vectors=(0, 1), weights="v")
+    main([str(tmp_path / "a"), str(tmp_path / "b")], tmp_path / "out", ["cls"], ["cka"], deepest=True)
+    (pair,) = json.loads((tmp_path / "out/description.json").read_text())["pairs"]
+    assert (pair["a"]["block"], pair["b"]["block"]) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -11,7 +11,7 @@ from pipelines.comparing.differences import Compared, compared, differences_in_d
 from pipelines.report.rows import results_in
 from probe.result_files import read_result, write_result
 from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation
-from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
+from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation, write_norms
 from tests.pipelines.report.written import write_correct, write_probe
 
 N = 400
@@ -149,6 +149,15 @@ def test_a_value_that_differs_in_many_results_is_one_row(tmp_path):
     (found,) = differences_in_descriptions(*(results_in(tmp_path / root) for root in "ab"))
     assert (found.name, found.a, found.b) == ("recipe.base_lr", "0.1", "0.2")
     assert [*found.places] == [f"mae/head{number}" for number in range(1, 5)]
+
+
+def test_blocks_that_a_head_reads_are_compared_and_measures_by_block_are_not(tmp_path):
+    """Both are lists under one name."""
+    for root, block in (("a", 3), ("b", 5)):
+        write_probe(tmp_path / root / "probes", "mae", "abmilp", 50.0, options={"blocks": [block]})
+        write_norms(tmp_path / root / "norms", "mae", {block: 4.0})
+    (found,) = differences_in_descriptions(*(results_in(tmp_path / root) for root in "ab"))
+    assert (found.name, found.a, found.b) == ("options.blocks", "[3]", "[5]")
 
 
 def write_project(root: Path, more: float) -> Path:

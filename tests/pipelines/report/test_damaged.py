@@ -9,7 +9,7 @@ from pipelines.report.attention_heads import head_figures
 from pipelines.report.by_block import by_block
 from pipelines.report.collect import Examples, Inputs, collect
 from pipelines.report.divergences import divergences
-from pipelines.report.sections import detection, localisation, segmentation
+from pipelines.report.sections import detection, geometry, localisation, segmentation
 from probe.result_files import DESCRIPTION
 from store import BeyondClsError
 from tests.pipelines.report.everything import EVIL, everything, folders
@@ -61,6 +61,8 @@ CASES = [
     (f"{FIRST}/maps/images.json", ('"sky", ', ""), "class 2, expected one of 2", "segment"),
     ("blocks/mae/description.json", ('"top1": {', '"top2": {'), "has no 'top1'", "blocks"),
     ("blocks/mae/description.json", ('"mean": 40.0', '"mean": null'), "top1 of block 0 is no number", "blocks"),
+    ("similarity/all/description.json", ('"vector"', '"kind"'), "has no 'vector'", "similarity"),
+    ("norms/mae/description.json", ('"share"', '"part"'), "has no 'share'", "norms"),
     (f"{DETECTED}/description.json", "[]", "is damaged", "detect"),
     (f"{DETECTED}/description.json", ('"ap50"', '"ap40"'), "has no 'ap50'", "detect"),
     (
@@ -114,6 +116,8 @@ READ: dict[str, Callable[[Path], object]] = {
     "divergence": lambda root: divergences(inputs(root)),
     "localise": lambda root: localisation.section(inputs(root, 1)),
     "blocks": lambda root: by_block(inputs(root)),
+    "similarity": lambda root: geometry.section(inputs(root)),
+    "norms": lambda root: geometry.section(inputs(root)),
     "segment": lambda root: segmentation.section(inputs(root, 1)),
     "detect": lambda root: detection.section(inputs(root, 1)),
 }

@@ -133,6 +133,8 @@ def test_the_layout(tmp_path: Path):
         (folder / "probes",),  # kept/ is not there
         blocks=folder / "blocks/two",
         geometry=folder / "geometry/two",
+        similarity=folder / "similarity/two",
+        norms=folder / "norms/two",
         dataset="two",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",
@@ -255,7 +257,10 @@ def test_a_section_on_dense_tasks_that_names_no_images_is_no_error(dense: object
     assert isinstance(of_params(tmp_path, {"dense": dense}).opened("coco"), str)
 
 
-@pytest.mark.parametrize("name", ["attention", "divergence", "blocks", "localisation", "segmentation", "detection"])
+@pytest.mark.parametrize(
+    "name",
+    ["attention", "divergence", "blocks", "geometry", "similarity", "norms", "localisation", "segmentation", "detection"],
+)
 def test_a_folder_that_is_named_and_holds_nothing_of_its_kind(name: str, finished: Path, report):
     status, _, err = report(finished, "--probes", "probes/one", f"--{name}", "images")
     assert status == 1

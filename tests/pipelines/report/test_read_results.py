@@ -17,7 +17,14 @@ from pipelines.report.results import COLUMNS, to_csv
 from pipelines.report.rows import COLUMNS as COLUMNS_OF_ROWS
 from store import BeyondClsError
 from tests.pipelines.report.dense import average_precisions, over_seeds, protocol, write_detection, write_segmentation
-from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
+from tests.pipelines.report.everything import (
+    score_maps,
+    write_by_block,
+    write_geometry,
+    write_localisation,
+    write_norms,
+    write_similarity,
+)
 from tests.pipelines.report.written import write_probe
 
 
@@ -106,12 +113,15 @@ def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
     write_detection(tmp_path / "detection/streets", "mae", average_precisions(10.0, 12.0), average_precisions(8.0, small=None))
     write_localisation(tmp_path / "localisation/birds", "mae", score_maps(abmilp=(44, 46)))
     write_by_block(tmp_path / "blocks", "mae", {("cls", "linear"): (10.0, 20.0), ("cls", "knn"): (9.0,)})
+    write_geometry(tmp_path / "geometry/birds", "mae", ("cls", 3, 9.0))
+    write_similarity(tmp_path / "similarity/birds/mae-dino", 0.5, ("mae", 3), ("dino", 2))
+    write_norms(tmp_path / "norms/birds", "mae", {3: 4.0})
     by_block = tmp_path / "blocks/mae/description.json"
     by_block.write_text(json.dumps({**json.loads(by_block.read_text()), "seeds": [7]}))
     table = read_rows(tmp_path)
     assert isinstance(table, pandas.DataFrame)
     assert list(table.columns) == COLUMNS_OF_ROWS
-    first = table[table.metric.isin(["top1", "train_top1", "miou_grid", "ap_small", "max_box_acc_v2"])]
+    first = table[table.metric.isin(["top1", "train_top1", "miou_grid", "ap_small", "max_box_acc_v2", *WITHOUT_HEADS])]
     names = ("kind", "dataset", "study", "split", "encoder", "family", "block", "head", "seed", "value", "n")
     found = [tuple(None if pandas.isna(v) else v for v in row) for row in first[[*names]].itertuples(index=False)]
     masked, test = "masked image modelling", "test"
@@ -124,6 +134,12 @@ def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
         ("detection", "streets", "", test, "mae", masked, 11, "box", None, 2.0, 7),
         *[("localisation", "birds", "", test, "mae", masked, None, m, None, v, 1000) for m, v in LOCALISED],
         *[("blocks", "", "", test, "mae", masked, b, "cls", None, v, 20_000) for b, v in BY_BLOCK],
+        ("geometry", "birds", "", test, "mae", masked, 3, "cls", None, 9.0, 500),
+        *[
+            ("similarity", "birds", "", test, "mae", "", None, "mae cls, block 3 and dino cls, block 2", None, v, 500)
+            for v in (0.5, 0.25)
+        ],
+        *[("norms", "birds", "", test, "mae", masked, 3, "patch tokens", None, v, 500) for v in (4.0, 3.0)],
     ]
     (options,) = table[table.encoder == "random"].options.unique()
     assert options == '{"depth": 2}'
@@ -131,6 +147,7 @@ def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
     assert set(table[table.study == "poolings"].folder) == {str(tmp_path / "studies/birds/poolings/mae/cls")}
 
 
+WITHOUT_HEADS = ("rankme", "debiased_cka", "mutual_knn", "share", "attention")
 SEGMENTED = {"knn": 30.0, "most-frequent-class": 6.5, "drawn-by-prior": 9.0}
 LOCALISED = [("attention cls", 20), ("attention cls-head-0", 30), ("attention cls-head-1", 25), ("probe abmilp", 44)]
 LOCALISED += [("probe abmilp", 46), ("baseline centre", 34.5)]
