@@ -86,11 +86,11 @@ def _heading(name: str) -> str:
 
 
 def _cell(measure: Measure | None, digits: int) -> Cell:
-    """`59.0 [57.8, 60.2]`."""
+    """`59.0 [57.8, 60.2]`; without an interval where it is the same without any of the images, such as a share of 0."""
     if measure is None:
         return NOTHING
-    interval = of_measure(measure, "", None).interval
-    between = "" if interval is None else f" [{', '.join(f'{bound:.{digits}f}' for bound in interval)}]"
+    low, high = of_measure(measure, "", None).interval or (0.0, 0.0)
+    between = f" [{low:.{digits}f}, {high:.{digits}f}]" if low < high else ""
     return Cell(f"{measure.mean:.{digits}f}{between}", measure.mean)
 
 

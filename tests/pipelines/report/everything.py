@@ -150,15 +150,17 @@ def write_geometry(root: Path, encoder: str, *vectors: tuple[str, int, float]) -
 
 
 def over_groups(value: float) -> dict[str, Any]:
-    """A number with 20 groups of images left out in turn, by which it is known to 0.12 or so."""
-    return over_seeds(value) | {"without": (value + np.linspace(-0.01, 0.01, 20)).tolist()}
+    """A number with 20 groups of images left out in turn, by which it is known to 0.12 or so; 0 without any of them, too."""
+    return over_seeds(value) | {"without": (value + np.linspace(-0.01, 0.01, 20) * (value != 0)).tolist()}
 
 
 def write_similarity(folder: Path, value: float, *places: tuple[str, int], kind: str = "cls") -> None:
-    """metrics.json of one comparison; `places`: encoders and blocks, each of which is compared with each."""
+    """One comparison; `places`: encoders and blocks, compared with one another; `value`: CKA of the first pair."""
     sides = [{"encoder": encoder, "vector": kind, "block": block} for encoder, block in places]
-    measured = {"debiased_cka": over_groups(value), "cka": over_groups(value + 0.1), "mutual_knn": over_groups(value / 2)}
-    pairs = [{"a": a, "b": b, **measured} for a, b in combinations(sides, 2)]
+    pairs = [
+        {"a": a, "b": b, "debiased_cka": over_groups(value / n), "mutual_knn": over_groups(value / n / 2)}
+        for n, (a, b) in enumerate(combinations(sides, 2), 1)
+    ]
     folder.mkdir(parents=True)
     write_result(folder / METRICS, {"data": "d", "n_images": 500, "pairs": pairs})
 

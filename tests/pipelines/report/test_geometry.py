@@ -87,12 +87,16 @@ def test_encoders_compared_with_one_another(inputs: Inputs, tmp_path: Path) -> N
 def test_outliers_of_the_last_block_and_of_that_with_most(inputs: Inputs, tmp_path: Path) -> None:
     write_norms(tmp_path / "norms", "a", {0: 1.0, 3: 9.0, 5: 2.0})
     write_norms(tmp_path / "norms", "b", {3: 1.0, 5: 2.0})
+    write_norms(tmp_path / "norms", "c", {5: 0.0})
     (table,) = tables(section(Inputs(inputs.probes, folders=Folders(norms=tmp_path / "norms")))).values()
     assert [[cell.value for cell in row.cells] for row in table.rows] == [
         ["a", 3, 3.0, 9.0, 50.0, None, None],
         ["a", 5, 3.0, 2.0, 50.0, 3.0, 2.0],
         ["b", 5, 3.0, 2.0, 50.0, 3.0, 2.0],
+        ["c", 5, 3.0, 0.0, 50.0, 3.0, 2.0],
     ]
+    assert "[" in shown(table)[2][3]
+    assert shown(table)[3][3] == "0.00"
 
 
 @pytest.mark.parametrize("n", [1, 3])
