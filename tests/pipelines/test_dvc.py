@@ -46,7 +46,7 @@ def edit(folder: Path, change) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Iterator[Path]:
-    """The pipeline over 96 of the quickstart's images and the random encoder alone."""
+    """The pipeline over 124 of the quickstart's images and the random encoder alone."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("beyondcls", "store", "extract", "probe", "pipelines", "heads"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -55,7 +55,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
     weights = Path("quickstart/encoders/random.safetensors")
     (folder / weights).parent.mkdir(parents=True)
     shutil.copy(ROOT / weights, folder / weights)
-    for split, n in (("train", 64), ("test", 32)):
+    for split, n in (("train", 64), ("test", 60)):
         source = open_images(str(ROOT / "quickstart/data/cifar10" / split))
         (folder / "data/few" / split).mkdir(parents=True)
         with TarWriter(str(folder / "data/few" / split / "000.tar")) as tar:
@@ -76,7 +76,8 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["studies"] = {"chosen": {"study": "selection", **alone, "joined": "quickstart-random", "heads": heads}}
         heads = {"abmilp": {}, "both": {"aggregator": "abmilp", "blocks": [1, 5]}}
         params["block_studies"] = {"deep": {"study": "blocks", **alone, "stored": "1,-1", "heads": heads}}
-        params["divergence"] = {"random": alone}
+        params["divergence"] = params["geometry"] = params["norms"] = {"random": alone}
+        params["similarity"] = {"itself": {**alone, "joined": "quickstart-random"}}
         params["composed"] = {"few": {"n_images": 8, "seed": 0}}
         params["localised"] = {"random": {**alone, "features": "quickstart-random-few-composed", "head": "abmilp"}}
         params["composed_dense"] = {"objects": {"photographs": "few", "train": 16, "test": 8, "seed": 0}}
@@ -109,7 +110,7 @@ def features_stay_though_their_code_is_edited(project: Path) -> None:
 
     statistic.write_text(meant.replace(line, line.replace("return", "return 1e-3 +")))
     output = run(project, "dvc", "repro", test, fails=True)
-    assert "is not what the program computes now: a sample of 32 of its 32 images differs in 1 of" in output
+    assert "is not what the program computes now: a sample of 32 of its 60 images differs in 1 of" in output
     assert "most in statistics/cls_self/view0: image" in output
     assert "extract it again: --recompute, or recompute: true under that encoder" in output
     statistic.write_text(meant)
@@ -130,12 +131,15 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert repro(project) == set(run(project, "dvc", "stage", "list", "--all", "--name-only").split())
     assert (project / "report/index.html").exists()
     assert (project / "report/tables/blocks-gains.csv").is_file(), "what the study of blocks found"
+    for table in ("geometry", "norms"):
+        assert "quickstart-random" in (project / f"report/tables/{table}.csv").read_text()
+    assert (project / "similarity/few/itself/metrics.json").is_file()
     assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()
 
     # The aggregator of the documentation.
     (project / "heads/gem.py").write_text(block("python", FILES[0]))
     edit(project, lambda params: params["heads"].update(yaml.safe_load(block("yaml", "gem:"))["heads"]))
-    of_the_new_head = {"code", "probe@quickstart-random-few-gem", "divergence@random", "report"}
+    of_the_new_head = {"code", "probe@quickstart-random-few-gem", "divergence@random", "norms@random", "report"}
     ran = repro(project)
     assert ran >= of_the_new_head
     before_heads = ("extract", "probe", "study", "attention", "compose", "localise")
