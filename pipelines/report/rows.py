@@ -26,6 +26,8 @@ KINDS = {
     "geometry": (("*/metrics.json", "*/*/metrics.json"), "beyondcls geometry"),
     "similarity": (("*/metrics.json", "*/*/metrics.json"), "beyondcls similarity"),
     "norms": (("*/metrics.json", "*/*/metrics.json"), "beyondcls norms"),
+    "correspondence": (("*/metrics.json", "*/*/metrics.json"), "beyondcls correspond"),
+    "few_shot": (("*/metrics.json", "*/*/metrics.json"), "beyondcls few-shot"),
 }
 RECEIPTS = "receipts"
 OF_HEADS = ("probes", "studies")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
@@ -129,7 +131,7 @@ GROUPS: dict[str, Callable[[Any], dict[str, Mapping[str, Any]]]] = {
     "rows": lambda rows: {f"{row['head']}, block {row['block']}, {row['protocol']}": row for row in rows},
     "vectors": lambda vectors: {f"{one['vector']}, block {one['block']}": one for one in vectors},
     "pairs": lambda pairs: {f"{_vector(pair['a'])} and {_vector(pair['b'])}": pair for pair in pairs},
-    "blocks": lambda blocks: {f"patch tokens, block {one['block']}": {**one, "head": "patch tokens"} for one in blocks},
+    "blocks": lambda blocks: {f"block {one['block']}": one for one in blocks},
     "maps": lambda maps: {f"{entry['source']} {entry['name']}": entry for entry in maps},
 }
 

@@ -4,18 +4,19 @@ import itertools
 import os
 import shutil
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
-from store.format.unfinished import CLAIMS, HEADER, RECORDS, record_bytes, record_name
+from store.format.unfinished import CLAIMS, HEADER, RECORDS, WRITING, record_bytes, record_name
 from store.moving.transfer import upload
 from store.places import LocalFolder, Place, SharedPlace, place_at
 from store.places.object_store import PARTS, ObjectStore, honours_condition
@@ -23,7 +24,7 @@ from store.writing import claims
 from store.writing import shard as shards
 from store.writing import writer as writing
 from store.writing.claims import BusyError, Claims, alone, holder
-from store.writing.publishing import discard_staging
+from store.writing.publishing import InFolder, InObjectStore, discard_records, discard_staging
 from store.writing.writer import Disagreement
 from tests.s3 import ignoring_conditions, moto, seaweedfs, served
 from tests.store.conftest import ATTRIBUTES
@@ -190,6 +191,55 @@ class TestInterrupted:
                 writer.finish(ATTRIBUTES)
         assert content(where) == whole[LEAN]
 
+    def test_a_task_that_begins_as_another_publishes(self, where: Where, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        kind, looked = InFolder if isinstance(where, Path) else InObjectStore, []
+        real = kind.is_published
+
+        def is_published(self: Any) -> bool:
+            looked.append(1)
+            if len(looked) == 1:
+                with monkeypatch.context() as patch:
+                    patch.setattr(kind, "is_published", real)
+                    finish(begin(where, LEAN), LEAN)
+                return False
+            return real(self)
+
+        monkeypatch.setattr(kind, "is_published", is_published)
+        with begin(where, LEAN) as late:
+            assert late.missing_units() == []
+            late.finish(ATTRIBUTES)
+        assert content(where) == whole[LEAN]
+
+    def test_a_unit_that_is_written_while_another_task_begins(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Records are listed before shards, however a folder gives its entries: else it would seem to lack them."""
+        real, told = os.scandir, []
+        with begin(tmp_path / "set", LEAN) as one:
+
+            class Backwards:
+                def __init__(self, path: str) -> None:
+                    told.append(Path(path).name)
+                    if told[-1] == WRITING:
+                        write(one, 0, LEAN)
+                    with real(path) as entries:
+                        self.entries = iter(sorted(entries, key=lambda entry: entry.name, reverse=True))
+
+                def __enter__(self) -> Self:
+                    return self
+
+                def __exit__(self, *_: object) -> None: ...
+
+                def __next__(self) -> os.DirEntry[str]:
+                    return next(self.entries)
+
+            write(one, 1, LEAN)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "scandir", Backwards)
+                sizes = one.place.sizes()
+            assert WRITING in told
+            for unit in (0, 1):
+                is_there = all(layout.file(unit) in sizes for layout in LEAN.layouts)
+                assert is_there or record_name(unit) not in sizes
+
     def test_a_recorded_shard_that_was_removed_is_written_again(self, where: Where, whole: Any) -> None:
         with begin(where, LEAN) as writer:
             write(writer, 0, LEAN)
@@ -207,6 +257,62 @@ class TestInterrupted:
 
 
 class TestSeveral:
+    def test_all_tasks_share_the_removal_of_what_they_kept(self) -> None:
+        """64 tasks that each removed everything kept a service busy for ten minutes."""
+        names, asked = {HEADER, *(f"{RECORDS}/{unit}" for unit in range(3000))}, []
+        start = threading.Barrier(16)
+
+        class Service:
+            def times(self, folder: str) -> dict[str, None]:
+                time.sleep(0.01)
+                return dict.fromkeys(list(names))
+
+            def remove(self, some: list[str]) -> None:
+                asked.append(len(some))
+                time.sleep(0.01)
+                names.difference_update(some)
+
+        def discard() -> None:
+            start.wait()
+            discard_records(Service())  # type: ignore[arg-type]
+
+        tasks = [threading.Thread(target=discard) for _ in range(16)]
+        for task in tasks:
+            task.start()
+        for task in tasks:
+            task.join()
+        assert not names
+        assert sum(asked) < 16 * 3000 / 3
+        names.add(f"{RECORDS}/1")
+        stubborn = type("Stubborn", (Service,), {"remove": lambda self, some: None})
+        discard_records(stubborn())  # comes back
+
+    @pytest.mark.parametrize("seconds", [0.3, 1.6])
+    def test_a_listing_while_another_publishes_lacks_records(
+        self, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, seconds: float
+    ) -> None:
+        """The folder is renamed while it is listed; the other may be so slow that it is taken for killed."""
+        with begin(tmp_path / "set", LEAN) as one, begin(tmp_path / "set", LEAN) as other:
+            write(one, 0, LEAN)
+            write(one, 1, LEAN)
+            finishing, real = threading.Thread(target=lambda: one.finish(ATTRIBUTES)), other.place.times
+            slow = iter([seconds])
+            monkeypatch.setattr("store.places.disk.remove_partials", lambda _: time.sleep(next(slow, 0)))
+
+            def times(folder: str = "") -> dict[str, Any]:
+                if finishing.ident is not None:
+                    return real(folder)
+                finishing.start()
+                while one.staging.exists():
+                    time.sleep(0.01)
+                return {HEADER: None}
+
+            monkeypatch.setattr(other.place, "times", times)
+            other.wait_for_others()
+            other.finish(ATTRIBUTES)
+            finishing.join()
+        assert content(tmp_path / "set") == whole[LEAN]
+
     def test_each_unit_is_written_by_one(self, where: Where, whole: Any) -> None:
         with begin(where) as one, begin(where) as other:
             assert one.claim(0)

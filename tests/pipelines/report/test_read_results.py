@@ -139,7 +139,7 @@ def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
             ("similarity", "birds", "", test, "mae", "", None, "mae cls, block 3 and dino cls, block 2", None, v, 500)
             for v in (0.5, 0.25)
         ],
-        *[("norms", "birds", "", test, "mae", masked, 3, "patch tokens", None, v, 500) for v in (4.0, 3.0)],
+        *[("norms", "birds", "", test, "mae", masked, 3, "block 3", None, v, 500) for v in (4.0, 3.0)],
     ]
     (options,) = table[table.encoder == "random"].options.unique()
     assert options == '{"depth": 2}'
