@@ -34,7 +34,7 @@ WITHIN = (
     "Spearman's rank correlation, over the blocks of an encoder, of each number with what the aggregator reaches beyond [cls] "
     "on that block, in points; mean over trained encoders with five such blocks or more. Points: blocks of all these encoders. "
     "95 %: Student's t, with encoders as the units, of three or more; neighbouring blocks are too alike to be units. It shows "
-    "at most that both change in the same blocks, as all does that grows with depth, not that one brings about the other; few "
+    "at most that both change in the same blocks, as all does that grows with depth (the first row), not that one brings about the other; few "
     "encoders, or ones of one family, do not speak for others. Many numbers are tried: one in twenty intervals lacks 0 by "
     "chance."
 )
@@ -90,6 +90,8 @@ def over_blocks(inputs: Inputs, tried: Numbers) -> Table:
         for row in (row for row in study.rows if row.protocol == LINEAR):
             reached.setdefault(row.head, {}).setdefault(study.encoder, {})[row.block] = row[study.measure].mean
     of_cls, rows = reached.pop("cls", {}), []
+    depth = {encoder: {block: float(block) for block in by_name} for encoder, by_name in of_cls.items()}
+    tried = {("block", "its number"): depth, **tried}
     for head, of_encoders in reached.items():
         for (of, number), values in tried.items():
             rhos, points = [], 0

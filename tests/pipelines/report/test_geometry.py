@@ -109,7 +109,8 @@ def test_what_goes_with_gains_from_block_to_block(inputs: Inputs, tmp_path: Path
         write_by_block(tmp_path / "blocks", name, reached | {("average", "knn"): (50.0, *[1.0] * 5)})
     probes = inputs.probes | {("random", "cls"): studied("random", "cls", 10.0, "cls")}
     folders = Folders(geometry=tmp_path / "by-block", blocks=tmp_path / "blocks")
-    (row,) = shown(tables(section(Inputs(probes, folders=folders)))["geometry-gains-by-block"])
+    depth, row = shown(tables(section(Inputs(probes, folders=folders)))["geometry-gains-by-block"])
+    assert depth[1:4] == ["block", "its number", row[3]]
     rhos = [1.0, 1 - 6 * 2 / (6 * 35), -1.0][:n]
     assert row[:3] == ["average", "[cls]", "RankMe"]
     assert float(row[3].replace("−", "-")) == pytest.approx(np.mean(rhos), abs=0.005)
