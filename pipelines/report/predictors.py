@@ -34,9 +34,9 @@ WITHIN = (
     "Spearman's rank correlation, over the blocks of an encoder, of each number with what the aggregator reaches beyond [cls] "
     "on that block, in points; mean over trained encoders with five such blocks or more. Points: blocks of all these encoders. "
     "95 %: Student's t, with encoders as the units, of three or more; neighbouring blocks are too alike to be units. It shows "
-    "at most that both change in the same blocks, as all does that grows with depth (the first row), not that one brings about the other; few "
-    "encoders, or ones of one family, do not speak for others. Many numbers are tried: one in twenty intervals lacks 0 by "
-    "chance."
+    "at most that both change in the same blocks, as all does that grows with depth (the first row), not that one brings about "
+    "the other; few encoders, or ones of one family, do not speak for others. Many numbers are tried: one in twenty intervals "
+    "lacks 0 by chance."
 )
 GOES_WITH = (
     "Spearman's rank correlation, over the trained encoders of the page, of each number (of the deepest block) with what "
