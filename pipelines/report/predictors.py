@@ -90,8 +90,7 @@ def over_blocks(inputs: Inputs, tried: Numbers) -> Table:
         for row in (row for row in study.rows if row.protocol == LINEAR):
             reached.setdefault(row.head, {}).setdefault(study.encoder, {})[row.block] = row[study.measure].mean
     of_cls, rows = reached.pop("cls", {}), []
-    depth = {encoder: {block: float(block) for block in by_name} for encoder, by_name in of_cls.items()}
-    tried = {("block", "its number"): depth, **tried}
+    tried = {("block", "its number"): {encoder: {b: float(b) for b in by_name} for encoder, by_name in of_cls.items()}, **tried}
     for head, of_encoders in reached.items():
         for (of, number), values in tried.items():
             rhos, points = [], 0

@@ -32,7 +32,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
     main = _main(probes, probed, params, dataset)
-    of_main = {name: folder / name if main is None else folder / name / main for name in OF_ENCODERS}
+    of_main: dict[str, Any] = {name: folder / name if main is None else folder / name / main for name in OF_ENCODERS}
     compared = () if main is None else (probes, *_others(folder, params, "other_probes"))
     return Folders(
         probes=probes if main is None else probes / main,

@@ -49,8 +49,8 @@ def section(inputs: Inputs) -> Section | None:
         return None
     tried = numbers_of(inputs, results, norms)
     blocks = (_deepest(results), _figures(inputs, results), _every_block(results), similarity, _norms(norms))
-    blocks = (*blocks, over_encoders(inputs, tried), over_blocks(inputs, tried))
-    kept = (block for block in blocks if (block.figures if isinstance(block, Figures) else block.rows))
+    gains = (over_encoders(inputs, tried), over_blocks(inputs, tried))
+    kept = (block for block in (*blocks, *gains) if (block.figures if isinstance(block, Figures) else block.rows))
     return Section("geometry", "Without a head", (Text(ABOUT), *kept))
 
 
@@ -134,7 +134,12 @@ def _figure(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="block, counted from 0", ylabel=heading)
     return drawn(
-        plot, name, heading, "Bars: 95 % over test images.", f"{heading}, by block. {words}.", map(by_encoder.get, series)
+        plot,
+        name,
+        heading,
+        "Bars: 95 % over test images.",
+        f"{heading}, by block. {words}.",
+        map(by_encoder.__getitem__, series),
     )
 
 
