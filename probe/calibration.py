@@ -1,4 +1,4 @@
-"""Whether probabilities are what they say: Brier score, calibration errors, reliability, and the temperature that mends them."""
+"""Whether probabilities are what they say (Brier score, calibration errors), and the temperature that mends them."""
 
 from typing import Any
 
@@ -82,8 +82,8 @@ def fit_temperature(logits: Float[Tensor, "N K"], labels: Int[Tensor, "N"]) -> f
     if slope_and_curvature(low)[0] >= 0 or slope_and_curvature(high)[0] <= 0:
         accuracy = 100 * float((logits.argmax(-1) == labels).double().mean())
         raise BeyondClsError(
-            f"no temperature from {low:g} to {high:g} fits {len(labels):,} held-out images, of which {accuracy:.1f} % are right, "
-            "expected some right and some wrong; hold out more images"
+            f"no temperature from {low:g} to {high:g} fits {len(labels):,} held-out images, of which {accuracy:.1f} % are "
+            "right; expected some right and some wrong; hold out more images"
         )
     for _ in range(100):  # Newton's steps, within what is known to enclose the minimum
         slope, curvature = slope_and_curvature(inverse)
