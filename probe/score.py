@@ -47,6 +47,7 @@ class Judged:
         return np.stack([images["top1"] for images in self.by_seed])
 
 
+@torch.no_grad()
 def score(
     heads: Sequence[Trained],
     tests: Mapping[str, FeatureStore],
@@ -172,7 +173,6 @@ def _judge(
     return judged
 
 
-@torch.inference_mode()
 def _logits(
     sources: Mapping[Trained, Source], device: torch.device
 ) -> Iterator[tuple[slice, Trained, int, Float[Tensor, "B K"]]]:
