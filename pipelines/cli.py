@@ -23,6 +23,7 @@ from pipelines import (
     divergence,
     encoders,
     extract,
+    few_shot,
     geometry,
     init,
     localise,
@@ -91,6 +92,7 @@ app.command("predict")(predict.main)
 app.command("attention")(attention.main)
 app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
+app.command("few-shot")(few_shot.main)
 app.command("geometry")(geometry.main)
 app.command("similarity")(similarity.main)
 app.command("norms")(norms.main)

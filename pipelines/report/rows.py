@@ -25,6 +25,7 @@ KINDS = {
     "localisation": (("*/localisation.json", "*/*/localisation.json"), "beyondcls localise"),
     "blocks": (("*/metrics.json", "*/*/metrics.json"), "beyondcls blocks"),
     "geometry": (("*/metrics.json", "*/*/metrics.json"), "beyondcls geometry"),
+    "few_shot": (("*/metrics.json", "*/*/metrics.json"), "beyondcls few-shot"),
 }
 RECEIPTS = "receipts"
 OF_HEADS = ("probes", "studies", "scores")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
