@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -88,7 +89,11 @@ def _row(probe: Probe) -> Entries:
     if "gap" in measures:
         values = [a - b for a, b in zip(probe.score.values, measures["gap"].values, strict=True)]
         of_first = {"n_test": scored["n_reference"], "test_images": scored["reference_images"], "member": "reference"}
-        gap = accuracy.minus(_paired(estimate_of(Probe(probe, measures={"top1": _measure(values)}, **of_first)), probe))
+        reference = Probe(probe, measures={"top1": _measure(values)}, **of_first)
+        gap = accuracy.minus(_paired(estimate_of(reference), probe))
+        same_images = (reference.test_images, reference.n_test) == (probe.test_images, probe.n_test)
+        # Of the same images what seeds disagree about is much the same: taking off the sum of both would take off too much.
+        gap = replace(gap, std=measures["gap"].std, in_both=0.0 if same_images else gap.in_both)
     bins = {name: probe[name] for name in ("reliability", "tempered_reliability") if name in probe}
     n_choices = scored["n_choices"]
     return Entries(
@@ -111,7 +116,7 @@ def _paired(estimate: Estimate, probe: Probe) -> Estimate:
     """With seeds that are those of its head, whatever the images."""
     seeds = Source("seeds", f"{probe.encoder} {probe.head}")
     effects = {seeds if source.kind == "seeds" else source: units for source, units in estimate.effects.items()}
-    return Estimate(estimate.mean, estimate.std, estimate.n_seeds, effects, estimate.in_both)
+    return replace(estimate, effects=effects)
 
 
 def _mean(rows: Sequence[Entries]) -> Entries:
