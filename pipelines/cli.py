@@ -18,6 +18,7 @@ from pipelines import (
     attention,
     blocks,
     compare,
+    correspond,
     demo,
     detect,
     divergence,
@@ -93,6 +94,7 @@ app.command("attention")(attention.main)
 app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
 app.command("few-shot")(few_shot.main)
+app.command("correspond")(correspond.main)
 app.command("geometry")(geometry.main)
 app.command("similarity")(similarity.main)
 app.command("norms")(norms.main)
