@@ -81,7 +81,7 @@ def _named(option: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     names = set()
     for text in texts:
         name, _, place = text.partition("=")
-        if not name or not place or name != Path(name).name or name in (".", ".."):
+        if not name or not place or name != Path(name).name or name.startswith("."):
             raise BeyondClsError(f"{option} is {text!r}, expected NAME=PLACE, whose name is one of a folder, without slashes")
         if name in names:
             raise BeyondClsError(f"{option} names {name!r} twice, expected another name for each; rename one of them")

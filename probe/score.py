@@ -92,32 +92,33 @@ def score(
             f"{maps[first]} joins classes of {first}, the first test set, which others are compared with; expected one class "
             "of the head for each of its own; name another test set first"
         )
+    named = {name: [name, *(other for other in maps if name == first != other)] for name in tests}  # maps that it is judged by
+    asked = {(n, h): {o: _right(s, choices[n, h], choices[o, h], o) for o in named[n]} for (n, h), s in sources.items()}
     temperatures = {} if held_out is None else _temperatures(heads, held_out, on)
     references: dict[tuple[Trained, str], Judged] = {}
     written: dict[Path, dict[str, Any]] = {}
     for name in tests:
-        named = [name, *(other for other in maps if name == first != other)]
-        of_set = {head: sources[name, head] for head in heads}
-        asked = {
-            (head, n): (choices[n, head], _right(of_set[head], choices[name, head], choices[n, head]))
-            for head in heads
-            for n in named
-        }
-        judged = _judge(of_set, asked, temperatures, on)
-        references = judged if name == first else references
+        judged = _judge(
+            {head: sources[name, head] for head in heads},
+            {(head, other): (choices[other, head], right) for head in heads for other, right in asked[name, head].items()},
+            temperatures,
+            on,
+        )
+        references = references or judged
         for head in heads:
             own, reference = judged[head, name], references.get((head, name), references[head, first])
+            about: dict[str, Any] = {
+                "n_choices": len(choices[name, head].groups),
+                "n_left_out": len(sources[name, head].rows) - len(own.labels),
+                "first": first,
+                "n_reference": len(reference.labels),
+                "reference_images": digest_of_images(reference.source),
+                "held_out": held_out and held_out.spec.key,
+            }
             content = _content(head, own, temperatures) | {
                 "features": {"training": head.result["features"]["training"], "test": tests[name].spec.key},
-                SCORED: {
-                    "n_choices": len(choices[name, head].groups),
-                    "n_left_out": len(of_set[head].rows) - len(own.labels),
-                    "first": first,
-                    "n_reference": len(reference.labels),
-                    "reference_images": digest_of_images(reference.source),
-                    "held_out": held_out and held_out.spec.key,
-                },
-                "notes": _notes(head, choices[name, head], len(of_set[head].rows), own),
+                SCORED: about,
+                "notes": _notes(head, own, about),
                 **(notes or {}),
                 **computed_by(on),
             }
@@ -131,13 +132,27 @@ def score(
     return written
 
 
-def _right(source: Source, own: ClassMap, other: ClassMap) -> Int64[np.ndarray, "N"]:
-    """For each image of a test set the choice of another map that is right, -1 for none; `own`: the map of this set."""
+def _right(source: Source, own: ClassMap, other: ClassMap, name: str) -> Int64[np.ndarray, "N"]:
+    """For each image of a test set the choice of a map that is right, -1 for none.
+
+    Args:
+        own: the map of this set.
+        other: the map, of the test set `name`.
+
+    Raises:
+        BeyondClsError: no image has one.
+    """
     labels = own.labels[source.store.labels[source.rows]]
-    if other is own:
-        return labels
-    classes = np.array([group[0] for group in own.groups])
-    return np.where(labels >= 0, other.choices_of(1 + max(classes.max(), *map(max, other.groups)))[classes[labels]], -1)
+    if other is not own:
+        classes = np.array([group[0] for group in own.groups])
+        choices = other.choices_of(1 + max(classes.max(), *map(max, other.groups)))
+        labels = np.where(labels >= 0, choices[classes[labels]], -1)
+    if not (labels >= 0).any():
+        raise BeyondClsError(
+            f"none of the {len(labels):,} images of {source.store.where} is of a class that the map of {name} names, expected "
+            "some; name classes that it has"
+        )
+    return labels
 
 
 def _judge(
@@ -146,20 +161,7 @@ def _judge(
     temperatures: Mapping[Key, float],
     device: torch.device,
 ) -> dict[tuple[Trained, str], Judged]:
-    """Measure heads on the images of one test set, by each of their maps.
-
-    Raises:
-        BeyondClsError: no image is of a class of a map, or a head gives no number for one.
-    """
-    judged = {}
-    for (head, name), (_, labels) in asked.items():
-        rows = sources[head].rows
-        if not (labels >= 0).any():
-            raise BeyondClsError(
-                f"none of the {len(rows):,} images of {sources[head].store.where} is of a class that the map of {name} names, "
-                "expected some; name classes that it has"
-            )
-        judged[head, name] = Judged(sources[head].part(rows[labels >= 0]), labels[labels >= 0], [])
+    """Measure heads on the images of one test set, by each of their maps and what is right by it."""
     parts: dict[tuple[Trained, str, int], dict[str, list[np.ndarray]]] = defaultdict(lambda: defaultdict(list))
     for place, head, seed, logits in _logits(sources, device):
         for (other, name), (class_map, labels) in asked.items():
@@ -168,6 +170,10 @@ def _judge(
                 chosen, right = class_map.choose(logits[right >= 0]), right[right >= 0]
                 for measure, values in _by_image(chosen, right, temperatures.get((head, seed))).items():
                     parts[head, name, seed][measure].append(values.cpu().numpy())
+    judged = {
+        (head, name): Judged(sources[head].part(sources[head].rows[labels >= 0]), labels[labels >= 0], [])
+        for (head, name), (_, labels) in asked.items()
+    }
     for (head, name, _), of_seed in parts.items():
         judged[head, name].by_seed.append({measure: np.concatenate(values) for measure, values in of_seed.items()})
     return judged
@@ -241,17 +247,16 @@ def _content(head: Trained, judged: Judged, temperatures: Mapping[Key, float]) -
     return content | measures | bins | about
 
 
-def _notes(head: Trained, class_map: ClassMap, n_rows: int, judged: Judged) -> list[str]:
+def _notes(head: Trained, judged: Judged, about: Mapping[str, Any]) -> list[str]:
     """What of classes a reader of the numbers should know."""
-    n_choices, n_tested, n_left_out = len(class_map.groups), len(np.unique(judged.labels)), n_rows - len(judged.labels)
-    notes = []
-    if n_choices < len(head.classes):
-        notes.append(f"the head chooses among {n_choices} of its {len(head.classes)} classes")
-    if n_tested < n_choices:
-        notes.append(f"the test set has {n_tested} of {n_choices} classes; the head chooses among all of these")
-    if n_left_out:
-        notes.append(f"{n_left_out:,} of {n_rows:,} images are of classes that the map does not name, and are left out")
-    return notes
+    n_choices, n_left_out = about["n_choices"], about["n_left_out"]
+    n_tested, n_images = len(np.unique(judged.labels)), len(judged.labels) + n_left_out
+    said = {
+        f"the head chooses among {n_choices} of its {len(head.classes)} classes": n_choices < len(head.classes),
+        f"the test set has {n_tested} of {n_choices} classes; the head chooses among all of these": n_tested < n_choices,
+        f"{n_left_out:,} of {n_images:,} images are of classes that the map does not name, and are left out": n_left_out > 0,
+    }
+    return [note for note, holds in said.items() if holds]
 
 
 def _temperatures(heads: Sequence[Trained], store: FeatureStore, device: torch.device) -> dict[Key, float]:

@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from probe.class_maps import ClassMap, read_class_map, same_names
 from probe.head import Head
-from probe.record import read_record
+from probe.record import DAMAGED, read_record
 from probe.result_files import METRICS, read_result
 from probe.saved import load_with
 from probe.sources import JOINED, Source, check_class_numbers, encoder_of
@@ -109,20 +109,23 @@ class Trained:
                 learnt = percentage(store.labels, subset["percent"], of, rows)
             else:
                 learnt = k_shot(store.labels, subset["k_shot"], of, rows) if "k_shot" in subset else rows
-            request = read_record(self.folder)["request"]
-            recorded = request["training"]["rows"]
-            if "draws" in request:
-                recorded = request["draws"][self.result["seeds"].index(seed)]
+            other = "give --held-out a feature set of other images"
+            try:
+                request = read_record(self.folder)["request"]
+                drawn = dict(zip(self.result["seeds"], request.get("draws", ()), strict=False))
+                recorded = drawn.get(seed, request["training"]["rows"])
+            except DAMAGED as error:
+                raise BeyondClsError(f"{self.folder} does not say which images it was trained on ({error}); {other}") from error
             if xxhash.xxh3_128_hexdigest(learnt.tobytes()) != recorded:
                 raise BeyondClsError(
                     f"{self.folder} was trained on a list of images of {store.where}, expected all, a percentage or k of each "
-                    "class, as it is not known which are left; give --held-out a feature set of other images"
+                    f"class, as it is not known which are left; {other}"
                 )
             rows = np.setdiff1d(rows, learnt)
             if not len(rows):
                 raise BeyondClsError(
                     f"{self.folder} was trained on all {len(learnt):,} images of {store.where}, so none is held out to fit a "
-                    "temperature to; train it with --percent 90, or give --held-out a feature set of other images"
+                    f"temperature to; train it with --percent 90, or {other}"
                 )
         return np.sort(rows[draws_of(rows, 0, "temperature").argsort()[:ENOUGH]])
 

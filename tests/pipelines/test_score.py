@@ -168,6 +168,7 @@ def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
     [
         (("--test", "val"), "--test is 'val', expected NAME=PLACE"),
         (("--test", "../val={val}"), "--test is '../val="),
+        (("--test", ".val={val}"), "--test is '.val="),
         (("--test", "val={val}", "--test", "val={fog-1}"), "names 'val' twice"),
         (("--test", "val={val}", "--map", "fog=map.csv"), "is of no test set, expected one of val"),
         (("--test", "val={val}", "--held-out", "{val}"), "held-out images are test set val"),
@@ -234,12 +235,21 @@ def test_a_map_of_no_image_and_joined_classes_of_the_first_set_are_refused(sets,
         score(trained, {"val": sets["val"], "a": only}, tmp_path / "out", {"val": tmp_path / "joined.txt"})
     score(trained, {"val": sets["val"], "a": only}, tmp_path / "out", {"a": tmp_path / "joined.txt"})
     assert written(tmp_path / "out", "a", "average")["top1"]["values"] == [100, 100], "one choice"
+    before = (tmp_path / "out/val/mae/average/metrics.json").stat().st_mtime_ns
+    with pytest.raises(BeyondClsError, match=r"none of the 96 images"):
+        score(trained, {"val": sets["val"], "a": only}, tmp_path / "out", {"a": tmp_path / "cow.txt"})
+    assert (tmp_path / "out/val/mae/average/metrics.json").stat().st_mtime_ns == before, (
+        "nothing is written before all is checked"
+    )
 
 
 def test_images_that_were_learnt_from_are_to_be_known(sets, probes: Path, tmp_path: Path) -> None:
     listed = tmp_path / "mae/listed"
     probe(sets["train"], sets["val"], listed, HeadPlan(HeadSpec("average"), RECIPE, seeds=(0,)), subset=np.arange(150))
     with pytest.raises(BeyondClsError, match=r"listed was trained on a list of images of .*train"):
+        score([load_trained(listed)], {"val": sets["val"]}, tmp_path / "out", held_out=sets["train"])
+    (listed / "trained/record.json").unlink()
+    with pytest.raises(BeyondClsError, match=r"listed does not say which images it was trained on .*--held-out a feature set"):
         score([load_trained(listed)], {"val": sets["val"]}, tmp_path / "out", held_out=sets["train"])
     written_ = score([load_trained(listed)], {"val": sets["val"]}, tmp_path / "out", held_out=sets["fog-1"])
     assert next(iter(written_.values()))["temperature"]["mean"] > 0
