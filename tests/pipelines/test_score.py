@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from pipelines.report.read_results import read_rows
 from probe.calibration import bins_of_width, calibration_error, fit_temperature
@@ -128,7 +129,9 @@ def test_a_map_restricts_choices_there_and_in_the_first_set(sets, probes: Path, 
     labels = [(0, 2, 1)[i % 3] for i in range(90)]
     theirs = write_features(tmp_path / "theirs", n=90, seed=9, signal=3.0, classes=("fourmi", "other", "vache"), labels=labels)
     (tmp_path / "map.csv").write_text("fourmi,ant\nvache,cow\n")
-    score([load_trained(probes / "abmilp")], {"val": sets["val"], "r": theirs}, tmp_path / "out", {"r": tmp_path / "map.csv"})
+    (tmp_path / "order.txt").write_text("cow\nbee\nant\n")  # of the first set, which changes nothing
+    maps = {"r": tmp_path / "map.csv", "val": tmp_path / "order.txt"}
+    score([load_trained(probes / "abmilp")], {"val": sets["val"], "r": theirs}, tmp_path / "out", maps)
     said, kept = written(tmp_path / "out", "r"), np.array(labels) != 1
     assert (said["n_test"], said["scored"]["n_left_out"], said["scored"]["n_choices"]) == (60, 30, 2)
     assert len(said["notes"]) == 2
@@ -142,6 +145,9 @@ def test_a_map_restricts_choices_there_and_in_the_first_set(sets, probes: Path, 
         reference = 100 * (chosen == sets["val"].labels)[of_val].mean()
         assert said["gap"]["values"][seed] == pytest.approx(right - reference)
     assert said["scored"]["n_reference"] == of_val.sum()
+    ids = [[store.ids[row] for row in np.flatnonzero(chosen)] for store, chosen in ((theirs, kept), (sets["val"], of_val))]
+    digests = [xxhash.xxh3_128_hexdigest("\n".join(of_set).encode()) for of_set in ids]
+    assert [said["test_images"], said["scored"]["reference_images"]] == digests
     trained = read_result(probes / "abmilp/metrics.json")
     assert written(tmp_path / "out", "val")["top1"]["values"] == pytest.approx(trained["top1"]["values"])
 

@@ -141,8 +141,7 @@ def _mean_estimate(of_sets: Sequence[Estimate], measure: Measure) -> Estimate:
         for source, units in one.effects.items():
             if source.kind != "images" or all(other.knows_images for other in of_sets):
                 effects[source] = effects.get(source, 0) + units / len(of_sets)
-    in_both = sum(one.in_both for one in of_sets) / len(of_sets) ** 2
-    return Estimate(measure.mean, measure.std, of_sets[0].n_seeds, effects, in_both)
+    return Estimate(measure.mean, measure.std, of_sets[0].n_seeds, effects)
 
 
 def _columns() -> tuple[Declared, ...]:

@@ -52,7 +52,7 @@ def interval(units: list[np.ndarray], by_seed: np.ndarray, in_both: float) -> li
     variance = sum(v for v, _ in parts) - in_both
     degrees = max(variance**2 / sum(v**2 / d for v, d in parts), 1)
     reach = variance**0.5 * t.ppf(0.975, degrees)
-    return [round(by_seed.mean() + side * reach, 1) for side in (-1, 1)]
+    return [by_seed.mean() + side * reach for side in (-1, 1)]
 
 
 def in_both(correct: np.ndarray) -> float:
@@ -64,14 +64,22 @@ def in_both(correct: np.ndarray) -> float:
 @pytest.mark.parametrize("place", [1, 2])
 def test_gaps_pair_seeds_and_the_same_images(inputs: Inputs, place: int) -> None:
     """Those of `sketch` are other images; corrupted ones are those of the first set."""
-    row = shown(tables(section(inputs))["scores"])[place]
+    row = tables(section(inputs))["scores"].rows[place]
     names = ["sketch"] if place == 1 else ["fog-1", "fog-3", "snow-2"]
     ours, first = [100 * right(name).astype(float) for name in names], 100 * right("first").astype(float)
     by_seed = np.mean([own.mean(1) for own in ours], 0) - first.mean(1)
     units = [ours[0].mean(0), first.mean(0)] if place == 1 else [np.mean([own.mean(0) for own in ours], 0) - first.mean(0)]
     both = in_both(right("sketch")) + in_both(right("first")) if place == 1 else 0.0
     expected = interval(units, by_seed, both)
-    assert row[6].replace("−", "-") == f"{expected[0]:.1f} to {expected[1]:.1f}"
+    assert str(row.cells[6].value).replace("−", "-") == f"{expected[0]:.3f} to {expected[1]:.3f}"
+
+
+def test_one_corruption_is_a_test_set_as_others(tmp_path: Path, inputs: Inputs) -> None:
+    for name in ("fog-3", "snow-2"):
+        (tmp_path / name / "mae/cls/metrics.json").unlink()
+    by_name = tables(section(inputs))
+    assert [row[2] for row in shown(by_name["scores"])] == ["first", "fog-1", "sketch"]
+    assert "scores-corrupted" not in by_name
 
 
 def test_calibration_and_its_picture(inputs: Inputs) -> None:
