@@ -34,6 +34,7 @@ class Folders:
         geometry: GEOMETRY/ENCODER.
         similarity: SIMILARITY/NAME, of any pairs of encoders.
         norms: NORMS/ENCODER.
+        scores: SCORES/TEST-SET/ENCODER/HEAD.
         dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
         receipts: of feature sets.
         segmentation: SEGMENTATION/DATASET/ENCODER.
@@ -56,6 +57,7 @@ class Folders:
     geometry: Path | None = None
     similarity: Path | None = None
     norms: Path | None = None
+    scores: Path | None = None
     dataset: str = ""
     receipts: Path | None = None
     form: str | None = None

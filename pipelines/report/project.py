@@ -43,6 +43,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         **_images(folder, params, main),
         datasets=compared,
         localised=_localised(folder, main),
+        scores=folder / "scores",
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",

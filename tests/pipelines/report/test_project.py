@@ -135,6 +135,7 @@ def test_the_layout(tmp_path: Path):
         geometry=folder / "geometry/two",
         similarity=folder / "similarity/two",
         norms=folder / "norms/two",
+        scores=folder / "scores",
         dataset="two",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",
