@@ -88,24 +88,15 @@ def test_what_is_written(images: Path, tmp_path: Path) -> None:
     write_project(folder, images, ["quickstart-random", "mine.py:vit", "transformers:some/model"], heads)
     params = read_params(folder / "params.yaml")
     assert (params["data"], params["datasets"]) == (str(tmp_path), {"pictures": {"test": "val"}})
-    assert params["encoders"] == {
-        "quickstart-random": {},
-        "vit": {"model": "mine.py:vit"},
-        "model": {"model": "transformers:some/model"},
-    }
+    named = {"vit": {"model": "mine.py:vit"}, "model": {"model": "transformers:some/model"}}
+    assert params["encoders"] == {"quickstart-random": {}, **named}
     assert params["heads"] == {name: {"aggregator": name} for name in heads[:2]} | {
         "ap-heads3": {"aggregator": "ap", "heads": 3},
         "GeM": {"aggregator": "heads/gem.py:GeM"},
     }
     pipeline = yaml.safe_load((folder / "dvc.yaml").read_text())
-    assert pipeline["stages"].pop("code") == {
-        **{
-            key: value
-            for key, value in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["code"].items()
-            if key != "deps"
-        },
-        "always_changed": True,
-    }
+    code = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["code"]
+    assert pipeline["stages"].pop("code") == {**{k: v for k, v in code.items() if k != "deps"}, "always_changed": True}
     assert (folder / ".dvcignore").read_bytes() == (ROOT / ".dvcignore").read_bytes()
     ignored = {line for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/") and line.startswith("/")}
     assert set((folder / ".gitignore").read_text().splitlines()) == ignored - {"/.slurm/", "/.cache/", "/tables/"}
