@@ -74,8 +74,8 @@ class TestTraining:
     def test_where_each_value_comes_from(self, params: dict[str, Any]) -> None:
         given = of_head(params, "abmilp", "mae-h14", "imagenet")
         sources = {name: one.where for name, one in given.items()}
-        of_head = dict.fromkeys(("epochs", "base_lr", "aggregator"), "heads.abmilp")
-        assert sources == {"seeds": "probe", **dict.fromkeys(("preset", "metric"), "datasets.imagenet"), **of_head}
+        own = dict.fromkeys(("epochs", "base_lr", "aggregator"), "heads.abmilp")
+        assert sources == {"seeds": "probe", **dict.fromkeys(("preset", "metric"), "datasets.imagenet"), **own}
 
     @pytest.mark.parametrize(
         ("encoder", "dataset", "says"),
