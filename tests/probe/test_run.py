@@ -29,6 +29,7 @@ from tests.folders import files as contents
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=1, base_lr=0.5)
 PLAN = HeadPlan(recipe=RECIPE, seeds=(0, 3))
+WILD = HeadPlan(HeadSpec("cls"), replace(RECIPE, base_lr=1e60, warmup_epochs=0))
 OWN_ORDER = replace(PLAN, recipe=replace(RECIPE, order="own"))
 
 
@@ -279,10 +280,7 @@ class TestNothingToLearnOrMeasure:
         [
             (lambda n: (np.zeros((n, 3)), None), "train: none of the 40 training images has a label; name a set"),
             (lambda n: (np.tile([1, 0, 1], (n, 1)), None), "train: no class tells the 40 training images apart: each has all"),
-            (
-                lambda n: (None, np.zeros((n, 3))),
-                "test: none of the 40 test images has a label, so neither precision nor recall",
-            ),
+            (lambda n: (None, np.zeros((n, 3))), "test: none of the 40 test images has a label"),
         ],
     )
     def test_of_several_labels(self, heads, labels, message, tmp_path):
@@ -563,11 +561,7 @@ def test_the_test_set_lacks_it(tmp_path):
         *((PLAN, {"views": views}, rf"views is {views}, expected 1 to 1") for views in (0, 2, -1)),
         ({}, {}, "heads is empty"),
         *(({name: PLAN}, {}, "expected a name for a folder") for name in ("a/b", "..", "", ".")),
-        (
-            HeadPlan(HeadSpec("cls"), replace(RECIPE, base_lr=1e60, warmup_epochs=0)),
-            {},
-            r"base_lr 1e\+60, weight_decay 0, seed 0\) diverged in epoch 1",
-        ),
+        (WILD, {}, r"base_lr 1e\+60, weight_decay 0, seed 0\) diverged in epoch 1"),
         (PLAN, {"subset": np.ones(128, bool)}, r"a subset is bool \(128,\)"),
         (PLAN, {"subset": [3, 128]}, "rows 3 to 128, but .*train has 128 images"),
         (PLAN, {"subset": [-1, 3]}, "rows -1 to 3"),

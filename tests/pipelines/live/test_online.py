@@ -203,10 +203,7 @@ class TestPictures:
         (lambda w: online(w.encoder, w.probe("cls", transform="nonsense")), "transform nonsense"),
         (lambda w: online(w.encoder, w.probe("cls", architecture="other")), "architecture other"),
         (lambda w: online(w.encoder, w.probe("cls", encoder_weights=None)), "encoder_weights of its encoder; train it again"),
-        (
-            lambda w: online(w.encoder, w.probe("joined", joined_encoder=None), joined=w.joined),
-            "encoder_weights of its second encoder",
-        ),
+        (lambda w: online(w.encoder, w.probe("joined", joined_encoder=None), joined=w.joined), "of its second encoder"),
         (lambda w: online(w.encoder, w.probe("cls", block="1")), "block is '1'"),
         (lambda w: online(w.encoder, w.probe("cls", block=7)), "no block 7"),
         (lambda w: online(w.encoder, w.probe("joined")), r"'joined/attention/cls', of a second encoder \('tiny'\)"),

@@ -208,10 +208,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "rows"),
         [
-            (
-                "--encoder mae-h14 --dataset imagenet --head cls",
-                ["epochs 50 encoders.mae-h14", "batch_size 16384 preset mae-lars"],
-            ),
+            ("--encoder mae-h14 --dataset imagenet --head cls", ["epochs 50 encoders.mae-h14"]),
+            ("--dataset imagenet --head cls", ["batch_size 16384 preset mae-lars"]),
             ("--head cls", ["epochs 40 probe", "order shared default"]),
             ("--study deep", ["epochs 5 studies.deep", "depth 2 heads.abmilp"]),
             (
