@@ -24,10 +24,7 @@ from tests.machines.served import commands_in
 EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16}
 
 
-@pytest.fixture(autouse=True)
-def _plots_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing them takes longer than all that is asked for here."""
-    monkeypatch.setattr("pipelines.report.drawing._saved", lambda *_, **__: b"<svg></svg>")
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 @pytest.fixture
