@@ -34,12 +34,15 @@ def at(place: str, *states: State) -> dict[str, Any]:
     return placed({}, place, {name: value for state in states for name, value in state.items()})
 
 
+def with_head(content: dict[str, Any]) -> dict[str, Any]:
+    return placed(content, "teacher/head.", more("last_layer2.weight_g"))
+
+
 HEAD = more("head.weight", "head.bias")
 WORDS = more("mask_token", "lm_head.weight", "lm_head.bias")
 VIT, AVERAGED = zeros(VIT_S), zeros(VIT_S, names={"norm": "fc_norm"})
 SHARED, OWN = (zeros(VIT_B, names=names) for names in (OF_ALL, OF_EACH))
 OWN_AVERAGED = zeros(VIT_B, names=OF_EACH | {"norm": "fc_norm"})
-TEACHER = at("teacher/backbone.", VIT)
 DINOV2 = zeros(PUBLISHED["dinov2-s14"][0])
 FAMILIES = ("mae", "mocov3", "dino", "ibot", "ijepa", "capi", "beit", "simmim", "maskfeat", "deit", "augreg")
 # Without a name that tells who wrote it; with a classifier.
@@ -51,8 +54,8 @@ FILES: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...]]] = {
     "of timm, fine-tuned through the average": (AVERAGED | HEAD, "mae-ft-s16", ()),
     "iBOT, student": (at("state_dict/", VIT, more("masked_embed")), None, ()),
     "iBOT, teacher": (at("state_dict/", VIT), None, ("mae-s16", "ibot-s16", *BARE)),
-    "iBOT, teacher with head": (placed(TEACHER, "teacher/head.", more("last_layer2.weight_g")), "ibot-s16", ()),
-    "teacher": (TEACHER, None, ("dino-s16", "ibot-s16")),
+    "iBOT, teacher with head": (with_head(at("teacher/backbone.", VIT)), "ibot-s16", ()),
+    "teacher": (at("teacher/backbone.", VIT), None, ("dino-s16", "ibot-s16")),
     "MoCo v3, momentum encoder": (at("state_dict/module.momentum_encoder.", VIT), None, ()),
     "BEiT v2 fine-tuned, average": (at("model/", OWN_AVERAGED, HEAD) | {"args": {}}, None, ()),
     "BEiT v2 fine-tuned, [cls]": (at("model/", OWN, HEAD), None, ()),
