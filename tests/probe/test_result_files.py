@@ -57,24 +57,25 @@ def test_a_time_belongs_to_the_description_too(metrics: Path):
     assert digest_of(metrics) != before
 
 
+WHOLE = {"metrics.json": json.dumps(CONTENT), "description.json": None}
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("changed", "message"),
     [
-        ("metrics.json", json.dumps(CONTENT), r"metrics.json has a whole result, expected measures alone, .* 0\.1\.0"),
-        ("description.json", None, r"metrics.json holds measures alone and there is no .*description.json.*dvc pull"),
-        ("metrics.json", '{"top1": 41.5}', r"description.json describes other measures than those in .*`dvc checkout`"),
+        (WHOLE, r"metrics.json has a whole result, expected measures alone, .* 0\.1\.0"),
+        ({"description.json": None}, r"metrics.json holds measures alone and there is no .*description.json.*dvc pull"),
+        ({"metrics.json": '{"top1": 41.5}'}, r"description.json describes other measures than those in .*`dvc checkout`"),
         *(
-            (name, text, "Expecting property|expected an object of names and values")
+            ({name: text}, "Expecting property|expected an object of names and values")
             for name in ("description.json", "metrics.json")
             for text in ("{", "[]", "3", "null")
         ),
     ],
 )
-def test_damaged_files_and_those_of_other_runs(name: str, text: str | None, message: str, metrics: Path):
-    if text is None:
-        metrics.with_name(name).unlink()
-    else:
-        metrics.with_name(name).write_text(text)
+def test_damaged_files_and_those_of_other_runs(changed: dict[str, str | None], message: str, metrics: Path):
+    for name, text in changed.items():
+        metrics.with_name(name).unlink() if text is None else metrics.with_name(name).write_text(text)
     with pytest.raises(ValueError if "Expecting" in message else ResultError, match=message):
         read_result(metrics)
 
