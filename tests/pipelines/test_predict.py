@@ -214,7 +214,7 @@ class TestBadInput:
             ("gone.png", "no image 'gone.png', nor any that it matches as a pattern"),
             ("gone/*.png", "no image 'gone/*.png'"),
             ("empty", "empty' has no images; expected .jpg"),
-            ("*", "no images in what"),
+            ("emp*", "no images in what"),
             ("PHOTO --on-error skip", "--on-error is 'skip', expected raise or record"),
             ("PHOTO --params misspelt.yaml", "did you mean 'checkpoint'?"),
             ("PHOTO --params mine.yaml", "unknown encoder 'quickstart-random'"),
@@ -223,6 +223,7 @@ class TestBadInput:
     def test_what_is_not_there(self, given, message, said, world, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "empty").mkdir()
+        (tmp_path / "empty/notes.txt").write_text("")
         for name, text in (("misspelt", "quickstart-random: {checkpont: x}"), ("mine", "mine: {}")):
             (tmp_path / f"{name}.yaml").write_text(f"encoders: {{{text}}}\n")
         assert message in said(*given.replace("PHOTO", str(world.folder / "photos/a.png")).split())
