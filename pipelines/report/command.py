@@ -16,6 +16,7 @@ HOLDS = {
     "localisation": "ENCODER/localisation.json",
     "blocks": "ENCODER/metrics.json",
     "geometry": "ENCODER/metrics.json",
+    "scores": "TEST/ENCODER/HEAD/metrics.json",
     "segmentation": "DATASET/ENCODER/metrics.json",
     "detection": "DATASET/ENCODER/metrics.json",
 }
@@ -48,6 +49,7 @@ def main(
     divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
     blocks: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as blocks writes it")] = None,
     geometry: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as geometry writes it")] = None,
+    scores: Annotated[Path | None, typer.Option(help="folder that holds TEST-SET/ENCODER/HEAD, as score writes it")] = None,
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     segmentation: Annotated[
         Path | None, typer.Option(help="folder that holds DATASET/ENCODER, as segment writes it  [default: segmentation]")
@@ -102,10 +104,10 @@ def main(
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
-    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, studies, divergence,
-    localisation, segmentation, detection, and the images that params.yaml names. With --probes, of the folders and images that
-    are named and of nothing else; so with --only and --attention, --localisation, --segmentation or --detection, which need no
-    probes.
+    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, studies, scores,
+    divergence, localisation, segmentation, detection, and the images that params.yaml names. With --probes, of the folders and
+    images that are named and of nothing else; so with --only and --attention, --localisation, --segmentation or --detection,
+    which need no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png,
     .pdf), and prints the accuracies.
@@ -121,7 +123,7 @@ def main(
     from pipelines.report.published.shipped import published_rows
     from pipelines.report.reading import files_in
     from pipelines.report.sections import check_names, sections
-    from pipelines.report.sections.accuracy import scores
+    from pipelines.report.sections.accuracy import scores as accuracies
     from store import BeyondClsError
 
     if image and draw is not None:
@@ -131,7 +133,7 @@ def main(
     published, out = published_rows(against or ()), out or Path("report", *(["live"] if live else []))
     check_names(only or ())
     of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
-    of_folders |= {"geometry": geometry, "segmentation": segmentation, "detection": detection}
+    of_folders |= {"geometry": geometry, "scores": scores, "segmentation": segmentation, "detection": detection}
     named = without_none(**of_folders, receipts=receipts)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:
@@ -168,7 +170,7 @@ def main(
         if has_others and not files_in(folder, re.sub("[A-Z]+", "*", HOLDS[name])):
             raise BeyondClsError(f"there is no {HOLDS[name]} in --{name} {folder}; name the folder above those")
     write(place, inputs, sections(inputs, only or ()))
-    table = scores(inputs)
+    table = accuracies(inputs)
     if inputs.probes:
         SafeConsole(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
     for line in in_words(inputs):
