@@ -30,6 +30,7 @@ class Project:
         self.folder, self.program = folder, program or folder
         self.file, self.tree = cache(self._file), cache(self._tree)
         self._digest, self._imported, self._pruned = cache(self._digest_of), cache(self._imports_of), cache(self._prune)
+        self.declared = cache(declared)  # all installed packages are looked through
 
     def digests(self, modules: Iterable[str], used: Used) -> dict[str, str | None]:
         """Digests of all files that some modules can import, by path, sorted; None for a missing file.
@@ -175,7 +176,7 @@ class Project:
         digests = {}
         for registry, group in groups_in(tree).items():
             names, own = used.get((name, registry), ()), self._keys_of(name, registry) or ()
-            for plugin in declared(group):
+            for plugin in self.declared(group):
                 if (plugin.name in names or group in METRICS) and plugin.name not in own:
                     digests[f"{plugin.package}: {group}.{plugin.name}"] = plugin.digest()[:DIGITS]
         return digests

@@ -9,7 +9,7 @@ from pipelines.code.registries import Used
 from pipelines.parameters.groups import PLACES
 from pipelines.parameters.heads import GROUPS
 from pipelines.parameters.params import mapping, section
-from store.plugins import NAME, declared
+from store.plugins import NAME
 from store.user_code import file_of
 
 FOLDERS = ("extract", "readers", "heads", "studies")  # of digests for each encoder, form of data set, head, study
@@ -44,7 +44,7 @@ def _extract(params: Params, project: Project) -> Iterator[Unit]:
         model = str(mapping(name, entry).get("model") or name)
         files = tuple(filter(None, (file_of(model),)))
         yield Unit(f"extract/{name}", ("pipelines.extract", *files), {ENCODERS: {model}, READERS: (), **_statistics(params)})
-    for form in sorted({*project.keys(*READERS), *(p.name for p in declared("datasets") if NAME.fullmatch(p.name))}):
+    for form in sorted({*project.keys(*READERS), *(p.name for p in project.declared("datasets") if NAME.fullmatch(p.name))}):
         yield Unit(f"readers/{form}", (READERS[0],), {READERS: {form}})
 
 

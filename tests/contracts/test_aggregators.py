@@ -60,7 +60,5 @@ class TestAnAggregatorOfTheUser:
 
         monkeypatch.setitem(AGGREGATORS, "learned", Learned)
         assert make_aggregator("learned", D, T).position.shape == (T,)
-        with pytest.raises(
-            BeyondClsError, match="n_patches is unknown, expected the number of patches: aggregator 'learned' needs"
-        ):
+        with pytest.raises(BeyondClsError, match=r"n_patches is unknown, .* aggregator 'learned'"):
             make_aggregator("learned", D)

@@ -136,9 +136,7 @@ class TestEveryProtocol:
             run(name, make(), make(dim=7))
         with pytest.raises(BeyondClsError, match=r"training has 4 classes, .*; test has 3 classes, .*; use splits of one"):
             run(name, make(), make(n_classes=3))
-        with pytest.raises(
-            BeyondClsError, match=r"one label an image; test has 4 classes, several labels an image|several.*one"
-        ):
+        with pytest.raises(BeyondClsError, match=r"one label an image; .*several labels|several.*one"):
             run(name, make(), several() if make is blobs else blobs())
 
     def test_refuses_a_single_class(self, name, make):

@@ -206,17 +206,6 @@ def test_the_rate_is_in_the_key_unless_it_is_0(forty: ImageSet) -> None:
     assert on.key != plain.key
 
 
-@pytest.mark.parametrize("rate", [1, 1.0, -0.1, float("nan"), "0.1", True])
-def test_a_rate_that_cannot_be(rate: Any, forty: ImageSet) -> None:
-    with pytest.raises(BeyondClsError, match="drop_path is"):
-        Request.resolve(tiny_encoder(), forty, views=2, drop_path=rate)
-
-
-def test_a_rate_without_crops(forty: ImageSet) -> None:
-    with pytest.raises(BeyondClsError, match="views is 1"):
-        Request.resolve(tiny_encoder(), forty, drop_path=0.1)
-
-
 OTHERS: dict[str, dict[str, Any]] = {
     "convnext_tiny": {"depths": (1, 1, 1, 1), "dims": (8, 8, 8, 8)},
     "mixer_s16_224": {"img_size": 32},

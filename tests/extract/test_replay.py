@@ -41,10 +41,7 @@ def test_a_recording_that_gives_other_values_is_not_used():
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (
-            RuntimeError("operation not permitted when stream is capturing\nmore"),
-            "operation not permitted when stream is capturing",
-        ),
+        (RuntimeError("not permitted when stream is capturing\nmore"), "not permitted when stream is capturing"),
         (torch.OutOfMemoryError("CUDA out of memory"), "there is too little memory for a recording"),
     ],
 )

@@ -216,11 +216,7 @@ class TestChoices:
 @pytest.mark.parametrize(
     ("part", "change", "message"),
     [
-        (
-            "weight",
-            lambda x: x.mul_(1e7),
-            r"reaches .*, beyond the range of float16 \(±65504\); extract with --dtype float32",
-        ),
+        ("weight", lambda x: x.mul_(1e7), r"reaches .*, beyond the range of float16 \(±65504\)"),
         ("bias", lambda x: x.fill_(torch.nan), "its weights or its input"),
     ],
 )
@@ -316,9 +312,7 @@ class TestBadImages:
         assert np.flatnonzero(~store.valid).tolist() == [3, 35, 38]
         assert [(note["row"], note["id"]) for note in store.attributes["invalid"]] == [(3, "0003"), (35, "0035"), (38, "0038")]
         texts = [note["problem"] for note in store.attributes["invalid"]]
-        assert [t in p for t, p in zip(("cannot be decoded", "no label", "label but no image"), texts, strict=True)] == [
-            True
-        ] * 3
+        assert all(t in p for t, p in zip(("cannot be decoded", "no label", "label but no image"), texts, strict=True))
         assert any("1.tar is empty" in problem for problem in store.attributes["problems"])
         assert str(tmp_path) not in (store.path / "zarr.json").read_text(), "a store holds no path of a machine"
         assert store.labels[[3, 35, 38]].tolist() == [0, -1, -1]

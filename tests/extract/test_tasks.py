@@ -168,12 +168,13 @@ def test_one_that_is_asked_to_stop_ends_after_a_whole_unit(n, images, whole, tmp
     assert files(tmp_path / "f") == whole
 
 
-@pytest.mark.parametrize(("task", "n"), [(2, 2), (-1, 2), (1, 1)])
-def test_no_such_task(task, n, images, tmp_path):
-    with pytest.raises(BeyondClsError, match=rf"task_id is {task}, expected 0 to {n - 1} \(n_tasks is {n}\)"):
-        extract(tiny_encoder(), images, tmp_path / "f", task_id=task, n_tasks=n)
-
-
-def test_repair_is_for_one(images, tmp_path):
-    with pytest.raises(BeyondClsError, match="one process repairs a feature set"):
-        extract(tiny_encoder(), images, tmp_path / "f", existing="repair", n_tasks=2)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        *(({"task_id": i, "n_tasks": n}, rf"task_id is {i}, expected 0 to {n - 1}") for i, n in ((2, 2), (-1, 2), (1, 1))),
+        ({"existing": "repair", "n_tasks": 2}, "one process repairs a feature set"),
+    ],
+)
+def test_tasks_that_there_are_not(given, named, images, tmp_path):
+    with pytest.raises(BeyondClsError, match=named):
+        extract(tiny_encoder(), images, tmp_path / "f", **given)

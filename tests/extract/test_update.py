@@ -82,38 +82,28 @@ class TestUpdate:
         assert (tmp_path / "f/patch/block0/view0/c/0/0/0").stat().st_ino == inode
 
     @pytest.mark.parametrize(
-        ("order", "n"),
-        [
-            ([*range(40, N), *range(40)], 0),
-            ([5, 4, 3, 60, 61], 0),
-            ([1, 2, 7, 45], 0),
-            (list(range(33)), 0),
-        ],
+        "order",
+        [[*range(40, N), *range(40)], [5, 4, 3, 60, 61], [1, 2, 7, 45], list(range(33))],
         ids=["another order", "a few", "invalid ones", "the first"],
     )
     def test_images_are_known_by_their_bytes(
-        self, order: list[int], n: int, run: Run, computed: Callable[..., int], images: ImageSet, make_set: Run, tmp_path: Path
+        self, order: list[int], run: Run, computed: Callable[..., int], images: ImageSet, make_set: Run, tmp_path: Path
     ) -> None:
         make_set(tmp_path / "f")
         part = images.part(order)
-        assert computed(tmp_path / "f", images=part) == n
+        assert computed(tmp_path / "f", images=part) == 0
         whole = run(tmp_path / "whole", images=part)
         assert files(tmp_path / "f") == files(tmp_path / "whole")
         assert [note["row"] for note in whole.attributes["invalid"]] == [r for r, image in enumerate(order) if image in BAD]
 
+    @pytest.mark.parametrize(("before", "after", "n"), [({}, {}, N - 40 - 1), ({"blocks": (0,)}, {"blocks": (0, 1)}, N - 2)])
     def test_only_new_images_are_computed(
-        self, computed: Callable[..., int], images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
+        self, before: Any, after: Any, n: int, computed: Any, images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
     ) -> None:
-        make_set(tmp_path / "f", images=images.part(range(10, 50)))
-        assert computed(tmp_path / "f") == N - 40 - 1, "10 before and 20 behind; of those that cannot be read one is new"
-        assert files(tmp_path / "f") == whole()
-
-    def test_new_images_and_blocks_at_once(
-        self, computed: Callable[..., int], images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
-    ) -> None:
-        make_set(tmp_path / "f", images=images.part(range(10, 50)), blocks=(0,))
-        computed(tmp_path / "f", blocks=(0, 1))
-        assert files(tmp_path / "f") == whole(blocks=(0, 1))
+        """10 before and 20 behind; of those that cannot be read one is new. With a new block, all are."""
+        make_set(tmp_path / "f", images=images.part(range(10, 50)), **before)
+        assert computed(tmp_path / "f", **after) == n
+        assert files(tmp_path / "f") == whole(**after)
 
     def test_random_views_go_by_the_id(self, run: Run, encoder: Counting, make_set: Run, whole: Whole, tmp_path: Path) -> None:
         """The same bytes under another id have other crops."""

@@ -53,3 +53,9 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quickstart's ViT has one block: what is tested of a run is not what it learns."""
     monkeypatch.setitem(ARCHITECTURE, "depth", 1)
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing those of a report takes longer than all that is asked for where they are not looked at."""
+    monkeypatch.setattr("pipelines.report.drawing._saved", lambda *_, **__: b"<svg></svg>")

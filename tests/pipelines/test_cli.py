@@ -44,13 +44,8 @@ def test_split_of_a_published_data_set(beyondcls, tmp_path):
 def test_the_extra_that_is_named_has_the_package():
     extras = read_configuration(ROOT / "setup.cfg")["options"]["extras_require"]
     listed = {extra: {Requirement(line).name for line in lines} for extra, lines in extras.items()}
-    named = {
-        "PIL": "pillow",
-        "open_clip": "open_clip_torch",
-        "cv2": "opencv-python-headless",
-        "sklearn": "scikit-learn",
-        "faster_coco_eval": "faster-coco-eval",
-    }
+    named = {"PIL": "pillow", "open_clip": "open_clip_torch", "cv2": "opencv-python-headless", "sklearn": "scikit-learn"}
+    named["faster_coco_eval"] = "faster-coco-eval"
     for package, extra in cli.EXTRAS.items():
         assert named.get(package, package) in listed[extra], (package, extra)
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -128,35 +129,25 @@ class TestAttention:
         assert "expected what `beyondcls attention --out" in output
 
 
-class TestBadInput:
-    def error_of(self, divergence, probes, tmp_path) -> str:
-        output = divergence("--probes", probes, "--out", tmp_path / "out", fails=True)
-        assert not (tmp_path / "out").exists()
-        return output
+ARRAY, METRICS_FILE = "abmilp/trained/weights.npy", "abmilp/metrics.json"
 
-    def test_no_weights(self, divergence, tmp_path):
-        write_head(tmp_path / "p/cls", None, "cls")
-        assert "there are no weights under" in self.error_of(divergence, tmp_path / "p", tmp_path)
 
-    def test_other_images(self, divergence, probes, tmp_path):
-        write_head(probes / "foreign", UNIFORM, key="z")
-        assert "of the feature set k and" in self.error_of(divergence, probes, tmp_path)
-
-    def test_other_shapes(self, divergence, probes, tmp_path):
-        write_head(probes / "joined", UNIFORM[:4])
-        assert "are 5 x 4 (images x patches)" in self.error_of(divergence, probes, tmp_path)
-        assert "4 x 4, expected the same; probe both with the same" in self.error_of(divergence, probes, tmp_path)
-
-    def test_weights_that_are_none(self, divergence, probes, tmp_path):
-        write_head(probes / "bad", np.where(UNIFORM > 1, UNIFORM, np.nan))
-        assert "have nan among them in row 0 (5 of 5 rows)" in self.error_of(divergence, probes, tmp_path)
-
-    @pytest.mark.parametrize("content", [b"nothing", b""])
-    def test_a_damaged_array(self, content, divergence, probes, tmp_path):
-        (probes / "abmilp/trained/weights.npy").write_bytes(content)
-        assert "weights.npy is damaged" in self.error_of(divergence, probes, tmp_path)
-
-    @pytest.mark.parametrize("content", ["{", "[]", '{"encoder": "mae"}', OTHER])
-    def test_damaged_metrics(self, content, divergence, probes, tmp_path):
-        describe(probes / "abmilp/metrics.json", content)
-        assert "metrics.json is missing or damaged" in self.error_of(divergence, probes, tmp_path)
+@pytest.mark.parametrize(
+    ("damage", "messages"),
+    [
+        (lambda p: write_head(p / "foreign", UNIFORM, key="z"), ["of the feature set k and"]),
+        (lambda p: write_head(p / "joined", UNIFORM[:4]), ["are 5 x 4 (images x patches)", "4 x 4, expected the same"]),
+        (lambda p: write_head(p / "bad", np.full_like(UNIFORM, np.nan)), ["have nan among them in row 0 (5 of 5 rows)"]),
+        *((lambda p, c=c: (p / ARRAY).write_bytes(c), ["weights.npy is damaged"]) for c in (b"nothing", b"")),
+        *(
+            (lambda p, c=c: describe(p / METRICS_FILE, c), ["metrics.json is missing or damaged"])
+            for c in ("{", "[]", '{"encoder": "mae"}', OTHER)
+        ),
+        (lambda p: [shutil.rmtree(p / name) for name in ("average", "abmilp")], ["there are no weights under"]),
+    ],
+)
+def test_what_cannot_be_compared(damage, messages, divergence, probes, tmp_path):
+    damage(probes)
+    output = divergence("--probes", probes, "--out", tmp_path / "out", fails=True)
+    assert all(message in output for message in messages)
+    assert not (tmp_path / "out").exists()

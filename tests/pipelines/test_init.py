@@ -24,10 +24,7 @@ from tests.machines.served import commands_in
 EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16}
 
 
-@pytest.fixture(autouse=True)
-def _plots_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing them takes longer than all that is asked for here."""
-    monkeypatch.setattr("pipelines.report.drawing._saved", lambda *_, **__: b"<svg></svg>")
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 @pytest.fixture
@@ -88,24 +85,15 @@ def test_what_is_written(images: Path, tmp_path: Path) -> None:
     write_project(folder, images, ["quickstart-random", "mine.py:vit", "transformers:some/model"], heads)
     params = read_params(folder / "params.yaml")
     assert (params["data"], params["datasets"]) == (str(tmp_path), {"pictures": {"test": "val"}})
-    assert params["encoders"] == {
-        "quickstart-random": {},
-        "vit": {"model": "mine.py:vit"},
-        "model": {"model": "transformers:some/model"},
-    }
+    named = {"vit": {"model": "mine.py:vit"}, "model": {"model": "transformers:some/model"}}
+    assert params["encoders"] == {"quickstart-random": {}, **named}
     assert params["heads"] == {name: {"aggregator": name} for name in heads[:2]} | {
         "ap-heads3": {"aggregator": "ap", "heads": 3},
         "GeM": {"aggregator": "heads/gem.py:GeM"},
     }
     pipeline = yaml.safe_load((folder / "dvc.yaml").read_text())
-    assert pipeline["stages"].pop("code") == {
-        **{
-            key: value
-            for key, value in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["code"].items()
-            if key != "deps"
-        },
-        "always_changed": True,
-    }
+    code = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["code"]
+    assert pipeline["stages"].pop("code") == {**{k: v for k, v in code.items() if k != "deps"}, "always_changed": True}
     assert (folder / ".dvcignore").read_bytes() == (ROOT / ".dvcignore").read_bytes()
     ignored = {line for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/") and line.startswith("/")}
     assert set((folder / ".gitignore").read_text().splitlines()) == ignored - {"/.slurm/", "/.cache/", "/tables/"}

@@ -107,13 +107,8 @@ def test_finds_what_a_map_sees(localise, tmp_path):
     assert len(abmilp["on_objects"]["share"]["values"]) == 3
     assert entries["baseline", "centre"]["on_objects"]["share"]["mean"] > 25
     assert "weight on objects 87.0 % of 25.0 % of the area" in out
-    assert content["frame"] == {
-        "shows": "whole",
-        "size": 64,
-        "percent_outside": 0,
-        "official": False,
-        "words": "whole image, squashed to 64 x 64 pixels",
-    }
+    words = "whole image, squashed to 64 x 64 pixels"
+    assert content["frame"] == {"shows": "whole", "size": 64, "percent_outside": 0, "official": False, "words": words}
     assert "frame: whole image, squashed to 64 x 64 pixels (not that of published numbers)" in out
 
 

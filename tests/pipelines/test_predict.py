@@ -208,22 +208,25 @@ class TestBadInput:
         assert "sees input_size 32 (not 40)" in said(photo, "--encoder", "mine", "--params", params)
         assert "--mean is 'a,b,c', expected numbers with commas" in said(photo, "--mean", "a,b,c")
 
-    def test_images_that_are_not_there(self, said, tmp_path):
-        assert "there is no image 'gone.png', nor any that it matches as a pattern" in said("gone.png")
-        assert "there is no image 'gone/*.png'" in said("gone/*.png")
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("gone.png", "no image 'gone.png', nor any that it matches as a pattern"),
+            ("gone/*.png", "no image 'gone/*.png'"),
+            ("empty", "empty' has no images; expected .jpg"),
+            ("emp*", "no images in what"),
+            ("PHOTO --on-error skip", "--on-error is 'skip', expected raise or record"),
+            ("PHOTO --params misspelt.yaml", "did you mean 'checkpoint'?"),
+            ("PHOTO --params mine.yaml", "unknown encoder 'quickstart-random'"),
+        ],
+    )
+    def test_what_is_not_there(self, given, message, said, world, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
         (tmp_path / "empty").mkdir()
         (tmp_path / "empty/notes.txt").write_text("")
-        assert "empty' has no images; expected .jpg" in said(tmp_path / "empty")
-        assert "there are no images in what" in said(tmp_path / "*")
-
-    def test_options(self, said, world, tmp_path):
-        image = world.folder / "photos/a.png"
-        assert "--on-error is 'skip', expected raise or record" in said(image, "--on-error", "skip")
-        params = tmp_path / "params.yaml"
-        params.write_text("encoders: {quickstart-random: {checkpont: x}}\n")
-        assert "did you mean 'checkpoint'?" in said(image, "--params", params)
-        params.write_text("encoders: {mine: {}}\n")
-        assert "unknown encoder 'quickstart-random'" in said(image, "--params", params)
+        for name, text in (("misspelt", "quickstart-random: {checkpont: x}"), ("mine", "mine: {}")):
+            (tmp_path / f"{name}.yaml").write_text(f"encoders: {{{text}}}\n")
+        assert message in said(*given.replace("PHOTO", str(world.folder / "photos/a.png")).split())
 
 
 def test_classes_without_names(predict, world):

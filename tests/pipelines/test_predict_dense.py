@@ -153,18 +153,17 @@ def test_classes_by_share():
     assert shown.to_lines() == ["   60.0 %  car", "   40.0 %  sky"]
 
 
-def test_what_does_not_fit_is_refused(predict, world):
-    photo = world / "photos/000003.png"
-    assert photo.is_file()
-    err = predict("photos", fails=True)[1]
-    assert "photos' has neither heads nor detectors; expected trained/seed0.json, of `beyondcls probe`" in err
-    err = predict("segmentation/linear", "--top", 3, fails=True)[1]
-    assert "--top was given, which does not concern" in err
-    assert "segmentation/linear/seed0, a head for patches; leave it out" in err
-    for trained, option in (("segmentation", "--score-threshold"), ("detection", "--threshold")):
-        assert f"{option} was given, which does not concern" in predict(trained, option, 0.5, fails=True)[1]
-    assert (
-        "--score-threshold is 50, expected a number from 0 to 1" in predict("detection", "--score-threshold", 50, fails=True)[1]
-    )
-    err = predict("detection", "--crop-mode", "squash", fails=True)[1]
-    assert "crop_mode center (not squash)" in err
+@pytest.mark.parametrize(
+    ("trained", "options", "messages"),
+    [
+        ("photos", (), ["photos' has neither heads nor detectors; expected trained/seed0.json, of `beyondcls probe`"]),
+        ("segmentation/linear", ("--top", 3), ["--top was given", "segmentation/linear/seed0, a head for patches"]),
+        ("segmentation", ("--score-threshold", 0.5), ["--score-threshold was given"]),
+        ("detection", ("--threshold", 0.5), ["--threshold was given"]),
+        ("detection", ("--score-threshold", 50), ["--score-threshold is 50, expected a number from 0 to 1"]),
+        ("detection", ("--crop-mode", "squash"), ["crop_mode center (not squash)"]),
+    ],
+)
+def test_what_does_not_fit_is_refused(predict, trained, options, messages):
+    err = predict(trained, *options, fails=True)[1]
+    assert all(message in err for message in messages)

@@ -339,107 +339,76 @@ class TestWhatIsInPlace:
 
 class TestBadInput:
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("given", "message"),
         [
-            (("--option", "depth"), "--option is 'depth', expected name=value"),
-            (("--option", "=3"), "--option is '=3', expected name=value"),
-            (("--option", "a=[1"), "--option is 'a=[1', whose value is not YAML"),
-            (("--protocol", "knn"), "aggregator 'abmilp' has parameters to train"),
-            (("--head", "cls", "--protocol", "knn"), "k is 200, but there are 108 images to vote"),
-            (("--head", "cls", "--protocol", "knn", "--k", "0"), "ks holds 0, expected positive whole numbers"),
-            (("--head", "cls", "--protocol", "knn", "--k", "5,x"), "--k is '5,x', expected integers with commas"),
-            (("--head", "cls", "--protocol", "knn", "--temperature", "-1"), "temperature is -1.0, expected a positive number"),
-            (("--head", "cls", "--k", "5"), "--ks is an option of --protocol knn, which no head here has"),
-            (("--head", "cls", "--protocol", "ridge", "--temperature", "1"), "--temperature is an option of --protocol knn"),
-            (("--seeds", "a"), "--seeds is 'a', expected integers with commas"),
-            (("--base-lrs", "0.1,x"), "--base-lrs is '0.1,x', expected numbers with commas"),
-            (("--weight-decays", "x"), "--weight-decays is 'x', expected numbers with commas"),
-            (("--base-lr", "0.1", "--base-lrs", "0.1,0.2"), "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
-            (("--k-shot", "5", "--percent", "10"), "--k-shot 5 and --percent 10.0 exclude each other; give one of them"),
-            (("--ids", "x.txt", "--percent", "10"), "--percent 10.0 and --ids x.txt exclude each other; give one of them"),
-            (("--ids", "x.txt", "--k-shot", "5"), "--k-shot 5 and --ids x.txt exclude each other; give one of them"),
-            (
-                ("--k-shot", "5", "--order", "shared"),
-                "order is shared, but each seed draws its own images",
-            ),
-            (("--ids", "nowhere.txt"), "the list of ids 'nowhere.txt' cannot be read"),
-            (("--block", "5"), "no array 'patch/block5/view0'; it has: patch/block1/view0"),
-            (("--head", "cls", "--head", "cls"), "--head cls was given twice"),
+            ("--option depth", "--option is 'depth', expected name=value"),
+            ("--option =3", "--option is '=3', expected name=value"),
+            ("--option a=[1", "--option is 'a=[1', whose value is not YAML"),
+            ("--protocol knn", "aggregator 'abmilp' has parameters to train"),
+            ("--head cls --protocol knn", "k is 200, but there are 108 images"),
+            ("--head cls --protocol knn --k 5,x", "--k is '5,x', expected integers with commas"),
+            ("--head cls --k 5", "--ks is an option of --protocol knn, which no head here has"),
+            ("--head cls --protocol ridge --temperature 1", "--temperature is an option of --protocol knn"),
+            ("--seeds a", "--seeds is 'a', expected integers with commas"),
+            ("--base-lrs 0.1,x", "--base-lrs is '0.1,x', expected numbers with commas"),
+            ("--weight-decays x", "--weight-decays is 'x', expected numbers with commas"),
+            ("--base-lr 0.1 --base-lrs 0.1,0.2", "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
+            ("--k-shot 5 --percent 10", "--k-shot 5 and --percent 10.0 exclude each other"),
+            ("--ids x.txt --percent 10", "--percent 10.0 and --ids x.txt exclude each other"),
+            ("--ids x.txt --k-shot 5", "--k-shot 5 and --ids x.txt exclude each other"),
+            ("--k-shot 5 --order shared", "order is shared, but each seed draws its own images"),
+            ("--ids nowhere.txt", "'nowhere.txt' cannot be read"),
+            ("--block 5", "no array 'patch/block5/view0'; it has: patch/block1/view0"),
+            ("--head cls --head cls", "--head cls was given twice"),
+            ("--head ap:hads=12", "--head ap 'hads'; did you mean 'heads'?"),
+            ("--head ap:heads", "--head ap:heads is 'heads', expected name=value"),
+            ("--head cls:views=1", "--head cls:views=1 gives views, which all heads of a command share"),
+            ("--head cls:epochs=many", "--head cls:epochs is 'many', expected a whole number"),
+            ("--head cls:base_lrs=0.1", "--head cls:base_lrs is 0.1, expected a list; give [0.1]"),
+            ("--head ap:aggregator=cls", "--head ap 'aggregator'"),
         ],
     )
-    def test_on_the_command_line(self, arguments, message, probe, tmp_path):
-        shown, _ = probe(*arguments, fails=True)
-        assert f"error: {message}" in shown or message in shown
+    def test_on_the_command_line(self, given, message, probe, tmp_path):
+        assert message in probe(*given.split(), fails=True)[0]
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("heads: {abmilp: {epochss: 3}}", "unknown parameter in heads.abmilp 'epochss'; did you mean 'epochs'?"),
-            ("heads: {abmilp: {dept: 3}}", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
+            ("heads: {abmilp: {epochss: 3}}", "heads.abmilp 'epochss'; did you mean 'epochs'?"),
+            ("heads: {abmilp: {dept: 3}}", "heads.abmilp 'dept'; did you mean 'depth'?"),
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
-            ("heads: {abmilp: {aggregator: 3}}", "heads.abmilp.aggregator is 3, expected a name such as abmilp"),
+            ("heads: {abmilp: {aggregator: 3}}", "heads.abmilp.aggregator is 3"),
             ("cls_heads: {abmilp: {aggregator: average}}", "abmilp in the parameter file reads patch, but for cls_heads"),
             ("heads: {abmilp: {epochs: '90'}}", "heads.abmilp.epochs is '90', expected a whole number"),
             ("heads: {abmilp: {base_lrs: 0.1}}", "heads.abmilp.base_lrs is 0.1, expected a list; give [0.1]"),
             ("heads: {abmilp: {base_lr: 0.1, base_lrs: [0.1]}}", "--base-lr 0.1 and --base-lrs 0.1 exclude each other"),
-            ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''; known: "),
-            ("heads: {abmilp: {protocol: {name: knn, ks: 5}}}", "ks is 5, expected a list of values; give [5] for one"),
-            ("heads: {abmilp: {protocol: {name: knn, temperature: low}}}", "temperature is low, expected a positive number"),
-            ("heads: {abmilp: {protocol: {name: knn, share: half}}}", "share of 'knn' is 'half', expected a value such as 0.1"),
-            (
-                "heads: {abmilp: {protocol: {name: ridge, standardise: 1}}}",
-                "standardise of 'ridge' is 1, expected a value such",
-            ),
+            ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''"),
+            ("heads: {abmilp: {protocol: {name: knn, ks: 5}}}", "ks is 5, expected a list"),
+            ("heads: {abmilp: {protocol: {name: knn, temperature: low}}}", "temperature is low"),
+            ("heads: {abmilp: {protocol: {name: knn, share: half}}}", "share of 'knn' is 'half'"),
+            ("heads: {abmilp: {protocol: {name: ridge, standardise: 1}}}", "standardise of 'ridge' is 1"),
             ("heads: {abmilp: 3}", "heads.abmilp in the parameter file is 3, expected names and values"),
-            ("heads: {abmilp: {}}\nprobe: {1: 2}", "unknown parameter in probe '1'; known: "),
-            ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on. Add it to heads"),
+            ("heads: {abmilp: {}}\nprobe: {1: 2}", "unknown parameter in probe '1'"),
+            ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on"),
             ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
-            ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "unknown parameter in probe 'epoch'; did you mean 'epochs'?"),
             ("heads: {abmilp: {}}\nprobe: {views: two}", "probe.views is 'two', expected a whole number"),
             ("heads: {abmilp: {}}\nprobe: {k_shot: 2, ids: a.txt}", "--k-shot 2 and --ids a.txt exclude each other"),
-            ("heads: {abmilp: {}}\nprobe: {k_shot: 2, percent: 3}", "--k-shot 2 and --percent 3 exclude each other"),
             ("heads: {abmilp: {}}\nprobe: {placement: disk}", "placement"),
+            ("heads: {abmilp: {aggregator: cls, views: 1}, b: {aggregator: cls}}", "heads.abmilp gives views, which all heads"),
+            ("heads: {abmilp: {}} # caf\udce9", "is not YAML; correct it, or name another file: 'utf-8' codec"),
         ],
     )
     def test_in_the_file(self, text, message, probe, params, tmp_path):
-        shown, _ = probe(*params(text), "--head", "abmilp", fails=True)
-        assert message in shown
-        assert not (tmp_path / "out").exists()
-
-    def test_a_file_that_is_not_utf8(self, probe, params, tmp_path):
         file = params("")
-        Path(file[1]).write_bytes(b"heads: {abmilp: {}} # caf\xe9")
-        assert (
-            "is not YAML; correct it, or name another file: 'utf-8' codec can't decode byte 0xe9"
-            in probe(*file, "--head", "abmilp", fails=True)[0]
-        )
-
-    def test_what_all_heads_share_cannot_be_of_one(self, probe, params):
-        file = params("heads: {a: {aggregator: cls, views: 1}, b: {aggregator: cls}}")
-        shown, _ = probe(*file, "--head", "a", "--head", "b", fails=True)
-        assert "heads.a gives views, which all heads of a command share; run it alone, or move it to probe" in shown
+        file[1].write_bytes(text.encode(errors="surrogateescape"))
+        heads = ("--head", "abmilp", *(("--head", "b") if " b: " in text else ()))
+        assert message in probe(*file, *heads, fails=True)[0]
+        assert not (tmp_path / "out").exists()
 
     def test_two_own_aggregators_of_one_name(self):
-        with pytest.raises(
-            BeyondClsError, match=r"two heads are named 'Mine'; give one of them another name, --head NAME=b\.py"
-        ):
+        with pytest.raises(BeyondClsError, match=r"two heads are named 'Mine'; .*--head NAME=b\.py"):
             plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("ap:hads=12", "unknown parameter in --head ap 'hads'; did you mean 'heads'?"),
-            ("ap:heads", "--head ap:heads is 'heads', expected name=value, e.g. depth=2"),
-            ("cls:views=1", "--head cls:views=1 gives views, which all heads of a command share; give --views"),
-            ("cls:epochs=many", "--head cls:epochs is 'many', expected a whole number"),
-            ("cls:base_lrs=0.1", "--head cls:base_lrs is 0.1, expected a list; give [0.1]"),
-            ("ap:aggregator=cls", "unknown parameter in --head ap 'aggregator'"),
-        ],
-    )
-    def test_options_of_a_head(self, text, message, probe, tmp_path):
-        assert message in probe("--head", text, fails=True)[0]
-        assert not (tmp_path / "out").exists()
 
 
 def test_variants_of_one_aggregator(sets, probe, tmp_path, monkeypatch):

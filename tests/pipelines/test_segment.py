@@ -55,9 +55,8 @@ def test_writes_measures_tables_heads_and_maps(segment, sets):
     assert (measured["linear"]["seeds"], len(measured["linear"]["miou_grid"]["values"])) == ([0, 1], 2)
     assert measured["knn"]["selected"]["on"] == "hold-out"
     assert measured["knn"]["selected"]["n_images"] == 2
-    assert {(s[0], s[1]) for s in measured["knn"]["selected"]["candidates"]} == {
-        (m, k) for m in ("cosine", "euclidean") for k in (1, 3)
-    }
+    tried = {(s[0], s[1]) for s in measured["knn"]["selected"]["candidates"]}
+    assert tried == {(m, k) for m in ("cosine", "euclidean") for k in (1, 3)}
     foreground = {entry["name"]: entry for entry in content["foreground"]["maps"]}
     assert foreground["abmilp"]["share"]["mean"] > foreground["abmilp"]["chance"] + 10, "its weight grows with channel 0"
     assert foreground["cls"]["gain"]["mean"] == pytest.approx(1, abs=0.2)
@@ -104,7 +103,6 @@ def test_what_does_not_fit_is_refused(segment, sets):
     write_segmented(sets / "of-another", 6, weights="v")
     assert "are of two encoders or extractions: weights" in segment(train="of-another", fails=True)
     assert "did you mean 'linear'" in segment("--protocol", "liner", fails=True)
-    assert "expected original or a number of pixels" in segment("--at", "full", fails=True)
     assert "has no class 'tree'; it has: sky, road, car" in segment("--foreground", "tree", fails=True)
     assert "k is 500, but" in segment("--protocol", "knn", "--ks", "500", fails=True)
 

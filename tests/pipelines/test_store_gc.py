@@ -329,20 +329,18 @@ class TestInDoubt:
         anywhere.gc("--delete", "--project", theirs)
         assert anywhere.left() == {"one", OTHER}
 
-    def test_another_project_that_is_none(self, shared, tmp_path):
+    def test_nothing_names_anything_or_another_project_is_none(self, shared, tmp_path):
         (tmp_path / "empty").mkdir()
         assert f"nothing in {tmp_path}/empty refers to a feature set" in shared.gc("--project", tmp_path / "empty", status=1)
         assert f"there is no folder {tmp_path}/none" in shared.gc("--project", tmp_path / "none", status=1)
+        shutil.rmtree("receipts")
+        assert "nothing here refers to any feature set" in shared.gc(*DELETE, status=1)
+        assert shared.left() == {"one", OTHER}
 
     def test_a_root_in_the_project(self, tmp_path, made, command, monkeypatch):
         shared = shared_at("sets", tmp_path, made, command, monkeypatch)
         shared.gc("--delete")
         assert shared.left() == {OTHER}
-
-    def test_nothing_names_anything(self, shared):
-        shutil.rmtree("receipts")
-        assert "nothing here refers to any feature set" in shared.gc(*DELETE, status=1)
-        assert shared.left() == {"one", OTHER}
 
     @pytest.mark.parametrize("content", ["a: [", "- 5", "stages: {a: {outs: [{md5: x}]}}", "stages: [a]", "<<<<<<< ours\nx"])
     def test_a_lock_file_that_cannot_be_read(self, content, shared):

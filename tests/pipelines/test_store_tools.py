@@ -73,13 +73,10 @@ class TestLs:
         assert "1 of 2 units done, nobody writes it; give its command again, or: beyondcls store rm --staging" in lines[6]
         assert len(lines) == 7
 
-    def test_nothing(self, command, tmp_path):
+    def test_nothing_and_any_header(self, command, tmp_path):
         assert command("store", "ls", tmp_path)[1] == f"no feature sets below {tmp_path}\n"
         status, _, err = command("store", "ls", tmp_path / "none")
-        assert status == 1
-        assert f"there is no folder {tmp_path / 'none'}" in err
-
-    def test_any_header(self, command, tmp_path):
+        assert (status, f"there is no folder {tmp_path / 'none'}" in err) == (1, True)
         with staged(tmp_path / "half") as writer:
             pass
         for content in (b"", b"x", b"[]", b'{"arrays": {"a": [[8], "int64", 0, null]}}'):
@@ -161,11 +158,9 @@ class TestRepair:
 
     def test_nothing_to_do(self, command, made, tmp_path):
         status, out, _ = command("store", "repair", made[0])
-        assert status == 0
-        assert "nothing is damaged" in out
+        assert (status, "nothing is damaged" in out) == (0, True)
         status, _, err = command("store", "repair", tmp_path)
-        assert status == 1
-        assert "is not a feature set" in err
+        assert (status, "is not a feature set" in err) == (1, True)
 
     def test_what_was_asked_for_stands_in_the_command(self, command, tmp_path):
         path = write_features(tmp_path / "set", maps=()).path
@@ -216,32 +211,29 @@ class TestExchange:
         assert "already holds files" in command("store", "import", tmp_path / name, tmp_path / "back", "--from", form)[2]
         assert "already exists" in command("store", "export", store.path, tmp_path / name, "--to", form)[2]
 
-    def test_options(self, command, tmp_path):
+    def test_options_and_a_package_that_is_not_installed(self, command, tmp_path, monkeypatch):
         store = write_features(tmp_path / "set")
-        export = ("store", "export", store.path, tmp_path / "x")
-        status, out, _ = command(*export, "--to", "webdataset", "--tar-rows", "10", "--arrays", f"{PATCH},images")
+        export = ("export", store.path, tmp_path / "x")
+        status, out, _ = command("store", *export, "--to", "webdataset", "--tar-rows", "10", "--arrays", f"{PATCH},images")
         assert status == 0
         assert "5 arrays of 96 images" in out
         assert "without 3 arrays it cannot be imported again" in out
         assert len(list((tmp_path / "x").glob("*.tar"))) == 7 + 4
-        assert "it lacks 3 of its 8 arrays" in command("store", "import", tmp_path / "x", tmp_path / "y")[2]
-        assert "unknown form of exchange 'tar'" in command(*export, "--to", "tar")[2]
-        assert "--tar-rows is for --to webdataset" in command(*export, "--to", "npy", "--tar-rows", "10")[2]
-        assert "has no 'pach'" in command(*export, "--to", "npy", "--arrays", "pach")[2]
-        assert "name its form with --from" in command("store", "import", store.path, tmp_path / "y")[2]
-
-    def test_package_that_is_not_installed(self, command, tmp_path, monkeypatch):
-        store = write_features(tmp_path / "set")
         command("store", "export", store.path, tmp_path / "x.h5", "--to", "hdf5")
         monkeypatch.setitem(sys.modules, "h5py", None)
-        for arguments in (
-            ("export", store.path, tmp_path / "y.h5", "--to", "hdf5"),
-            ("import", tmp_path / "x.h5", tmp_path / "z"),
+        for arguments, message in (
+            (("import", tmp_path / "x", tmp_path / "y"), "it lacks 3 of its 8 arrays"),
+            ((*export, "--to", "tar"), "unknown form of exchange 'tar'"),
+            ((*export, "--to", "npy", "--tar-rows", "10"), "--tar-rows is for --to webdataset"),
+            ((*export, "--to", "npy", "--arrays", "pach"), "has no 'pach'"),
+            (("import", store.path, tmp_path / "y"), "name its form with --from"),
+            (("export", store.path, tmp_path / "y.h5", "--to", "hdf5"), "needs h5py, .*; pip install 'beyondcls[exchange]'"),
+            (("import", tmp_path / "x.h5", tmp_path / "y"), "needs h5py, .*; pip install 'beyondcls[exchange]'"),
         ):
             status, _, err = command("store", *arguments)
             assert status == 1
-            assert "error: this needs h5py, which is not installed here; pip install 'beyondcls[exchange]'" in err
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["set", "x.h5"]
+            assert all(part in err for part in message.split(".*"))
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["set", "x", "x.h5"]
 
 
 class TestRm:

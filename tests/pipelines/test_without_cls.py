@@ -65,6 +65,7 @@ def content(folder: Path) -> list[str]:
     return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*"))
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls, tmp_path):
     compose("data", Path("composed"), split="test", n_images=8)
     for encoder in ("with", "without"):

@@ -85,18 +85,10 @@ def test_what_cannot_be_counted_is_said(run):
         ("(Aggregator):", "(torch.nn.Module):", r"Mine in .*mine.py is not an aggregator; derive it from beyondcls.Aggregator"),
         ("def __init__(self, dim, n_patches=None)", "def __init__(self)", r"was given \{\}: .*takes 1 positional argument"),
         ("n_patches=None", "width", r"was given \{\}: .*missing 1 required positional argument: 'width'"),
-        (
-            "def forward",
-            "def ahead",
-            r"mine.py:Mine' was given .*: Can't instantiate abstract class Mine with.* abstract method '?forward",
-        ),
+        ("def forward", "def ahead", r"mine.py:Mine' was given .*: Can't instantiate .* abstract method '?forward"),
         ("super().__init__(dim)", "pass", r"mine.py:Mine cannot be made in line 10 \(AttributeError: cannot assign module"),
         ("super().__init__(dim)", "raise RuntimeError('no')", r"mine.py:Mine cannot be made in line 9 \(RuntimeError: no\)"),
-        (
-            '("patch",)',
-            '("patch")',
-            r"reads of .*py:Mine is 'patch', expected kinds of features, e.g. \('patch',\) with its",
-        ),
+        ('("patch",)', '("patch")', r"reads of .*py:Mine is 'patch', expected kinds of features"),
         ('("patch",)', "()", r"reads of .*mine.py:Mine is \(\), expected kinds of features"),
         ('("patch",)', "(1,)", r"reads of .*mine.py:Mine is \(1,\), expected kinds of features"),
         ('("patch",)', '("patches",)', "has no 'patches' "),
@@ -127,18 +119,16 @@ def test_what_can_be_wrong(old, new, message, run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_options_are_checked(run):
-    with pytest.raises(BeyondClsError, match=r"unknown option of aggregator .*Mine' 'depth'"):
-        run(MINE, depth=2)
-    with pytest.raises(BeyondClsError, match=r"top_k is 2, but .*Mine' has no weights to select by"):
-        run(MINE, top_k=2)
-
-
-def test_names(tmp_path):
+def test_options_and_names_are_checked(run, tmp_path):
     assert is_custom("a/b.py:C")
     assert not is_custom("abmilp")
-    with pytest.raises(BeyondClsError, match=r"there is no file '.*none.py' \(looked for .*\); expected FILE.py:NAME"):
-        custom_aggregator(f"{tmp_path}/none.py:Mine")
+    for refused, message in (
+        (lambda: run(MINE, depth=2), r"unknown option of aggregator .*Mine' 'depth'"),
+        (lambda: run(MINE, top_k=2), r"top_k is 2, but .*Mine' has no weights to select by"),
+        (lambda: custom_aggregator(f"{tmp_path}/none.py:Mine"), r"there is no file '.*none.py' .*FILE.py:NAME"),
+    ):
+        with pytest.raises(BeyondClsError, match=message):
+            refused()
 
 
 def test_the_file_is_run_once_until_it_changes(tmp_path, monkeypatch):

@@ -51,37 +51,32 @@ def test_both_together_are_what_was_written(metrics: Path):
     assert read_result(metrics) == CONTENT
 
 
-def test_a_whole_result_in_one_file_is_too_old(tmp_path: Path):
-    (tmp_path / "metrics.json").write_text(json.dumps(CONTENT))
-    with pytest.raises(ResultError, match=r"metrics.json has a whole result, expected measures alone, .* 0\.1\.0; run"):
-        read_result(tmp_path / "metrics.json")
-
-
 def test_a_time_belongs_to_the_description_too(metrics: Path):
     before = digest_of(metrics)
     write_result(metrics, CONTENT | {"encoder": "other"})
     assert digest_of(metrics) != before
 
 
-def test_measures_without_their_description_are_refused(metrics: Path):
-    metrics.with_name("description.json").unlink()
-    with pytest.raises(ResultError, match=r"metrics.json holds measures alone and there is no .*description.json.*dvc pull"):
-        read_result(metrics)
+WHOLE = {"metrics.json": json.dumps(CONTENT), "description.json": None}
 
 
-def test_a_description_of_another_run_is_refused(metrics: Path):
-    metrics.write_text(json.dumps({"top1": 41.5}))
-    with pytest.raises(ResultError, match=r"description.json describes other measures than those in .*`dvc checkout`"):
-        read_result(metrics)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "3", "null"])
-def test_damaged_files(text: str, metrics: Path):
-    metrics.with_name("description.json").write_text(text)
-    with pytest.raises(ValueError, match=r"Expecting property|expected an object of names and values"):
-        read_result(metrics)
-    metrics.write_text(text)
-    with pytest.raises(ValueError, match=r"Expecting property|expected an object of names and values"):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (WHOLE, r"metrics.json has a whole result, expected measures alone, .* 0\.1\.0"),
+        ({"description.json": None}, r"metrics.json holds measures alone and there is no .*description.json.*dvc pull"),
+        ({"metrics.json": '{"top1": 41.5}'}, r"description.json describes other measures than those in .*`dvc checkout`"),
+        *(
+            ({name: text}, "Expecting property|expected an object of names and values")
+            for name in ("description.json", "metrics.json")
+            for text in ("{", "[]", "3", "null")
+        ),
+    ],
+)
+def test_damaged_files_and_those_of_other_runs(changed: dict[str, str | None], message: str, metrics: Path):
+    for name, text in changed.items():
+        metrics.with_name(name).unlink() if text is None else metrics.with_name(name).write_text(text)
+    with pytest.raises(ValueError if "Expecting" in message else ResultError, match=message):
         read_result(metrics)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
@@ -28,6 +29,8 @@ from tests.folders import files as contents
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=1, base_lr=0.5)
 PLAN = HeadPlan(recipe=RECIPE, seeds=(0, 3))
+WILD = HeadPlan(HeadSpec("cls"), replace(RECIPE, base_lr=1e60, warmup_epochs=0))
+OWN_ORDER = replace(PLAN, recipe=replace(RECIPE, order="own"))
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +51,8 @@ class TestWhatIsWritten:
         written = probe(*sets, tmp_path / "out", PLAN, notes={"command": "beyondcls probe"})
         assert list(written) == ["out"]
         metrics = written["out"]
-        trained = [
-            "correct.npz",
-            "record.json",
-            "seed0.json",
-            "seed0.safetensors",
-            "seed3.json",
-            "seed3.safetensors",
-            "weights.npy",
-        ]
+        of_seeds = [f"seed{seed}.{end}" for seed in (0, 3) for end in ("json", "safetensors")]
+        trained = ["correct.npz", "record.json", *of_seeds, "weights.npy"]
         assert files(tmp_path) == [f"out/{file}" for file in (*BESIDE, *(f"trained/{name}" for name in trained))]
         assert read_result(tmp_path / "out/metrics.json") == metrics
         for measure in ("top1", "top5", "entropy"):
@@ -238,10 +234,9 @@ def logits_of(stem, test):
 
 class TestOrder:
     def test_own_is_as_if_each_seed_were_the_only_one(self, sets, tmp_path):
-        plan = replace(PLAN, recipe=replace(RECIPE, order="own"))
-        both = probe(*sets, tmp_path / "both", plan)["both"]
-        for i, seed in enumerate(plan.seeds):
-            probe(*sets, tmp_path / f"s{seed}", replace(plan, seeds=(seed,)))
+        both = probe(*sets, tmp_path / "both", OWN_ORDER)["both"]
+        for i, seed in enumerate(OWN_ORDER.seeds):
+            probe(*sets, tmp_path / f"s{seed}", replace(OWN_ORDER, seeds=(seed,)))
             one = read_result(tmp_path / f"s{seed}/metrics.json")
             assert one["top1"]["values"][0] == both["top1"]["values"][i]
             names = [f"{folder}/trained/seed{seed}.safetensors" for folder in ("both", f"s{seed}")]
@@ -249,7 +244,7 @@ class TestOrder:
 
     def test_shared_is_one_order_for_all(self, sets, tmp_path):
         shared = probe(*sets, tmp_path / "shared", PLAN)["shared"]["top1"]["values"]
-        own = probe(*sets, tmp_path / "own", replace(PLAN, recipe=replace(RECIPE, order="own")))["own"]["top1"]["values"]
+        own = probe(*sets, tmp_path / "own", OWN_ORDER)["own"]["top1"]["values"]
         assert shared[0] == own[0]  # seed 0 is the shared order
         assert shared[1] != own[1]
 
@@ -285,10 +280,7 @@ class TestNothingToLearnOrMeasure:
         [
             (lambda n: (np.zeros((n, 3)), None), "train: none of the 40 training images has a label; name a set"),
             (lambda n: (np.tile([1, 0, 1], (n, 1)), None), "train: no class tells the 40 training images apart: each has all"),
-            (
-                lambda n: (None, np.zeros((n, 3))),
-                "test: none of the 40 test images has a label, so neither precision nor recall",
-            ),
+            (lambda n: (None, np.zeros((n, 3))), "test: none of the 40 test images has a label"),
         ],
     )
     def test_of_several_labels(self, heads, labels, message, tmp_path):
@@ -358,13 +350,6 @@ class TestSeveralLabelsAnImage:
         header = (tmp_path / "out/abmilp/curves.csv").read_text().splitlines()[0].split(",")
         assert MULTILABEL.keys() <= set(header)
 
-    def test_against_one_label(self, sets, tmp_path):
-        other = write_features(tmp_path / "single", 64, n_classes=4, seed=2)
-        with pytest.raises(
-            StoreError, match=r"train has several labels an image, .*single one label; use splits of one data set"
-        ):
-            probe(sets[0], other, tmp_path / "out", PLAN)
-
 
 class TestProtocolsWithoutSteps:
     @pytest.mark.parametrize("name", CLOSED)
@@ -433,21 +418,9 @@ class TestSteps:
     @pytest.mark.parametrize(
         ("changed", "notes"),
         [
-            (
-                {"batch_size": 512, "drop_last": True},
-                [
-                    "batch_size 512, but 128 training images: a step has 128, where the official code, which drops it, would "
-                    "train on nothing, and base_lr is still scaled by 512/256 = 2"
-                ],
-            ),
-            (
-                {"batch_size": 160},
-                ["batch_size 160, but 128 training images: a step has 128, and base_lr is still scaled by 160/256 = 0.625"],
-            ),
-            (
-                {"batch_size": 50, "drop_last": True},
-                ["drop_last: 28 of 128 training images are left out of each epoch, others in each"],
-            ),
+            ({"batch_size": 512, "drop_last": True}, ["a step has 128, where the official code, .* 512/256 = 2$"]),
+            ({"batch_size": 160}, ["batch_size 160, but 128 training images: a step has 128, .*160/256 = 0.625$"]),
+            ({"batch_size": 50, "drop_last": True}, ["drop_last: 28 of 128 training images are left out of each epoch"]),
             ({"batch_size": 64, "drop_last": True}, []),
             ({"batch_size": 50}, []),
         ],
@@ -456,7 +429,9 @@ class TestSteps:
     def test_what_a_step_really_is(self, changed, notes, sets, tmp_path):
         plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, order="own", **changed), seeds=(0, 1))
         metrics = probe(*sets, tmp_path / "out", plan)["out"]
-        assert [note for note in metrics["notes"] if "augmentation" not in note] == notes
+        said = [note for note in metrics["notes"] if "augmentation" not in note]
+        assert len(said) == len(notes)
+        assert all(re.search(pattern, note) for pattern, note in zip(notes, said, strict=True)), said
         assert metrics["recipe"]["drop_last"] == changed.get("drop_last", False)
 
 
@@ -473,23 +448,9 @@ class TestSubsetsAndBlocks:
         assert names[0].read_bytes() == names[1].read_bytes()
 
     @pytest.mark.parametrize(
-        ("subset", "message"),
-        [
-            (np.ones(128, bool), r"a subset is bool \(128,\), expected row numbers; of a mask, take np.flatnonzero"),
-            ([3, 128], "a subset has rows 3 to 128, but .*train has 128 images"),
-            ([-1, 3], "a subset has rows -1 to 3"),
-            ([], "train has no valid, labelled image among the rows of the subset"),
-            ([3], "there is 1 image to train on, expected 2 or more"),
-        ],
-    )
-    def test_subsets_that_cannot_be(self, subset, message, sets, tmp_path):
-        with pytest.raises(BeyondClsError, match=message):
-            probe(*sets, tmp_path / "out", PLAN, subset=subset)
-
-    @pytest.mark.parametrize(
         "plan",
         [
-            HeadPlan(recipe=replace(RECIPE, order="own"), seeds=(0, 3)),
+            OWN_ORDER,
             HeadPlan(HeadSpec("cls"), replace(RECIPE, order="own"), seeds=(0, 3)),
             HeadPlan(HeadSpec("cls"), seeds=(0, 3), closed=make_closed("ridge")),
         ],
@@ -533,19 +494,6 @@ class TestSubsetsAndBlocks:
             files = [(tmp_path / name / f"trained/seed{seed}.safetensors").read_bytes() for name in "ab"]
             assert files[0] == files[1]
 
-    @pytest.mark.parametrize(
-        ("draw", "order", "message"),
-        [
-            (lambda seed, rows: rows[: 10 + seed], "own", "seeds draw 10 or 13 images, expected as many each"),
-            (lambda seed, rows: rows[:0], "own", "subset draws no rows"),
-            (lambda seed, rows: rows[:9] + 128, "own", "such that are not among those it is given"),
-            (lambda seed, rows: rows[:9], "shared", "order of out is 'shared', expected 'own'"),
-        ],
-    )
-    def test_draws_that_cannot_be(self, draw, order, message, sets, tmp_path):
-        with pytest.raises(BeyondClsError, match=message):
-            probe(*sets, tmp_path / "out", replace(PLAN, recipe=replace(RECIPE, order=order)), subset=draw)
-
     def test_block(self, tmp_path):
         train, test = (write_features(tmp_path / f"set{seed}", seed=seed, blocks=(0, 1)) for seed in (0, 1))
         for aggregator in ("cls", "abmilp"):
@@ -559,81 +507,85 @@ class TestSubsetsAndBlocks:
             assert 100 * correct.mean() == pytest.approx(scores[0]["top1"]["mean"])
 
 
-class TestBadInput:
-    def test_class_counts_differ(self, sets, tmp_path):
-        other = write_features(tmp_path / "four", 64, n_classes=4, seed=2)
-        with pytest.raises(StoreError, match=r"train has 3 classes, .*four has 4; use splits of one data set"):
-            probe(sets[0], other, tmp_path / "out", PLAN)
+def refused(folder: Path, pair, message, heads=PLAN, **options) -> None:
+    with pytest.raises(BeyondClsError, match=message):
+        probe(*pair, folder / "out", heads, **options)
+    assert not (folder / "out").exists(), "before anything is trained"
 
-    def test_labels_out_of_range(self, tmp_path):
-        names = ("cat", "dog", "owl")
-        bad = write_features(tmp_path / "bad", classes=names, labels=[*range(3)] * 31 + [0, 1, 7])
-        with pytest.raises(StoreError, match=r"bad has label 7, but 3 classes; labels count from 0"):
-            probe(bad, write_features(tmp_path / "b", classes=names), tmp_path / "out", PLAN)
 
-    def test_sets_of_two_encoders(self, sets, tmp_path):
-        other = write_features(tmp_path / "other", 64, weights="v")
-        with pytest.raises(StoreError, match=r"encoder-w.*encoder-v.*two encoders or extractions: weights differ"):
-            probe(sets[0], other, tmp_path / "out", PLAN)
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"n_classes": 4}, r"train has 3 classes, .*other has 4"),
+        ({"weights": "v"}, r"encoder-w.*encoder-v.*two encoders or extractions: weights differ"),
+        ({"invalid": range(64)}, "other has no valid, labelled image"),
+        ({"multilabel": True}, r"train has one label an image, .*other several labels"),
+    ],
+)
+def test_sets_that_do_not_fit(features, message, sets, tmp_path):
+    refused(tmp_path, (sets[0], write_features(tmp_path / "other", 64, seed=2, **features)), message)
 
-    @pytest.mark.parametrize(
-        ("aggregator", "options", "message"),
-        [
-            ("cls", {}, r"has no \[cls\] tokens .*choose an aggregator that reads something else"),
-            ("cls-attention", {}, "has no attention maps"),
-            ("central-attention", {}, "has no attention maps"),
-            ("abmilp", {"blocks": [1, 4]}, "no array 'patch/block4/view0'; it has: patch/block1/view0"),
-            ("cls-attention", {"of": "joined"}, "reads 'joined/attention/cls', of a second feature set; name it with --joined"),
-        ],
-    )
-    def test_what_a_head_reads_is_missing(self, aggregator, options, message, tmp_path):
-        pair = [write_features(tmp_path / name, cls=False, maps=()) for name in ("a", "b")]
-        heads = {"ok": HeadPlan(HeadSpec("average"), RECIPE), "bad": HeadPlan(HeadSpec(aggregator, options), Recipe())}
-        with pytest.raises(StoreError, match=message):
-            probe(*pair, tmp_path / "out", heads)
-        assert not (tmp_path / "out").exists()  # said before anything was trained
 
-    def test_the_test_set_lacks_it(self, sets, tmp_path):
-        pair = [write_features(tmp_path / name, maps=maps) for name, maps in (("a", ("cls", "centre")), ("b", ("cls",)))]
-        with pytest.raises(
-            StoreError, match=r"b has no array 'attention/centre/block1/view0'; it has: attention/cls/block1/view0"
-        ):
-            probe(*pair, tmp_path / "out", HeadPlan(HeadSpec("central-attention"), RECIPE))
+def test_labels_out_of_range(tmp_path):
+    names = ("cat", "dog", "owl")
+    bad = write_features(tmp_path / "bad", classes=names, labels=[*range(3)] * 31 + [0, 1, 7])
+    refused(tmp_path, (bad, write_features(tmp_path / "b", classes=names)), r"bad has label 7, but 3 classes")
 
-    def test_no_final_norm(self, sets, tmp_path):
-        with pytest.raises(StoreError, match="has no final norm to apply; train this head without final_norm"):
-            probe(*sets, tmp_path / "out", HeadPlan(HeadSpec(final_norm=True), RECIPE))
 
-    def test_no_valid_image(self, sets, tmp_path):
-        empty = write_features(tmp_path / "empty", 64, invalid=range(64))
-        with pytest.raises(StoreError, match="empty has no valid, labelled image"):
-            probe(sets[0], empty, tmp_path / "out", PLAN)
+@pytest.mark.parametrize(
+    ("aggregator", "options", "message"),
+    [
+        ("cls", {}, r"has no \[cls\] tokens"),
+        ("cls-attention", {}, "has no attention maps"),
+        ("central-attention", {}, "has no attention maps"),
+        ("abmilp", {"blocks": [1, 4]}, "no array 'patch/block4/view0'; it has: patch/block1/view0"),
+        ("cls-attention", {"of": "joined"}, "reads 'joined/attention/cls', of a second feature set; name it with --joined"),
+    ],
+)
+def test_what_a_head_reads_is_missing(aggregator, options, message, tmp_path):
+    pair = [write_features(tmp_path / name, cls=False, maps=()) for name in ("a", "b")]
+    heads = {"ok": HeadPlan(HeadSpec("average"), RECIPE), "bad": HeadPlan(HeadSpec(aggregator, options), Recipe())}
+    refused(tmp_path, pair, message, heads)
 
-    @pytest.mark.parametrize("views", [0, 2, -1])
-    def test_views(self, views, sets, tmp_path):
-        with pytest.raises(StoreError, match=rf"views is {views}, expected 1 to 1, as many as .*train has; extract"):
-            probe(*sets, tmp_path / "out", PLAN, views=views)
 
-    def test_names_of_heads(self, sets, tmp_path):
-        with pytest.raises(BeyondClsError, match="heads is empty"):
-            probe(*sets, tmp_path / "out", {})
-        for name in ("a/b", "..", "", "."):
-            with pytest.raises(BeyondClsError, match="expected a name for a folder"):
-                probe(*sets, tmp_path / "out", {name: PLAN})
+def test_the_test_set_lacks_it(tmp_path):
+    pair = [write_features(tmp_path / name, maps=maps) for name, maps in (("a", ("cls", "centre")), ("b", ("cls",)))]
+    message = r"b has no array 'attention/centre/block1/view0'; it has: attention/cls/block1/view0"
+    refused(tmp_path, pair, message, HeadPlan(HeadSpec("central-attention"), RECIPE))
 
-    def test_a_seed_that_diverges(self, sets, tmp_path):
-        plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, base_lr=1e60, warmup_epochs=0))
-        with pytest.raises(BeyondClsError, match=r"\(base_lr 1e\+60, weight_decay 0, seed 0\) diverged in epoch 1 .*lower it"):
-            probe(*sets, tmp_path / "out", plan)
-        assert not (tmp_path / "out").exists()
+
+@pytest.mark.parametrize(
+    ("heads", "options", "message"),
+    [
+        (HeadPlan(HeadSpec(final_norm=True), RECIPE), {}, "has no final norm to apply"),
+        *((PLAN, {"views": views}, rf"views is {views}, expected 1 to 1") for views in (0, 2, -1)),
+        ({}, {}, "heads is empty"),
+        *(({name: PLAN}, {}, "expected a name for a folder") for name in ("a/b", "..", "", ".")),
+        (WILD, {}, r"base_lr 1e\+60, weight_decay 0, seed 0\) diverged in epoch 1"),
+        (PLAN, {"subset": np.ones(128, bool)}, r"a subset is bool \(128,\)"),
+        (PLAN, {"subset": [3, 128]}, "rows 3 to 128, but .*train has 128 images"),
+        (PLAN, {"subset": [-1, 3]}, "rows -1 to 3"),
+        (PLAN, {"subset": []}, "train has no valid, labelled image among the rows of the subset"),
+        (PLAN, {"subset": [3]}, "1 image to train on, expected 2 or more"),
+        *(
+            (OWN_ORDER, {"subset": draw}, message)
+            for draw, message in (
+                (lambda seed, rows: rows[: 10 + seed], "seeds draw 10 or 13 images, expected as many each"),
+                (lambda seed, rows: rows[:0], "subset draws no rows"),
+                (lambda seed, rows: rows[:9] + 128, "such that are not among those it is given"),
+            )
+        ),
+        (PLAN, {"subset": lambda seed, rows: rows[:9]}, "order of out is 'shared', expected 'own'"),
+    ],
+)
+def test_what_cannot_be(heads, options, message, sets, tmp_path):
+    refused(tmp_path, sets, message, heads, **options)
 
 
 def test_the_test_set_is_read_at_the_block_of_the_training_set(tmp_path):
     """Not at its own deepest one, which may be another."""
     deep, shallow = write_features(tmp_path / "deep", 32, blocks=(0, 1)), write_features(tmp_path / "shallow", 32, blocks=(0,))
-    with pytest.raises(StoreError, match=r"shallow has no array '(patch|cls|average)/block1/view0'"):
-        probe(deep, shallow, tmp_path / "out", PLAN)
-    assert not (tmp_path / "out").exists()
+    refused(tmp_path, (deep, shallow), r"shallow has no array '(patch|cls|average)/block1/view0'")
 
 
 class TestWhatOthersMade:

@@ -149,26 +149,23 @@ class TestJoined:
     def test_other_crops(self, pairs, tmp_path):
         first, second = pairs
         moved = recropped(tmp_path / "moved", second[0], 2.0)
-        with pytest.raises(
-            StoreError, match=r"a-train shows \[2.0, .*\] of image '000007', .*moved shows \[4.0, .*join feature sets"
-        ):
+        with pytest.raises(StoreError, match=r"a-train shows \[2.0, .*\] of image '000007', .*moved shows \[4.0, "):
             result(first, (moved, second[1]), tmp_path / "out")
         rounded = recropped(tmp_path / "rounded", second[0], 1.4)
         assert result(first, (rounded, second[1]), tmp_path / "out")["n_training"] == 96
 
-    def test_other_images(self, pairs, tmp_path):
-        first, second = pairs[0], write(tmp_path, "b", n_classes=4)
-        with pytest.raises(StoreError, match=r"image '000003' has label 0 in .*a-train but 3 in .*; are these the same images"):
-            result(first, second, tmp_path / "out")
-
-    def test_of_two_encoders_among_themselves(self, pairs, tmp_path):
-        first, b = pairs
-        with pytest.raises(StoreError, match="two encoders or extractions: weights differ"):
-            result(first, (b[0], first[1]), tmp_path / "out")
-
-    def test_other_numbers_of_patches(self, pairs, tmp_path):
-        first, second = pairs[0], write(tmp_path, "b", n_tokens=16)
-        with pytest.raises(ValueError, match="joined/attention/cls has 16 patches an image and the tokens 9"):
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"n_classes": 4}, r"image '000003' has label 0 in .*a-train but 3 in "),
+            ({"n_tokens": 16}, "joined/attention/cls has 16 patches an image and the tokens 9"),
+            (None, "two encoders or extractions: weights differ"),
+        ],
+    )
+    def test_other_images_patches_or_encoders(self, changed, message, pairs, tmp_path):
+        first = pairs[0]
+        second = (pairs[1][0], first[1]) if changed is None else write(tmp_path, "b", **changed)
+        with pytest.raises(ValueError, match=message):
             result(first, second, tmp_path / "out")
 
     def test_views_must_be_in_both(self, pairs, tmp_path):
@@ -274,9 +271,7 @@ class TestClasses:
 
     def test_images_of_a_class_that_is_not_learnt(self, named, tmp_path):
         other = renamed(tmp_path / "other", named[1], ("cat", "fox", "owl"))
-        with pytest.raises(
-            StoreError, match=r"23 of 69 images of .*other are of classes that .*train lacks: 'fox', beside 'cat', "
-        ):
+        with pytest.raises(StoreError, match=r"23 of 69 images of .*other are of classes that .*train lacks: 'fox'"):
             check_pair(named[0], other)
         check_pair(named[0], renamed(tmp_path / "unused", named[1], (*NAMES, "fox")))  # no image is one
 

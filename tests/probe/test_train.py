@@ -297,15 +297,9 @@ class TestWhatCannotBeTrained:
     def test_features_that_are_not_finite(self):
         images = Images()
         images.tokens["patch"][[17, 23], 2, 3] = torch.nan
-        with pytest.raises(
-            BeyondClsError, match=r"features 'patch' of 2 images are not finite, the first of them in row 17; extract"
-        ):
+        with pytest.raises(BeyondClsError, match=r"features 'patch' of 2 images are not finite, .* row 17"):
             trained([family(GRID)], images=images)
-
-    def test_features_that_are_not_finite_where_no_head_looks(self):
-        images = Images()
-        images.tokens["patch"][3] = torch.inf
-        trained([family(GRID, HeadSpec("cls"))], images=images)
+        trained([family(GRID, HeadSpec("cls"))], images=images)  # which looks elsewhere
 
     @pytest.mark.parametrize("n", [0, 1])
     def test_fewer_than_two_images(self, n):
@@ -350,7 +344,5 @@ class TestPieces:
         assert [(p.rows, p.rows_of_step, p.skip, p.ends_step) for p in plan] == [
             (2, 16, False, False), (2, 16, False, True), (2, 16, False, False), (2, 16, False, True), (1, 4, False, True)
         ]  # fmt: skip
-        with pytest.raises(
-            BeyondClsError, match=r"batch_size 16 \(at once 2\) cannot be shared by 4 processes; choose multiples"
-        ):
+        with pytest.raises(BeyondClsError, match=r"batch_size 16 \(at once 2\) cannot be shared by 4 processes"):
             pieces(9, Recipe(2, 16, 2, warmup_epochs=0))

@@ -233,16 +233,14 @@ def test_a_lost_connection(sets: list[Path], tmp_path: Path) -> None:
     assert same(array.all(), expected(sets[0]))
 
 
-@pytest.mark.parametrize("nbytes", [0, -5])
-def test_no_bytes(tmp_path: Path, nbytes: int) -> None:
-    with pytest.raises(StoreError, match=f"a disk cache of {nbytes} bytes is asked for, expected more than 0"):
-        DiskCache(tmp_path, nbytes)
-
-
-def test_no_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "nbytes", "message"),
+    [("new", 0, "of 0 bytes"), ("new", -5, "of -5 bytes"), ("file", 5, r"file cannot be used .*\(File exists\)")],
+)
+def test_no_bytes_or_no_folder(tmp_path: Path, name: str, nbytes: int, message: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"file cannot be used as a disk cache \(File exists\); give another folder"):
-        DiskCache(tmp_path / "file", 5)
+    with pytest.raises(StoreError, match=message):
+        DiskCache(tmp_path / name, nbytes)
 
 
 def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,9 +87,7 @@ def test_where_results_can_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     disk.check_writable(tmp_path / "a/b/c")
     disk.check_writable(tmp_path)
     for name in ("file", "file/below/it"):
-        with pytest.raises(
-            StoreError, match=r"cannot be written: .*/file: Not a directory; another kind of file has this name"
-        ):
+        with pytest.raises(StoreError, match=r"cannot be written: .*/file: Not a directory"):
             disk.check_writable(tmp_path / name)
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: os.fspath(path) != str(tmp_path))

@@ -118,10 +118,14 @@ def test_a_mask_is_no_list_of_rows(written: Path, placement: Placement) -> None:
         list(_loader(written, placement, FeatureStore.open(written).valid, shuffle=False).epoch())
 
 
-def test_labels_of_another_set(written: Path) -> None:
-    store = FeatureStore.open(written)
+def test_labels_or_joined_rows_of_another_set(written: Path) -> None:
+    tokens = {"patch": FeatureStore.open(written).tokens("patch")}
     with pytest.raises(StoreError, match=f"patch/block5/view0 has {N} rows, but there are {N - 1} labels"):
-        Loader({"patch": store.tokens("patch")}, np.arange(N - 1))
+        Loader(tokens, np.arange(N - 1))
+    with pytest.raises(StoreError, match=f"patch/block5/view0 has 3 rows, but there are {N} labels"):
+        Loader(tokens, np.arange(N), joined={"patch": np.arange(3)})
+    with pytest.raises(StoreError, match="a loader needs at least one array"):
+        Loader({}, np.arange(3))
 
 
 @BOTH
@@ -171,11 +175,6 @@ def test_rows_that_are_not_of_all_images(written: Path, other: FeatureStore) -> 
         assert sorted(batch["row"].tolist()) == [3, 77, 140]
         assert torch.equal(batch["b"], batch["row"] + 5)
         assert torch.equal(batch["a"], batch["row"] % 3)
-
-
-def test_joined_rows_of_another_number(written: Path, other: FeatureStore) -> None:
-    with pytest.raises(StoreError, match=f"images/label has 3 rows, but there are {N} labels"):
-        Loader({"b": other.array("images/label")}, np.arange(N), joined={"b": np.arange(3)})
 
 
 def test_labels_of_several_columns(written: Path) -> None:
@@ -230,15 +229,16 @@ def test_ranks_share_the_rows(written: Path, placement: Placement, shuffle: bool
         assert sorted({row for share in shares for row in share}) == list(range(N))
 
 
-@pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_rank_that_there_is_not(written: Path, rank: int, world_size: int) -> None:
-    with pytest.raises(StoreError, match=f"rank is {rank}, expected 0 to {world_size - 1}"):
+@pytest.mark.parametrize(
+    ("rank", "world_size", "message"),
+    [
+        *((rank, n, f"rank is {rank}, expected 0 to {n - 1}") for rank, n in ((-1, 2), (2, 2), (0, 0))),
+        (0, 4, "4 ranks, but only 3 shards to share"),
+    ],
+)
+def test_ranks_that_there_are_not(written: Path, rank: int, world_size: int, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
         _loader(written, "memory", rank=rank, world_size=world_size)
-
-
-def test_more_ranks_than_shards(written: Path) -> None:
-    with pytest.raises(StoreError, match="4 ranks, but only 3 shards to share; use fewer ranks, or extract with smaller"):
-        _loader(written, "memory", world_size=4)
 
 
 def _contents(loader: Loader) -> list[tuple[list[int], str]]:
@@ -351,11 +351,6 @@ def test_damage_that_comes_between_two_epochs(small: Path) -> None:
     assert len(list(loaders["first"].epoch())) == 1
     with pytest.raises(StoreError, match=r"c/1/0/0 is damaged"):
         list(loaders["always"].epoch())
-
-
-def test_no_array() -> None:
-    with pytest.raises(StoreError, match="a loader needs at least one array"):
-        Loader({}, np.arange(3))
 
 
 @pytest.mark.parametrize(

@@ -25,16 +25,10 @@ def remote(written: Path) -> Iterator[str]:
     Service.reset()
 
 
-def test_a_url_of_this_machine(written: Path) -> None:
+def test_a_url_of_this_machine_of_another_and_of_nothing(written: Path, remote: str) -> None:
     assert FeatureStore.open(f"file://{written}").path == written
-
-
-def test_no_folder_on_this_machine(remote: str) -> None:
     with pytest.raises(StoreError, match="is not a local folder; copy it to one first"):
         _ = FeatureStore.open(remote).path
-
-
-def test_nothing_there() -> None:
     with pytest.raises(StoreError, match=r"memory://nowhere is not a feature set: it has no zarr\.json"):
         FeatureStore.open("memory://nowhere")
 

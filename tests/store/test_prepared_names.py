@@ -144,34 +144,21 @@ def test_a_link_in_the_place_of_what_writers_keep(name: str, victim: Path, tmp_p
     assert intact(victim)
 
 
-def test_a_claim_beside_what_one_process_works_on(victim: Path, tmp_path: Path) -> None:
-    make_folder(tmp_path / ".staging")
-    (tmp_path / ".staging/one.claim").symlink_to(victim.parent)
-    with pytest.raises(StoreError, match="is a link to"), alone(tmp_path / ".staging/one", "one"):
-        pass
-    assert intact(victim)
-
-
-def test_a_set_of_the_cache_is_no_link(victim: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache/set").symlink_to(victim.parent)
-    with pytest.raises(StoreError, match=r"cache/set is a link, expected a folder of this cache; remove it"):
-        CachedSet(DiskCache(tmp_path / "cache", 1 << 20), "set")
-    assert intact(victim)
-
-
-def test_results_and_their_links(victim: Path, tmp_path: Path) -> None:
-    (tmp_path / ".unfinished").symlink_to(victim.parent)
-    with pytest.raises(StoreError, match=r"\.unfinished is a link to .*home, expected a folder .*remove it"):
-        result(tmp_path / "out")
-    assert intact(victim)
-
-
-def test_a_link_is_not_discarded(victim: Path, tmp_path: Path) -> None:
-    make_folder(tmp_path / ".staging")
-    (tmp_path / ".staging/old").symlink_to(victim.parent)
-    with pytest.raises(StoreError, match="is a link to"):
-        discard(tmp_path / ".staging/old")
+@pytest.mark.parametrize(
+    ("link", "use"),
+    [
+        (".staging/one.claim", lambda folder: alone(folder / ".staging/one", "one").__enter__()),
+        ("cache/set", lambda folder: CachedSet(DiskCache(folder / "cache", 1 << 20), "set")),
+        (".unfinished", lambda folder: result(folder / "out")),
+        (".staging/old", lambda folder: discard(folder / ".staging/old")),
+    ],
+)
+def test_a_link_in_the_place_of_a_folder(link: str, use: Callable[[Path], object], victim: Path, tmp_path: Path) -> None:
+    """Of a claim, a set of the cache, results, and what is to be discarded."""
+    make_folder((tmp_path / link).parent)
+    (tmp_path / link).symlink_to(victim.parent)
+    with pytest.raises(StoreError, match=rf"{link}.* is a link"):
+        use(tmp_path)
     assert intact(victim)
 
 

@@ -67,11 +67,6 @@ def test_what_a_store_says(written: Path, contents: Contents) -> None:
     assert "patch/block5/view0" in repr(patch)
 
 
-def test_classes_without_names(small: Path) -> None:
-    edit(small, lambda meta: meta["attributes"]["beyondcls"].update(classes=None))
-    assert FeatureStore.open(small).n_classes == 3
-
-
 @pytest.mark.parametrize("wanted", [[-1], [0, N]])
 def test_rows_out_of_range(written: Path, wanted: list[int]) -> None:
     with pytest.raises(StoreError, match=f"it has rows 0 to {N - 1}"):
@@ -80,12 +75,9 @@ def test_rows_out_of_range(written: Path, wanted: list[int]) -> None:
 
 def test_a_mask_is_no_list_of_rows(written: Path) -> None:
     store = FeatureStore.open(written)
+    assert store.tokens("cls").rows([]).shape == (0, 5)
     with pytest.raises(StoreError, match=r"bool given.*np\.flatnonzero"):
         store.tokens("cls").rows(store.valid)
-
-
-def test_no_rows(written: Path) -> None:
-    assert FeatureStore.open(written).tokens("cls").rows([]).shape == (0, 5)
 
 
 # -- what is not a store, or not the right one -------------------------------------------------------------------------
@@ -98,27 +90,16 @@ def _fails(path: Path, *words: str, **arguments: Any) -> None:
         assert word in str(caught.value)
 
 
-def test_not_a_store(tmp_path: Path) -> None:
+def test_not_a_store(tmp_path: Path, written: Path, contents: Contents) -> None:
+    """Nothing, another group of Zarr, an unfinished set, one with another key, and one of other images."""
+    zarr.open_group(tmp_path / "z", mode="w", zarr_format=3)
+    (tmp_path / ".staging" / "one-abc").mkdir(parents=True)
+    write(tmp_path / "set", layouts(), contents, n_images=N + 1)
     _fails(tmp_path, str(tmp_path), "no zarr.json", "beyondcls extract")
     _fails(tmp_path / "nowhere", "not a feature set")
-
-
-def test_another_zarr_group(tmp_path: Path) -> None:
-    zarr.open_group(tmp_path / "z", mode="w", zarr_format=3)
     _fails(tmp_path / "z", "does not describe a feature set", "beyondcls")
-
-
-def test_an_unfinished_one(tmp_path: Path) -> None:
-    (tmp_path / ".staging" / "one-abc").mkdir(parents=True)
     _fails(tmp_path / "one", "unfinished", "one-abc", "run it again")
-
-
-def test_another_key_was_asked_for(written: Path) -> None:
-    _fails(written, SPEC.key, "expected 00ff", "other weights", key="00ff")
-
-
-def test_rows_for_other_images(tmp_path: Path, contents: Contents) -> None:
-    write(tmp_path / "set", layouts(), contents, n_images=N + 1)
+    _fails(written, SPEC.key, "expected 00ff", key="00ff")
     _fails(tmp_path / "set", f"{N} rows for {N + 1} images")
 
 
@@ -128,6 +109,11 @@ def _ours(**values: Any) -> Callable[[Path], None]:
 
 def _spec(**values: Any) -> Callable[[Path], None]:
     return lambda path: edit(path, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(values))
+
+
+def test_classes_without_names(small: Path) -> None:
+    _ours(classes=None)(small)
+    assert FeatureStore.open(small).n_classes == 3
 
 
 def _longer(by: int) -> Callable[[Path], None]:
@@ -145,10 +131,7 @@ LAST = "patch/block5/view0/c/2/0/0"
         (_spec(format_version=1), ("format version 1, expected 2; extract it again",)),
         (_spec(novelty=1), ("unknown ['novelty']",)),
         (_ours(classes=7), ("does not describe a feature set",)),
-        (
-            lambda path: edit(path, lambda meta: meta.update(shape=[N - 1, T, 5]), "patch/block5/view0"),
-            ("patch/block5/view0/zarr.json", "was changed"),
-        ),
+        (lambda path: edit(path, put_at("shape", 0, N - 1), LAST[:18]), ("patch/block5/view0/zarr.json", "was changed")),
         (lambda path: (path / "images/label/zarr.json").unlink(), ("images/label/zarr.json", "is missing")),
         (lambda path: (path / LAST).unlink(), (f"{LAST} is missing", "rows 128 to 149")),  # Zarr would give zeros
         (_longer(-1), (LAST, "has 1011 bytes, expected 1012")),
@@ -193,12 +176,9 @@ def test_verify_goes_on_after_a_damaged_array(path: Path) -> None:
     assert {key for key, problem in problems.items() if problem} == {("cls/block5/view0", -1), ("patch/block3/view0", 1)}
     assert ("cls/block5/view0", 0) not in problems
     assert "is missing" in str(problems["patch/block3/view0", 1])
-
-
-def test_verify_of_no_set(small: Path) -> None:
-    flip(small / "zarr.json", -9)
+    flip(path / "zarr.json", -9)
     with pytest.raises(StoreError, match=r"zarr\.json"):
-        list(verify(small))
+        list(verify(path))
 
 
 @pytest.mark.parametrize(("how", "n"), [("first", [3, 0]), ("always", [3, 3]), ("never", [0, 0])])
@@ -211,17 +191,14 @@ def test_a_digest_is_computed_when_promised(written: Path, digests: list[int], h
         assert len(digests) == expected
 
 
-def test_unknown_way_to_verify(written: Path) -> None:
-    with pytest.raises(StoreError, match="unknown verify 'allways'; did you mean 'always'"):
-        FeatureStore.open(written, verify="allways")  # type: ignore[arg-type]
-
-
 def test_never_extracted(written: Path) -> None:
     store = FeatureStore.open(written)
     with pytest.raises(StoreError, match=r"no array 'patch/block4/view0'; it has: patch/block3/view0, patch/block5/view0"):
         store.tokens("patch", block=4)
     with pytest.raises(StoreError, match=r"no array 'cls/block5/view1'"):
         store.tokens("cls", view=1)
+    with pytest.raises(StoreError, match="'allways'; did you mean 'always'"):
+        FeatureStore.open(written, verify="allways")  # type: ignore[arg-type]
 
 
 def test_encoder_without_cls(tmp_path: Path) -> None:

@@ -100,15 +100,12 @@ class TestCheck:
             receipt.check(store)
 
 
-def test_another_set(receipt: Receipt, tmp_path: Path) -> None:
-    arrays = layouts()
-    write(tmp_path / "other", arrays, values(arrays), weights="2" * 32)
-    with pytest.raises(StoreError, match=rf"other has key \w+, its receipt {SPEC.key}: it is another feature set"):
+def test_another_set(receipt: Receipt, computed_elsewhere: Path, tmp_path: Path) -> None:
+    """With another key, or the same one but other bytes."""
+    write(tmp_path / "other", layouts(), values(layouts()), weights="2" * 32)
+    with pytest.raises(StoreError, match=rf"other has key \w+, its receipt {SPEC.key}"):
         receipt.check(FeatureStore.open(tmp_path / "other"))
-
-
-def test_the_same_key_but_other_bytes(receipt: Receipt, computed_elsewhere: Path) -> None:
-    with pytest.raises(StoreError, match=r"but a different zarr\.json: the features were computed again"):
+    with pytest.raises(StoreError, match=r"a different zarr\.json: the features were computed again"):
         receipt.check(FeatureStore.open(computed_elsewhere))
 
 
@@ -167,32 +164,23 @@ def test_files_that_are_no_receipts(path: str, value: Any, message: str, receipt
     file, content = tmp_path / "one.json", json.loads(receipt.to_json())
     put_at(*(int(step) if step.isdigit() else step for step in path.split(".")), value)(content)
     file.write_text(json.dumps(content))
-    with pytest.raises(StoreError, match=message) as raised:
+    with pytest.raises(StoreError, match=rf"^{file} is not a receipt of a feature set \(.*{message}.*get the receipt again"):
         Receipt.read(file)
-    assert str(raised.value).startswith(f"{file} is not a receipt of a feature set (")
-    assert str(raised.value).endswith("get the receipt again, or extract again")
 
 
-@pytest.mark.parametrize(
-    ("version", "remedy"), [(1, "extract again"), (3, "a later beyondcls wrote it: pip install --upgrade beyondcls")]
-)
+@pytest.mark.parametrize(("version", "remedy"), [(1, "extract again"), (3, "pip install --upgrade beyondcls")])
 def test_receipts_of_other_versions(version: int, remedy: str, receipt: Receipt, tmp_path: Path) -> None:
     file = tmp_path / "one.json"
     file.write_text(json.dumps({**json.loads(receipt.to_json()), "format_version": version}))
-    with pytest.raises(StoreError) as raised:
+    with pytest.raises(StoreError, match=rf"{file} has format version {version}, expected 2; .*{remedy}"):
         Receipt.read(file)
-    assert str(raised.value) == f"{file} has format version {version}, expected 2; {remedy}"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"null", b"[]", b'"text"', b"{}"])
-def test_files_that_are_anything(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "one.json").write_bytes(content)
-    with pytest.raises(StoreError, match=r"one\.json is no.*get the receipt again, or extract again"):
-        Receipt.read(tmp_path / "one.json")
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no receipt .*one\.json.*dvc pull"):
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b"[" * 100_000, b"null", b"[]", b'"text"', b"{}"])
+def test_files_that_are_anything(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "one.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"there is no receipt .*one\.json.*dvc pull|one\.json is no.*get the receipt again"):
         Receipt.read(tmp_path / "one.json")
 
 

@@ -138,9 +138,8 @@ def test_an_epoch_asks_for_long_pieces_once(wide: Path, placement: Any) -> None:
 def test_a_short_answer(wide: Path) -> None:
     array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
     Service.answer = staticmethod(lambda _, data: data[:-1])
-    with pytest.raises(
-        StoreError, match=rf"{WIDE}/c/0/0/0 returned {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"
-    ):
+    message = rf"{WIDE}/c/0/0/0 returned {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"
+    with pytest.raises(StoreError, match=message):
         array.rows([1, 2])
     Service.answer = staticmethod(lambda _, data: b"")
     with pytest.raises(StoreError, match="returned 0 bytes"):

@@ -107,23 +107,19 @@ def test_what_is_computed_again(path: Path, sound: Path, what: str) -> None:
     assert not (path.parent / ".staging").exists()
 
 
-def test_a_set_with_another_key(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"has key .*, but these options give .* \(weights differ\); repair it with"):
-        salvage(path, replace(TINY.spec, weights="2" * 32), _layouts)
-
-
-def test_a_set_whose_description_is_lost(path: Path) -> None:
-    (path / GROUP).unlink()
-    with pytest.raises(
-        StoreError, match=r"it has no zarr\.json; that is lost, or not sent yet, and nothing else vouches for the arrays: "
-    ):
-        salvage(path, TINY.spec, _layouts)
-
-
-def test_a_copy_without_a_kind(path: Path) -> None:
-    shutil.rmtree(path / "patch")
-    with pytest.raises(StoreError, match=f"is a copy without {PATCH}; pull all of it first"):
-        salvage(path, TINY.spec, _layouts)
+@pytest.mark.parametrize(
+    ("change", "spec", "message"),
+    [
+        (lambda path: None, {"weights": "2" * 32}, r"has key .*, but these options give .* \(weights differ\)"),
+        (lambda path: (path / GROUP).unlink(), {}, r"it has no zarr\.json; that is lost, or not sent yet"),
+        (lambda path: shutil.rmtree(path / "patch"), {}, f"is a copy without {PATCH}; pull all of it first"),
+    ],
+    ids=["another key", "no description", "no patch"],
+)
+def test_what_cannot_be_repaired(path: Path, change: Callable[[Path], object], spec: dict[str, str], message: str) -> None:
+    change(path)
+    with pytest.raises(StoreError, match=message):
+        salvage(path, replace(TINY.spec, **spec), _layouts)
 
 
 def test_killed_during_the_repair(path: Path, sound: Path) -> None:

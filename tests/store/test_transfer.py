@@ -91,12 +91,9 @@ class TestUpload:
         receipt = Receipt.from_store(FeatureStore.open(written))
         assert sum(reported) == receipt.nbytes
         receipt.check(FeatureStore.open(address), whole=True)
-
-    def test_a_second_time_nothing_is_sent(self, address: str, written: Path, sent: list[str]) -> None:
-        upload(FeatureStore.open(written), address)
         sent.clear()
         upload(FeatureStore.open(written), address)
-        assert sent == []
+        assert sent == [], "nothing a second time"
 
     @pytest.mark.parametrize("n", [0, 1, 7])
     def test_interrupted(self, n: int, address: str, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,22 +298,15 @@ class TestPull:
         fs, root = at(shared)
         data = bytearray(fs.cat_file(f"{root}/images/label/c/0"))
         data[5] ^= 1
-        fs.pipe_file(f"{root}/images/label/c/0", bytes(data))
-        with pytest.raises(StoreError, match=r"images/label/c/0 is damaged \(rows 0 to 31\)"):
-            pull(shared, tmp_path / "one")
-        assert not (tmp_path / "one").exists()
-
-    def test_a_missing_shard_at_the_source(self, shared: str, tmp_path: Path) -> None:
-        fs, root = at(shared)
-        fs.rm(f"{root}/patch/block5/view0/c/1/0/0")
-        with pytest.raises(StoreError, match="patch/block5/view0/c/1/0/0 is missing"):
-            pull(shared, tmp_path / "one")
-
-    def test_a_missing_kind_at_the_source(self, shared: str, tmp_path: Path) -> None:
-        fs, root = at(shared)
-        fs.rm(f"{root}/patch", recursive=True)
-        with pytest.raises(StoreError, match="patch/block3/view0 is missing; extract it again, or name another root"):
-            pull(shared, tmp_path / "one")
+        for change, message in (
+            (lambda: fs.pipe_file(f"{root}/images/label/c/0", bytes(data)), r"images/label/c/0 is damaged \(rows 0 to 31\)"),
+            (lambda: fs.rm(f"{root}/patch/block5/view0/c/1/0/0"), "patch/block5/view0/c/1/0/0 is missing"),
+            (lambda: fs.rm(f"{root}/patch", recursive=True), "patch/block3/view0 is missing; .*name another root"),
+        ):
+            change()
+            with pytest.raises(StoreError, match=message):
+                pull(shared, tmp_path / "one", ["images"] if "label" in message else ["patch"])
+            assert not (tmp_path / "one").exists()
         assert pull(shared, tmp_path / "one", ["cls"]).kinds == ["cls"]
 
     def test_kinds_that_there_are_not(self, shared: str, tmp_path: Path) -> None:
@@ -326,24 +316,20 @@ class TestPull:
         with pytest.raises(StoreError, match="lean has no registers: its encoder has none, or it was extracted without"):
             pull(str(tmp_path / "lean"), tmp_path / "one", ["registers"])
 
-    def test_another_set_in_the_folder(self, shared: str, computed_elsewhere: Path, tmp_path: Path) -> None:
+    def test_other_files_in_the_folder(self, shared: str, computed_elsewhere: Path, tmp_path: Path) -> None:
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "thesis.tex").write_text("mine")
         shutil.copytree(computed_elsewhere, tmp_path / "one")
-        with pytest.raises(StoreError, match=r"one holds another feature set than .*remove it first: beyondcls store rm"):
-            pull(shared, tmp_path / "one")
-
-    def test_other_files_in_the_folder(self, shared: str, tmp_path: Path) -> None:
-        (tmp_path / "one").mkdir()
-        (tmp_path / "one" / "thesis.tex").write_text("mine")
-        with pytest.raises(
-            StoreError, match="one already holds files that are not a feature set; name another folder with --to"
-        ):
-            pull(shared, tmp_path / "one")
-        assert (tmp_path / "one" / "thesis.tex").read_text() == "mine"
+        for name, message in (("one", "remove it first: beyondcls store rm"), ("mine", "name another folder with --to")):
+            before = files(tmp_path / name)
+            with pytest.raises(StoreError, match=rf"{name} (already )?holds .*{message}"):
+                pull(shared, tmp_path / name)
+            assert files(tmp_path / name) == before
 
     def test_too_little_space(self, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "total used free")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 1000))
-        with pytest.raises(StoreError, match=r"GB are to be fetched to .*, 1e-06 GB are free there; free some, fetch fewer"):
+        with pytest.raises(StoreError, match=r"GB are to be fetched to .*, 1e-06 GB are free there"):
             pull(shared, tmp_path / "one")
 
     def test_two_at_a_time(self, shared: str, tmp_path: Path) -> None:

@@ -236,9 +236,7 @@ class TestRunLengths:
     @pytest.mark.parametrize("numbers", [[12, -4, 12], [-1, 21], [20, *[2**58] * 64]])
     def test_runs_that_only_add_up(self, numbers: list[int]) -> None:
         """Negative ones, and ones so long that 64 bits hold another sum."""
-        with pytest.raises(
-            StoreError, match=rf"of 20 pixels, expected 20, in runs of {min(numbers)} to {max(numbers)}; extract"
-        ):
+        with pytest.raises(StoreError, match=f"of 20 pixels, .* in runs of {min(numbers)} to {max(numbers)}"):
             rle.runs(coded(numbers), (4, 5))
 
     def test_bytes_that_none_writes(self) -> None:

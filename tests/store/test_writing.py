@@ -454,24 +454,18 @@ class TestSeveral:
         assert content(where) == whole[LEAN]
         assert not is_left(where)
 
-    def test_what_computed_units_is_kept_if_several_did(self, where: Where, whole: Any) -> None:
-        kinds = [{"device": "a"}, {"device": "b", "threads": 2}]
-        with begin(where, computed_by=kinds[0]) as one, begin(where, computed_by=kinds[1]) as other:
+    @pytest.mark.parametrize("second", [{"device": "b", "threads": 2}, {"device": "a"}])
+    def test_what_computed_units_is_kept_if_several_kinds_did(self, second: dict[str, Any], where: Where, whole: Any) -> None:
+        first = {"device": "a"}
+        with begin(where, computed_by=first) as one, begin(where, computed_by=second) as other:
             for unit, writer in enumerate((one, other, one, one)):
                 write(writer, unit)
             one.finish(ATTRIBUTES)
-            assert one.computed_by == {0: kinds[0], 1: kinds[1], 2: kinds[0], 3: kinds[0]}
-        noted = FeatureStore.open(where).attributes["computed_by"]
-        assert noted == [{"device": "a", "units": [0, 2, 3]}, {"device": "b", "threads": 2, "units": [1]}]
+            assert one.computed_by == {0: first, 1: second, 2: first, 3: first}
+        noted = FeatureStore.open(where).attributes.get("computed_by")
+        assert noted == (None if second == first else [{**first, "units": [0, 2, 3]}, {**second, "units": [1]}])
         shown = {name for name, data in content(where).items() if data != whole[TINY][name]}
-        assert shown == {"zarr.json"}
-
-    def test_what_computed_units_is_not_kept_if_one_kind_did(self, where: Where, whole: Any) -> None:
-        with begin(where, computed_by={"device": "a"}) as one, begin(where, computed_by={"device": "a"}) as other:
-            for unit, writer in enumerate((one, other, one, other)):
-                write(writer, unit)
-            other.finish(ATTRIBUTES)
-        assert content(where) == whole[TINY]
+        assert shown == (set() if second == first else {"zarr.json"})
 
 
 class TestOtherBytes:
@@ -572,17 +566,13 @@ def interrupt(*_: Any) -> Any:
 
 
 class TestWhatIsThere:
-    @pytest.mark.parametrize("header", [b"x", b"[]", b"{}"])
-    def test_a_header_that_is_none(self, header: bytes, where: Where) -> None:
+    @pytest.mark.parametrize("header", [b"x", b"[]", b"{}", None])
+    def test_a_header_that_is_none_or_of_other_arrays(self, header: bytes | None, where: Where) -> None:
         with begin(where) as writer:
-            writer.place.put(HEADER, [header], len(header))
-        with pytest.raises(StoreError, match="was begun with other shards, or other options; give the command that"):
-            begin(where)
-
-    def test_another_layout(self, where: Where) -> None:
-        begin(where)
-        with pytest.raises(StoreError, match="was begun with other shards, or other options; give the command that"):
-            FeatureWriter(where, TINY.spec, TINY.layouts[:-1], TINY.constants)
+            if header is not None:
+                writer.place.put(HEADER, [header], len(header))
+        with pytest.raises(StoreError, match="was begun with other shards, or other options"):
+            FeatureWriter(where, TINY.spec, TINY.layouts[: None if header else -1], TINY.constants)
 
     def test_another_set(self, where: Where, whole: Any) -> None:
         finish(begin(where, LEAN), LEAN)
@@ -592,9 +582,7 @@ class TestWhatIsThere:
 
     def test_foreign_files(self, address: str) -> None:
         store_at(address).put("images/label/c/9", [b"x"], 1)
-        with pytest.raises(
-            StoreError, match=rf"{address} holds 1 files that do not belong to this set, first images/label/c/9"
-        ):
+        with pytest.raises(StoreError, match=rf"{address} holds 1 files .*, first images/label/c/9"):
             begin(address)
 
     @pytest.mark.parametrize(

@@ -19,14 +19,8 @@ transformers = pytest.importorskip("transformers")
 open_clip = pytest.importorskip("open_clip")
 torchvision = pytest.importorskip("torchvision")
 
-SMALL = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 48,
-    "image_size": 32,
-    "patch_size": 8,
-}
+SMALL = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48}
+SMALL |= {"image_size": 32, "patch_size": 8}
 # name -> model class, what its configuration has beside SMALL, [cls], registers, whether a norm is stored
 TRANSFORMERS = {
     "ViT": ("ViTModel", {}, True, 0, True),
@@ -100,19 +94,21 @@ def test_other_sizes_interpolate_positions():
 
 TORCHVISION = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 3, "hidden_dim": 24, "mlp_dim": 48}
 OPEN_CLIP = {"image_size": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 3, "mlp_ratio": 2.0}
+TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
 OTHERS = {
     "torchvision": lambda: torchvision.models.VisionTransformer(**TORCHVISION),
     "open_clip": lambda: open_clip.transformer.VisionTransformer(**OPEN_CLIP),
     "open_clip, pooled by attention": lambda: open_clip.transformer.VisionTransformer(
         **OPEN_CLIP, attentional_pool=True, attn_pooler_heads=4, attn_pooler_queries=4
     ),
-    "timm": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3),
-    "timm, registers": lambda: timm.create_model(
-        "vit_small_patch14_reg4_dinov2", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3
-    ),
-    "timm, rotary": lambda: timm.create_model(
-        "eva02_tiny_patch14_224", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3
-    ),
+    **{
+        name: lambda architecture=architecture: timm.create_model(architecture, **TIMM)
+        for name, architecture in {
+            "timm": "vit_tiny_patch16_224",
+            "timm, registers": "vit_small_patch14_reg4_dinov2",
+            "timm, rotary": "eva02_tiny_patch14_224",
+        }.items()
+    },
 }
 
 
@@ -229,11 +225,7 @@ def test_a_function_in_a_file(mine):
         ("FILE:make", {"weights": "0" * 32}, "have digest .*, expected 0{32}"),
         ("FILE:make", {"arguments": {"width": 3}}, "FILE:make fails .*width"),
         ("FILE:made", {"input_size": 64}, "has wrapped it for its own input size; leave input_size out"),
-        (
-            "transformers:/nowhere/at/all",
-            {},
-            "transformers:/nowhere/at/all could not be loaded .*; check the name and the connection",
-        ),
+        ("transformers:/nowhere/at/all", {}, "transformers:/nowhere/at/all could not be loaded"),
         ("torchvision:no_such_vit", {"random_seed": 0}, "torchvision:no_such_vit could not be loaded"),
     ],
 )

@@ -203,11 +203,8 @@ def test_layers_of_torch():
 @pytest.mark.parametrize(
     ("way", "why"),
     [
-        ("mixed", "2 times"),
-        ("mixed by a matrix", "2 times"),
-        ("masked", "2 times"),
         ("hidden", "0 times"),
-        ("twice", "2 times"),
+        *((way, "2 times") for way in ("mixed", "mixed by a matrix", "masked", "twice")),
     ],
 )
 def test_attention_that_is_not_seen_is_named_and_tokens_remain(way, why):
@@ -261,11 +258,7 @@ class Nothing(nn.Module):
         (Stages, {}, "has further blocks of the kind Block .* no one grid"),
         (lambda: ViT(order="first"), {}, "change token .*, expected token .*: ViT must have its 4 x 4 patches last"),
         (lambda: ViT(order="random"), {}, "gives other tokens in each pass over one image"),
-        (
-            lambda: ViT(cls="", n_registers=1),
-            {},
-            "has 1 tokens before its patches, and no parameter named like .cls.; give has_cls",
-        ),
+        (lambda: ViT(cls="", n_registers=1), {}, "has 1 tokens before its patches, .*; give has_cls"),
         (lambda: TakenApart(ViT("hidden")), {}, r"seem to be lists \(transformer\.layers\.\d, …\) whose parts the model calls"),
         (ViT, {"input_size": 30}, r"the patches of ViT were not found \(patch_size \(8, 8\), images of 30 x 30"),
         (ViT, {"input_size": 64}, "does not run on images .*; give forward="),

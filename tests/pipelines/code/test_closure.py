@@ -80,13 +80,17 @@ def test_a_leaf_that_is_not_used_is_left_out(folder):
     assert set(digests(folder, used=using())) == CORE
 
 
-def test_an_edit_of_what_is_used_changes_its_file_alone(folder):
-    mae = "extract/encoders/mae.py"
-    assert edited(folder, mae, lambda text: text.replace("norm(1)", "norm(5)")) == {mae}
-
-
-def test_an_edit_of_what_is_not_used_changes_nothing(folder):
-    assert edited(folder, "extract/encoders/dino.py", lambda text: text + "X = 1\n") == set()
+@pytest.mark.parametrize(
+    ("name", "change", "counts"),
+    [
+        ("mae", lambda text: text.replace("norm(1)", "norm(5)"), True),
+        ("dino", lambda text: text + "X = 1\n", False),
+        ("__init__", lambda text: text.replace("def load(name)", "def load(name, seed=0)"), True),
+    ],
+)
+def test_an_edit_of_what_is_used_or_of_a_registry_s_module_changes_its_file_alone(name, change, counts, folder):
+    file = f"extract/encoders/{name}.py"
+    assert edited(folder, file, change) == ({file} if counts else set())
 
 
 def test_a_new_entry_changes_nothing_for_others(folder):
@@ -100,11 +104,6 @@ def test_a_new_entry_changes_nothing_for_others(folder):
 
     assert edited(folder, "extract/encoders/__init__.py", with_entries) == set()
     assert "extract/encoders/ibot.py" in digests(folder, used=using("ibot"))
-
-
-def test_another_edit_of_a_registry_s_module_counts(folder):
-    registry = "extract/encoders/__init__.py"
-    assert edited(folder, registry, lambda text: text.replace("def load(name)", "def load(name, seed=0)")) == {registry}
 
 
 @pytest.mark.parametrize("computed", ["{f'dino-{size}': 1 for size in 'bl'}", "{'a' + 'b': 1}", "made()", "{**OTHERS}"])
@@ -161,10 +160,8 @@ class TestAFileOfOnesOwn:
         laid(folder, {"heads/gem.py": text.replace("SimMIM", "load")})
         assert "extract/encoders/simmim.py" not in digests(folder, "heads/gem.py", used=using())
 
-    def test_it_is_not_there(self, folder):
+    def test_it_is_not_there_or_no_python(self, folder):
         assert digests(folder, "store", "heads/gem.py")["heads/gem.py"] is None
-
-    def test_it_is_no_python(self, folder):
         laid(folder, {"heads/gem.py": "def (\n"})
         before = digests(folder, "heads/gem.py")
         laid(folder, {"heads/gem.py": "def )\n"})

@@ -86,20 +86,8 @@ def test_a_node_that_dies_in_the_middle_of_a_run(cluster: Any, tmp_path: Path, m
     write_features(tmp_path / "train", 64)
     write_features(tmp_path / "test", 48, seed=1)
     (tmp_path / "own.py").write_text(STUCK)
-    given = (
-        "--features",
-        "train",
-        "--test",
-        "test",
-        "--epochs",
-        "2",
-        "--warmup-epochs",
-        "0",
-        "--device",
-        "cpu",
-        "--on",
-        "here",
-    )
+    short = ("--epochs", "2", "--warmup-epochs", "0", "--device", "cpu")
+    given = ("--features", "train", "--test", "test", *short, "--on", "here")
     heads = {"stuck": "own.py:Stuck", "cls": "cls", "bad": "bad"}
     runs = [Run.writing(f"p/{name}", ("probe", "--head", head, "--out", f"p/{name}", *given)) for name, head in heads.items()]
     watched = Watched(runs, tries=1)

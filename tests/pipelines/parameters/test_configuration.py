@@ -35,11 +35,9 @@ def test_tests_read_none():
 
 
 class TestWhere:
-    def test_none(self, home):
+    def test_below_the_home(self, home):
         assert configuration_file() is None
         assert Places.from_params(None) == Places()
-
-    def test_below_the_home(self, home):
         file = write(home / ".config/beyondcls.toml", "")
         assert configuration_file() == file
         assert Places.from_params(None) == Places()
@@ -63,9 +61,7 @@ class TestWhere:
         monkeypatch.setenv("BEYONDCLS_CONFIG", "")
         assert configuration_file() is None
         monkeypatch.setenv("BEYONDCLS_CONFIG", "nowhere.toml")
-        with pytest.raises(
-            BeyondClsError, match=r"BEYONDCLS_CONFIG is 'nowhere.toml', which is not a file; correct it, or set it to"
-        ):
+        with pytest.raises(BeyondClsError, match=r"BEYONDCLS_CONFIG is 'nowhere.toml', which is not a file"):
             configuration_file()
 
 
@@ -106,10 +102,7 @@ def test_a_value_of_the_project_wins(store, root, cache, home):
         ("[stroe]", r"unknown section in {file} 'stroe'; did you mean 'store'\?"),
         ("store = 5", r"store in {file} is 5, expected a section, e\.g\. \[store\]"),
         ('[store]\nroto = "/x"', r"unknown parameter in store of {file} 'roto'; did you mean 'root'\?"),
-        (
-            "[store]\nroot = 5",
-            r"store\.root in {file} is 5, expected an absolute folder or an address, .*; correct it, or remove",
-        ),
+        ("[store]\nroot = 5", r"store\.root in {file} is 5, expected an absolute folder or an address"),
         ('[store]\nroot = "sets"', r"store\.root in {file} is 'sets', expected an absolute folder"),
         ('[store]\nroot = "project"', r"store\.root in {file} is 'project', expected an absolute folder"),
         ('[store]\nroot = "/"', r"store\.root in {file} is '/', expected an absolute folder"),

@@ -50,8 +50,8 @@ def test_names_that_could_be_something_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"encoders": {"mae": {}, name: {}}}))
     with pytest.raises(BeyondClsError) as raised:
         read_params(tmp_path / "params.yaml")
-    for part in ("encoders in ", "params.yaml has the name ", repr(name)[:80], "expected letters, digits", "another name"):
-        assert part in str(raised.value)
+    assert "encoders in " in str(raised.value)
+    assert repr(name)[:80] in str(raised.value)
 
 
 @pytest.mark.parametrize("place", NAMED)
@@ -69,26 +69,13 @@ def test_wherever_an_entry_names_others(place: str, tmp_path: Path) -> None:
             read(tmp_path, within(place, value))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "vit_base_patch16_224.mae",
-        "mae-b16",
-        "cifar10",
-        "2024",
-        "dinov2+reg",
-        "a..b",
-        "x" * 100,
-        "große_Bilder",
-        "图像",
-        "_own",
-        "C-10.1",
-    ],
-)
+ORDINARY = ("vit_base_patch16_224.mae", "mae-b16", "cifar10", "2024", "dinov2+reg", "a..b", "x" * 100)
+
+
+@pytest.mark.parametrize("name", [*ORDINARY, "große_Bilder", "图像", "_own", "C-10.1"])
 def test_ordinary_names(name: str, tmp_path: Path) -> None:
-    params = read(
-        tmp_path, {"encoders": {name: {}}, "datasets": [name], "studies": {name: {"dataset": name, "heads": {name: {}}}}}
-    )
+    study = {"dataset": name, "heads": {name: {}}}
+    params = read(tmp_path, {"encoders": {name: {}}, "datasets": [name], "studies": {name: study}})
     assert [*params["encoders"]] == [name]
 
 

@@ -223,17 +223,8 @@ def test_without_images(plan: Callable[..., str]) -> None:
 def test_one_extraction(beyondcls: Callable[..., str], tmp_path: Path) -> None:
     params, json_file = tmp_path / "params.yaml", tmp_path / "plan.json"
     params.write_text("encoders: {mine: {model: quickstart-mae, checkpoint: nowhere.pt}}\nextract: {batch_size: 4}\n")
-    what = (
-        "plan",
-        "--encoder",
-        "mine",
-        "--data",
-        "quickstart/data/cifar10/test",
-        "--out",
-        tmp_path / "set",
-        "--params",
-        params,
-    )
+    images, out = "quickstart/data/cifar10/test", tmp_path / "set"
+    what = ("plan", "--encoder", "mine", "--data", images, "--out", out, "--params", params)
     printed = beyondcls(*what, "--views", 2, "--dtype", "int8", "--seconds", 1, "--json", json_file)
     written = json.loads(json_file.read_text())
     assert (written["n_images"], written["n_views"]) == (1000, 2)

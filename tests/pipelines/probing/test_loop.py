@@ -151,12 +151,8 @@ def test_one_forward_pass_serves_all_heads_seeds_and_settings(tmp_path, loop, st
         assert measures["encoder_passes"] == {"made": 2 * RECIPE.epochs, "one_by_one": RECIPE.epochs * 2 * (1 + 3)}
         assert measures["augmentation"] == {"n_crops": "fresh", "evaluation_view": False}
         assert not any("augmentation" in note for note in measures["notes"])
-    assert {p.name for p in (tmp_path / "out/abmilp").iterdir()} >= {
-        "metrics.json",
-        "description.json",
-        "curves.csv",
-        "trained",
-    }
+    files = {"metrics.json", "description.json", "curves.csv", "trained"}
+    assert {p.name for p in (tmp_path / "out/abmilp").iterdir()} >= files
     assert {p.name for p in (tmp_path / "out/abmilp/trained").iterdir()} >= {"seed0.safetensors", "correct.npz", "weights.npy"}
 
 
@@ -195,17 +191,8 @@ def test_a_state_on_fresh_crops_is_not_gone_on_with_on_others(tmp_path, loop, st
 def test_tokens_of_the_training_set_are_not_needed(tmp_path, loop, images, stores):
     """Ids and labels are: here from a set of another block, without patch tokens."""
     written = probe(stores["plain"], stores["test"], tmp_path / "a", plans("abmilp"), loop=loop)
-    labels = extract(
-        tiny_encoder(),
-        images,
-        tmp_path / "f",
-        blocks=[0],
-        vectors="only",
-        statistics=(),
-        maps=False,
-        dtype="float32",
-        shard_rows=32,
-    )
+    less = {"blocks": [0], "vectors": "only", "statistics": (), "maps": False, "dtype": "float32", "shard_rows": 32}
+    labels = extract(tiny_encoder(), images, tmp_path / "f", **less)
     assert labels is not None
     ours = probe(labels, stores["test"], tmp_path / "b", plans("abmilp"), loop=replace(loop, training=labels))
     assert ours["abmilp"]["top1"] == written["abmilp"]["top1"]
@@ -249,38 +236,39 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
 class TestCommand:
     SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "16", "--seeds", "0", "--device", "cpu")
 
-    @pytest.fixture
-    def sets(self, tmp_path: Path) -> Path:
-        """A folder with images, 30 and 12, features of the quickstart's MAE, in bfloat16 those of `bf16`, and params.yaml."""
+    @pytest.fixture(scope="class")
+    def sets(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A folder with images, 30 and 12, features of the quickstart's MAE, and params.yaml."""
+        made = tmp_path_factory.mktemp("sets")
         for split, n in (("train", 30), ("test", 12)):
             for number, sample in enumerate(first(split, n).samples):
-                folder = tmp_path / "data/pets" / split / str(number % 2)
+                folder = made / "data/pets" / split / str(number % 2)
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"{number}.png").write_bytes(sample.read())
         encoder = load_encoder("quickstart-mae")
         for split in ("train", "test"):
-            images = open_images(str(tmp_path / "data/pets" / split))
-            extract(encoder, images, tmp_path / split, statistics=(), maps=False, vectors="only")
-        (tmp_path / "params.yaml").write_text(
-            f"data: {tmp_path}/data\ndatasets: {{pets: {{}}}}\nencoders: {{quickstart-mae: {{batch_size: 8}}}}\n"
+            images = open_images(str(made / "data/pets" / split))
+            extract(encoder, images, made / split, statistics=(), maps=False, vectors="only")
+        (made / "params.yaml").write_text(
+            f"data: {made}/data\ndatasets: {{pets: {{}}}}\nencoders: {{quickstart-mae: {{batch_size: 8}}}}\n"
             "heads: {average: {}}\n"
         )
-        return tmp_path
+        return made
 
-    def test_images_by_their_folder_or_of_the_parameter_file(self, beyondcls, sets):
+    def test_images_by_their_folder_or_of_the_parameter_file(self, beyondcls, sets, tmp_path):
         places = ("--features", sets / "train", "--test", sets / "test", "--head", "average", *self.SHORT)
         named = ("--params", sets / "params.yaml", "--dataset", "pets", "--encoder", "quickstart-mae")
-        written = []
+        written, out = [], ("--out", tmp_path / "out")
         for given in (("--data", sets / "data/pets/train", "--workers", "1"), named):
-            shown = beyondcls("probe", "--in-the-loop", "fresh", *given, *places, "--out", sets / "out")
+            shown = beyondcls("probe", "--in-the-loop", "fresh", *given, *places, *out)
             assert "trained on fresh random crops of each image" in shown
-            written.append(read_result(sets / "out/metrics.json"))
+            written.append(read_result(tmp_path / "out/metrics.json"))
         assert written[0]["encoder_passes"] == {"made": 2, "one_by_one": 2}
         assert written[0]["top1"] == written[1]["top1"]
-        beyondcls("probe", "--in-the-loop", "evaluation", *named, *places, "--out", sets / "out")
-        cached, out = read_result(sets / "out/metrics.json"), ("--out", sets / "cached")
-        beyondcls("probe", *places, *out)
-        assert cached["augmentation"] == read_result(sets / "cached/metrics.json")["augmentation"]
+        beyondcls("probe", "--in-the-loop", "evaluation", *named, *places, *out)
+        beyondcls("probe", *places, "--out", tmp_path / "cached")
+        looped, cached = (read_result(tmp_path / name / "metrics.json") for name in ("out", "cached"))
+        assert looped["augmentation"] == cached["augmentation"]
 
     @pytest.mark.parametrize(
         ("given", "expected"),
@@ -292,11 +280,11 @@ class TestCommand:
             (("--in-the-loop", "fresh", "--data", "data/pets/test"), "data, n_images differ"),
         ],
     )
-    def test_what_does_not_fit_is_refused(self, given, expected, beyondcls, sets):
+    def test_what_does_not_fit_is_refused(self, given, expected, beyondcls, sets, tmp_path):
         given = [sets / word if str(word).startswith("data/") else word for word in given]
-        places = ("--features", sets / "train", "--test", sets / "test", "--out", sets / "out", *self.SHORT)
+        places = ("--features", sets / "train", "--test", sets / "test", "--out", tmp_path / "out", *self.SHORT)
         assert expected in beyondcls("probe", *given, *places, fails=True)
-        assert not (sets / "out").exists()
+        assert not (tmp_path / "out").exists()
 
 
 def probe_in_ranks(folder: Path) -> None:

@@ -289,6 +289,8 @@ def test_a_deleted_object(extracted, project, beyondcls):
 
 class TestFetching:
     def test_pull(self, extracted, project, local, beyondcls):
+        status, output = beyondcls("store", "pull", "tiny-train")
+        assert (status, "there is no store.root to fetch tiny-train from; give --params FILE" in output) == (1, True)
         status, output = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "images,cls")
         assert status == 0, output
         assert f"features/tiny-train: cls, images of {N} images; " in output
@@ -303,11 +305,6 @@ class TestFetching:
         shutil.rmtree("features/tiny-test")
         assert beyondcls("store", "pull", extracted["test"])[0] == 0
         assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
-
-    def test_errors(self, extracted, project, beyondcls):
-        status, output = beyondcls("store", "pull", "tiny-train")
-        assert status == 1
-        assert "there is no store.root to fetch tiny-train from; give --params FILE with it, or an address" in output
 
     @only_s3
     def test_push(self, project, root, local, beyondcls):

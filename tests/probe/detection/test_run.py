@@ -55,9 +55,8 @@ def test_files(written):
         rows = list(csv.DictReader(file))
     assert [(row["seed"], row["epoch"]) for row in rows] == [("0", "1"), ("0", "2"), ("5", "1"), ("5", "2")]
     assert list(rows[0])[2:5] == ["lr", "loss", "loss_objectness"]
-    assert {path.name for path in (out / "trained").iterdir()} == {
-        f"seed{s}.{kind}" for s in (0, 5) for kind in ("json", "safetensors")
-    }
+    kept = {f"seed{seed}.{kind}" for seed in (0, 5) for kind in ("json", "safetensors")}
+    assert {path.name for path in (out / "trained").iterdir()} == kept
     assert not (out.parent / ".unfinished").exists()
     assert (measures["n_training"], measures["n_test"], measures["seeds"]) == (5, 3, [0, 5]), "a damaged image is left out"
     assert (measures["grid"], measures["frame"], measures["detector"]["final_norm"]) == ([8, 8], [128, 128], True)
@@ -205,33 +204,36 @@ class TestBatches:
         assert [len(batch["truths"]) for batch in batches.epoch(7, 1)] == [1], "an epoch can go on"
 
 
-class TestBadInput:
-    def test_sets(self, sets, tmp_path):
-        training = images_with_objects(sets[0])
-        other = images_with_objects(write_objects(tmp_path / "other", n=2, weights="v", norm=True, views=3))
-        with pytest.raises(BeyondClsError, match=r"encoder-w.* are of two encoders or extractions: weights differ"):
-            Detection(training, other)
-        named = write_objects(tmp_path / "named", n=2, classes=("round", "cube"), norm=True, views=3)
-        with pytest.raises(
-            BeyondClsError, match=r"have 2 classes, those of .* 2: only one of them has 'square', 'cube'; extract"
-        ):
-            Detection(training, images_with_objects(named))
-        with pytest.raises(BeyondClsError, match=r"has no instances .*extract --extend --truths instances"):
-            images_with_objects(write_features(tmp_path / "plain", n=4, n_tokens=64))
-        empty = write_objects(tmp_path / "empty", n=2, objects=[[], []])
-        with pytest.raises(BeyondClsError, match=r"none of 2 images of .* could be read and has an object"):
-            images_with_objects(empty)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"weights": "v"}, r"encoder-w.* are of two encoders or extractions: weights differ"),
+        ({"classes": ("round", "cube")}, r"have 2 classes, those of .* 2: only one of them has 'square', 'cube'"),
+        ({"objects": [[], []]}, r"none of 2 images of .* could be read and has an object"),
+    ],
+)
+def test_sets_that_do_not_fit(changed, message, sets, tmp_path):
+    other = write_objects(tmp_path / "other", n=2, norm=True, views=3, **changed)
+    with pytest.raises(BeyondClsError, match=message):
+        Detection(*map(images_with_objects, (sets[0], other)))
 
-    def test_choices(self, sets):
-        both = [images_with_objects(store) for store in sets]
-        for views in ((3,), (-1,), ()):
-            with pytest.raises(BeyondClsError, match=rf"views is {re.escape(str(views))}, expected numbers from 0 to 2"):
-                Detection(*both, views=views)
-        for seeds in ((1, 1), ()):
-            with pytest.raises(BeyondClsError, match=rf"seeds is {re.escape(str(seeds))}, expected whole numbers, each once"):
-                Detection(*both, seeds=seeds)
-        with pytest.raises(BeyondClsError, match=r"has no array 'patch/block7/view0'; it has: "):
-            Detection(*both, block=7)
+
+def test_a_set_without_instances(tmp_path):
+    with pytest.raises(BeyondClsError, match=r"has no instances .*extract --extend --truths instances"):
+        images_with_objects(write_features(tmp_path / "plain", n=4, n_tokens=64))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        *(({"views": views}, f"views is {re.escape(str(views))}, expected numbers from 0 to 2") for views in ((3,), (-1,), ())),
+        *(({"seeds": seeds}, f"seeds is {re.escape(str(seeds))}, expected whole numbers") for seeds in ((1, 1), ())),
+        ({"block": 7}, "has no array 'patch/block7/view0'; it has: "),
+    ],
+)
+def test_choices_that_cannot_be(changed, message, sets):
+    with pytest.raises(BeyondClsError, match=message):
+        Detection(*map(images_with_objects, sets), **changed)
 
 
 def test_boxes_alone(tmp_path):

@@ -30,15 +30,10 @@ def test_a_map_without_information_is_black(scores):
         assert not evaluation_map(scores, 30).any()
 
 
-def test_half_precision_is_a_map_too():
+def test_half_precision_is_a_map_too_and_stays_as_it_is():
     scores = np.random.default_rng(0).random((8, 8)).astype(np.float16)
-    assert np.array_equal(evaluation_map(scores, 24), evaluation_map(scores.astype(np.float64), 24))
-
-
-def test_the_given_map_is_left_as_it_is():
-    scores = np.random.default_rng(0).random((8, 8))
     before = scores.copy()
-    evaluation_map(scores, 8)
+    assert np.array_equal(evaluation_map(scores, 24), evaluation_map(scores.astype(np.float64), 24))
     assert np.array_equal(scores, before)
 
 
@@ -118,17 +113,18 @@ def test_a_whole_image_is_squeezed_into_the_frame():
     assert (in_view.n_outside, in_view.n_cut) == (0, 0)
 
 
-def test_corners_are_cut_to_whole_numbers():
-    assert shown([[1.3, 1.4, 7.9, 7.9]], (0, 0, 10, 10), size=10).boxes.tolist() == [[1, 1, 7, 7]]
-
-
-def test_through_a_crop():
-    in_view = shown([[30, 20, 50, 40]], crop=(20, 10, 60, 50), size=80)
-    assert in_view.boxes.tolist() == [[20, 20, 60, 60]]
-
-
-def test_a_mirrored_view_mirrors_left_and_right():
-    assert shown([[10, 5, 60, 25]], flip=True).boxes.tolist() == [[80, 20, 180, 100]]
+@pytest.mark.parametrize(
+    ("box", "view", "expected"),
+    [
+        ([1.3, 1.4, 7.9, 7.9], {"crop": (0, 0, 10, 10), "size": 10}, [1, 1, 7, 7]),
+        ([30, 20, 50, 40], {"crop": (20, 10, 60, 50), "size": 80}, [20, 20, 60, 60]),
+        ([10, 5, 60, 25], {"flip": True}, [80, 20, 180, 100]),
+        ([0, 0, 100, 50], {"crop": (0, -25, 100, 75)}, [0, 50, 200, 150]),
+    ],
+    ids=["whole numbers", "a crop", "mirrored", "padded"],
+)
+def test_boxes_are_where_a_view_shows_them(box, view, expected):
+    assert shown([box], **view).boxes.tolist() == [expected]
 
 
 def test_a_box_ends_at_the_border_of_the_crop_and_is_counted():
@@ -144,10 +140,6 @@ def test_a_box_outside_of_the_crop_is_counted(box):
     assert in_view.boxes.shape == (0, 4)
     assert (in_view.n_outside, in_view.n_cut, in_view.area_shown) == (1, 0, 0)
     assert in_view.area > 0
-
-
-def test_a_padded_view_reaches_beyond_the_image():
-    assert shown([[0, 0, 100, 50]], crop=(0, -25, 100, 75)).boxes.tolist() == [[0, 50, 200, 150]]
 
 
 def test_corners_belong_to_their_box():

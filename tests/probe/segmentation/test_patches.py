@@ -55,10 +55,7 @@ def test_images_that_are_void_everywhere(tmp_path):
     (held_out,) = sets.split[1]
     labels = store.segmentation.patch_labels()
     for rows, message in (
-        (
-            [held_out],
-            r"no patch of the 1 image has a label to select on; give a larger share, --held-out, or other images, --val",
-        ),
+        ([held_out], "no patch of the 1 image has a label to select on; .*--held-out, .*--val"),
         (sets.split[0], r"no patch of the 3 images has a label to learn from beside those to select on; give a larger"),
     ):
         changed = labels.copy()
