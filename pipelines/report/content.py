@@ -252,3 +252,8 @@ class Section:
     anchor: str
     title: str
     blocks: tuple[Block, ...]
+
+
+def section_of(anchor: str, title: str, *blocks: Block | None) -> Section:
+    """A section of those blocks that there are: of tables, those with rows."""
+    return Section(anchor, title, tuple(b for b in blocks if b is not None and not (isinstance(b, Table) and not b.rows)))

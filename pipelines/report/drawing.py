@@ -2,15 +2,17 @@
 
 import io
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from pipelines.report import content
 from pipelines.report.content import Look
@@ -87,6 +89,47 @@ def limits(measures: Iterable[Measure], margin: float = 0.05) -> tuple[float, fl
     return min(low) - beyond, max(high) + beyond
 
 
+class Panel(NamedTuple):
+    """A plot of series over one axis.
+
+    Attributes:
+        series: places, means and standard deviations (which may be missing), by names of looks.
+        levels: horizontal lines, with what is written at them.
+        whole: places are whole numbers.
+    """
+
+    series: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]]
+    xlabel: str
+    ylabel: str
+    ylim: tuple[float | None, float | None] = (None, None)
+    levels: Sequence[tuple[float, str]] = ()
+    whole: bool = True
+
+
+def lines(
+    name: str, title: str, caption: str, alt: str, panels: Sequence[Panel], by_name: Mapping[str, Look], height: float = 2.9
+) -> content.Figure:
+    """Panels side by side: a line for each series, with a band of one standard deviation. `height` is in inches."""
+    with matplotlib.rc_context(STYLE):
+        plot = Figure(figsize=(WIDTH[0], height))
+        for axes, panel in zip(plot.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            for key, (places, means, stds) in panel.series.items():
+                look, middle = by_name[key], np.asarray(means)
+                if len(stds):
+                    axes.fill_between(places, middle - stds, middle + stds, color=colour(look), alpha=0.16, linewidth=0)
+                every, dash = max(1, len(places) // 12), cast(Any, look.dash)
+                axes.plot(places, means, color=colour(look), linestyle=dash, marker=look.marker, markevery=every)
+            for level, text in panel.levels:
+                axes.axhline(level, color=INK, linewidth=0.9, linestyle=(0, (5, 3)), alpha=0.75)
+                axes.annotate(text, (1, level), (0, 3), ("axes fraction", "data"), "offset points", ha="right")
+            if panel.whole:
+                axes.xaxis.set_major_locator(MaxNLocator("auto" if len(panels) == 1 else 4, integer=True))
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+            axes.set_ylim(*panel.ylim)
+    used = dict.fromkeys(key for panel in panels for key in panel.series)
+    return drawn(plot, name, title, caption, alt, [by_name[key] for key in used])
+
+
 def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: Iterable[Look] = ()) -> content.Figure:
     """A finished plot, inline and as files. Series of `used` take the page's colours, and are the legend of the files.
 
@@ -126,7 +169,7 @@ def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
 
 
 def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
-    """The plot as an <svg> for use in HTML: unique ids, colours of the page, and a class for each style, which are most bytes."""
+    """The plot as an <svg> for use in HTML: unique ids, colours of the page, a class for each style (most bytes)."""
     root = ElementTree.fromstring(_saved(figure, "svg", transparent=True))
     variables = {INK: "currentColor"} | {colour(look): look.colour for look in used}
     classes: dict[str, str] = {}

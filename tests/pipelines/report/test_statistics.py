@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.report.attention_heads import by_median, head_figures, read_heads
+from pipelines.report.sections.statistics import by_median, head_figures, read_heads
 from pipelines.report.attention_statistics import UNIFORM, by_block, measured
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figure, Figures, Table
