@@ -102,16 +102,16 @@ def main(
     """
     from pipelines.parameters.params import without_none
     from pipelines.process.terminal import SafeConsole
-    from pipelines.report.against import in_words
     from pipelines.report.collect import Examples, Folders, Inputs, collect, subset
     from pipelines.report.files import place_of, write
     from pipelines.report.formats.terminal_table import to_terminal
     from pipelines.report.live import keep_written, open_page
     from pipelines.report.project import PARAMS, named_by, project
-    from pipelines.report.published.shipped import published_rows
+    from pipelines.report.published.row import published_rows
     from pipelines.report.reading import files_in
     from pipelines.report.sections import check_names, sections
     from pipelines.report.sections.accuracy import scores
+    from pipelines.report.sections.against import in_words
     from store import BeyondClsError
 
     if image and draw is not None:

@@ -6,7 +6,10 @@ from pipelines.report.drawing import Panel, lines, looks
 from pipelines.report.tables import file_names, title
 
 AXES = (("loss", "training loss, nats"), ("top1", "top-1, %"))
-ABOUT = "Mean over seeds by epoch. The axes are the same for all encoders. Nothing is selected by these curves: the last epoch counts."
+ABOUT = (
+    "Mean over seeds by epoch. The axes are the same for all encoders. Nothing is selected by these curves: the last epoch "
+    "counts."
+)
 
 
 def section(inputs: Inputs) -> Section:

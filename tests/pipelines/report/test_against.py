@@ -12,11 +12,10 @@ import timm
 
 from extract.encoders import ENCODERS
 from pipelines.parameters.params import read_params
-from pipelines.report.against import STEPLESS, Beside, compared
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
-from pipelines.report.published.shipped import SHIPPED, paper_rows, published_rows
+from pipelines.report.published.row import COLUMNS, SHIPPED, PublishedRow, paper_rows, published_rows, read_rows
 from pipelines.report.sections import against
+from pipelines.report.sections.against import STEPLESS, Beside, compared
 from probe.closed import CLOSED
 from probe.recipe import PRESETS, settings_of
 from store import BeyondClsError

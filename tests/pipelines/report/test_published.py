@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.content import Table
-from pipelines.report.published import shipped
+from pipelines.report.published import row as shipped
 from pipelines.report.published.printed import printed
 from probe.aggregators import AGGREGATORS
 from tests.pipelines.report.parts import best, shown

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.report.sections.statistics import by_median, head_figures, read_heads
 from pipelines.report.attention_statistics import UNIFORM, by_block, measured
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figure, Figures, Table
 from pipelines.report.published.printed import printed
-from pipelines.report.sections.statistics import section
+from pipelines.report.sections.statistics import by_median, head_figures, read_heads, section
 from tests.pipelines.report.parts import figures, shown
 from tests.pipelines.report.written import STATISTICS, UNITS, write_all, write_attention
 
