@@ -6,15 +6,15 @@ from matplotlib.figure import Figure as Plot
 from pipelines.parameters.params import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Figures, Look, Number, Numbers, Section, Text, Verdicts
+from pipelines.report.content import Figures, Look, Number, Numbers, Section, Text, Verdicts, section_of
 from pipelines.report.contrasts import VERDICTS
 from pipelines.report.drawing import INK, STYLE, WIDTH, colour, drawn
-from pipelines.report.estimate import Estimate, estimate_of, mean_over_encoders
+from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.families import LOOKS, families
 from pipelines.report.gains import gains
 from pipelines.report.remarks import WORDS, score_name
 from pipelines.report.tables import plus_minus, selects, title
-from store.format.pretraining import JOINT, LABELS, MASKED, UNTRAINED
+from store.format.pretraining import UNTRAINED
 
 SHARE, POINTS = "%", "points"  # units
 GAINED = {
@@ -22,7 +22,6 @@ GAINED = {
     POINTS: "A head that selects among the patches (AbMILP) reaches so much more than [cls] on test images:",
 }
 DECLARED = "The contrast that was declared in advance, and what to see it beside:"
-N_NUMBERS = 3
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -31,12 +30,16 @@ def section(inputs: Inputs) -> Section | None:
         return None
     plot, judged, declared = error_shares(inputs), verdicts(claims(inputs)), _declared(inputs)
     lead = DECLARED if declared else GAINED[estimates_over_cls(inputs)[1]] if plot else ""
-    blocks: list[Block] = [Text(lead, kind="lead")] if lead else []
-    blocks.append(Numbers(tuple(declared or _numbers(inputs))))
-    blocks += [plot] if plot else []
-    blocks += [Verdicts("What the paper claims, here", judged)] if judged else []
-    blocks.append(Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"))
-    return Section("summary", "At a glance", tuple(blocks))
+    numbers = declared or ([] if plot else [_best(inputs)])
+    return section_of(
+        "summary",
+        "At a glance",
+        Text(lead, kind="lead") if lead else None,
+        Numbers(tuple(numbers)) if numbers else None,
+        plot,
+        Verdicts("What the paper claims, here", judged) if judged else None,
+        Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"),
+    )
 
 
 def basis(inputs: Inputs) -> str:
@@ -117,26 +120,11 @@ def _in_advance(inputs: Inputs) -> str:
     return f"{_in_words(primary)} was declared in advance{missing}; all other contrasts are exploratory."
 
 
-def _numbers(inputs: Inputs) -> list[Number]:
-    """What AbMILP gains on each family, with the encoder as the unit where there are several; without AbMILP, the best head.
-
-    Encoders of no known family stand for themselves, from the largest gain on.
-    """
-    estimates, unit = estimates_over_cls(inputs)
-    if not estimates:
-        best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
-        about = f"{WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}, the most here"
-        return [Number(f"{best.score.mean:.1f}\N{NO-BREAK SPACE}%", about, plus_minus(best.score))]
-    by_encoder = families(inputs.probes)
-    of_families = {name: [e for e in estimates if by_encoder[e] == name] for name in (MASKED, JOINT, UNTRAINED, LABELS)}
-    others = sorted(set(estimates).difference(*of_families.values()), key=lambda encoder: -estimates[encoder].mean)
-    numbers = []
-    for encoders in [each for each in [*of_families.values(), *([e] for e in others)] if each][:N_NUMBERS]:
-        look, first = LOOKS[by_encoder[encoders[0]]], encoders[0]
-        value, detail = in_short(mean_over_encoders(look.name, [estimates[e] for e in encoders]), unit)
-        about = f"on {first}" if len(encoders) == 1 else f"on average over {len(encoders)} encoders"
-        numbers.append(Number(value, about, f"{detail} · {look.name}", look))
-    return numbers
+def _best(inputs: Inputs) -> Number:
+    """The head that reaches most."""
+    best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
+    about = f"{WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}, the most here"
+    return Number(f"{best.score.mean:.1f}\N{NO-BREAK SPACE}%", about, plus_minus(best.score))
 
 
 def estimates_over_cls(inputs: Inputs) -> tuple[dict[str, Estimate], str]:
