@@ -20,7 +20,6 @@ from pipelines.report.content import (
     Figures,
     Gallery,
     Heading,
-    Intervals,
     Numbers,
     Section,
     Table,
@@ -89,9 +88,6 @@ def texts(section: Section) -> Iterator[str]:
             case Verdicts():
                 yield block.title
                 yield from (text for verdict in block.entries for text in (verdict.claim, verdict.detail))
-            case Intervals():
-                yield from (block.title, block.note)
-                yield from (text for row in block.rows for text in (row.name, row.text, row.detail))
             case Heading():
                 yield block.text
             case Table():

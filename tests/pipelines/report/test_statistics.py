@@ -51,9 +51,9 @@ def test_four_plots_with_units_and_all_encoders(inputs: Inputs):
 
 def across(figure: Figure, series: str) -> list[float]:
     """Where the blocks of an encoder are."""
-    line = re.search(rf'<path d="([^"]+)" clip-path[^>]*stroke:var\(--series-{series}\)', figure.svg)
-    assert line
-    return [float(x) for x in re.findall(r"[ML] ([\d.]+)", line[1])]
+    (name,) = re.findall(rf"\.([\w-]+) {{fill: none; [^}}]*stroke: var\(--series-{series}\)[^}}]*}}", figure.svg)
+    (line,) = re.findall(rf'<path d="([^"]+)" clip-path="[^"]*" class="{name}"', figure.svg)
+    return [float(x) for x in re.findall(r"[ML] ([\d.]+)", line)]
 
 
 def test_encoders_of_different_depths_stand_at_relative_ones(tmp_path: Path):
