@@ -58,12 +58,6 @@ def test_a_table_for_each_resolution_with_baselines_and_the_twin(tmp_path):
     assert shown(by_name["segmentation-streets-64"])[1] == ["random", *["–"] * 7]
 
 
-def test_without_a_twin_nothing_is_said_of_one(tmp_path):
-    write_segmentation(tmp_path / "streets", "mae")
-    result = built(tmp_path)
-    assert not any("twin" in column.title for column in tables(result)["segmentation-streets-original"].columns)
-
-
 def test_the_twin_has_patches_of_the_same_grid_and_block(tmp_path):
     write_segmentation(tmp_path / "streets", "mae")
     write_segmentation(tmp_path / "streets", "a-twin", {"knn": protocol(30.0)}, block=5)

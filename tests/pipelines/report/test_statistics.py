@@ -13,7 +13,7 @@ from pipelines.report.content import Figure, Figures, Table
 from pipelines.report.published.printed import printed
 from pipelines.report.sections.statistics import by_median, head_figures, read_heads, section
 from tests.pipelines.report.parts import figures, shown
-from tests.pipelines.report.written import STATISTICS, UNITS, write_all, write_attention
+from tests.pipelines.report.written import STATISTICS, UNITS, write_all
 
 
 def inputs_of(paths: dict[str, Path]) -> Inputs:
@@ -89,15 +89,12 @@ def test_a_heat_map_of_blocks_by_heads_for_each_statistic(tmp_path: Path):
     assert [figure.title for figure in plots] == [f"Title of {name}" for name in STATISTICS]
     for figure in plots:
         assert figure.svg.count("<image") == 3  # two encoders, and the scale
+    values = read_heads(paths["attention"] / "mae/heads.csv")["cls_self"]
+    assert np.array_equal(values, [[0.5, 0.375, 0.25], [0.75, 0.625, 0.5]])
+    for figure in plots:
         assert "mae: from 0.25 to 0.75 over 2 blocks of 3 heads." in figure.alt
     (paths["attention"] / "random" / "heads.csv").unlink()
     assert head_figures(inputs_of(paths))[0].caption == "Not computed: random."
-
-
-def test_heads_lie_where_the_table_says(tmp_path: Path):
-    write_attention(tmp_path, "mae", "d")
-    values = read_heads(tmp_path / "mae" / "heads.csv")
-    assert np.array_equal(values["cls_self"], [[0.5, 0.375, 0.25], [0.75, 0.625, 0.5]])
 
 
 def test_entropies_are_means_over_blocks_beside_ln_t(inputs: Inputs):
