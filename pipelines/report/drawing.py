@@ -180,7 +180,7 @@ def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
             value = re.sub(r"(url\(|^)#(?![0-9a-f]{6}\b)", rf"\1#{name}-", value)
             attributes[key] = re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), value)
         element.tag, element.tail = element.tag.rpartition("}")[2], None
-        if attributes.pop("id", None) and element.tag != "g":  # groups are referred to by nothing
+        if attributes.pop("id", None) and element.tag not in ("g", "image"):  # which nothing refers to
             attributes["id"] = f"{name}-{element.get('id')}"
         if style := attributes.pop("style", ""):
             attributes["class"] = classes.setdefault(style, f"{name}-{len(classes)}")
