@@ -84,7 +84,7 @@ def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str 
         )
     if dataset is not None:
         return dataset
-    if listed := next((name for name in _listed(params) if name in probed), None):
+    if listed := next((name for name in datasets_of(params) if name in probed), None):
         return listed
     if any(probes.glob("*/*/metrics.json")):
         return None
@@ -106,7 +106,7 @@ def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str,
 
     No images unless `main` is a data set of params.yaml whose images exist locally or are at an address.
     """
-    if main is None or main not in _listed(params):
+    if main is None or main not in datasets_of(params):
         return {"split": "test"}
     values, place = datasets_of(params)[main], images_of(params, main, "test")["data"] if params.get("data") else None
     if place is not None and (":" not in place or file_of(place)):
@@ -118,8 +118,3 @@ def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str,
         "classes": folder / values["classes"] if values.get("classes") else None,
         "pixels": {name: values[name] for name in ("scale", "orientation") if values.get(name) is not None},
     }
-
-
-def _listed(params: dict[str, Any]) -> list[str]:
-    """Names of the data sets."""
-    return list(datasets_of(params))

@@ -100,14 +100,10 @@ def _timing(metrics: Path) -> dict[str, Any]:
     content = json.loads(file.read_text(encoding="utf-8"))
     if content["metrics"] != digest_of(metrics):
         return {}
-    about: dict[str, Any] = {
-        "device": str(content["device"]),
-        "threads": int(content["threads"]),
-        "n_images": int(content["n_images"]),
-    }
+    kinds: dict[str, Callable[[Any], Any]] = {"ms_per_image": finite, "device": str, "threads": int, "n_images": int}
     if "training_s" in content:
-        about |= {"training_s": finite(content["training_s"]), "n_trained_together": int(content["n_trained_together"])}
-    return {"ms_per_image": finite(content["ms_per_image"]), **about}
+        kinds |= {"training_s": finite, "n_trained_together": int}
+    return {name: kind(content[name]) for name, kind in kinds.items()}
 
 
 def _selected(content: Mapping[str, Any]) -> str:
