@@ -10,8 +10,15 @@ import pytest
 from pipelines.comparing.differences import Compared, compared, differences_in_descriptions
 from pipelines.report.rows import results_in
 from probe.result_files import read_result, write_result
-from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation
-from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
+from tests.pipelines.report.everything import (
+    average_precisions,
+    protocol,
+    score_maps,
+    write_by_block,
+    write_detection,
+    write_localisation,
+    write_segmentation,
+)
 from tests.pipelines.report.written import write_correct, write_probe
 
 N = 400

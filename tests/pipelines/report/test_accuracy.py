@@ -13,8 +13,7 @@ from pipelines.report.sections.accuracy import every_probe, scores, section
 from pipelines.report.studies import trained_alike
 from pipelines.report.tables import file_names
 from probe.result_files import write_result
-from tests.pipelines.report.parts import shown, words
-from tests.pipelines.report.written import ACCURACY, write_all, write_probe
+from tests.pipelines.report.written import ACCURACY, shown, words, write_all, write_probe
 
 
 @pytest.fixture(scope="module")

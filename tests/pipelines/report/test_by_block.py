@@ -1,8 +1,7 @@
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.by_block import section
 from tests.pipelines.report.everything import write_by_block
-from tests.pipelines.report.parts import best, figures, shown, tables
-from tests.pipelines.report.studied import studied
+from tests.pipelines.report.written import best, figures, shown, studied, tables
 
 
 def inputs(root, *encoders):

@@ -6,9 +6,7 @@ from pipelines.report.content import Figures
 from pipelines.report.measured import Probe
 from pipelines.report.sections.cost import section
 from probe.timing import Timing, write_timing
-from tests.pipelines.report.parts import best, figures, shown, tables
-from tests.pipelines.report.studied import inputs, studied
-from tests.pipelines.report.written import write_probe
+from tests.pipelines.report.written import best, figures, inputs, shown, studied, tables, write_probe
 
 HEADS = (
     studied("mae", "cls", 46.0, "cls", parameters=0, flops=3840),

@@ -10,8 +10,7 @@ from pipelines.report.page import render
 from pipelines.report.sections import sections
 from pipelines.report.sections.datasets import section
 from store import BeyondClsError
-from tests.pipelines.report.parts import best, shown, tables
-from tests.pipelines.report.written import several_labels, write_probe
+from tests.pipelines.report.written import best, several_labels, shown, tables, write_probe
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from pathlib import Path
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Text
 from pipelines.report.sections.findings import caution, section, warnings
-from tests.pipelines.report.parts import shown, tables
-from tests.pipelines.report.written import write_all, write_probe
+from tests.pipelines.report.written import shown, tables, write_all, write_probe
 
 
 def heads(folder: Path, encoder: str, cls: float, abmilp: float, **options: object) -> None:

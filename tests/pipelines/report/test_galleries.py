@@ -21,17 +21,18 @@ from pipelines.report.galleries.images import DenseImages
 from pipelines.report.galleries.pictures import COLOURS, SIDE, VOID, chosen, coloured, colours_of, fitted, rgb
 from pipelines.report.sections import detection, localisation, overlays, segmentation
 from store import BeyondClsError
-from tests.pipelines.report.dense import (
+from tests.pipelines.report.everything import (
     average_precisions,
     protocol,
+    score_maps,
+    write_boxes,
     write_detection,
     write_examples,
+    write_localisation,
     write_maps,
     write_segmentation,
 )
-from tests.pipelines.report.everything import score_maps, write_boxes, write_localisation
-from tests.pipelines.report.parts import gallery, words
-from tests.pipelines.report.written import N_IMAGES, write_all, write_images
+from tests.pipelines.report.written import N_IMAGES, gallery, words, write_all, write_images
 
 IDS = ("000", "001", "002")
 GREY = (96, 96, 96)

@@ -11,8 +11,7 @@ from pipelines.report.formats.csv_table import to_csv
 from pipelines.report.sections.accuracy import scores
 from pipelines.report.sections.datasets import by_head, table
 from pipelines.report.sections.leaderboard import leaderboard
-from tests.pipelines.report.parts import best, shown
-from tests.pipelines.report.written import several_labels, write_probe
+from tests.pipelines.report.written import best, several_labels, shown, write_probe
 
 REACHED = {("mae", "cls"): 40.0, ("mae", "abmilp"): 50.0, ("dino", "cls"): 55.0, ("random", "abmilp"): 20.0}
 

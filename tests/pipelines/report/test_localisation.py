@@ -9,8 +9,8 @@ from tests.pipelines.report.everything import over_seeds
 from tests.pipelines.report.everything import score_map as entry
 from tests.pipelines.report.everything import score_maps as maps
 from tests.pipelines.report.everything import write_localisation as write
-from tests.pipelines.report.parts import shown as cells
-from tests.pipelines.report.parts import tables, words
+from tests.pipelines.report.written import shown as cells
+from tests.pipelines.report.written import tables, words
 
 CROP = {"words": "central crop, in 224 x 224 pixels; 12.3 % of the boxes' area lies outside of it", "official": False}
 

@@ -14,7 +14,7 @@ from pipelines.report.galleries.images import of_params
 from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError
-from tests.pipelines.report.dense import average_precisions, write_detection, write_segmentation
+from tests.pipelines.report.everything import average_precisions, write_detection, write_segmentation
 from tests.pipelines.report.written import write_all, write_images, write_probe
 
 PARAMS = {"data": "images", "datasets": ["one", "two"], "other_probes": "kept"}

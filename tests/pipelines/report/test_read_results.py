@@ -16,8 +16,16 @@ from pipelines.report.read_results import _of_one_type, read_results, read_rows
 from pipelines.report.results import COLUMNS, to_csv
 from pipelines.report.rows import COLUMNS as COLUMNS_OF_ROWS
 from store import BeyondClsError
-from tests.pipelines.report.dense import average_precisions, over_seeds, protocol, write_detection, write_segmentation
-from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
+from tests.pipelines.report.everything import (
+    average_precisions,
+    over_seeds,
+    protocol,
+    score_maps,
+    write_by_block,
+    write_detection,
+    write_localisation,
+    write_segmentation,
+)
 from tests.pipelines.report.written import write_probe
 
 

@@ -8,9 +8,8 @@ import pytest
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Section, Table
 from pipelines.report.sections.selection import section
-from tests.pipelines.report import parts
-from tests.pipelines.report.dense import over_seeds
-from tests.pipelines.report.everything import write_divergence
+from tests.pipelines.report import written as parts
+from tests.pipelines.report.everything import over_seeds, write_divergence
 from tests.pipelines.report.written import write_all, write_probe
 
 PCA, NORM = 50.0, 48.0

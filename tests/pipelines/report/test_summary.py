@@ -15,8 +15,7 @@ from pipelines.report.content import Figures, Number, Numbers, Section, Verdicts
 from pipelines.report.sections.summary import error_shares, section
 from store import BeyondClsError
 from store.format.pretraining import JOINT, MASKED, UNTRAINED
-from tests.pipelines.report.parts import words
-from tests.pipelines.report.written import several_labels, write_correct, write_probe
+from tests.pipelines.report.written import several_labels, words, write_correct, write_probe
 
 N = 1000
 CLAIM = {"mae": (60, 66), "simmim": (50, 58), "dino": (70, 70.2), "random": (40, 42)}
