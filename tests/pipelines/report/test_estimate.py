@@ -184,8 +184,7 @@ def test_one_seed_or_no_images_say_nothing() -> None:
 
 
 def test_bounds() -> None:
-    assert estimate_with(4.37, 1.32).bounds() == "1.8 to 7.0"
-    assert estimate_with(-4.37, 2.2).bounds() == "−8.7 to −0.1"
+    assert [estimate_with(*given).bounds() for given in ((4.37, 1.32), (-4.37, 2.2))] == ["1.8 to 7.0", "−8.7 to −0.1"]
 
 
 def test_what_does_not_fit_its_metrics_is_refused(tmp_path: Path) -> None:

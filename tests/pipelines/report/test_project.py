@@ -110,6 +110,8 @@ def metrics(folder: Path, *places: str) -> Path:
 def test_the_layout(tmp_path: Path):
     folder = metrics(tmp_path, "probes/two/mae/cls")
     (folder / "images/two").mkdir(parents=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"data": "s3://bucket/sets"}))
+    assert project(folder).images == "s3://bucket/sets/two", "which is not looked for"
     (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS))
     assert project(folder) == Folders(
         folder / "probes/two",
@@ -142,11 +144,6 @@ def test_images_are_opened_as_params_yaml_describes_them(finished: Path, tmp_pat
     assert {row[0].lines[0] for row in gallery.rows} <= {"bird", "fish", "horse"}
     assert by_option.folders == replace(asked.folders, form="folder")
     assert (named.folders.images, named.folders.form, named.folders.split) == ("images/one/test", None, None)
-
-
-def test_images_at_an_address_are_not_looked_for(tmp_path: Path):
-    (metrics(tmp_path, "probes/two/mae/cls") / "params.yaml").write_text("data: s3://bucket/sets\ndatasets: [two]")
-    assert project(tmp_path).images == "s3://bucket/sets/two"
 
 
 @pytest.mark.parametrize(
