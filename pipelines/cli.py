@@ -18,11 +18,13 @@ from pipelines import (
     attention,
     blocks,
     compare,
+    correspond,
     demo,
     detect,
     divergence,
     encoders,
     extract,
+    few_shot,
     geometry,
     init,
     localise,
@@ -89,6 +91,8 @@ app.command("predict")(predict.main)
 app.command("attention")(attention.main)
 app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
+app.command("few-shot")(few_shot.main)
+app.command("correspond")(correspond.main)
 app.command("geometry")(geometry.main)
 app.command("similarity")(similarity.main)
 app.command("norms")(norms.main)

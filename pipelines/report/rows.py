@@ -24,6 +24,8 @@ KINDS = {
     "localisation": (("*/localisation.json", "*/*/localisation.json"), "beyondcls localise"),
     "blocks": (("*/metrics.json", "*/*/metrics.json"), "beyondcls blocks"),
     "geometry": (("*/metrics.json", "*/*/metrics.json"), "beyondcls geometry"),
+    "correspondence": (("*/metrics.json", "*/*/metrics.json"), "beyondcls correspond"),
+    "few_shot": (("*/metrics.json", "*/*/metrics.json"), "beyondcls few-shot"),
 }
 RECEIPTS = "receipts"
 OF_HEADS = ("probes", "studies")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
@@ -121,6 +123,7 @@ GROUPS: dict[str, Callable[[Any], dict[str, Mapping[str, Any]]]] = {
     "protocols": dict,
     "rows": lambda rows: {f"{row['head']}, block {row['block']}, {row['protocol']}": row for row in rows},
     "vectors": lambda vectors: {f"{one['vector']}, block {one['block']}": one for one in vectors},
+    "blocks": lambda blocks: {f"block {one['block']}": one for one in blocks},
     "maps": lambda maps: {f"{entry['source']} {entry['name']}": entry for entry in maps},
 }
 

@@ -20,6 +20,7 @@ from probe.closed.protocol import (
     measured,
     notes_on,
 )
+from store import BeyondClsError
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,11 @@ class Ridge(Closed):
     Attributes:
         alphas: the grid, in units of X'X (it grows with N).
         standardise: divide by the standard deviation of the training images.
+        constant: a further channel with this value in all images, whose weights are the intercept, and are penalised as others
+            are; 0: the intercept is free. big_vision has 100.
 
-    Source: scikit-learn's RidgeClassifier; Rifkin & Lippert 2007 for leaving one out.
+    Source: scikit-learn's RidgeClassifier; Rifkin & Lippert 2007 for leaving one out; `fewshot_lsr.py` of big_vision's code for
+    the constant.
     """
 
     grid: ClassVar[str] = "alphas"
@@ -44,33 +48,40 @@ class Ridge(Closed):
 
     alphas: tuple[float, ...] = tuple(10.0**power for power in range(-3, 7))
     standardise: bool = True
+    constant: float = 0.0
 
     def __post_init__(self) -> None:
         check_grid("alphas", self.alphas)
+        if not 0 <= self.constant < float("inf"):
+            raise BeyondClsError(f"constant is {self.constant}, expected 0 or a positive number, such as 100")
         object.__setattr__(self, "alphas", tuple(sorted(self.alphas, reverse=True)))
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
         check_pair(training, test)
         scaling, y = Scaling.from_vectors(training.x, self.standardise), _targets(training)
-        u, s, v = _decomposed(scaling(training.x))
-        uy, level = u.T @ y, y.mean(0)
-        selection = self._selected(training, y, u, s, uy)
+        u, s, v = _decomposed(self._with_constant(scaling(training.x)))
+        uy, absent = u.T @ y, (y == -1).all(0)
+        level = torch.zeros_like(y[0]) if self.constant else y.mean(0)
+        selection = self._selected(training, y, level, u, s, uy)
         alpha = selection.best
         weight = v @ ((s / (s**2 + alpha))[:, None] * uy)  # [W, K]
-        scores = (scaling(test.x) @ weight + level).float().cpu()
+        scores = (self._with_constant(scaling(test.x)) @ weight + level).float().cpu()
         if not training.multilabel:  # their Ŷ is -1 and rounding, which could still be among the five largest
-            scores[:, (level == -1).cpu()] = -torch.inf
+            scores[:, absent.cpu()] = -torch.inf
         notes = (*edge_note("alpha", alpha, self.alphas), *notes_on(training, test))
         return Result(scores, {"alpha": alpha}, selection, measured(scores, test), notes)
 
-    def _selected(self, training: Vectors, y: Tensor, u: Tensor, s: Tensor, uy: Tensor) -> Selection:
+    def _with_constant(self, x: Float[Tensor, "N W"]) -> Float[Tensor, "N D"]:
+        return torch.nn.functional.pad(x, (0, 1), value=self.constant) if self.constant else x
+
+    def _selected(self, training: Vectors, y: Tensor, level: Tensor, u: Tensor, s: Tensor, uy: Tensor) -> Selection:
         if len(self.alphas) == 1:
             return Selection("nothing", candidates=self.alphas)
         measure, n, percent = criterion(training), len(training), []
         for alpha in self.alphas:
             shrinkage = s**2 / (s**2 + alpha)
-            residual = y - y.mean(0) - u @ (shrinkage[:, None] * uy)
-            leverage = 1 / n + (u**2) @ shrinkage
+            residual = y - level - u @ (shrinkage[:, None] * uy)
+            leverage = (0 if self.constant else 1 / n) + (u**2) @ shrinkage
             percent.append(measured(y - residual / (1 - leverage)[:, None], training, (measure,))[measure])
         return Selection("leave-one-out", measure, n, self.alphas, tuple(percent))
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import random
 import re
 import secrets
 import shutil
@@ -144,11 +145,18 @@ def discard_staging(path: Path, key: str) -> None:
 
 def discard_records(place: SharedPlace) -> None:
     """Remove what writers keep beside a finished set, the header first: without it, nobody takes units for missing."""
-    names = sorted(place.times(WRITING))
-    place.remove([name for name in names if name == HEADER])
-    place.remove([name for name in names if name != HEADER])
+    names = set(place.times(WRITING))
+    place.remove([HEADER] if HEADER in names else [])
     if isinstance(place, LocalFolder):
         shutil.rmtree(place.folder / WRITING, ignore_errors=True)
+        return
+    # All tasks of a set come here at once, and services remove slowly: each takes a few that it draws, then looks what is left.
+    n = 64
+    while left := names - {HEADER}:
+        place.remove(random.sample(sorted(left), min(n, len(left))))
+        names, n = set(place.times(WRITING)), 2 * n
+        if len(names - {HEADER}) >= len(left):  # the service removes nothing, or a claim came once more
+            break
 
 
 def discard(folder: Path) -> None:

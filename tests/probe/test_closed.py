@@ -322,6 +322,32 @@ class TestRidge:
         assert (selection.on, selection.n_images) == ("leave-one-out", 40)
         assert selection.candidates == (1000.0, 10.0, 0.1)  # of equally good ones the largest
 
+    @pytest.mark.parametrize("dim", [6, 60])
+    def test_a_constant_in_place_of_a_free_intercept(self, dim):
+        """As big_vision's least squares, and each image left out of it, by solving for every one."""
+        training, test = blobs(40, dim=dim, offset=0.7), blobs(30, dim=dim, seed=1)
+        x, z = training.x.double(), test.x.double()
+        scaled, other = (
+            (torch.cat([(v - x.mean(0)) / x.std(0, correction=0), torch.full((len(v), 1), 100.0)], 1)) for v in (x, z)
+        )
+        y = 2.0 * (training.labels[:, None] == torch.arange(4)).double() - 1
+
+        def solved(rows, alpha):
+            some = scaled[rows]
+            return torch.linalg.solve(some.T @ some + alpha * torch.eye(dim + 1), some.T @ y[rows])
+
+        everything = torch.full((40,), True)
+        result = Ridge(alphas=(1024.0,), constant=100.0).fit(training, test)
+        torch.testing.assert_close(result.scores.double(), other @ solved(everything, 1024.0), atol=1e-6, rtol=1e-6)
+        selection = Ridge(alphas=(1.0, 1000.0), constant=100.0).fit(training, test).selection
+        for alpha, percent in zip(selection.candidates, selection.percent, strict=True):
+            left = [scaled[i] @ solved(torch.arange(40) != i, alpha) for i in range(40)]
+            assert percent == pytest.approx(100 * (torch.stack(left).argmax(1) == training.labels).double().mean().item())
+
+    def test_a_constant_that_cannot_be(self):
+        with pytest.raises(BeyondClsError, match=r"constant is -1\.0, expected 0 or a positive number"):
+            Ridge(constant=-1.0)
+
     def test_two_classes(self):
         result = Ridge().fit(blobs(n_classes=2), blobs(30, n_classes=2, seed=1))
         torch.testing.assert_close(result.scores[:, 0], -result.scores[:, 1])
@@ -359,7 +385,7 @@ class TestNames:
 
     def test_unknown_option(self):
         with pytest.raises(
-            BeyondClsError, match="unknown option of 'ridge' 'alpha'; did you mean 'alphas'\\? known: alphas, st"
+            BeyondClsError, match="unknown option of 'ridge' 'alpha'; did you mean 'alphas'\\? known: alphas, constant"
         ):
             make_closed("ridge", alpha=1.0)
 

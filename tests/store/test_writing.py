@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from store.writing import claims
 from store.writing import shard as shards
 from store.writing import writer as writing
 from store.writing.claims import BusyError, Claims, alone, holder
-from store.writing.publishing import discard_staging
+from store.writing.publishing import discard_records, discard_staging
 from store.writing.writer import Disagreement
 from tests.s3 import ignoring_conditions, moto, seaweedfs, served
 from tests.store.conftest import ATTRIBUTES
@@ -207,6 +208,36 @@ class TestInterrupted:
 
 
 class TestSeveral:
+    def test_all_tasks_share_the_removal_of_what_they_kept(self) -> None:
+        """64 tasks that each removed everything kept a service busy for ten minutes."""
+        names, asked = {HEADER, *(f"{RECORDS}/{unit}" for unit in range(3000))}, []
+        start = threading.Barrier(16)
+
+        class Service:
+            def times(self, folder: str) -> dict[str, None]:
+                time.sleep(0.01)
+                return dict.fromkeys(list(names))
+
+            def remove(self, some: list[str]) -> None:
+                asked.append(len(some))
+                time.sleep(0.01)
+                names.difference_update(some)
+
+        def discard() -> None:
+            start.wait()
+            discard_records(Service())  # type: ignore[arg-type]
+
+        tasks = [threading.Thread(target=discard) for _ in range(16)]
+        for task in tasks:
+            task.start()
+        for task in tasks:
+            task.join()
+        assert not names
+        assert sum(asked) < 16 * 3000 / 3
+        names.add(f"{RECORDS}/1")
+        stubborn = type("Stubborn", (Service,), {"remove": lambda self, some: None})
+        discard_records(stubborn())  # comes back
+
     def test_each_unit_is_written_by_one(self, where: Where, whole: Any) -> None:
         with begin(where) as one, begin(where) as other:
             assert one.claim(0)

@@ -55,9 +55,20 @@ def test_numbers(written: list[str], labels: list[int | None], classes: list[str
     assert [bool(sample.problem) for sample in images.samples] == [label is None for label in labels]
 
 
-@pytest.mark.parametrize("label", ["-1", "-1.0", "0.5", "1e-1", "12345678901234567890"])
-def test_numbers_that_no_class_has(label: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"row 3: label '{label}' is .*expected a whole number from 0.* with --classes"):
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        ("-1", "negative"),
+        ("-1.0", "negative"),
+        ("0.5", "a fraction"),
+        ("1e-1", "a fraction"),
+        ("12345678901234567890", "too long"),
+    ],
+)
+def test_numbers_that_no_class_has(label: str, kind: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=rf"row 3: label '{label}' is .*{kind}.*expected a whole number from 0.* with --classes"
+    ):
         table(tmp_path, ["0", label, "1"])
 
 

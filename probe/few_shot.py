@@ -1,0 +1,104 @@
+"""Accuracy of a classifier in closed form that learns from a few images of each class, drawn several times."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from probe.closed import Closed, Logistic, Neighbours, Ridge, Vectors, described
+from probe.geometry import kind_of_vector, vectors, vectors_in
+from probe.result_files import over_seeds
+from probe.sources import Source, check_pair
+from probe.subsets import k_shot, without_each
+from store import BeyondClsError, FeatureStore
+from store.errors import unknown
+from store.format.layout import ArrayName
+
+SHOTS = (1, 2, 5, 10)  # images of each class
+DRAWS = 5
+# By name; of each there is one value of what else would be selected, as a few images leave none to select on.
+CLASSIFIERS: dict[str, Closed] = {
+    "lsr": Ridge(alphas=(1024.0,), constant=100.0),  # as big_vision has it
+    "logistic": Logistic(cs=(1.0,)),  # scikit-learn's default
+    "nearest": Neighbours(ks=(1,), votes="majority"),
+}
+
+
+def few_shot(
+    training: FeatureStore,
+    test: FeatureStore,
+    kinds: Sequence[str],
+    *,
+    shots: Sequence[int] = SHOTS,
+    draws: int = DRAWS,
+    classifier: str = "lsr",
+    device: str | torch.device = "cpu",
+    advance: Callable[[int], None] = lambda n: None,
+) -> Iterator[dict[str, Any]]:
+    """Top-1 accuracy, percent, on all test images, of each vector of each block: `top1_5shot`, as `over_seeds` makes it.
+
+    Each draw takes k images of every class, the same of all encoders and vectors; those of a smaller k are among those of a
+    larger one. A measure has the value of each draw, and its mean without each group of test images in turn.
+
+    Args:
+        training, test: feature sets of one encoder.
+        kinds: of `probe.geometry.VECTORS`.
+        classifier: of CLASSIFIERS.
+        advance: is told after each vector.
+
+    Raises:
+        BeyondClsError: sets that do not belong together, several labels an image, a class with too few images, no such vectors
+            in both, or values that cannot be.
+
+    Source: `fewshot_lsr.py` of big_vision's code (Zhai et al. 2022, arXiv 2106.04560), which has 3 draws.
+    """
+    if classifier not in CLASSIFIERS:
+        raise BeyondClsError(unknown("classifier", classifier, CLASSIFIERS))
+    if draws < 1 or not shots:
+        raise BeyondClsError(f"draws is {draws} and shots {list(shots)}, expected 1 or more, and numbers such as 1, 5, 10")
+    check_pair(training, test)
+    names = [name for name in vectors_in(training, kinds) if name in vectors_in(test, kinds)]
+    if not names:
+        raise BeyondClsError(
+            f"{training.where} and {test.where} have no vector in common; extract both with the same --vectors"
+        )
+    source, tested = Source(training), Source(test, classes_of=training)
+    drawn = {(k, seed): k_shot(source.labels, k, seed, source.rows) for k in shots for seed in range(draws)}
+    learnt = np.unique(np.concatenate(list(drawn.values())))
+    for name in names:
+        yield {
+            **{"vector": kind_of_vector(name), "block": name.block, "seeds": list(range(draws))},
+            "protocol": described(CLASSIFIERS[classifier]) | {"name": classifier},
+            **_of_vector(source, tested, name, drawn, learnt, CLASSIFIERS[classifier], device),
+        }
+        advance(1)
+
+
+def _of_vector(
+    source: Source,
+    tested: Source,
+    name: ArrayName,
+    drawn: dict[tuple[int, int], np.ndarray],
+    learnt: np.ndarray,
+    classifier: Closed,
+    device: str | torch.device,
+) -> dict[str, Any]:
+    """Measures by name, of one vector."""
+
+    def prepared(part: Source, rows: np.ndarray) -> Vectors:
+        x, labels = torch.from_numpy(vectors(part.store, name, rows)), torch.from_numpy(part.labels[rows].astype(np.int64))
+        return Vectors(x.to(device), labels.to(device), part.n_classes)
+
+    some, test = prepared(source, learnt), prepared(tested, tested.rows)
+    correct: dict[int, list[np.ndarray]] = {}
+    for (k, _), rows in drawn.items():
+        scores = classifier.fit(some.rows(np.searchsorted(learnt, rows)), test).scores
+        correct.setdefault(k, []).append((scores.argmax(1).cpu() == test.labels.cpu()).numpy())
+    return {
+        f"top1_{k}shot": over_seeds(
+            [100 * float(one.mean()) for one in of_draws],
+            [without_each(len(test), lambda chosen, one=one: 100 * float(one[chosen].mean())) for one in of_draws],  # type: ignore[misc]
+        )
+        for k, of_draws in correct.items()
+    }
