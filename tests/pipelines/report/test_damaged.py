@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Examples, Inputs, collect
-from pipelines.report.divergences import divergences
 from pipelines.report.sections import detection, localisation, segmentation
 from pipelines.report.sections.by_block import by_block
+from pipelines.report.sections.selection import divergences
 from pipelines.report.sections.statistics import head_figures
 from probe.result_files import DESCRIPTION
 from store import BeyondClsError
