@@ -153,23 +153,6 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number that is set large: `value` as shown, what it is, and its interval or another detail."""
-
-    value: str
-    about: str
-    detail: str = ""
-    look: Look | None = None
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Numbers side by side."""
-
-    entries: tuple[Number, ...]
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Whether a claim holds.
 
@@ -242,7 +225,7 @@ class Definitions:
     code: tuple[str, ...] = ()
 
 
-Block = Text | Heading | Numbers | Verdicts | Table | Figures | Gallery | Definitions
+Block = Text | Heading | Verdicts | Table | Figures | Gallery | Definitions
 
 
 @dataclass(frozen=True)

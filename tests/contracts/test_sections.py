@@ -20,7 +20,6 @@ from pipelines.report.content import (
     Figures,
     Gallery,
     Heading,
-    Numbers,
     Section,
     Table,
     Text,
@@ -84,8 +83,6 @@ def texts(section: Section) -> Iterator[str]:
         match block:
             case Text():
                 yield from (block.text, *block.items)
-            case Numbers():
-                yield from (text for number in block.entries for text in (number.value, number.about, number.detail))
             case Verdicts():
                 yield block.title
                 yield from (text for verdict in block.entries for text in (verdict.claim, verdict.detail))

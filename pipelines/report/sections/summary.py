@@ -6,14 +6,14 @@ from matplotlib.figure import Figure as Plot
 from pipelines.parameters.params import Primary
 from pipelines.report.claims import claims, verdicts
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Figures, Look, Number, Numbers, Section, Text, Verdicts, section_of
+from pipelines.report.content import Figures, Section, Table, Text, Verdicts, section_of
 from pipelines.report.contrasts import VERDICTS
 from pipelines.report.drawing import INK, STYLE, WIDTH, colour, drawn
 from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.families import LOOKS, families
 from pipelines.report.gains import gains
 from pipelines.report.remarks import WORDS, score_name
-from pipelines.report.tables import plus_minus, selects, title
+from pipelines.report.tables import cells, change, differences, plus_minus, selects, table, texts, title
 from store.format.pretraining import UNTRAINED
 
 SHARE, POINTS = "%", "points"  # units
@@ -21,7 +21,10 @@ GAINED = {
     SHARE: "Of the errors that [cls] makes on test images, a head that selects among the patches (AbMILP) removes:",
     POINTS: "A head that selects among the patches (AbMILP) reaches so much more than [cls] on test images:",
 }
-DECLARED = "The contrast that was declared in advance, and what to see it beside:"
+BESIDE = (
+    "In points, mean ± standard deviation over seeds; 95 %: over test images and seeds. Ahead or behind: the interval is on "
+    "one side of 0. Only the first contrast was declared in advance; the others are exploratory."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -29,13 +32,11 @@ def section(inputs: Inputs) -> Section | None:
     if not inputs.probes:
         return None
     plot, judged, declared = error_shares(inputs), verdicts(claims(inputs)), _declared(inputs)
-    lead = DECLARED if declared else GAINED[estimates_over_cls(inputs)[1]] if plot else ""
-    numbers = declared or ([] if plot else [_best(inputs)])
+    lead = GAINED[estimates_over_cls(inputs)[1]] if plot else _best(inputs)
     return section_of(
         "summary",
         "At a glance",
-        Text(lead, kind="lead") if lead else None,
-        Numbers(tuple(numbers)) if numbers else None,
+        declared or Text(lead, kind="lead"),
         plot,
         Verdicts("What the paper claims, here", judged) if judged else None,
         Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"),
@@ -60,52 +61,45 @@ def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _declared(inputs: Inputs) -> list[Number]:
-    """The primary contrast, and what to see it beside; empty where it was not declared, or not measured.
+def _pairs(inputs: Inputs) -> dict[str, tuple[Estimate, Estimate]]:
+    """Both heads of the primary contrast, percent, on each encoder that has both."""
+    if (primary := inputs.folders.primary) is None:
+        return {}
+    pairs = {e: [inputs.probes.get((e, head)) for head in (primary.head, primary.over)] for e in inputs.encoders}
+    return {e: (estimate_of(one), estimate_of(other)) for e, (one, other) in pairs.items() if one and other}
+
+
+def _declared(inputs: Inputs) -> Table | None:
+    """The primary contrast, and what to see it beside; None where it was not declared, or not measured.
 
     That is the same contrast on an encoder of another family and on the untrained twin, and the best head without weights.
     """
-    contrasts, primary, family = _primary_by_encoder(inputs), inputs.folders.primary, families(inputs.probes)
-    if primary is None or primary.encoder not in contrasts:
-        return []
-    points, one, other = contrasts[primary.encoder], *_pair(inputs, primary, primary.encoder)
-    share = one.share_of(other) if score_name(inputs.probes.values()) == "top1" else None
-    removed = "" if share is None else f" · {in_short(share, SHARE)[0]} of the errors removed"
-    shown = [(points, f"{_in_words(primary)}, declared in advance", f"{VERDICTS[points.sign]}{removed}", primary.encoder)]
-    compared = {e: points.minus(estimate) for e, estimate in contrasts.items()}
+    pairs, primary, family = _pairs(inputs), inputs.folders.primary, families(inputs.probes)
+    if primary is None or primary.encoder not in pairs:
+        return None
+    contrasts, (one, other) = {e: a.minus(b) for e, (a, b) in pairs.items()}, pairs[primary.encoder]
+    points = contrasts[primary.encoder]
+    rows = [(_in_words(primary), points)]
     compared_with = [name for name in LOOKS if name not in (family[primary.encoder], UNTRAINED)]
     others = [encoder for name in compared_with for encoder in contrasts if family[encoder] == name]
-    shown += [_exploratory(compared[e], f"more than on {e}", e) for e in others[:1]]
+    rows += [(f"more than on {encoder}", points.minus(contrasts[encoder])) for encoder in others[:1]]
     if (twin := inputs.twin(primary.encoder)) in contrasts:
-        shown.append(_exploratory(contrasts[twin], f"gained by {twin}, which was never trained", twin))
+        rows.append((f"gained by {twin}, which was never trained", contrasts[twin]))
     heads = [p for p in inputs.probes_of(primary.encoder) if p.head not in (primary.head, primary.over) and not selects(p)]
     if best := max(heads, key=lambda probe: probe.score.mean, default=None):
         about = f"compared with {title(best.head)}, the best head there that weights no patches"
-        shown.append(_exploratory(one.minus(estimate_of(best)), about, primary.encoder))
-    return [_number(estimate, about, detail, LOOKS[family[encoder]]) for estimate, about, detail, encoder in shown]
-
-
-def _exploratory(estimate: Estimate, about: str, encoder: str) -> tuple[Estimate, str, str, str]:
-    return estimate, about, f"{VERDICTS[estimate.sign]} · exploratory", encoder
-
-
-def _number(points: Estimate, about: str, detail: str, look: Look) -> Number:
-    value, interval = in_short(points, POINTS)
-    return Number(f"{'+' if round(points.mean, 1) > 0 else ''}{value}", about, f"{interval} · {detail}", look)
-
-
-def _pair(inputs: Inputs, primary: Primary, encoder: str) -> list[Estimate]:
-    """Both heads of the contrast on an encoder, percent; fewer where one was not probed."""
-    keys = [(encoder, head) for head in (primary.head, primary.over)]
-    return [estimate_of(inputs.probes[key]) for key in keys if key in inputs.probes]
-
-
-def _primary_by_encoder(inputs: Inputs) -> dict[str, Estimate]:
-    """The primary contrast on each encoder that has both heads, points."""
-    if (primary := inputs.folders.primary) is None:
-        return {}
-    pairs = {encoder: _pair(inputs, primary, encoder) for encoder in inputs.encoders}
-    return {encoder: pair[0].minus(pair[1]) for encoder, pair in pairs.items() if len(pair) == 2}
+        rows.append((about, one.minus(estimate_of(best))))
+    share = one.share_of(other) if score_name(inputs.probes.values()) == "top1" else None
+    return table(
+        "declared",
+        "The contrast that was declared in advance, and what to see it beside",
+        BESIDE,
+        rows,
+        texts("contrast", "Contrast", lambda row: row[0]),
+        differences("points", "Points", lambda row: row[1], fixed=True),
+        texts("verdict", "Verdict", lambda row: VERDICTS[row[1].sign]),
+        cells("share", "Errors removed, %", lambda row: change(share if row[1] is points else None), "spread", optional=True),
+    )
 
 
 def _in_words(primary: Primary) -> str:
@@ -116,15 +110,14 @@ def _in_advance(inputs: Inputs) -> str:
     """What was declared in advance, and that all else was not."""
     if (primary := inputs.folders.primary) is None:
         return "No contrast was declared in advance (primary in params.yaml), so all of them are exploratory."
-    missing = "" if primary.encoder in _primary_by_encoder(inputs) else " and is not measured here"
+    missing = "" if primary.encoder in _pairs(inputs) else " and is not measured here"
     return f"{_in_words(primary)} was declared in advance{missing}; all other contrasts are exploratory."
 
 
-def _best(inputs: Inputs) -> Number:
+def _best(inputs: Inputs) -> str:
     """The head that reaches most."""
     best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
-    about = f"{WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}, the most here"
-    return Number(f"{best.score.mean:.1f}\N{NO-BREAK SPACE}%", about, plus_minus(best.score))
+    return f"The most here: {plus_minus(best.score)} % {WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}."
 
 
 def estimates_over_cls(inputs: Inputs) -> tuple[dict[str, Estimate], str]:

@@ -11,11 +11,11 @@ import pytest
 from pipelines.parameters.params import Primary, primary_of, read_params
 from pipelines.report.claims import AHEAD
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.content import Figures, Number, Numbers, Section, Verdicts
+from pipelines.report.content import Figures, Verdicts
 from pipelines.report.sections.summary import error_shares, section
 from store import BeyondClsError
 from store.format.pretraining import JOINT, MASKED, UNTRAINED
-from tests.pipelines.report.written import several_labels, words, write_correct, write_probe
+from tests.pipelines.report.written import several_labels, shown, tables, words, write_correct, write_probe
 
 N = 1000
 CLAIM = {"mae": (60, 66), "simmim": (50, 58), "dino": (70, 70.2), "random": (40, 42)}
@@ -36,18 +36,6 @@ def write(
 
 def inputs_of(root: Path, **folders: object) -> Inputs:
     return collect(Folders(root, root / "none", **folders))  # type: ignore[arg-type]
-
-
-def block(section: Section | None, kind: type) -> object:
-    assert section is not None
-    (found,) = [block for block in section.blocks if isinstance(block, kind)]
-    return found
-
-
-def numbers(section: Section | None) -> list[Number]:
-    found = block(section, Numbers)
-    assert isinstance(found, Numbers)
-    return list(found.entries)
 
 
 class TestFigure:
@@ -85,7 +73,7 @@ def test_the_best_head_without_a_gain(tmp_path: Path) -> None:
     for head, top1 in (("ep", 50.0), ("simpool", 51.0)):
         write_probe(tmp_path, "mae", head, top1)
     result = section(inputs_of(tmp_path))
-    assert [(e.value, e.detail) for e in numbers(result)] == [("51.0\N{NO-BREAK SPACE}%", "51.0 ± 0.5")]
+    assert words(result, "lead") == ["The most here: 51.0 ± 0.5 % top-1 accuracy of simpool on mae."]
     assert result is not None
     assert not [block for block in result.blocks if isinstance(block, Figures | Verdicts)]
 
@@ -105,18 +93,13 @@ class TestPrimary:
     def inputs(self, root: Path, **of_folders: object) -> Inputs:
         return inputs_of(write(root, CLAIM, by_image=True), primary=Primary("mae", "abmilp", "cls"), **of_folders)
 
-    def test_it_is_first_and_all_others_are_exploratory(self, tmp_path: Path) -> None:
+    def test_it_is_first_beside_others(self, tmp_path: Path) -> None:
         write_probe(tmp_path, "mae", "average", 63.0)
-        first, *others = numbers(section(self.inputs(tmp_path)))
-        assert (first.value, first.about) == ("+6.0\N{NO-BREAK SPACE}points", "AbMILP − [cls] on mae, declared in advance")
-        assert re.fullmatch(r".+ to .+ · ahead · 15\.0\s% of the errors removed", first.detail)
-        assert [(n.value[:4], n.look and n.look.name) for n in others] == [
-            ("+5.8", JOINT),
-            ("+2.0", UNTRAINED),
-            ("+3.0", MASKED),
-        ]
-        assert all(n.detail.endswith("exploratory") for n in others)
-        assert "not shown" in others[-1].detail  # nothing is known of it image by image
+        first, *others = shown(tables(section(self.inputs(tmp_path)))["declared"])
+        assert first[:2] == ["AbMILP − [cls] on mae", "+6.0 ± 0.1"]
+        assert first[3:] == ["ahead", "+15.0 ± 0.3"]
+        assert [(row[1][:4], row[3]) for row in others] == [("+5.8", "ahead"), ("+2.0", "ahead"), ("+3.0", "not shown")]
+        assert [word in row[0] for word, row in zip(("dino", "random", "average"), others, strict=True)] == [True] * 3
 
     def test_one_that_was_not_measured_or_not_declared(self, tmp_path: Path) -> None:
         inputs = self.inputs(tmp_path, dataset="one")
@@ -126,8 +109,7 @@ class TestPrimary:
         ):
             summary = section(replace(inputs, folders=replace(inputs.folders, primary=primary)))
             assert note in words(summary, "note")[0]
-            assert summary is not None
-            assert not [block for block in summary.blocks if isinstance(block, Numbers)]
+            assert tables(summary) == {}
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -148,9 +130,9 @@ class TestPrimary:
 
 
 def test_verdicts_have_what_decides_them(tmp_path: Path) -> None:
-    verdicts = block(section(inputs_of(write(tmp_path, CLAIM, by_image=True))), Verdicts)
-    assert isinstance(verdicts, Verdicts)
-    first = verdicts.entries[0]
+    summary = section(inputs_of(write(tmp_path, CLAIM, by_image=True)))
+    assert summary is not None
+    (first, *_) = next(block for block in summary.blocks if isinstance(block, Verdicts)).entries
     assert (first.claim, first.state) == (AHEAD, "holds")
     assert re.fullmatch(
         r"\+7\.0 points \[.+ to .+\]; \+15\.5 % of the errors \[.+\] \(mae, simmim\)", first.detail.replace("\xa0", " ")
