@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import UInt8
 
 Kind = Literal["text", "number", "spread"]
-State = Literal["holds", "contradicted", "not shown"]
 
 
 @dataclass(frozen=True)
@@ -153,28 +152,6 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether a claim holds.
-
-    Attributes:
-        state: "not shown" where the numbers do not decide.
-        detail: the numbers, in few words.
-    """
-
-    claim: str
-    state: State
-    detail: str
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """Claims, each with a mark and a word for whether it holds."""
-
-    title: str
-    entries: tuple[Verdict, ...]
-
-
-@dataclass(frozen=True)
 class Picture:
     """An image, with what it shows in words, and lines below it."""
 
@@ -225,7 +202,7 @@ class Definitions:
     code: tuple[str, ...] = ()
 
 
-Block = Text | Heading | Verdicts | Table | Figures | Gallery | Definitions
+Block = Text | Heading | Table | Figures | Gallery | Definitions
 
 
 @dataclass(frozen=True)

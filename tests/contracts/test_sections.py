@@ -23,7 +23,6 @@ from pipelines.report.content import (
     Section,
     Table,
     Text,
-    Verdicts,
 )
 from pipelines.report.files import parts
 from pipelines.report.formats import FORMATS
@@ -83,9 +82,6 @@ def texts(section: Section) -> Iterator[str]:
         match block:
             case Text():
                 yield from (block.text, *block.items)
-            case Verdicts():
-                yield block.title
-                yield from (text for verdict in block.entries for text in (verdict.claim, verdict.detail))
             case Heading():
                 yield block.text
             case Table():

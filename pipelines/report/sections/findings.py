@@ -1,9 +1,8 @@
-"""What this shows: the paper's claims with what decides them, and the limits of the numbers."""
+"""What this shows: how far trained encoders are above an untrained twin, and the limits of the numbers."""
 
 import math
 from dataclasses import replace
 
-from pipelines.report.claims import table
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Section, Text, section_of
 from pipelines.report.contrasts import table as contrasts_table
@@ -17,12 +16,11 @@ NO_TWIN = (
 
 
 def section(inputs: Inputs) -> Section:
-    """Claims, the limits of the numbers, and what makes rows incomparable."""
+    """Heads above those of the twin, the limits of the numbers, and what makes rows incomparable."""
     reasons = tuple(warnings(inputs))
     return section_of(
         "findings",
         "What this shows",
-        table(inputs),
         _above_random(inputs),
         Text(caution(inputs), kind="note"),
         Text("Not everything here can be compared:", reasons, "notice") if reasons else None,

@@ -4,9 +4,9 @@ import matplotlib
 from matplotlib.figure import Figure as Plot
 
 from pipelines.parameters.params import Primary
-from pipelines.report.claims import claims, verdicts
+from pipelines.report import claims
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Figures, Section, Table, Text, Verdicts, section_of
+from pipelines.report.content import Figures, Section, Table, Text, section_of
 from pipelines.report.contrasts import VERDICTS
 from pipelines.report.drawing import INK, STYLE, WIDTH, colour, drawn
 from pipelines.report.estimate import Estimate, estimate_of
@@ -31,14 +31,14 @@ def section(inputs: Inputs) -> Section | None:
     """None without probes."""
     if not inputs.probes:
         return None
-    plot, judged, declared = error_shares(inputs), verdicts(claims(inputs)), _declared(inputs)
+    plot, declared = error_shares(inputs), _declared(inputs)
     lead = GAINED[estimates_over_cls(inputs)[1]] if plot else _best(inputs)
     return section_of(
         "summary",
         "At a glance",
         declared or Text(lead, kind="lead"),
         plot,
-        Verdicts("What the paper claims, here", judged) if judged else None,
+        claims.table(inputs),
         Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"),
     )
 

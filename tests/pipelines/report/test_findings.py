@@ -59,11 +59,11 @@ def test_warns_of_what_is_not_comparable(tmp_path: Path):
     assert "same images" in result
 
 
-def test_the_section_holds_claims_caution_and_warnings(tmp_path: Path):
+def test_the_section_holds_caution_and_warnings(tmp_path: Path):
     paths = write_all(tmp_path)
     result = section(collect(Folders(paths["probes"], paths["attention"])))
     kinds = [block.kind for block in result.blocks if isinstance(block, Text)]
-    assert (result.anchor, list(tables(result)), kinds) == ("findings", ["claims", "above-twin"], ["note"])
+    assert (result.anchor, list(tables(result)), kinds) == ("findings", ["above-twin"], ["note"])
     file = paths["attention"] / "mae" / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"key": "other"}))
     last = section(collect(Folders(paths["probes"], paths["attention"]))).blocks[-1]
