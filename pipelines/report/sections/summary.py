@@ -148,7 +148,7 @@ def error_shares(inputs: Inputs) -> Figures | None:
     twins = [inputs.twin(encoder) for encoder in reversed(ordered) if encoder not in inputs.untrained]
     twin = next((name for name in (*twins, *sorted(inputs.untrained)) if name in estimates), None)
     with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x"}):
-        plot = Plot(figsize=(WIDTH[0] * 1.3, 0.75 + 0.26 * len(ordered)))
+        plot = Plot(figsize=(WIDTH[0] * 1.2, 0.75 + 0.26 * len(ordered)))
         axes = plot.subplots()
         axes.axvline(0, color=INK, linewidth=0.8)
         if twin:
