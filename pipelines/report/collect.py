@@ -227,5 +227,7 @@ def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
     if inputs.probes and not probes:
         raise BeyondClsError(f"no head was probed on {', '.join(encoders)}, expected one at least; run `beyondcls probe` first")
     several = ("studies", "datasets", "segmentation", "detection")  # groups that have none of these are left out
-    groups = {name: {key: kept for key, one in getattr(inputs, name).items() if (kept := of(one))} for name in several}
+    groups: dict[str, Any] = {
+        name: {key: kept for key, one in getattr(inputs, name).items() if (kept := of(one))} for name in several
+    }
     return replace(inputs, probes=probes, attention=of(inputs.attention), **groups)

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from PIL import Image
 
@@ -91,7 +91,7 @@ def write_page(place: ResultFolder, sections: Sequence[Section]) -> None:
 
 def parts(sections: Sequence[Section], kind: type[Part]) -> list[Part]:
     """All tables, figures or galleries, in the order of the page."""
-    blocks = [block for section in sections for block in section.blocks]
+    blocks: list[Any] = [block for section in sections for block in section.blocks]
     blocks += [figure for block in blocks if isinstance(block, Figures) for figure in block.figures]
     found = [block for block in blocks if isinstance(block, kind)]
     names = [part.name for part in found]

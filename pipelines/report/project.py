@@ -6,7 +6,7 @@ from typing import Any
 from pipelines.parameters.datasets import datasets_of, images_of, is_missing
 from pipelines.parameters.params import primary_of, read_params
 from pipelines.report.collect import Folders
-from pipelines.report.galleries.images import of_params
+from pipelines.report.galleries.images import described, of_params
 from store import BeyondClsError
 from store.user_code import file_of
 
@@ -113,8 +113,5 @@ def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str,
         place = str(folder / place)
     return {
         "images": None if place is None or is_missing(place) else place,
-        "split": str(values.get("test") or "test"),
-        "form": values.get("form"),
-        "classes": folder / values["classes"] if values.get("classes") else None,
-        "pixels": {name: values[name] for name in ("scale", "orientation") if values.get(name) is not None},
+        **described(values, "test", folder),
     }
