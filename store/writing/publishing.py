@@ -21,14 +21,15 @@ from store.format.spec import key_in
 from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, is_of_writers
 from store.places import LocalFolder, SharedPlace, disk
 from store.places.object_store import ObjectStore
-from store.writing.claims import holder
+from store.writing import claims
+from store.writing.claims import CLAIM, holder
 
 STAGING = ".staging"  # folder beside the sets, for what is being written
 PUBLISHING = ".publishing"  # ends the name of a folder whose process is about to publish it, or has replaced a set by it
 BY_GIT = ".gitignore"  # DVC writes it beside the outs that a folder holds; it is kept
 SHOWN = 3  # names in a message
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
-LOOKS, LOOK_S = 20, 0.05  # for a set that another process is about to publish
+LOOKS_S, LOOK_S = 1.0, 0.05  # for a set that another process is about to publish, and between looks
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,14 @@ def _shown(folder: Path, paths: Iterable[Path]) -> str:
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
+def _is_at_work(folder: Path) -> bool:
+    """Whether the process that has taken a folder to publish it may be alive: its claim is the last, on no unit."""
+    place = LocalFolder(folder)
+    names = [name for name in place.times(CLAIMS) if CLAIM.fullmatch(name)]
+    last = max(names, key=lambda name: [int(number) for number in CLAIM.fullmatch(name).groups()], default=None)  # type: ignore[union-attr]
+    return last is not None and not claims.has_ended(place.content_now(last))
+
+
 class InFolder:
     """Beside its place, in `.staging/NAME-KEY`: a set appears there whole, and may take the place of another.
 
@@ -235,15 +244,19 @@ class InFolder:
         self.place = LocalFolder(self.staging, UNNAMED)
 
     def is_published(self) -> bool:
-        """Whether the finished set is there."""
-        for _ in range(LOOKS):
+        """Whether the finished set is there. While another process publishes it this waits, as long as that seems alive."""
+        began = time.monotonic()
+        while True:
             content = disk.content_of(self.path / "zarr.json")
             if content is not None and content != self._found.content and key_in(content) == self._key:
                 return True
-            if not self._taken_away():
+            if not (taken := self._taken_away()):
                 return False
+            waited = time.monotonic() - began
+            if waited > claims.SECONDS or (waited > LOOKS_S and not any(map(_is_at_work, taken))):
+                break
             time.sleep(LOOK_S)
-        for left in self._taken_away():  # by a process that was killed
+        for left in taken:  # by a process that was killed
             if not (self.staging / HEADER).exists():
                 with contextlib.suppress(OSError):
                     self.staging.rmdir()
@@ -269,6 +282,8 @@ class InFolder:
             StoreError: something is in the way; nothing is lost.
         """
         if not publish(self.staging, self.path, self._found) and not self.is_published():
+            if (self.staging / HEADER).exists():  # others took this process for killed, and gave the folder its name back
+                raise FileNotFoundError(self.staging)
             raise StoreError(f"{self.staging} was removed while it was being written; give the command again")
 
     def tidy(self) -> None:

@@ -225,20 +225,23 @@ class FeatureWriter:
             StoreError: what is being written was removed.
         """
         self._refreshed = time.monotonic()
-        missing = self.missing_units()
-        if missing and len(missing) <= FEW:
-            for unit in missing:
-                if not self._has_record(unit):
-                    self._claims.look(unit)
-            is_there = self.place.content_now(HEADER) is not None
-        else:
-            times = self.place.times(WRITING)
-            self._claims.see(times)
-            self._written |= {unit for unit in missing if record_name(unit) in times}
-            is_there = HEADER in times
-        # The header is removed first, once the set is whole; or it came back, as the process that was about to publish it died.
-        if not is_there and not self._look_for_set() and self.place.content_now(HEADER) is None:
-            raise self._removed()
+        for _ in range(TRIES):
+            missing, is_there = self.missing_units(), True
+            if missing and len(missing) <= FEW:
+                for unit in missing:
+                    if not self._has_record(unit):
+                        self._claims.look(unit)
+            else:
+                times = self.place.times(WRITING)
+                self._claims.see(times)
+                self._written |= {unit for unit in missing if record_name(unit) in times}
+                is_there = HEADER in times
+            # A process that publishes the set takes it away, or removes the header first: then a listing may lack records.
+            if is_there and self.place.content_now(HEADER) is not None:
+                return
+            if self._look_for_set():
+                return
+        raise self._removed()
 
     def _removed(self) -> StoreError:
         return StoreError(f"{self.place.address()} was removed while it was being written; give the command again")

@@ -195,7 +195,7 @@ def _go_on(root: Path, tiny: Tiny, old: dict[str, bytes], expected: dict[str, by
 @pytest.mark.parametrize("extended", [False, True])
 def test_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extended: bool) -> None:
     monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files, fewer moments
-    monkeypatch.setattr(publishing, "LOOKS", 1)  # nobody is about to publish
+    monkeypatch.setattr(publishing, "LOOKS_S", 0.0)  # nobody is about to publish
     monkeypatch.setattr(publishing, "LOOK_S", 0)
     monkeypatch.setattr(claims, "POLL", 0.001)
     monkeypatch.setattr(claims, "has_ended", lambda content: True)

@@ -198,7 +198,7 @@ class Renames:
 @pytest.fixture
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """For another process that is about to publish, or its claim."""
-    monkeypatch.setattr(publishing, "LOOKS", 1)
+    monkeypatch.setattr(publishing, "LOOKS_S", 0.0)
     monkeypatch.setattr(publishing, "LOOK_S", 0)
     monkeypatch.setattr(claims, "has_ended", lambda content: True)
 

@@ -238,6 +238,32 @@ class TestSeveral:
         stubborn = type("Stubborn", (Service,), {"remove": lambda self, some: None})
         discard_records(stubborn())  # comes back
 
+    @pytest.mark.parametrize("seconds", [0.3, 1.6])
+    def test_a_listing_while_another_publishes_lacks_records(
+        self, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, seconds: float
+    ) -> None:
+        """The folder is renamed while it is listed; the other may be so slow that it is taken for killed."""
+        with begin(tmp_path / "set", LEAN) as one, begin(tmp_path / "set", LEAN) as other:
+            write(one, 0, LEAN)
+            write(one, 1, LEAN)
+            finishing, real = threading.Thread(target=lambda: one.finish(ATTRIBUTES)), other.place.times
+            slow = iter([seconds])
+            monkeypatch.setattr("store.places.disk.remove_partials", lambda _: time.sleep(next(slow, 0)))
+
+            def times(folder: str = "") -> dict[str, Any]:
+                if finishing.ident is not None:
+                    return real(folder)
+                finishing.start()
+                while one.staging.exists():
+                    time.sleep(0.01)
+                return {HEADER: None}
+
+            monkeypatch.setattr(other.place, "times", times)
+            other.wait_for_others()
+            other.finish(ATTRIBUTES)
+            finishing.join()
+        assert content(tmp_path / "set") == whole[LEAN]
+
     def test_each_unit_is_written_by_one(self, where: Where, whole: Any) -> None:
         with begin(where) as one, begin(where) as other:
             assert one.claim(0)
