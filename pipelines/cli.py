@@ -34,6 +34,7 @@ from pipelines import (
     predict,
     probe,
     run_all,
+    score,
     segment,
     similarity,
     store,
@@ -87,6 +88,7 @@ app.command("run")(run_all.main)
 app.command("plan")(plan.main)
 app.command("probe")(probe.main)
 app.command("transfer")(transfer.main)
+app.command("score")(score.main)
 app.command("predict")(predict.main)
 app.command("attention")(attention.main)
 app.command("blocks")(blocks.main)

@@ -124,7 +124,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_training": passes.n_training,
         **_draws(passes, plan),
         "n_test": len(passes.test.rows),
-        "test_images": _digest_of_images(passes.test),
+        "test_images": digest_of_images(passes.test),
         "n_views": None if passes.shown is None else len(passes.shown),
         "augmentation": augmentation(passes.shown, passes.drop_path),
         "n_tokens": _n_patches(passes, reads),
@@ -134,7 +134,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
 
 def _draws(passes: Passes, plan: HeadPlan) -> dict[str, Any]:
     """Which images each seed has drawn: the digest of their ids; nothing where all have the same."""
-    return {"drawn": {str(s): _digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}
+    return {"drawn": {str(s): digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}
 
 
 def defaults_of(aggregator: type) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _cautions(name: str, passes: Passes) -> list[str]:
     return ([f"[cls]: {caution}"] if caution and reads_cls else []) + untested
 
 
-def _digest_of_images(source: Source) -> str:
+def digest_of_images(source: Source) -> str:
     """xxh3_128 of the ids of the images, one a line, in the order of their rows: equal digests mean the same images."""
     ids = source.store.ids
     return xxhash.xxh3_128_hexdigest("\n".join(ids[row] for row in source.rows).encode())
@@ -222,19 +222,22 @@ def update_description(folder: Path, pretraining: Mapping[str, Any]) -> dict[str
 
 
 def write_correct(
-    folder: Path, correct: Bool[np.ndarray, "M N"] | None, converged: Bool[np.ndarray, "M N"] | None = None
+    folder: Path,
+    correct: Bool[np.ndarray, "M N"] | None,
+    converged: Bool[np.ndarray, "M N"] | None = None,
+    reference: Bool[np.ndarray, "M R"] | None = None,
 ) -> None:
     """Write which test images each seed's head is right about, for statistics that pair two probes by image.
 
     Columns are the measured test images in the order of their rows in the feature set; rows are the seeds, as in
     description.json (a protocol without gradient steps has one row), where `test_images` says which images these are.
-    `converged` is the same of a converged classifier on the vectors of each seed's aggregator, if one was fitted.
-    Nothing is written where images have several labels.
+    `converged` is the same of a converged classifier on the vectors of each seed's aggregator, if one was fitted; `reference`
+    that of the images of another test set, which a score is compared with. Nothing is written where images have several labels.
     """
     if correct is None:
         return
-    arrays: dict[str, Any] = {"correct": correct} | ({} if converged is None else {"converged": converged})
-    np.savez_compressed(folder / "trained/correct.npz", **arrays)
+    arrays: dict[str, Any] = {"correct": correct, "converged": converged, "reference": reference}
+    np.savez_compressed(folder / "trained/correct.npz", **{name: right for name, right in arrays.items() if right is not None})
 
 
 def write_trained(

@@ -135,9 +135,9 @@ class Source:
     @property
     def description(self) -> dict[str, Any]:
         """The encoder that a probe needs, and whether images have one label or several; plain values."""
-        description = {**_encoder_of(self.store, self.probed_block), "multilabel": self.store.multilabel}
+        description = {**encoder_of(self.store, self.probed_block), "multilabel": self.store.multilabel}
         if self.joined is not None:
-            description["joined_encoder"] = _encoder_of(self.joined, self.joined.spec.deepest)
+            description["joined_encoder"] = encoder_of(self.joined, self.joined.spec.deepest)
         return description
 
     @property
@@ -245,11 +245,11 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     if kinds[0] != kinds[1]:
         raise StoreError(f"{training.where} has {kinds[0]} an image, {test.where} {kinds[1]}; use splits of one data set")
     for store in (training, test):
-        _check_labels(store)
+        check_class_numbers(store)
     _check_classes(training, test)
 
 
-def _check_labels(store: FeatureStore) -> None:
+def check_class_numbers(store: FeatureStore) -> None:
     """Refuse labels that are no numbers of classes.
 
     Raises:
@@ -340,7 +340,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
 
 
-def _encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
+def encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
     """The encoder of a set, and the blocks of it whose tokens and attention maps a probe reads."""
     spec = store.spec
     return {

@@ -32,6 +32,7 @@ class Folders:
         localised_split: of these.
         blocks: BLOCKS/ENCODER.
         geometry: GEOMETRY/ENCODER.
+        scores: SCORES/TEST-SET/ENCODER/HEAD.
         dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
         receipts: of feature sets.
         segmentation: SEGMENTATION/DATASET/ENCODER.
@@ -52,6 +53,7 @@ class Folders:
     localised_split: str | None = None
     blocks: Path | None = None
     geometry: Path | None = None
+    scores: Path | None = None
     dataset: str = ""
     receipts: Path | None = None
     form: str | None = None

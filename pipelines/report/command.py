@@ -18,6 +18,7 @@ HOLDS = {
     "localisation": "ENCODER/localisation.json",
     "blocks": "ENCODER/metrics.json",
     "geometry": "ENCODER/metrics.json",
+    "scores": "TEST/ENCODER/HEAD/metrics.json",
     "segmentation": "DATASET/ENCODER/metrics.json",
     "detection": "DATASET/ENCODER/metrics.json",
 }
@@ -92,10 +93,10 @@ def main(
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
-    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, studies, divergence,
-    localisation, segmentation, detection, and the images that params.yaml names. With --probes, of the folders and images that
-    are named and of nothing else; so with --only and --attention, --localisation, --segmentation or --detection, which need no
-    probes.
+    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, studies, scores,
+    divergence, localisation, segmentation, detection, and the images that params.yaml names. With --probes, of the folders and
+    images that are named and of nothing else; so with --only and --attention, --localisation, --segmentation or --detection,
+    which need no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png,
     .pdf), and prints the accuracies.
@@ -110,7 +111,7 @@ def main(
     from pipelines.report.published.row import published_rows
     from pipelines.report.reading import files_in
     from pipelines.report.sections import check_names, sections
-    from pipelines.report.sections.accuracy import scores
+    from pipelines.report.sections.accuracy import scores as accuracies
     from pipelines.report.sections.against import in_words
     from store import BeyondClsError
 
@@ -151,7 +152,7 @@ def main(
         if has_others and not files_in(folder, re.sub("[A-Z]+", "*", HOLDS[name])):
             raise BeyondClsError(f"there is no {HOLDS[name]} in --{name} {folder}; name the folder above those")
     write(place, inputs, sections(inputs, only or ()))
-    table = scores(inputs)
+    table = accuracies(inputs)
     if inputs.probes:
         SafeConsole(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
     for line in in_words(inputs):

@@ -43,6 +43,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         localised=_localised(folder, main),
         blocks=blocks if main is None else blocks / main,
         geometry=geometry if main is None else geometry / main,
+        scores=folder / "scores",
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",

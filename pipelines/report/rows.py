@@ -19,6 +19,7 @@ from store.moving.receipt import CHECK
 KINDS = {
     "probes": (("**/metrics.json",), "beyondcls probe"),
     "studies": (("**/metrics.json",), "beyondcls probe"),
+    "scores": (("**/metrics.json",), "beyondcls score"),
     "segmentation": (("*/metrics.json", "*/*/metrics.json"), "beyondcls segment"),
     "detection": (("*/metrics.json", "*/*/metrics.json"), "beyondcls detect"),
     "localisation": (("*/localisation.json", "*/*/localisation.json"), "beyondcls localise"),
@@ -28,7 +29,7 @@ KINDS = {
     "few_shot": (("*/metrics.json", "*/*/metrics.json"), "beyondcls few-shot"),
 }
 RECEIPTS = "receipts"
-OF_HEADS = ("probes", "studies")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
+OF_HEADS = ("probes", "studies", "scores")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
 LINEAR = "linear"  # what `blocks` calls a trained head
 
 

@@ -10,6 +10,7 @@ from probe.aggregators.custom import custom_aggregator
 from probe.aggregators.plain import Average, Central, Cls, ClsAverage, EncoderPooling, Max
 from probe.aggregators.stored_attention import CentralAttention, ClsAttention, LowestEntropyHead
 from probe.aggregators.unsupervised import PCA, KMeans, Norm
+from probe.aggregators.vjepa2 import VJEPA2Pooler
 from store import BeyondClsError
 from store.errors import unknown
 from store.plugins import Registry
@@ -34,6 +35,7 @@ AGGREGATORS = Registry[type[Aggregator]]("aggregators", _check) | {
     "ep": EfficientProbing,
     "simpool": SimPool,
     "v-jepa": VJEPAPooler,
+    "v-jepa-2": VJEPA2Pooler,
     "cls-attention": ClsAttention,
     "lowest-entropy-head": LowestEntropyHead,
     "central-attention": CentralAttention,

@@ -233,7 +233,7 @@ class VJEPAPooler(Attentive):
 
     Source: Bardes et al. 2024 (arXiv 2404.08471) and its official code (`AttentivePooler`, one query, depth 1, complete block;
     12 heads by default, eps 1e-5). Weights and the query start from N(0, 0.02²), biases at 0, `proj` and the second layer of
-    the MLP divided by √2. Not implemented: depth above 1, more blocks on the resulting vector.
+    the MLP divided by √2. Not implemented: depth above 1, more blocks on the resulting vector; `v-jepa-2` has them before it.
 
     Args:
         heads: attention heads.

@@ -121,8 +121,12 @@ class LocalFolder(Place):
         return {name: _time_of(self.folder / name) for name in self._files(folder)}
 
     def _files(self, folder: str) -> Iterator[str]:
-        """Files below a folder, as far as it is there: others may remove it meanwhile."""
-        for above, _, names in os.walk(self.folder / folder):
+        """Files below a folder, as far as it is there: others may remove it meanwhile.
+
+        Folders by name, as services list: each is looked at when its turn comes, what writers keep before the shards.
+        """
+        for above, folders, names in os.walk(self.folder / folder):
+            folders.sort()
             inside = Path(above).relative_to(self.folder)
             yield from ((inside / name).as_posix() for name in names)
 

@@ -270,7 +270,12 @@ class InFolder:
 
     def begin(self, files: Collection[str]) -> None:
         """Prepare the place for a set of these files."""
-        self._found.check()
+        try:
+            self._found.check()
+        except StoreError:
+            if self.is_published():  # another has just done so
+                raise FileNotFoundError(self.path) from None
+            raise
         disk.make_folder(self.staging / UNNAMED)
         for left in filter(disk.is_abandoned, (self.staging / UNNAMED).iterdir()):
             left.unlink(missing_ok=True)
@@ -324,7 +329,10 @@ class InObjectStore:
         return True
 
     def begin(self, files: Collection[str]) -> None:
-        if foreign := sorted(name for name in self.place.sizes().keys() - set(files) if not is_of_writers(name)):
+        there = self.place.sizes().keys()
+        if "zarr.json" in there:  # another has just published it
+            raise FileNotFoundError(self.where)
+        if foreign := sorted(name for name in there - set(files) if not is_of_writers(name)):
             raise StoreError(
                 f"{self.where} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
                 "was it begun with other shards? Remove them, or choose another root"

@@ -134,6 +134,21 @@ def test_v_jepa(heads, ratio):
     check(a, y.squeeze(1), weights.mean((1, 2)))
 
 
+@pytest.mark.parametrize(("heads", "ratio", "depth"), [(12, 4, 3), (1, 2, 1)])
+def test_v_jepa_2(heads, ratio, depth):
+    a, x = make("v-jepa-2", heads=heads, ratio=ratio, depth=depth), PATCH
+    for block in a.blocks:
+        normalised = layer_norm(x, (D,), block.norm1.weight, block.norm1.bias, 1e-5)
+        x = x + block.proj(attention(*block.qkv(normalised).chunk(3, -1), heads)[0])
+        x = x + block.fc2(gelu(block.fc1(layer_norm(x, (D,), block.norm2.weight, block.norm2.bias, 1e-5))))
+    x = layer_norm(x, (D,), a.norm1.weight, a.norm1.bias, 1e-5)
+    token = a.token.expand(B, 1, D)
+    attended, weights = attention(a.query(token), *a.keys_values(x).chunk(2, -1), heads)
+    y = token + attended
+    y = y + a.fc2(gelu(a.fc1(layer_norm(y, (D,), a.norm2.weight, a.norm2.bias, 1e-5))))
+    check(a, y.squeeze(1), weights.mean((1, 2)))
+
+
 def test_members_and_heads_each_with_a_query_for_each_image():
     queries = torch.randn(2, B, 4, D, dtype=torch.float64)
     expected = torch.einsum("mbhd,btd->mbht", queries, PATCH).softmax(-1)
@@ -163,5 +178,12 @@ def test_published_initialisations():
         assert jepa.get_parameter(f"{name}.weight").std().item() == pytest.approx(std, rel=0.02)
         assert not jepa.get_parameter(f"{name}.bias").any()
     assert jepa.token.std().item() == pytest.approx(0.02, rel=0.1)
+    second, shares = (
+        make_aggregator("v-jepa-2", 768),
+        {"fc2": 6, **{f"blocks.{i}.{layer}": 2 * i + 2 for i in range(3) for layer in ("proj", "fc2")}},
+    )
+    for name in ("query", "keys_values", "fc1", "blocks.2.qkv", "blocks.0.fc1", *shares):
+        weight = second.get_parameter(f"{name}.weight")
+        assert weight.std().item() == pytest.approx(0.02 / shares.get(name, 1) ** 0.5, rel=0.02)
     for layer in (ap.key, ap.value, ep.value):  # torch's: uniform within 1 / √D
         assert layer.weight.abs().max().item() == pytest.approx(768**-0.5, rel=1e-3)

@@ -83,6 +83,7 @@ SELF_ATTENTION = 4 * D * D + D
         ("ep", {}, 32 * D + D * D, D),
         ("ep", {"queries": 8, "divide": 2}, 8 * D + D * D // 2, D // 2),
         ("v-jepa", {}, 12 * D * D + 14 * D, D),
+        ("v-jepa-2", {}, 11 * D * D + 13 * D + 3 * (12 * D * D + 13 * D), D),
         ("v-jepa", {"heads": 2, "ratio": 1, "top_k": 3}, 6 * D * D + 11 * D, D),
     ],
 )

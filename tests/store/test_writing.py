@@ -9,14 +9,14 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
-from store.format.unfinished import CLAIMS, HEADER, RECORDS, record_bytes, record_name
+from store.format.unfinished import CLAIMS, HEADER, RECORDS, WRITING, record_bytes, record_name
 from store.moving.transfer import upload
 from store.places import LocalFolder, Place, SharedPlace, place_at
 from store.places.object_store import PARTS, ObjectStore, honours_condition
@@ -24,7 +24,7 @@ from store.writing import claims
 from store.writing import shard as shards
 from store.writing import writer as writing
 from store.writing.claims import BusyError, Claims, alone, holder
-from store.writing.publishing import discard_records, discard_staging
+from store.writing.publishing import InFolder, InObjectStore, discard_records, discard_staging
 from store.writing.writer import Disagreement
 from tests.s3 import ignoring_conditions, moto, seaweedfs, served
 from tests.store.conftest import ATTRIBUTES
@@ -190,6 +190,55 @@ class TestInterrupted:
                 assert writer.missing_units() == []
                 writer.finish(ATTRIBUTES)
         assert content(where) == whole[LEAN]
+
+    def test_a_task_that_begins_as_another_publishes(self, where: Where, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        kind, looked = InFolder if isinstance(where, Path) else InObjectStore, []
+        real = kind.is_published
+
+        def is_published(self: Any) -> bool:
+            looked.append(1)
+            if len(looked) == 1:
+                with monkeypatch.context() as patch:
+                    patch.setattr(kind, "is_published", real)
+                    finish(begin(where, LEAN), LEAN)
+                return False
+            return real(self)
+
+        monkeypatch.setattr(kind, "is_published", is_published)
+        with begin(where, LEAN) as late:
+            assert late.missing_units() == []
+            late.finish(ATTRIBUTES)
+        assert content(where) == whole[LEAN]
+
+    def test_a_unit_that_is_written_while_another_task_begins(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Records are listed before shards, however a folder gives its entries: else it would seem to lack them."""
+        real, told = os.scandir, []
+        with begin(tmp_path / "set", LEAN) as one:
+
+            class Backwards:
+                def __init__(self, path: str) -> None:
+                    told.append(Path(path).name)
+                    if told[-1] == WRITING:
+                        write(one, 0, LEAN)
+                    with real(path) as entries:
+                        self.entries = iter(sorted(entries, key=lambda entry: entry.name, reverse=True))
+
+                def __enter__(self) -> Self:
+                    return self
+
+                def __exit__(self, *_: object) -> None: ...
+
+                def __next__(self) -> os.DirEntry[str]:
+                    return next(self.entries)
+
+            write(one, 1, LEAN)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "scandir", Backwards)
+                sizes = one.place.sizes()
+            assert WRITING in told
+            for unit in (0, 1):
+                is_there = all(layout.file(unit) in sizes for layout in LEAN.layouts)
+                assert is_there or record_name(unit) not in sizes
 
     def test_a_recorded_shard_that_was_removed_is_written_again(self, where: Where, whole: Any) -> None:
         with begin(where, LEAN) as writer:

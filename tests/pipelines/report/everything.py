@@ -14,7 +14,7 @@ from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.galleries.images import DenseImages
 from pipelines.report.published.row import PublishedRow
-from probe.result_files import METRICS, write_result
+from probe.result_files import METRICS, read_result, write_result
 from tests.pipelines.report.written import pretraining_of, write_attention, write_correct, write_images, write_probe
 
 CLASSES = ("road", "sky", "car")  # of label maps, and of objects
@@ -68,6 +68,9 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         linear, neighbours = (40 + i + more, 50 + i), (30 + i, 30 + i)
         write_by_block(root / "blocks", encoder, {("cls", "linear"): linear, (EVIL, "knn"): neighbours})
         write_geometry(root / "geometry", encoder, ("cls", 0, 3 + more), ("cls", 1, 9 - i + more), (EVIL, 1, 7 + more))
+        for k, name in enumerate(("first", EVIL, "fog-1", "fog-2")):
+            right = (np.arange(N) + 0.5) / N < np.array([[0.5 - k / 10 + more / 100], [0.52 - k / 10]])
+            write_score(root / "scores", name, encoder, "cls" if i % 2 else EVIL, right, more=more)
         write_boxes(root / "localisation", encoder, digest, [f"{n:03d}" for n in range(7)], iou=0.2 + more / 10)
     for name in ("one", EVIL):
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0), ("ep", 46.0)):
@@ -103,6 +106,7 @@ def folders(root: Path) -> Folders:
         "datasets": (root / "sets",),
         "blocks": root / "blocks",
         "geometry": root / "geometry",
+        "scores": root / "scores",
     }
     others |= {"segmentation": root / "segmentation", "detection": root / "detection"}
     others |= {"dense_images": DenseImages(str(root / "dense"), split=None)}
@@ -259,6 +263,28 @@ def write_geometry(root: Path, encoder: str, *vectors: tuple[str, int, float]) -
     content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "n_images": 500, "vectors": rows}
     (root / encoder).mkdir(parents=True)
     write_result(root / encoder / METRICS, content)
+
+
+def write_score(
+    root: Path, name: str, encoder: str, head: str, correct: np.ndarray, images: str = "images", more: float = 0.0
+) -> Path:
+    """One SCORES/NAME/ENCODER/HEAD, `correct` bool [S, N]; the first set is called "first", and written before others."""
+    folder = write_probe(root / name, encoder, head, 0.0, seeds=tuple(range(len(correct))), n_test=correct.shape[1])
+    write_correct(folder, correct, images)
+    first, content = root / "first" / encoder / head, read_result(folder / METRICS)
+    of_first = read_result(first / METRICS)
+    content["scored"] = {"first": "first", "n_choices": 3, "n_reference": of_first["n_test"]}
+    content["scored"]["reference_images"] = of_first["test_images"]
+    bins = {"n": [0, 10, 30], "confidence": [0.0, 0.5, 0.8], "accuracy": [0.0, 0.4, 0.7 + more / 100]}
+    content |= {"reliability": bins, "tempered_reliability": bins, "temperature": over_seeds(1.2 + more, 1.4)}
+    for prefix in ("", "tempered_"):
+        content |= {f"{prefix}{measure}": over_seeds(0.5 + more, 0.7) for measure in ("nll", "brier", "ece", "ece_mass")}
+    if name != "first":
+        reference = np.load(first / "trained/correct.npz")["correct"]
+        content["gap"] = over_seeds(*(100 * (correct.mean(1) - reference.mean(1))).tolist())
+        np.savez_compressed(folder / "trained/correct.npz", correct=correct, reference=reference)
+    write_result(folder / METRICS, content)
+    return folder
 
 
 def write_divergence(root: Path, encoder: str, *rows: tuple, key: str | None = None, more: float = 0.0) -> Path:

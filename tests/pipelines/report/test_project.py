@@ -124,6 +124,7 @@ def test_the_layout(tmp_path: Path):
         (folder / "probes",),  # kept/ is not there
         blocks=folder / "blocks/two",
         geometry=folder / "geometry/two",
+        scores=folder / "scores",
         dataset="two",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",
