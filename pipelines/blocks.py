@@ -50,7 +50,7 @@ def main(
     they were trained from the same request.
     """
     from pipelines.process.device import choose_device
-    from pipelines.report.by_block import figure_of, read_by_block
+    from pipelines.report.sections.by_block import figure_of, read_by_block
     from probe.blocks import make_protocol, probe_blocks, write_blocks
     from probe.result_files import DESCRIPTION
     from store.writing.results import ResultFolder

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from pipelines.report.attention_statistics import ENTROPY, last_block, limit, over_blocks
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, State, Table, Verdict
+from pipelines.report.content import Cell, Column, Table
 from pipelines.report.estimate import Estimate, Probes, Source, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
 from pipelines.report.measured import Attention, converged, untrained
@@ -33,6 +34,7 @@ EVEN = {
 }
 POINTS, SHARE, NATS = "points", "% of the errors", "nats"
 UNITS = {POINTS: "points", SHARE: "share", NATS: "nats"}  # and columns in CSV
+State = Literal["holds", "contradicted", "not shown"]
 CONVERGED = "both with a converged classifier"
 
 
@@ -92,11 +94,6 @@ def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> l
     return [*result, _more(BEYOND, masked, of_twins)] if of_twins else result
 
 
-def verdicts(all_claims: Iterable[Claim]) -> tuple[Verdict, ...]:
-    """For the first screen."""
-    return tuple(Verdict(claim.name, claim.verdict, f"{_in_words(claim)} ({claim.briefly_of})") for claim in all_claims)
-
-
 def table(inputs: Inputs) -> Table | None:
     """Claims on the page's data set, also with converged classifiers; None where there is nothing to judge."""
     groups = {"": claims(inputs), CONVERGED: claims_on_gains(converged(inputs.probes), _twins(inputs))}
@@ -144,15 +141,6 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
         if rows
         else None
     )
-
-
-def _in_words(claim: Claim) -> str:
-    """`+2.8 points [1.9 to 3.7]; +7.6 % of the errors [5.3 to 9.9]`, with no-break spaces."""
-    texts = []
-    for unit, estimate in claim.estimates.items():
-        bounds = "" if estimate.interval is None else f" [{estimate.bounds(_digits(unit))}]"
-        texts.append(f"{_signed(estimate, unit)} {unit}{bounds}".replace(" ", "\N{NO-BREAK SPACE}"))
-    return "; ".join(texts)
 
 
 def _signed(estimate: Estimate, unit: str) -> str:

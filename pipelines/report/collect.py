@@ -132,6 +132,9 @@ class Inputs:
         return (alike or randoms)[0]
 
 
+T = TypeVar("T")
+
+
 def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     """Read what the stages wrote. Only probes are required, or attention statistics, or results on dense tasks.
 
@@ -208,10 +211,6 @@ def _probes(folder: Path | None) -> dict[tuple[str, str], Probe]:
     return {(p.encoder, p.head): p for p in probes if p is not None}
 
 
-K = TypeVar("K", str, tuple[str, str])
-T = TypeVar("T")
-
-
 def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
     """The inputs restricted to these encoders.
 
@@ -225,24 +224,16 @@ def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean {near[0]!r}? " if near else ""
             raise BeyondClsError(f"unknown encoder {name!r}; {meant}known: {', '.join(known)} (--encoder)")
-    probes = _of(encoders, {"": inputs.probes}).get("", {})
+
+    def of(group: Mapping[Any, T]) -> dict[Any, T]:
+        """Results by encoder, or encoder and head."""
+        return {key: one for key, one in group.items() if (key if isinstance(key, str) else key[0]) in encoders}
+
+    probes = of(inputs.probes)
     if inputs.probes and not probes:
         raise BeyondClsError(f"no head was probed on {', '.join(encoders)}, expected one at least; run `beyondcls probe` first")
-    return replace(
-        inputs,
-        probes=probes,
-        attention=_of(encoders, {"": inputs.attention}).get("", {}),
-        studies=_of(encoders, inputs.studies),
-        datasets=_of(encoders, inputs.datasets),
-        segmentation=_of(encoders, inputs.segmentation),
-        detection=_of(encoders, inputs.detection),
-    )
-
-
-def _of(encoders: Sequence[str], groups: Mapping[str, Mapping[K, T]]) -> dict[str, dict[K, T]]:
-    """Results by data set or study, then by encoder, or encoder and head; groups that have none of these are left out."""
-    kept = {
-        name: {key: one for key, one in group.items() if (key if isinstance(key, str) else key[0]) in encoders}
-        for name, group in groups.items()
+    several = ("studies", "datasets", "segmentation", "detection")  # groups that have none of these are left out
+    groups: dict[str, Any] = {
+        name: {key: kept for key, one in getattr(inputs, name).items() if (kept := of(one))} for name in several
     }
-    return {name: group for name, group in kept.items() if group}
+    return replace(inputs, probes=probes, attention=of(inputs.attention), **groups)

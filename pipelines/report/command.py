@@ -4,9 +4,11 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from pipelines.parameters.options import Option, select_options, takes_options
 
 WIDTH = 24  # characters of a column, at most, if the output is not a terminal
 # What a folder that is named has to hold, or another one was meant.
@@ -22,8 +24,25 @@ HOLDS = {
     "segmentation": "DATASET/ENCODER/metrics.json",
     "detection": "DATASET/ENCODER/metrics.json",
 }
+# Fields of Folders, of the project's or of those that are named.
+FOLDERS = {
+    **{name: Option(Path, f"folder that holds {file}") for name, file in HOLDS.items()},
+    "datasets": Option(
+        list[str],
+        "folder that holds DATA/ENCODER/HEAD/metrics.json: probes on several data sets to compare; repeat it for more",
+    ),
+    "studies": Option(list[str], "folder that holds STUDY/ENCODER/HEAD/metrics.json; repeat it for more"),
+    "receipts": Option(Path, "folder of receipts, whose digests tables/results.csv has"),
+    "data": Option(str, "the test images, for the overlays"),
+    "split": Option(str, "of these, as `beyondcls extract --split` takes it"),
+    "form": Option(str, "of these, where it is not seen from them: tars, folder, csv, imagenet, …"),
+    "classes": Option(Path, "of these: file of class names, one a line"),
+    "localised": Option(str, "the images that were localised, to draw boxes over", "those of --data"),
+    "localised_split": Option(str, "of these"),
+}
 
 
+@takes_options(FOLDERS)
 def main(
     dataset: Annotated[
         str | None,
@@ -38,44 +57,11 @@ def main(
             help="folder that holds ENCODER/HEAD/metrics.json, in place of the project's; then name all that it shows"
         ),
     ] = None,
-    datasets: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="folder that holds DATA/ENCODER/HEAD/metrics.json: probes on several data sets to compare; repeat it for more"
-        ),
-    ] = None,
-    attention: Annotated[Path | None, typer.Option(help="folder that holds ENCODER/statistics.csv")] = None,
-    studies: Annotated[
-        list[Path] | None, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json; repeat it for more")
-    ] = None,
-    divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
-    blocks: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as blocks writes it")] = None,
-    geometry: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as geometry writes it")] = None,
-    similarity: Annotated[Path | None, typer.Option(help="folder that holds NAME, as similarity writes it")] = None,
-    norms: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as norms writes it")] = None,
-    scores: Annotated[Path | None, typer.Option(help="folder that holds TEST-SET/ENCODER/HEAD, as score writes it")] = None,
-    localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
-    segmentation: Annotated[
-        Path | None, typer.Option(help="folder that holds DATASET/ENCODER, as segment writes it  [default: segmentation]")
-    ] = None,
-    detection: Annotated[
-        Path | None, typer.Option(help="folder that holds DATASET/ENCODER, as detect writes it  [default: detection]")
-    ] = None,
     dense_data: Annotated[
-        str | None, typer.Option(help="folder that holds the images of the data sets of these two, by their names")
+        str | None,
+        typer.Option(help="folder that holds the images of data sets of --segmentation and --detection, by their names"),
     ] = None,
     dense_split: Annotated[str | None, typer.Option(help="of these")] = None,
-    data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
-    split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
-    form: Annotated[
-        str | None, typer.Option(help="of these, where it is not seen from them: tars, folder, csv, imagenet, …")
-    ] = None,
-    classes: Annotated[Path | None, typer.Option(help="of these: file of class names, one a line")] = None,
-    localised: Annotated[
-        str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
-    ] = None,
-    localised_split: Annotated[str | None, typer.Option(help="of these")] = None,
-    receipts: Annotated[Path | None, typer.Option(help="folder of receipts, whose digests tables/results.csv has")] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,6 +91,7 @@ def main(
             "browser; Ctrl-C ends this, with exit status 0",
         ),
     ] = False,
+    **given: Any,
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
@@ -118,16 +105,16 @@ def main(
     """
     from pipelines.parameters.params import without_none
     from pipelines.process.terminal import SafeConsole
-    from pipelines.report.against import in_words
     from pipelines.report.collect import Examples, Folders, Inputs, collect, subset
     from pipelines.report.files import place_of, write
     from pipelines.report.formats.terminal_table import to_terminal
     from pipelines.report.live import keep_written, open_page
     from pipelines.report.project import PARAMS, named_by, project
-    from pipelines.report.published.shipped import published_rows
+    from pipelines.report.published.row import published_rows
     from pipelines.report.reading import files_in
     from pipelines.report.sections import check_names, sections
     from pipelines.report.sections.accuracy import scores as accuracies
+    from pipelines.report.sections.against import in_words
     from store import BeyondClsError
 
     if image and draw is not None:
@@ -136,29 +123,21 @@ def main(
         )
     published, out = published_rows(against or ()), out or Path("report", *(["live"] if live else []))
     check_names(only or ())
-    of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
-    of_folders |= {"geometry": geometry, "similarity": similarity, "norms": norms, "scores": scores}
-    of_folders |= {"segmentation": segmentation, "detection": detection}
-    named = without_none(**of_folders, receipts=receipts)
-    named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
-    if data is not None:
-        named |= {"images": data, "split": split, "form": form, "classes": classes}
-    else:
-        named |= without_none(split=split, form=form, classes=classes)
-    if localised is not None:
-        named |= {"localised": localised, "localised_split": localised_split}
+    named = {name: tuple(map(Path, value)) if isinstance(value, list) else value for name, value in given.items()}
+    if "data" in named:
+        named = {"images": named.pop("data"), "split": None, "form": None, "classes": None} | named
+    if "localised" in named:
+        named = {"localised_split": None} | named
     examples = Examples(n_examples, tuple(image or ()), draw, score)
 
     def read_folders() -> Folders:
         """As they are named, or as the project has them by now."""
-        if probes is None and only and (attention or localisation or segmentation or detection):
+        if probes is None and only and replace(Folders(), **named).need_no_probes:
             folders = Folders()  # and what is named, which these sections need
         else:
             folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=dataset or named_by(probes))
-        images = folders.dense_images
-        images = images if dense_data is None else replace(images, data=dense_data)
-        images = images if dense_split is None else replace(images, split=dense_split)
-        return replace(folders, **(named | {"dense_images": images}))
+        images = replace(folders.dense_images, **without_none(data=dense_data, split=dense_split))
+        return replace(folders, **named, dense_images=images)
 
     def read() -> Inputs:
         inputs = replace(collect(read_folders(), examples), against=published)
@@ -170,7 +149,7 @@ def main(
         return
     place = place_of(out)
     inputs = read()
-    for name, folder in without_none(**of_folders).items():
+    for name, folder in select_options(given, HOLDS).items():
         has_others = folder.is_dir() and {file.name for file in folder.iterdir()} - {"README.md"}
         if has_others and not files_in(folder, re.sub("[A-Z]+", "*", HOLDS[name])):
             raise BeyondClsError(f"there is no {HOLDS[name]} in --{name} {folder}; name the folder above those")

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import UInt8
 
 Kind = Literal["text", "number", "spread"]
-State = Literal["holds", "contradicted", "not shown"]
 
 
 @dataclass(frozen=True)
@@ -153,79 +152,6 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number that is set large: `value` as shown, what it is, and its interval or another detail."""
-
-    value: str
-    about: str
-    detail: str = ""
-    look: Look | None = None
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Numbers side by side."""
-
-    entries: tuple[Number, ...]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a claim holds.
-
-    Attributes:
-        state: "not shown" where the numbers do not decide.
-        detail: the numbers, in few words.
-    """
-
-    claim: str
-    state: State
-    detail: str
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """Claims, each with a mark and a word for whether it holds."""
-
-    title: str
-    entries: tuple[Verdict, ...]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value between two bounds on an axis, and both in words. Without bounds the value alone is drawn."""
-
-    name: str
-    look: Look
-    value: float
-    bounds: tuple[float, float] | None
-    text: str
-    detail: str
-    tag: str = ""
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """A row for each value on a common axis: a plot that is a table, for it reads at any width and without seeing it.
-
-    Attributes:
-        title: with the unit.
-        reference: drawn through all rows: what the others are compared with.
-        ticks: of the axis, in ascending order; the first and last are its ends.
-        legend: of the looks of the rows.
-        table: name of the table whose files hold the numbers; empty if there is none.
-    """
-
-    title: str
-    note: str
-    rows: tuple[Interval, ...]
-    reference: Interval | None
-    ticks: tuple[float, ...]
-    legend: tuple[Look, ...]
-    table: str = ""
-
-
-@dataclass(frozen=True)
 class Picture:
     """An image, with what it shows in words, and lines below it."""
 
@@ -276,7 +202,7 @@ class Definitions:
     code: tuple[str, ...] = ()
 
 
-Block = Text | Heading | Numbers | Verdicts | Intervals | Table | Figures | Gallery | Definitions
+Block = Text | Heading | Table | Figures | Gallery | Definitions
 
 
 @dataclass(frozen=True)
@@ -286,3 +212,8 @@ class Section:
     anchor: str
     title: str
     blocks: tuple[Block, ...]
+
+
+def section_of(anchor: str, title: str, *blocks: Block | None) -> Section:
+    """A section of those blocks that there are: of tables, those with rows."""
+    return Section(anchor, title, tuple(b for b in blocks if b is not None and not (isinstance(b, Table) and not b.rows)))

@@ -3,16 +3,15 @@
 A result is the `Entries` of its file, with `encoder` (the name of its folder), `folder` and `pretraining`.
 """
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipelines.report.content import Block, Cell, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Entries, Measure
-from pipelines.report.reading import entries_of, files_in, read
+from pipelines.report.reading import entries_of, files_in, read, rows_of
 from pipelines.report.tables import Declared, cells, differences, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
@@ -40,7 +39,7 @@ MEASURES = {
 }
 MAPS = {"cls": "[cls], mean", "centre-patch": "centre patch, mean", "centre": "centre baseline"}  # that are no head's
 MIOU = re.compile(rf"(?:miou|accuracy)_({GRID}|{ORIGINAL}|[1-9][0-9]{{0,4}})")
-IOU = re.compile(r"(?P<protocol>\S+) iou_(?P<resolution>\S+)")  # columns of per_class.csv
+IOU = re.compile(r"\S+ iou_\S+")  # columns of per_class.csv
 # Entries that files must have, by the command that writes them; those of an entry that ends in ? where there is one, of * in
 # each; one that ends in ! is a number over seeds.
 _OF_TASK = "data n_training n_test classes grid block notes features.training features.test"
@@ -250,30 +249,16 @@ def map_title(one: Entries) -> str:
     return MAPS.get(one.name, one.name)
 
 
-class ClassScore(NamedTuple):
-    """One class: how many patches it has, and its intersection over union by protocol and resolution, percent."""
-
-    name: str
-    n_training: int
-    n_test: int
-    ious: Mapping[tuple[str, str], float]
-
-
-def class_scores(file: Path) -> dict[str, ClassScore]:
-    """The rows of a per_class.csv by class.
+def class_scores(file: Path) -> dict[str, dict[str, float]]:
+    """The rows of a per_class.csv by class: `n_training_patches`, `n_test_patches`, and `PROTOCOL iou_RESOLUTION` in percent.
 
     Raises:
         KeyError: the file is not as the command writes it.
         ValueError: the file is not as the command writes it.
     """
-    with file.open(newline="", encoding="utf-8") as source:
-        rows = [{**row, "class": from_csv_cell(row["class"])} for row in csv.DictReader(source)]
-    return {
-        row["class"]: ClassScore(
-            row["class"],
-            int(row["n_training_patches"]),
-            int(row["n_test_patches"]),
-            {(m["protocol"], m["resolution"]): float(v) for k, v in row.items() if v and (m := IOU.fullmatch(str(k)))},
-        )
-        for row in rows
-    }
+    scores = {}
+    for row in rows_of(file):
+        counted = {name: float(row[name]) for name in ("n_training_patches", "n_test_patches")}
+        ious = {name: float(value) for name, value in row.items() if value and IOU.fullmatch(str(name))}
+        scores[from_csv_cell(row["class"])] = counted | ious
+    return scores

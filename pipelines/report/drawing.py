@@ -2,14 +2,17 @@
 
 import io
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
+from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from pipelines.report import content
 from pipelines.report.content import Look
@@ -22,8 +25,6 @@ MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"),
 DPI = 200  # of PNG files
 # Metadata by format that differ from day to day, or from version to version of matplotlib.
 DATED = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",), "pdf": ("CreationDate", "Creator", "Producer")}
-TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot contain angle brackets
-LONG = 1000  # characters of a path, beyond which it is in tenths of a point, not in hundredths
 WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most
 
 
@@ -39,6 +40,7 @@ INK = _variables()["ink"]  # text and lines; the page's text colour where the pl
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "beyondcls",
     "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",  # one name, as each text of an SVG repeats it
     "font.size": 9,
     "text.parse_math": False,
     "axes.edgecolor": INK,
@@ -87,6 +89,47 @@ def limits(measures: Iterable[Measure], margin: float = 0.05) -> tuple[float, fl
     return min(low) - beyond, max(high) + beyond
 
 
+class Panel(NamedTuple):
+    """A plot of series over one axis.
+
+    Attributes:
+        series: places, means and standard deviations (which may be missing), by names of looks.
+        levels: horizontal lines, with what is written at them.
+        whole: places are whole numbers.
+    """
+
+    series: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]]
+    xlabel: str
+    ylabel: str
+    ylim: tuple[float | None, float | None] = (None, None)
+    levels: Sequence[tuple[float, str]] = ()
+    whole: bool = True
+
+
+def lines(
+    name: str, title: str, caption: str, alt: str, panels: Sequence[Panel], by_name: Mapping[str, Look], height: float = 2.9
+) -> content.Figure:
+    """Panels side by side: a line for each series, with a band of one standard deviation. `height` is in inches."""
+    with matplotlib.rc_context(STYLE):
+        plot = Figure(figsize=(WIDTH[0], height))
+        for axes, panel in zip(plot.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            for key, (places, means, stds) in panel.series.items():
+                look, middle = by_name[key], np.asarray(means)
+                if len(stds):
+                    axes.fill_between(places, middle - stds, middle + stds, color=colour(look), alpha=0.16, linewidth=0)
+                every, dash = max(1, len(places) // 12), cast(Any, look.dash)
+                axes.plot(places, means, color=colour(look), linestyle=dash, marker=look.marker, markevery=every)
+            for level, text in panel.levels:
+                axes.axhline(level, color=INK, linewidth=0.9, linestyle=(0, (5, 3)), alpha=0.75)
+                axes.annotate(text, (1, level), (0, 3), ("axes fraction", "data"), "offset points", ha="right")
+            if panel.whole:
+                axes.xaxis.set_major_locator(MaxNLocator("auto" if len(panels) == 1 else 4, integer=True))
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+            axes.set_ylim(*panel.ylim)
+    used = dict.fromkeys(key for panel in panels for key in panel.series)
+    return drawn(plot, name, title, caption, alt, [by_name[key] for key in used])
+
+
 def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: Iterable[Look] = ()) -> content.Figure:
     """A finished plot, inline and as files. Series of `used` take the page's colours, and are the legend of the files.
 
@@ -126,34 +169,23 @@ def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
 
 
 def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
-    """The plot as an <svg> for use in HTML: ids that are unique on the page, no namespaces, dates or fixed size.
-
-    matplotlib escapes the text in it, quotation marks excepted; so the text between tags is left as it is.
-    """
-    text = _saved(figure, "svg", transparent=True).decode("utf-8")
-    text = re.sub(r"\n +<", "\n<", text[text.index("<svg") :])
-    referenced = {target for tag in TAG.findall(text) for target in re.findall(r"(?:url\(|href=\")#([^)\"]+)", tag)}
+    """The plot as an <svg> for use in HTML: unique ids, colours of the page, a class for each style (most bytes)."""
+    root = ElementTree.fromstring(_saved(figure, "svg", transparent=True))
     variables = {INK: "currentColor"} | {colour(look): look.colour for look in used}
-    kept: list[bool] = []  # of the open groups, from the outermost on: those with attributes
-
-    def shortened(tag: str) -> str:
-        if tag == "</g>":
-            return tag if kept.pop() else ""
-        tag = re.sub(r' xmlns(:\w+)?="[^"]*"', "", tag).replace("xlink:href=", "href=")
-        if tag.startswith("<svg"):
-            tag = re.sub(r' (width|height)="[\d.]+pt"', "", tag)
-        tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referenced else "", tag)
-        tag = re.sub(r"(url\(|href=\")#", rf"\1#{name}-", tag)
-        tag = re.sub(r" font-family: [^;\"]*;", "", tag)  # the page has its own
-        digits = 1 if len(tag) > LONG else 2
-        tag = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(rf"(\.\d{{{digits}}})\d+", r"\1", m[0]), tag)
-        tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
-        tag = re.sub(r"(?<=[\d]) *\n|(?<=[;:]) ", "", tag)  # in paths and styles
-        if tag.startswith("<g") and not tag.endswith("/>"):
-            kept.append(tag != "<g>")
-            return tag if kept[-1] else ""
-        return re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), tag)
-
-    text = re.sub(r">\n+<", "><", TAG.sub(lambda m: shortened(m[0]), text))
+    classes: dict[str, str] = {}
+    for element in root.iter():
+        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        for key, value in attributes.items():
+            value = re.sub(r"(\.\d\d)\d+", r"\1", value)
+            value = re.sub(r"(url\(|^)#(?![0-9a-f]{6}\b)", rf"\1#{name}-", value)
+            attributes[key] = re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), value)
+        element.tag, element.tail = element.tag.rpartition("}")[2], None
+        if attributes.pop("id", None) and element.tag not in ("g", "image"):  # which nothing refers to
+            attributes["id"] = f"{name}-{element.get('id')}"
+        if style := attributes.pop("style", ""):
+            attributes["class"] = classes.setdefault(style, f"{name}-{len(classes)}")
+        element.text, element.attrib = (element.text or "").strip(), attributes
+    ElementTree.SubElement(root, "style").text = "".join(f".{one} {{{style}}}" for style, one in classes.items())
     widest = WIDTH[1] * figure.get_figwidth() / WIDTH[0]  # letters have one size on the page at any width of a plot
-    return text.replace("<svg", f'<svg aria-hidden="true" focusable="false" style="max-width: {widest:.3g}rem"', 1)
+    root.attrib |= {"aria-hidden": "true", "focusable": "false", "style": f"max-width: {widest:.3g}rem"}
+    return ElementTree.tostring(root, encoding="unicode")

@@ -156,7 +156,7 @@ def difference(one: "Probe | Estimate | None", other: "Probe | Estimate | None")
     """`one` − `other`, of probes in what counts of them; None where either is missing.
 
     Raises:
-        BeyondClsError: as `estimates`.
+        BeyondClsError: as `estimate_of`.
     """
     if one is None or other is None:
         return None
@@ -164,21 +164,13 @@ def difference(one: "Probe | Estimate | None", other: "Probe | Estimate | None")
     return first.minus(second)
 
 
-def estimates(probes: Probes, heads: Iterable[str]) -> dict[tuple[str, str], Estimate]:
-    """Accuracy of each encoder with these heads, percent; by image where probes record which images they classify correctly.
-
-    Raises:
-        BeyondClsError: that record does not fit their metrics.
-    """
-    wanted = set(heads)
-    return {key: estimate_of(probe) for key, probe in probes.items() if key[1] in wanted}
-
-
 def estimate_of(probe: Probe) -> Estimate:
     """What counts of a probe, percent. Several draws of an encoder's weights are the units, each with the mean of its seeds.
 
+    By image where probes record which images they classify correctly.
+
     Raises:
-        BeyondClsError: as `estimates`.
+        BeyondClsError: that record does not fit their metrics.
     """
     measure, draws = probe.measures[probe.measure], int(probe.recorded.get("draws", 1))
     images, in_both = f"{probe.test_images} ({probe.n_test})", 0.0

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from PIL import Image
 
@@ -20,6 +20,7 @@ from store import BeyondClsError
 from store.writing.results import ResultFolder
 
 PAGE = "index.html"
+Part = TypeVar("Part", Table, Figure, Gallery)
 
 
 def write(out: Path | ResultFolder, inputs: Inputs, sections: Sequence[Section], reload_s: float | None = None) -> None:
@@ -63,13 +64,13 @@ def _linked(page: Path) -> list[Path]:
 def _write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: float | None) -> None:
     for folder in ("tables", "figures"):
         (out / folder).mkdir()
-    for table in tables(sections):
+    for table in parts(sections, Table):
         for suffix, to_text in FORMATS.items():
             _text(out / "tables" / f"{table.name}.{suffix}", to_text(table))
-    for figure in figures(sections):
+    for figure in parts(sections, Figure):
         for suffix, drawn in figure.files.items():
             (out / "figures" / f"{figure.name}.{suffix}").write_bytes(drawn())
-    for gallery in galleries(sections):
+    for gallery in parts(sections, Gallery):
         for pictures, names in zip(gallery.rows, files_of(gallery), strict=True):
             for picture, name in zip(pictures, names, strict=True):
                 Image.fromarray(picture.pixels).save(out / "figures" / f"{name}.png")
@@ -88,25 +89,14 @@ def write_page(place: ResultFolder, sections: Sequence[Section]) -> None:
         _text(folder / PAGE, render(sections))
 
 
-def tables(sections: Sequence[Section]) -> list[Table]:
-    """In the order of the page."""
-    tables = [block for block in _blocks(sections) if isinstance(block, Table)]
-    _unique([table.name for table in tables])
-    return tables
-
-
-def figures(sections: Sequence[Section]) -> list[Figure]:
-    """In the order of the page."""
-    figures = [figure for block in _blocks(sections) if isinstance(block, Figures) for figure in block.figures]
-    _unique([figure.name for figure in figures])
-    return figures
-
-
-def galleries(sections: Sequence[Section]) -> list[Gallery]:
-    """In the order of the page."""
-    galleries = [block for block in _blocks(sections) if isinstance(block, Gallery)]
-    _unique([gallery.name for gallery in galleries])
-    return galleries
+def parts(sections: Sequence[Section], kind: type[Part]) -> list[Part]:
+    """All tables, figures or galleries, in the order of the page."""
+    blocks: list[Any] = [block for section in sections for block in section.blocks]
+    blocks += [figure for block in blocks if isinstance(block, Figures) for figure in block.figures]
+    found = [block for block in blocks if isinstance(block, kind)]
+    names = [part.name for part in found]
+    assert len(names) == len(set(names)), f"two of the same name would be one file: {sorted(names)}"
+    return found
 
 
 def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
@@ -137,14 +127,6 @@ def _dense(inputs: Inputs) -> Iterator[tuple[str, str, Mapping[str, Measure | No
         for name, one in of_encoders.items():
             for kind in (kind for kind in KINDS if kind in one):
                 yield name, f"detection/{dataset}/{kind}", {"ap": one[kind].ap, "ap50": one[kind].ap50}
-
-
-def _blocks(sections: Sequence[Section]) -> Iterator[Any]:
-    return (block for section in sections for block in section.blocks)
-
-
-def _unique(names: list[str]) -> None:
-    assert len(names) == len(set(names)), f"two of the same name would be one file: {sorted(names)}"
 
 
 def _text(file: Path, content: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipelines.report.content import Table
-from pipelines.report.estimate import Estimate, Probes, estimates
+from pipelines.report.estimate import Estimate, Probes, estimate_of
 from pipelines.report.measured import converged, trained_first, untrained
 from pipelines.report.remarks import one_order
 from pipelines.report.tables import differences, encoders
@@ -47,7 +47,7 @@ class Gain:
 
 def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
     """By encoder, trained ones first, and the head that AbMILP is compared with."""
-    accuracy = estimates(probes, ("abmilp", *OVER))
+    accuracy = {key: estimate_of(probe) for key, probe in probes.items() if key[1] in ("abmilp", *OVER)}
     gains = {}
     for encoder in trained_first({key: probes[key] for key in accuracy}):
         for head in OVER:

@@ -3,7 +3,8 @@
 import os
 import time
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -77,29 +78,20 @@ def follow(write: Callable[[], None], look: Callable[[], State], say: Callable[[
         return
 
 
-def state(places: Iterable[Path], but: Path) -> State:
+def state(places: Sequence[Path], but: Path) -> State:
     """Of all files below these places that the page may read; of folders that do not exist, of none.
 
     Args:
         but: a folder that is left out.
     """
-    return {
-        str(file): (status.st_mtime_ns, status.st_size)
-        for place in places
-        for file, status in _files(place)
-        if but.resolve() not in file.resolve().parents
-    }
-
-
-def _files(place: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Files that vanish meanwhile are left out."""
-    candidates = [Path(folder, name) for folder, _, names in os.walk(place) for name in names] if place.is_dir() else [place]
-    for file in candidates:
-        if file.suffix in READ:
-            try:
-                yield file, file.stat()
-            except OSError:
-                continue
+    below = (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in names)
+    found: State = {}
+    for file in (*places, *below):
+        if file.suffix in READ and but.resolve() not in file.resolve().parents:
+            with suppress(OSError):  # those that vanish meanwhile are left out
+                status = file.stat()
+                found[str(file)] = status.st_mtime_ns, status.st_size
+    return found
 
 
 def folders_read(folders: Folders) -> list[Path]:

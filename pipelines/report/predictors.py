@@ -7,11 +7,11 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 from scipy.stats import spearmanr
 
-from pipelines.report.by_block import LINEAR, by_block
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Table
 from pipelines.report.estimate import LEVEL
 from pipelines.report.measured import Entries
+from pipelines.report.sections.by_block import LINEAR, by_block
 from pipelines.report.tables import Declared, numbers, table, texts, title
 
 # Titles of measures, and digits that are shown.

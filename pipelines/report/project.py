@@ -6,7 +6,7 @@ from typing import Any
 from pipelines.parameters.datasets import datasets_of, images_of, is_missing
 from pipelines.parameters.params import primary_of, read_params
 from pipelines.report.collect import Folders
-from pipelines.report.galleries.images import of_params
+from pipelines.report.galleries.images import described, of_params
 from store import BeyondClsError
 from store.user_code import file_of
 
@@ -85,7 +85,7 @@ def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str 
         )
     if dataset is not None:
         return dataset
-    if listed := next((name for name in _listed(params) if name in probed), None):
+    if listed := next((name for name in datasets_of(params) if name in probed), None):
         return listed
     if any(probes.glob("*/*/metrics.json")):
         return None
@@ -107,20 +107,12 @@ def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str,
 
     No images unless `main` is a data set of params.yaml whose images exist locally or are at an address.
     """
-    if main is None or main not in _listed(params):
+    if main is None or main not in datasets_of(params):
         return {"split": "test"}
     values, place = datasets_of(params)[main], images_of(params, main, "test")["data"] if params.get("data") else None
     if place is not None and (":" not in place or file_of(place)):
         place = str(folder / place)
     return {
         "images": None if place is None or is_missing(place) else place,
-        "split": str(values.get("test") or "test"),
-        "form": values.get("form"),
-        "classes": folder / values["classes"] if values.get("classes") else None,
-        "pixels": {name: values[name] for name in ("scale", "orientation") if values.get(name) is not None},
+        **described(values, "test", folder),
     }
-
-
-def _listed(params: dict[str, Any]) -> list[str]:
-    """Names of the data sets."""
-    return list(datasets_of(params))

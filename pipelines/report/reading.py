@@ -100,14 +100,10 @@ def _timing(metrics: Path) -> dict[str, Any]:
     content = json.loads(file.read_text(encoding="utf-8"))
     if content["metrics"] != digest_of(metrics):
         return {}
-    about: dict[str, Any] = {
-        "device": str(content["device"]),
-        "threads": int(content["threads"]),
-        "n_images": int(content["n_images"]),
-    }
+    kinds: dict[str, Callable[[Any], Any]] = {"ms_per_image": finite, "device": str, "threads": int, "n_images": int}
     if "training_s" in content:
-        about |= {"training_s": _finite(content["training_s"]), "n_trained_together": int(content["n_trained_together"])}
-    return {"ms_per_image": _finite(content["ms_per_image"]), **about}
+        kinds |= {"training_s": finite, "n_trained_together": int}
+    return {name: kind(content[name]) for name, kind in kinds.items()}
 
 
 def _selected(content: Mapping[str, Any]) -> str:
@@ -127,7 +123,7 @@ def measure_of(content: Mapping[str, Any]) -> Measure:
         ValueError: the content is not as the stages write it.
     """
     values = tuple(float(value) for value in content["values"])
-    return Measure(_finite(content["mean"]), _finite(content["std"]), values, tuple(map(_finite, content.get("without", ()))))
+    return Measure(finite(content["mean"]), finite(content["std"]), values, tuple(map(finite, content.get("without", ()))))
 
 
 def measures_in(content: Mapping[str, Any]) -> dict[str, Measure]:
@@ -168,9 +164,9 @@ def _course(file: Path) -> tuple[Entries | None, Entries | None]:
     """
     by_epoch: dict[int, list[dict[str, str]]] = {}
     by_seed: dict[int, list[tuple[float, int]]] = {}
-    for row in (rows := _rows(file)):
+    for row in (rows := rows_of(file)):
         by_epoch.setdefault(int(row["epoch"]), []).append(row)
-        score = _finite(row["map" if "map" in row else "top1"])
+        score = finite(row["map" if "map" in row else "top1"])
         by_seed.setdefault(int(row["seed"]), []).append((score, -int(row["epoch"])))
     if not rows:
         return None, None
@@ -179,7 +175,7 @@ def _course(file: Path) -> tuple[Entries | None, Entries | None]:
     measure = Measure(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, values)
 
     def mean(name: str) -> tuple[float, ...]:
-        return tuple(sum(_finite(row[name]) for row in by_epoch[epoch]) / len(by_epoch[epoch]) for epoch in sorted(by_epoch))
+        return tuple(sum(finite(row[name]) for row in by_epoch[epoch]) / len(by_epoch[epoch]) for epoch in sorted(by_epoch))
 
     curve = None if "map" in rows[0] else Entries(epochs=sorted(by_epoch), loss=mean("loss"), top1=mean("top1"))
     return curve, Entries(measure=measure, epochs=tuple(-epoch for _, epoch in best))
@@ -188,7 +184,7 @@ def _course(file: Path) -> tuple[Entries | None, Entries | None]:
 def attention_in(file: Path) -> Attention:
     """The statistics of a summary.json, and of the tables beside it."""
     content = json.loads(file.read_text(encoding="utf-8"))
-    rows = _rows(file.parent / "statistics.csv")
+    rows = rows_of(file.parent / "statistics.csv")
     unbounded = [row for row in rows if row["statistic"] in content["unbounded"]]
     for name in ("key", "data", "n_tokens", "architecture"):
         content[name]
@@ -216,18 +212,24 @@ def _by_block(rows: Sequence[Mapping[str, str]], columns: tuple[str, ...]) -> di
     """These columns of a table, by statistic and block."""
     by_name: dict[str, dict[int, tuple[float, ...]]] = {}
     for row in rows:
-        by_name.setdefault(row["statistic"], {})[int(row["block"])] = tuple(_finite(row[column]) for column in columns)
+        by_name.setdefault(row["statistic"], {})[int(row["block"])] = tuple(finite(row[column]) for column in columns)
     return {name: [blocks[block] for block in range(len(blocks))] for name, blocks in by_name.items()}
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def rows_of(file: Path) -> list[dict[str, str]]:
+    """Of a table; none where there is no such file."""
     if not file.is_file():
         return []
     with file.open(newline="", encoding="utf-8") as source:
         return list(csv.DictReader(source))
 
 
-def _finite(value: Any) -> float:
+def finite(value: Any) -> float:
+    """A number.
+
+    Raises:
+        ValueError: it is none, or not finite.
+    """
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is not a finite number")

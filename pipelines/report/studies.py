@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelines.report.content import Cell, Table
+from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
 from pipelines.report.remarks import SENTENCE, TITLES, one_order, score_name
 from pipelines.report.tables import NOTHING, Declared, cells, heads, selects, spreads, table, texts
@@ -54,6 +55,31 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
         muted=lambda probe: probe.pretraining.is_untrained,
         within=lambda probe: probe.encoder,
     )
+
+
+def gained(
+    name: str,
+    heading: str,
+    label: str,
+    study: Study,
+    reference: Callable[[list[Probe]], Probe | None],
+    words: Callable[[Probe, Probe], str],
+    compares: Callable[[Probe], bool] = lambda probe: True,
+) -> Table | None:
+    """Heads of each encoder against one of them; None where there is nothing to compare.
+
+    Args:
+        label: title of the column of `words`, which are of a head and of the one that it is compared with.
+        compares: which heads are compared.
+    """
+    contrasts = [
+        ((encoder, words(probe, one)), probe, one)
+        for encoder, probes in by_encoder(study).items()
+        if (one := reference(probes)) is not None
+        for probe in probes
+        if probe is not one and compares(probe)
+    ]
+    return contrasts_table(name, heading, ("Encoder", label), contrasts)
 
 
 def counts(name: str, heading: str, value: Callable[[Probe], int | None], **about: Any) -> Declared:

@@ -67,8 +67,8 @@ class VJEPA2Pooler(Weighted):
                 nn.init.zeros_(layer.bias)
         with torch.no_grad():
             for i, block in enumerate(self.blocks, 1):
-                for layer in (block.proj, block.fc2):
-                    layer.weight /= math.sqrt(2 * i)
+                for name in ("proj", "fc2"):
+                    block.get_parameter(f"{name}.weight").div_(math.sqrt(2 * i))
             self.fc2.weight /= math.sqrt(2 * max(1, depth - 1))
 
     def forward(self, features: Features) -> Pooled:

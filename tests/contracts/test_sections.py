@@ -20,13 +20,11 @@ from pipelines.report.content import (
     Figures,
     Gallery,
     Heading,
-    Intervals,
-    Numbers,
     Section,
     Table,
     Text,
-    Verdicts,
 )
+from pipelines.report.files import parts
 from pipelines.report.formats import FORMATS
 from pipelines.report.page import render
 from pipelines.report.sections import SECTIONS, sections
@@ -70,11 +68,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def tables(section: Section) -> list[Table]:
-    return [block for block in section.blocks if isinstance(block, Table)]
+    return parts([section], Table)
 
 
 def figures(section: Section) -> list[Figure]:
-    return [figure for block in section.blocks if isinstance(block, Figures) for figure in block.figures]
+    return parts([section], Figure)
 
 
 def texts(section: Section) -> Iterator[str]:
@@ -84,14 +82,6 @@ def texts(section: Section) -> Iterator[str]:
         match block:
             case Text():
                 yield from (block.text, *block.items)
-            case Numbers():
-                yield from (text for number in block.entries for text in (number.value, number.about, number.detail))
-            case Verdicts():
-                yield block.title
-                yield from (text for verdict in block.entries for text in (verdict.claim, verdict.detail))
-            case Intervals():
-                yield from (block.title, block.note)
-                yield from (text for row in block.rows for text in (row.name, row.text, row.detail))
             case Heading():
                 yield block.text
             case Table():
@@ -197,9 +187,8 @@ def test_the_page_has_each_section_once_in_this_order(written: Written) -> None:
     built_sections = [section for name in BY_NAME if (section := written.section(name, "all")) is not None]
     assert len(BY_NAME) == len(SECTIONS)
     assert len({section.anchor for section in built_sections}) == len(SECTIONS)
-    for parts in (tables, figures):
-        names = [part.name for section in built_sections for part in parts(section)]
-        assert len(set(names)) == len(names), "files go by these names"
+    for kind in (Table, Figure):
+        assert parts(built_sections, kind), "files go by their names, which differ"
     of_little = [written.section(name, "little") for name in BY_NAME]
     assert [section.anchor for section in sections(written.inputs["little"])] == [s.anchor for s in of_little if s is not None]
     page = check_page(render(built_sections))

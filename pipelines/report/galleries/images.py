@@ -35,9 +35,17 @@ class DenseImages:
         if place and "://" not in place and not Path(place).exists():
             place = None
         entry = (self.entries or {}).get(dataset, {})
-        pixels = {name: entry[name] for name in ("scale", "orientation") if entry.get(name) is not None}
-        classes = Path(str(entry["classes"])) if entry.get("classes") else None
-        return opened(place, DENSE, pixels, split=entry.get("test") or self.split, form=entry.get("form"), classes=classes)
+        return opened(place, DENSE, **described(entry, self.split))
+
+
+def described(entry: Mapping[str, Any], split: str | None, folder: Path = Path()) -> dict[str, Any]:
+    """How test images of an entry of params.yaml are opened; `split` without its own, names of classes below `folder`."""
+    return {
+        "split": entry.get("test") or split,
+        "form": entry.get("form"),
+        "classes": folder / str(entry["classes"]) if entry.get("classes") else None,
+        "pixels": {name: entry[name] for name in ("scale", "orientation") if entry.get(name) is not None},
+    }
 
 
 def of_params(folder: Path, params: Mapping[str, Any]) -> DenseImages:

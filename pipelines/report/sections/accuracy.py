@@ -33,15 +33,9 @@ MANY = 8  # heads, of which more make a table that is folded: the leaderboard ha
 
 def section(inputs: Inputs) -> Section:
     """What heads reach and what was noted of them, what AbMILP gains, every number of every probe, and Table 1."""
-    gained = gains_table(inputs)
-    blocks = (
-        scores(inputs),
-        *remarks(inputs.probes[key] for key in _keys(inputs)),
-        *((gained,) if gained else ()),
-        every_probe(inputs),
-        printed("table-1"),
-    )
-    return Section("accuracy", "Accuracy", blocks)
+    noted = remarks(inputs.probes[key] for key in _keys(inputs))
+    tables = (gains_table(inputs), every_probe(inputs), printed("table-1"))
+    return Section("accuracy", "Accuracy", (scores(inputs), *noted, *filter(None, tables)))
 
 
 def gains_table(inputs: Inputs) -> Table | None:

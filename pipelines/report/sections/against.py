@@ -1,15 +1,23 @@
-"""Published numbers beside ours (`--against`), and those that nothing here compares with."""
+"""Published numbers beside ours (`--against`): which of ours has the encoder, data set, head, protocol and measure of each."""
 
+import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from pipelines.report.against import Beside, compared, in_words
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Section, Table, Text
-from pipelines.report.results import BEST_EPOCH
-from pipelines.report.tables import Declared, cells, each, heads, numbers, points, spreads, table, texts
+from pipelines.report.content import Section, Table, Text, section_of
+from pipelines.report.estimate import Estimate, estimate_of
+from pipelines.report.measured import Entries
+from pipelines.report.published.row import PublishedRow
+from pipelines.report.results import BEST_EPOCH, TrainedHead, results
+from pipelines.report.tables import Declared, cells, change, each, heads, numbers, spreads, table, texts
+from probe.recipe import PRESETS, settings_of
 
-WITHIN = {True: "yes", False: "no", None: "–"}
+STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
+GRADIENT_STEPS = "of gradient steps"
+WITHIN = {1: "no", -1: "no", 0: "yes", None: None}
 NOTE = (
     "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is inside of our "
     "95 % interval over test images and seeds; a dash where that is unknown. Nothing that a number states of its measurement "
@@ -25,8 +33,21 @@ BEST = (
 )
 
 
+class Beside(Entries):
+    """A published number, in a `file` of this name, and what is here beside it: ours, or what is lacking.
+
+    Attributes:
+        published: its row.
+        result: ours of the same encoder, data set, head and metric; None if there is none.
+        difference: ours − published, in the unit of the measure, of one that was measured alike. The published number is within
+            our interval where this is no sign.
+        differences: in what one was measured in another way: what it is, how it was published, and ours.
+        lacks: what none of ours has: "encoder", or, of that encoder, "data set", …; its `name`, and the `nearest` of ours.
+    """
+
+
 def section(inputs: Inputs) -> Section | None:
-    """Both tables; None where no published numbers were given.
+    """Numbers that were measured alike, and otherwise, and those without ours; None where no published numbers were given.
 
     Raises:
         BeyondClsError: a record of correct test images does not fit its metrics.
@@ -34,38 +55,187 @@ def section(inputs: Inputs) -> Section | None:
     if not inputs.against:
         return None
     matches, differing, unmatched = compared(inputs)
-    blocks: list[Block] = [Text("Published numbers that were given:", tuple(in_words(inputs)))]
-    if matches:
-        blocks.append(_matched(matches))
-    if differing:
-        blocks.append(_otherwise(differing))
-    if unmatched:
-        blocks += [_notice(unmatched), _without_ours(unmatched)]
-    return Section("against", "Beside published numbers", tuple(blocks))
-
-
-def _matched(matches: list[Beside]) -> Table:
-    def change(match: Beside) -> Cell:
-        assert match.difference is not None
-        std = match.difference.std if match.difference.n_seeds > 1 else None
-        return Cell(points(match.difference), match.difference.mean, std)
-
+    of_best = any(match.published.metric.endswith(BEST_EPOCH) for match in matches)
     between = (
-        cells("difference", "Ours − published", change, "spread"),
-        cells("within", "Within ours", lambda match: Cell(WITHIN[match.is_within]), "text"),
+        cells("difference", "Ours − published", lambda match: change(match.difference), "spread"),
+        texts("within", "Within ours", lambda match: WITHIN[match.difference.sign]),
         texts("protocol", "Protocol, published", lambda match: match.published.protocol, apart=True),
         texts("preset", "Preset, ours", lambda match: match.result.preset),
     )
-    note = f"{NOTE} {BEST}" if any(m.published.metric.endswith(BEST_EPOCH) for m in matches) else NOTE
-    return _both("against", "Published numbers and ours", note, matches, *between)
+    differs = texts(
+        "differs",
+        "Differs: published, ours",
+        lambda one: "; ".join(f"{what}: {theirs}, {ours}" for what, theirs, ours in one.differences),
+        apart=True,
+    )
+    return section_of(
+        "against",
+        "Beside published numbers",
+        Text("Published numbers that were given:", tuple(in_words(inputs))),
+        _both("against", "Published numbers and ours", f"{NOTE} {BEST}" if of_best else NOTE, matches, *between),
+        _both("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, differs),
+        _notice(unmatched) if unmatched else None,
+        _without_ours(unmatched),
+    )
 
 
-def _otherwise(differing: list[Beside]) -> Table:
-    def differs(one: Beside) -> str:
-        return "; ".join(f"{what}: {theirs}, {ours}" for what, theirs, ours in one.differences)
+def compared(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
+    """Each published number with all of ours that were measured as it was; else with those that were measured otherwise.
 
-    column = texts("differs", "Differs: published, ours", differs, apart=True)
-    return _both("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, column)
+    In the order of the files; and those without any of ours.
+
+    Raises:
+        BeyondClsError: a record of correct test images does not fit its metrics.
+    """
+    ours = results(inputs)
+    matches, differing, unmatched = list[Beside](), list[Beside](), list[Beside]()
+    for file, rows in inputs.against.items():
+        for row in rows:
+            left, lacks, name, names = _narrowed(row, ours)
+            pairs = [Beside(file=file, published=row, result=one, differences=tuple(differences(row, one))) for one in left]
+            if alike := [pair for pair in pairs if not pair.differences]:
+                matches += [Beside(pair, difference=_difference(row, pair.result)) for pair in alike]
+            elif not pairs:
+                near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.0)
+                unmatched.append(Beside(file=file, published=row, lacks=lacks, name=name, nearest="".join(near)))
+            else:
+                differing += pairs
+    return matches, differing, unmatched
+
+
+def _difference(row: PublishedRow, result: TrainedHead) -> Estimate:
+    measure = result.measures[row.metric]
+    counts = row.metric == result.probe.measure
+    ours = estimate_of(result.probe) if counts else Estimate(measure.mean, measure.std, len(measure.values))
+    return replace(ours, mean=ours.mean - row.value)
+
+
+def differences(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str]]:
+    """In what one of ours was measured in another way than a published number: what, how that was, and ours.
+
+    What the row does not state, or what ours did not record, is not compared.
+    """
+    recorded = result.probe.recorded
+    for name, value, found in _options(row, result):
+        if found is not None and value != found:
+            yield name, value, found
+    yield from _training(row, result)
+    crops, transform, block = recorded.get("augmentation"), recorded.get("transform"), recorded.get("block")
+    stated: dict[str, str | None] = {
+        "crops": crops and _crops(crops["n_crops"]),
+        "n_training": str(result.probe.n_training),
+        "resolution": transform and str(transform["input_size"][-1]),
+        "frame": transform and f"{transform['crop_mode']} {transform['crop_pct']:g}",
+        "block": None if block is None else str(block),
+    }
+    for name, found in stated.items():
+        published = getattr(row, name)
+        if published and found is not None and published != found:
+            yield name, published, found
+
+
+def _crops(n_crops: int | str) -> str:
+    """Crops that training showed, in the words of published rows."""
+    return f"stored, {n_crops}" if isinstance(n_crops, int) and n_crops else str(n_crops or "none")
+
+
+def _is_told_apart(row: PublishedRow, result: TrainedHead) -> bool:
+    """Whether all options that a row states are known of one of ours, or some are known to differ."""
+    found = [(value, ours) for _, value, ours in _options(row, result)]
+    return all(ours is not None for _, ours in found) or any(ours not in (None, value) for value, ours in found)
+
+
+def _options(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str | None]]:
+    """Options that a row states, of an aggregator or a protocol without gradient steps, and ours; None if that is not known."""
+    recorded = result.probe.recorded
+    sources = (recorded.get("all_options"), result.probe.options, recorded.get("protocol"), recorded.get("selected"))
+    ours = {name: value for source in reversed(sources) if source for name, value in source.items()}
+    for name, value in (pair.split("=", 1) for pair in row.options.split()):
+        yield name, value, None if ours.get(name) is None else _text(ours[name])
+
+
+def _training(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str]]:
+    """Settings of a recipe in which ours differs from a published protocol of gradient steps."""
+    if not row.protocol or row.protocol in STEPLESS:
+        return
+    if row.protocol not in PRESETS:
+        yield "protocol", row.protocol, result.preset or "another"
+        return
+    settings = settings_of(row.protocol) | ({"epochs": int(row.epochs)} if row.epochs else {})
+    for name, value in settings.items():
+        if (ours := result.recipe.get(name, value)) != value:
+            yield name, _text(value), _text(ours)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def in_words(inputs: Inputs) -> list[str]:
+    """A line for each file: how many of its numbers have one of ours beside them."""
+    if not inputs.against:
+        return []
+    matches, differing, _ = compared(inputs)
+    lines = []
+    for file, rows in inputs.against.items():
+        n, n_otherwise = numbers_of(file, matches), numbers_of(file, differing)
+        lines.append(
+            f"{file}: of {len(rows):,} published numbers {n:,} are compared with ours; {n_otherwise:,} were measured otherwise "
+            f"(tables/against-differing.csv says how), {len(rows) - n - n_otherwise:,} are not here (against-unmatched.csv)"
+        )
+    return lines
+
+
+def numbers_of(file: str, entries: Sequence[Beside]) -> int:
+    """How many published numbers of a file are among entries; several of ours can be beside one."""
+    return len({id(entry.published) for entry in entries if entry.file == file})
+
+
+def _narrowed(row: PublishedRow, ours: Sequence[TrainedHead]) -> tuple[list[TrainedHead], str, str, Iterable[str]]:
+    """Ours that a number compares with; or none, and what none has: which part, its name, and the names that there are."""
+    protocol = row.protocol if row.protocol in STEPLESS else ""
+    parts: list[tuple[str, str, Callable[[list[TrainedHead]], list[TrainedHead]], Callable[[TrainedHead], Iterable[str]]]] = [
+        (
+            "encoder",
+            row.encoder,
+            lambda all_: [r for r in all_ if row.encoder in (r.probe.encoder, r.probe.recorded_encoder)],
+            lambda r: [r.probe.encoder],
+        ),
+        (
+            "data set",
+            row.dataset,
+            lambda all_: [r for r in all_ if r.dataset == row.dataset],
+            lambda r: filter(None, [r.dataset]),
+        ),
+        ("head", row.head, lambda all_: _with_head(row, all_), lambda r: [r.probe.head]),
+        (
+            "protocol",
+            row.protocol or GRADIENT_STEPS,
+            lambda all_: [r for r in all_ if r.protocol == protocol],
+            lambda r: [r.protocol or GRADIENT_STEPS],
+        ),
+        ("metric", row.metric, lambda all_: [r for r in all_ if row.metric in r.measures], lambda r: r.measures),
+    ]
+    left = list(ours)
+    for part, name, narrow, names_of in parts:
+        before, left = left, narrow(left)
+        if not left:
+            return [], part, name, {name for result in before for name in names_of(result)}
+    return left, "", "", ()
+
+
+def _with_head(row: PublishedRow, ours: Sequence[TrainedHead]) -> list[TrainedHead]:
+    """Ours of this name; in a study, or outside of one, where none has it: those with its aggregator.
+
+    Of several with the aggregator, all if the row has options, in which they may differ; else none: any might be meant.
+    """
+    named: list[TrainedHead] = []
+    for study in dict.fromkeys(r.study for r in ours):
+        of_study = [r for r in ours if r.study == study]
+        by_name = [r for r in of_study if r.probe.head == row.head]
+        by_aggregator = [r for r in of_study if r.probe.aggregator == (row.aggregator or row.head) and _is_told_apart(row, r)]
+        named += by_name or (by_aggregator if row.options or len(by_aggregator) == 1 else [])
+    return named
 
 
 def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: Declared) -> Table:
@@ -81,7 +251,7 @@ def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: 
         heads(lambda pair: pair.result.probe.head),
         texts("metric", "Metric", lambda pair: pair.published.metric),
         numbers("published", "Published", lambda pair: pair.published.value, apart=True),
-        spreads("ours", "Ours", lambda pair: pair.ours, 2),
+        spreads("ours", "Ours", lambda pair: pair.result.measures[pair.published.metric], 2),
         between,
         _published("source", "note"),
         group=lambda pair: pair.file,

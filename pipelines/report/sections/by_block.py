@@ -1,19 +1,25 @@
 """Which block holds what: accuracy of [cls] and of the average patch of every block, of AbMILP on those that keep tokens."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from pipelines.report.by_block import Series, by_block, figure_of, looks_of
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Figures, Section, Table, Text
+from pipelines.report.content import Cell, Figure, Figures, Look, Section, Table, Text
 from pipelines.report.contrasts import VERDICTS
-from pipelines.report.drawing import limits
+from pipelines.report.dense import result_of
+from pipelines.report.drawing import Panel, limits, lines, looks
 from pipelines.report.estimate import Estimate, Source, of_measure
-from pipelines.report.measured import Entries
-from pipelines.report.tables import NOTHING, cells, each, encoders, file_names, numbers, signed, table, texts
+from pipelines.report.measured import FIRST_HEADS, Entries, Measure
+from pipelines.report.reading import files_in, read
+from pipelines.report.remarks import AXES
+from pipelines.report.tables import NOTHING, cells, each, encoders, file_names, numbers, plus_minus, signed, table, texts, title
 
+LINEAR = "linear"  # the protocol that a series does not name
+Series = Mapping[int, Measure]  # by block
 LEVEL = 0.05  # of the test that a block is ahead, corrected for the number of blocks that it was chosen from
 ABOUT = (
     "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where they "
@@ -31,18 +37,74 @@ NOTE = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where `beyondcls blocks` was not run."""
-    studies = by_block(inputs)
-    if not studies:
+    if not (studies := by_block(inputs)):
         return None
-    return Section("by-block", "Accuracy by block", (Text(ABOUT), _figures(studies), _table(studies)))
-
-
-def _figures(studies: list[Entries]) -> Figures:
-    """A plot for each encoder, on the same axes where they have the same measure."""
-    by_name, files = looks_of(studies), file_names("by-block", [study.encoder for study in studies])
+    by_name = looks(list(dict.fromkeys(name for study in studies for name in study.series)))
+    files = file_names("by-block", [study.encoder for study in studies])
     shared = limits(measure for study in studies for series in study.series.values() for measure in series.values())
     figures = tuple(figure_of(study, files[study.encoder], by_name, shared) for study in studies)
-    return Figures(figures, tuple(by_name.values()))
+    return Section("by-block", "Accuracy by block", (Text(ABOUT), Figures(figures, tuple(by_name.values())), _table(studies)))
+
+
+def read_by_block(file: Path) -> Entries:
+    """The study in a metrics.json: its entries, and `series` by name ("[cls]", "[cls], knn"), percent; `nbytes` of an image.
+
+    Raises:
+        BeyondClsError: the file is damaged.
+    """
+
+    def build(file: Path) -> Entries:
+        series = dict[str, dict[int, Measure]]()
+        for row in rows:
+            measured = row[study.measure]
+            if not isinstance(measured, Measure):
+                raise ValueError(f"{study.measure} of block {row.block} is no number over seeds")
+            series.setdefault(_name(row), {})[int(row.block)] = measured
+        return Entries(study, series=series, nbytes={_name(row): int(row.bytes_per_image) for row in rows})
+
+    study = result_of(file, "blocks")
+    rows = sorted(study.rows, key=_place)
+    return read(file, "beyondcls blocks", build)
+
+
+def by_block(inputs: Inputs) -> list[Entries]:
+    """Studies of the encoders that the report shows, in its order."""
+    studies = {study.encoder: study for study in map(read_by_block, files_in(inputs.folders.blocks, "*/metrics.json"))}
+    return [studies[encoder] for encoder in inputs.encoders if encoder in studies]
+
+
+def _place(row: Entries) -> tuple[bool, str, int, str, int]:
+    """Trained heads come first; of these [cls], average, AbMILP, and others by name; and blocks ascend."""
+    known = FIRST_HEADS.index(row.head) if row.head in FIRST_HEADS else len(FIRST_HEADS)
+    return row.protocol != LINEAR, row.protocol, known, row.head, int(row.block)
+
+
+def _name(row: Entries) -> str:
+    """`[cls]`, `average, knn`."""
+    return title(row.head) + ("" if row.protocol == LINEAR else f", {row.protocol}")
+
+
+def figure_of(
+    study: Entries,
+    name: str,
+    by_name: Mapping[str, Look] | None = None,
+    limits: tuple[float | None, float | None] = (None, None),
+) -> Figure:
+    """A line over the blocks for each series.
+
+    Args:
+        name: of its files.
+        by_name: how series are drawn.
+        limits: of the axis of accuracies, if plots share them.
+    """
+    words = "; ".join(
+        f"{series_name}: {', '.join(f'{plus_minus(reached)} % in block {block}' for block, reached in series.items())}"
+        for series_name, series in study.series.items()
+    )
+    series = {key: ([*of], [m.mean for m in of.values()], [m.std for m in of.values()]) for key, of in study.series.items()}
+    panel = Panel(series, "block, counted from 0", AXES[study.measure], limits)
+    caption, alt = "Bands: ± one standard deviation over seeds.", f"Accuracy of {study.encoder} by block. {words}."
+    return lines(name, study.encoder, caption, alt, [panel], by_name or looks(list(series)))
 
 
 def _table(studies: list[Entries]) -> Table:

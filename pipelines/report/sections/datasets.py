@@ -2,7 +2,7 @@
 
 from pipelines.report.claims import table_by_dataset
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Section, Table
+from pipelines.report.content import Section, Table, section_of
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.estimate import Probes, difference
 from pipelines.report.gains import gains
@@ -40,9 +40,8 @@ def section(inputs: Inputs) -> Section | None:
         return None
     shared = _shared(inputs)
     others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
-    moved = (weights,) if (weights := transferred(inputs)) else ()
-    claimed = (judged,) if (judged := table_by_dataset(inputs.datasets)) else ()
-    return Section("datasets", "Across data sets", (table(inputs), *others, *moved, *claimed))
+    beside = (transferred(inputs), table_by_dataset(inputs.datasets))
+    return section_of("datasets", "Across data sets", table(inputs), *others, *beside)
 
 
 def transferred(inputs: Inputs) -> Table | None:

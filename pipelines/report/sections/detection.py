@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Section, Table, Text
+from pipelines.report.content import Block, Section, Table, Text, section_of
 from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus, pairs
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.measured import Entries
@@ -41,12 +41,11 @@ def section(inputs: Inputs) -> Section | None:
         return None
     blocks = each_dataset("detection", inputs.detection, partial(_of_dataset, inputs))
     of_paper = (printed("table-5-v1"), printed("table-5-v1-differing"))
-    return Section("detection", "Which objects are found", (Text(ABOUT), *blocks, *of_paper))
+    return section_of("detection", "Which objects are found", Text(ABOUT), *blocks, *of_paper)
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
-    blocks: list[Block] = [_by_encoder(dataset, name, results, kind) for kind in KINDS if any(kind in one for one in results)]
-    families = _by_family(dataset, name, results)
+    tables = [_by_encoder(dataset, name, results, kind) for kind in KINDS if any(kind in one for one in results)]
     settings = table(
         f"{name}-settings",
         f"{dataset}: how detectors were trained",
@@ -64,7 +63,7 @@ def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entri
         each(SIZES, lambda s: counts(f"n_{s}", f"Objects in them, {s}", lambda one: one.objects.test.objects[s])),
         folded=True,
     )
-    return [*blocks, *([families] if families.rows else []), settings, *objects(inputs, dataset, name, results)]
+    return [*tables, _by_family(dataset, name, results), settings, *objects(inputs, dataset, name, results)]
 
 
 def _by_encoder(dataset: str, name: str, results: Sequence[Entries], kind: str) -> Table:

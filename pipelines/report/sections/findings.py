@@ -1,11 +1,10 @@
-"""What this shows: the paper's claims with what decides them, and the limits of the numbers."""
+"""What this shows: how far trained encoders are above an untrained twin, and the limits of the numbers."""
 
 import math
 from dataclasses import replace
 
-from pipelines.report.claims import table
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Section, Text
+from pipelines.report.content import Block, Section, Text, section_of
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.tables import listed, title
 from store.format.pretraining import LABELS
@@ -17,12 +16,15 @@ NO_TWIN = (
 
 
 def section(inputs: Inputs) -> Section:
-    """Claims, the limits of the numbers, and what makes rows incomparable."""
-    claimed = table(inputs)
-    blocks: list[Block] = [*([claimed] if claimed else []), *_above_random(inputs), Text(caution(inputs), kind="note")]
-    if reasons := warnings(inputs):
-        blocks.append(Text("Not everything here can be compared:", tuple(reasons), "notice"))
-    return Section("findings", "What this shows", tuple(blocks))
+    """Heads above those of the twin, the limits of the numbers, and what makes rows incomparable."""
+    reasons = tuple(warnings(inputs))
+    return section_of(
+        "findings",
+        "What this shows",
+        _above_random(inputs),
+        Text(caution(inputs), kind="note"),
+        Text("Not everything here can be compared:", reasons, "notice") if reasons else None,
+    )
 
 
 def warnings(inputs: Inputs) -> list[str]:
@@ -41,7 +43,7 @@ def warnings(inputs: Inputs) -> list[str]:
     return reasons
 
 
-def _above_random(inputs: Inputs) -> list[Block]:
+def _above_random(inputs: Inputs) -> Block:
     """Each head of each trained encoder against the same head on its untrained twin."""
     contrasts = [
         ((encoder, title(head), twin), inputs.probes[encoder, head], inputs.probes[twin, head])
@@ -51,7 +53,7 @@ def _above_random(inputs: Inputs) -> list[Block]:
         if (encoder, head) in inputs.probes and (twin, head) in inputs.probes
     ]
     above = contrasts_table("above-twin", "Trained encoders above the untrained twin", ("Encoder", "Head", "Twin"), contrasts)
-    return [replace(above, folded=True)] if above else [Text(NO_TWIN)]
+    return replace(above, folded=True) if above else Text(NO_TWIN)
 
 
 def caution(inputs: Inputs) -> str:

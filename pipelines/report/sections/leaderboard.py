@@ -6,24 +6,12 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Section, Table
 from pipelines.report.estimate import difference
 from pipelines.report.families import OTHER, SHORT, family_of
-from pipelines.report.measured import Measure, Probe
+from pipelines.report.measured import Entries, Probe
 from pipelines.report.remarks import SENTENCE, TITLES, WORDS
 from pipelines.report.results import of_data_sets
 from pipelines.report.studies import count
-from pipelines.report.tables import (
-    NOTHING,
-    Declared,
-    cells,
-    each,
-    encoders,
-    numbers,
-    points,
-    signed,
-    spreads,
-    table,
-    texts,
-    title,
-)
+from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, numbers, points, signed, spreads, table
+from pipelines.report.tables import heads as heads_of
 
 DATA_SET = "Data set"
 OnSets = dict[str, Probe]  # of one encoder and head, by data set
@@ -52,41 +40,36 @@ def leaderboard(inputs: Inputs) -> Table:
         score = means.get(key) if by_mean else heads[key][first].score.mean if first in heads[key] else None
         return score is None, -(score or 0.0), key
 
-    def parameters(key: tuple[str, str]) -> int | None:
-        return max((n for p in heads[key].values() if (n := p.cost.get("parameters")) is not None), default=None)
-
-    def any_of(key: tuple[str, str]) -> Probe:
-        return next(iter(heads[key].values()))
-
-    def family(key: tuple[str, str]) -> Cell:
-        name = family_of(any_of(key).pretraining)
-        return NOTHING if name == OTHER else Cell(SHORT[name], name)
-
-    def over_cls(key: tuple[str, str]) -> Cell:
-        return NOTHING if key[1] == "cls" else _over_cls(heads[key], heads.get((key[0], "cls"), {}))
-
     def of_set(name: str) -> Declared:
         column = f"{measures[name]}_on_{name}" if name else measures[name]
         of = DATA_SET if len(measures) > 1 else ""  # of several, the reader may choose one
+        return spreads(column, _titled(name, measures), lambda row: (p := row.on.get(name)) and p.score, best="column", of=of)
 
-        def score(key: tuple[str, str]) -> Measure | None:
-            return heads[key][name].score if name in heads[key] else None
-
-        return spreads(column, _titled(name, measures), score, best="column", of=of)
-
+    rows = []
+    for encoder, head in sorted(heads, key=place):
+        on = heads[encoder, head]
+        counts = [n for probe in on.values() if (n := probe.cost.get("parameters")) is not None]
+        over_cls = NOTHING if head == "cls" else _over_cls(on, heads.get((encoder, "cls"), {}))
+        about = {"head": head, "mean": means.get((encoder, head)), "over_cls": over_cls}
+        rows.append(Entries(about, on=on, one=next(iter(on.values())), parameters=max(counts, default=None)))
     return table(
         "leaderboard",
         "Every head on every encoder",
         _note(measures, has_mean, by_mean),
-        sorted(heads, key=place),
-        encoders(any_of, filters=True),
-        cells("family", "Family", family, "text", filters=True),
-        texts("head", "Head", lambda key: key[1], title, filters=True),
-        [numbers("mean", "Mean", means.get, 1, best="column", apart=True)] if has_mean else [],
+        rows,
+        encoders(lambda row: row.one, filters=True),
+        cells("family", "Family", lambda row: _family(row.one), "text", filters=True),
+        heads_of(filters=True),
+        [numbers("mean", "Mean", lambda row: row.mean, 1, best="column", apart=True)] if has_mean else [],
         each(measures, of_set, apart=not has_mean),
-        cells("points_over_cls", "− [cls], points", over_cls, apart=True),
-        cells("parameters", "Parameters of the aggregator", lambda key: count(parameters(key))),
+        cells("points_over_cls", "− [cls], points", lambda row: row.over_cls, apart=True),
+        cells("parameters", "Parameters of the aggregator", lambda row: count(row.parameters)),
     )
+
+
+def _family(probe: Probe) -> Cell:
+    name = family_of(probe.pretraining)
+    return NOTHING if name == OTHER else Cell(SHORT[name], name)
 
 
 def _titled(name: str, measures: dict[str, str]) -> str:

@@ -89,8 +89,8 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
             left_out.append(f"{encoder}: {crops}.")
             continue
         for kind, file, missing in _sources(inputs, encoder):
-            weights = None if file is None else array_of(file, "an array [N, T]; run its stage again")
-            if weights is None or (missing := _unfit(weights, len(images))):
+            weights = np.array([]) if file is None else array_of(file, "an array [N, T]; run its stage again")
+            if missing := missing or _unfit(weights, len(images)):
                 left_out.append(f"{encoder}, {kind}: {missing}.")
             elif kind == CLS or np.ptp(weights, axis=1).any():  # not that of a plain average
                 maps.append(Maps(encoder, kind, weights, crops))
@@ -114,22 +114,17 @@ def _crops(attention: Attention | None, images: "ImageSet") -> Float[np.ndarray,
     return crops
 
 
-def _sources(inputs: Inputs, encoder: str) -> list[tuple[str, Path | None, str]]:
+def _sources(inputs: Inputs, encoder: str) -> Iterator[tuple[str, Path | None, str]]:
     """Kind and file of each map, and why it is missing. Heads that pool without weights have no map."""
     attention = inputs.attention[encoder]
-    sources: list[tuple[str, Path | None, str]] = [(CLS, attention.cls_map, "it has no [cls] map")]
+    yield CLS, attention.cls_map, "" if attention.cls_map else "it has no [cls] map"
     weighted = [probe for probe in inputs.probes_of(encoder) if probe.weights is not None or probe.head == "abmilp"]
     if not weighted:
-        sources.append(("weights", None, "there is no head with weights"))
+        yield "weights", None, "there is no head with weights"
     for probe in weighted:
-        kind = f"{title(probe.head)} weights"
-        if probe.weights is None:
-            sources.append((kind, None, "it kept no weights"))
-        elif probe.features["test"] != attention.key:
-            sources.append((kind, None, "this head was tested on another feature set than the encoder's attention"))
-        else:
-            sources.append((kind, probe.weights, ""))
-    return sources
+        is_other = probe.features["test"] != attention.key
+        missing = "this head was tested on another feature set than the encoder's attention" if is_other else ""
+        yield f"{title(probe.head)} weights", probe.weights, missing if probe.weights else "it kept no weights"
 
 
 def _unfit(maps: np.ndarray, n_images: int) -> str:

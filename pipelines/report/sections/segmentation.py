@@ -147,8 +147,7 @@ def _by_class(dataset: str, name: str, results: Sequence[Entries], resolution: s
     labels = dict.fromkeys(label for of_encoder in scores.values() for label in of_encoder)
 
     def iou(encoder: str, protocol: str, label: str) -> float | None:
-        row = scores[encoder].get(label)
-        return row and row.ious.get((protocol, resolution))
+        return scores[encoder].get(label, {}).get(f"{protocol} iou_{resolution}")
 
     return table(
         f"{name}-classes",
@@ -161,8 +160,8 @@ def _by_class(dataset: str, name: str, results: Sequence[Entries], resolution: s
             lambda e: numbers(files[e], f"{e}, IoU ({_short(resolution)})", lambda row: iou(e, *row), 1, best="row"),
             apart=True,
         ),
-        numbers("n_training_patches", "Training patches", lambda row: float(first[row[1]].n_training), 0, apart=True),
-        numbers("n_test_patches", "Test patches", lambda row: float(first[row[1]].n_test), 0),
+        numbers("n_training_patches", "Training patches", lambda row: first[row[1]]["n_training_patches"], 0, apart=True),
+        numbers("n_test_patches", "Test patches", lambda row: first[row[1]]["n_test_patches"], 0),
         group=lambda row: PROTOCOLS.get(row[0], row[0]),
         muted=lambda _: False,
         folded=True,

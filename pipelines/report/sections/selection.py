@@ -3,21 +3,40 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Heading, Section, Table, Text
+from pipelines.report.content import Block, Cell, Heading, Section, Table, Text, section_of
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.divergences import READING, divergences, heat_maps, table
-from pipelines.report.measured import FIRST_HEADS, Measure, Probe, by_accuracy
+from pipelines.report.measured import FIRST_HEADS, Entries, Measure, Probe, by_accuracy, in_order
 from pipelines.report.published.printed import printed
-from pipelines.report.reading import read
+from pipelines.report.reading import files_in, finite, read, rows_of
 from pipelines.report.remarks import SENTENCE, one_order, score_name
 from pipelines.report.studies import selects_untrained
-from pipelines.report.tables import EFFECTIVE, Declared, cells, effective, heads, listed, numbers, spreads, texts, title
+from pipelines.report.tables import (
+    EFFECTIVE,
+    NOTHING,
+    Declared,
+    cells,
+    each,
+    effective,
+    encoders,
+    file_names,
+    heads,
+    listed,
+    numbers,
+    spreads,
+    texts,
+    title,
+)
 from pipelines.report.tables import table as declared
 
+READING = (
+    "KL(p || q) in nats between weights, mean over the test images. ∞: infinite for more than half of the images, as q gives "
+    "no weight to patches that p weights; a star: for some, which are left out of the mean."
+)
+FIGURE = "As Fig. 7 of the paper: KL(p || q) in nats, p in rows and q in columns."
 STUDY = "selection"
 GROUPS = ("for reference", "selected without training", "others")
 INTRODUCTION = (
@@ -33,16 +52,15 @@ def section(inputs: Inputs) -> Section | None:
     Raises:
         BeyondClsError: a file that is damaged.
     """
-    selections, all_divergences = _selections(inputs), divergences(inputs)
-    blocks: list[Block] = []
+    selections, of_encoders = _selections(inputs), divergences(inputs)
+    blocks: list[Block | None] = []
     if selections:
-        against = _against(selections)
-        blocks += [Text(INTRODUCTION), *_notices(inputs, selections), *([against] if against else [])]
+        blocks += [Text(INTRODUCTION), *_notices(inputs, selections), _against(selections)]
         blocks += [_accuracies(selections), printed("table-6")]
-    if all_divergences:
+    if of_encoders:
         blocks += [Heading("Whether they choose the same patches"), Text(READING, kind="note")]
-        blocks += [*heat_maps(all_divergences), table(all_divergences)]
-    return Section("selection", "Choosing patches without training", tuple(blocks)) if blocks else None
+        blocks += [*_matrices(of_encoders), _every_pair(of_encoders)]
+    return section_of("selection", "Choosing patches without training", *blocks) if blocks else None
 
 
 def _selections(inputs: Inputs) -> dict[str, dict[str, Probe]]:
@@ -138,7 +156,74 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
     )
 
 
-def _keys(encoders: list[str]) -> list[str]:
+def _keys(names: list[str]) -> list[str]:
     """Names of columns: letters, digits and underscores, each once."""
-    plain = [re.sub(r"\W+", "_", encoder, flags=re.ASCII).strip("_").lower() for encoder in encoders]
+    plain = [re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() for name in names]
     return [key if plain.count(key) == 1 and key else f"{key}_{at}" for at, key in enumerate(plain)]
+
+
+def divergences(inputs: Inputs) -> dict[str, list[Entries]]:
+    """Pairs by encoder, the encoders of the page first: p, q, KL(p || q) in nats (mean, std; None where all are infinite)."""
+    files = {file.parent.name: file for file in files_in(inputs.folders.divergence, "*/divergence.csv")}
+    known = [encoder for encoder in inputs.encoders if encoder in files]
+    order = [*known, *sorted(set(files) - set(known))]
+    by_encoder = {encoder: read(files[encoder], "beyondcls divergence", _pairs) for encoder in order}
+    return {encoder: pairs for encoder, pairs in by_encoder.items() if pairs}
+
+
+def _pairs(file: Path) -> list[Entries]:
+    return [
+        Entries(
+            p=row["from"],
+            q=row["to"],
+            **{name: finite(row[name]) if row[name] else None for name in ("mean", "std")},
+            **{name: int(row[name]) for name in ("n_images", "n_infinite")},
+        )
+        for row in rows_of(file)
+    ]
+
+
+def _shown(pair: Entries) -> Cell:
+    """`0.21`; `∞` where it is infinite for most images, a star where it is for some."""
+    if pair.mean is None or 2 * pair.n_infinite > pair.n_images:
+        return Cell("∞")
+    return Cell(f"{pair.mean:.2f}{'*' * bool(pair.n_infinite)}", pair.mean)
+
+
+def _matrices(of_encoders: Mapping[str, list[Entries]]) -> Iterator[Table]:
+    """As Fig. 7: p in rows, q in columns."""
+    files = file_names("divergence", list(of_encoders))
+    for encoder, pairs in of_encoders.items():
+        names, by_pair = in_order(head for pair in pairs for head in (pair.p, pair.q)), {(o.p, o.q): o for o in pairs}
+        keys = dict(zip(names, _keys(names), strict=True))
+
+        def of_pair(p: str, q: str, by_pair: Mapping[tuple[str, str], Entries] = by_pair) -> Cell:
+            return Cell("·") if p == q else _shown(by_pair[p, q]) if (p, q) in by_pair else NOTHING
+
+        columns = each(names, lambda q: cells(f"to_{keys[q]}", title(q), lambda p: of_pair(p, q)))  # noqa: B023
+        yield declared(files[encoder], encoder, FIGURE, names, texts("p", "p", str, title), columns)
+
+
+def _every_pair(of_encoders: Mapping[str, list[Entries]]) -> Table:
+    note = (
+        "Mean ± std over the images of which it is finite; it is infinite where q gives no weight to a patch that p weights. "
+        "Weights are means over seeds."
+    )
+    return declared(
+        "divergence",
+        "Divergence between the weights of heads",
+        note,
+        [(encoder, pair) for encoder, pairs in of_encoders.items() for pair in pairs],
+        encoders(lambda row: row[0]),
+        texts("from", "p", lambda row: row[1].p, title),
+        texts("to", "q", lambda row: row[1].q, title),
+        cells("kl", "KL(p || q), nats", lambda row: _mean_and_std(row[1]), "spread"),
+        numbers("n_images", "Images", lambda row: row[1].n_images, 0, apart=True),
+        numbers("n_infinite", "Of these infinite", lambda row: row[1].n_infinite, 0),
+        folded=True,
+    )
+
+
+def _mean_and_std(pair: Entries) -> Cell:
+    known = pair.mean is not None and pair.std is not None
+    return Cell(f"{pair.mean:.3f} ± {pair.std:.3f}", pair.mean, pair.std) if known else Cell("∞")

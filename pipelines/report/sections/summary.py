@@ -1,40 +1,46 @@
 """The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
 
-from matplotlib.ticker import MaxNLocator
+import matplotlib
+from matplotlib.figure import Figure as Plot
 
 from pipelines.parameters.params import Primary
-from pipelines.report.claims import claims, verdicts
+from pipelines.report import claims
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Interval, Intervals, Look, Number, Numbers, Section, Text, Verdicts
+from pipelines.report.content import Figures, Section, Table, Text, section_of
 from pipelines.report.contrasts import VERDICTS
-from pipelines.report.estimate import Estimate, estimate_of, mean_over_encoders
+from pipelines.report.drawing import INK, STYLE, WIDTH, colour, drawn
+from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.families import LOOKS, families
 from pipelines.report.gains import gains
 from pipelines.report.remarks import WORDS, score_name
-from pipelines.report.tables import plus_minus, selects, title
-from store.format.pretraining import JOINT, LABELS, MASKED, UNTRAINED
+from pipelines.report.tables import cells, change, differences, plus_minus, selects, table, texts, title
+from store.format.pretraining import UNTRAINED
 
 SHARE, POINTS = "%", "points"  # units
 GAINED = {
     SHARE: "Of the errors that [cls] makes on test images, a head that selects among the patches (AbMILP) removes:",
     POINTS: "A head that selects among the patches (AbMILP) reaches so much more than [cls] on test images:",
 }
-DECLARED = "The contrast that was declared in advance, and what to see it beside:"
-N_NUMBERS = 3
+BESIDE = (
+    "In points, mean ± standard deviation over seeds; 95 %: over test images and seeds. Ahead or behind: the interval is on "
+    "one side of 0. Only the first contrast was declared in advance; the others are exploratory."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
     """None without probes."""
     if not inputs.probes:
         return None
-    plot, judged, declared = error_shares(inputs), verdicts(claims(inputs)), _declared(inputs)
-    lead = DECLARED if declared else GAINED[estimates_over_cls(inputs)[1]] if plot else ""
-    blocks: list[Block] = [Text(lead, kind="lead")] if lead else []
-    blocks.append(Numbers(tuple(declared or _numbers(inputs))))
-    blocks += [plot] if plot else []
-    blocks += [Verdicts("What the paper claims, here", judged)] if judged else []
-    blocks.append(Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"))
-    return Section("summary", "At a glance", tuple(blocks))
+    plot, declared = error_shares(inputs), _declared(inputs)
+    lead = GAINED[estimates_over_cls(inputs)[1]] if plot else _best(inputs)
+    return section_of(
+        "summary",
+        "At a glance",
+        declared or Text(lead, kind="lead"),
+        plot,
+        claims.table(inputs),
+        Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"),
+    )
 
 
 def basis(inputs: Inputs) -> str:
@@ -55,52 +61,45 @@ def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _declared(inputs: Inputs) -> list[Number]:
-    """The primary contrast, and what to see it beside; empty where it was not declared, or not measured.
+def _pairs(inputs: Inputs) -> dict[str, tuple[Estimate, Estimate]]:
+    """Both heads of the primary contrast, percent, on each encoder that has both."""
+    if (primary := inputs.folders.primary) is None:
+        return {}
+    pairs = {e: [inputs.probes.get((e, head)) for head in (primary.head, primary.over)] for e in inputs.encoders}
+    return {e: (estimate_of(one), estimate_of(other)) for e, (one, other) in pairs.items() if one and other}
+
+
+def _declared(inputs: Inputs) -> Table | None:
+    """The primary contrast, and what to see it beside; None where it was not declared, or not measured.
 
     That is the same contrast on an encoder of another family and on the untrained twin, and the best head without weights.
     """
-    contrasts, primary, family = _primary_by_encoder(inputs), inputs.folders.primary, families(inputs.probes)
-    if primary is None or primary.encoder not in contrasts:
-        return []
-    points, one, other = contrasts[primary.encoder], *_pair(inputs, primary, primary.encoder)
-    share = one.share_of(other) if score_name(inputs.probes.values()) == "top1" else None
-    removed = "" if share is None else f" · {in_short(share, SHARE)[0]} of the errors removed"
-    shown = [(points, f"{_in_words(primary)}, declared in advance", f"{VERDICTS[points.sign]}{removed}", primary.encoder)]
-    compared = {e: points.minus(estimate) for e, estimate in contrasts.items()}
+    pairs, primary, family = _pairs(inputs), inputs.folders.primary, families(inputs.probes)
+    if primary is None or primary.encoder not in pairs:
+        return None
+    contrasts, (one, other) = {e: a.minus(b) for e, (a, b) in pairs.items()}, pairs[primary.encoder]
+    points = contrasts[primary.encoder]
+    rows = [(_in_words(primary), points)]
     compared_with = [name for name in LOOKS if name not in (family[primary.encoder], UNTRAINED)]
     others = [encoder for name in compared_with for encoder in contrasts if family[encoder] == name]
-    shown += [_exploratory(compared[e], f"more than on {e}", e) for e in others[:1]]
+    rows += [(f"more than on {encoder}", points.minus(contrasts[encoder])) for encoder in others[:1]]
     if (twin := inputs.twin(primary.encoder)) in contrasts:
-        shown.append(_exploratory(contrasts[twin], f"gained by {twin}, which was never trained", twin))
+        rows.append((f"gained by {twin}, which was never trained", contrasts[twin]))
     heads = [p for p in inputs.probes_of(primary.encoder) if p.head not in (primary.head, primary.over) and not selects(p)]
     if best := max(heads, key=lambda probe: probe.score.mean, default=None):
         about = f"compared with {title(best.head)}, the best head there that weights no patches"
-        shown.append(_exploratory(one.minus(estimate_of(best)), about, primary.encoder))
-    return [_number(estimate, about, detail, LOOKS[family[encoder]]) for estimate, about, detail, encoder in shown]
-
-
-def _exploratory(estimate: Estimate, about: str, encoder: str) -> tuple[Estimate, str, str, str]:
-    return estimate, about, f"{VERDICTS[estimate.sign]} · exploratory", encoder
-
-
-def _number(points: Estimate, about: str, detail: str, look: Look) -> Number:
-    value, interval = in_short(points, POINTS)
-    return Number(f"{'+' if round(points.mean, 1) > 0 else ''}{value}", about, f"{interval} · {detail}", look)
-
-
-def _pair(inputs: Inputs, primary: Primary, encoder: str) -> list[Estimate]:
-    """Both heads of the contrast on an encoder, percent; fewer where one was not probed."""
-    keys = [(encoder, head) for head in (primary.head, primary.over)]
-    return [estimate_of(inputs.probes[key]) for key in keys if key in inputs.probes]
-
-
-def _primary_by_encoder(inputs: Inputs) -> dict[str, Estimate]:
-    """The primary contrast on each encoder that has both heads, points."""
-    if (primary := inputs.folders.primary) is None:
-        return {}
-    pairs = {encoder: _pair(inputs, primary, encoder) for encoder in inputs.encoders}
-    return {encoder: pair[0].minus(pair[1]) for encoder, pair in pairs.items() if len(pair) == 2}
+        rows.append((about, one.minus(estimate_of(best))))
+    share = one.share_of(other) if score_name(inputs.probes.values()) == "top1" else None
+    return table(
+        "declared",
+        "The contrast that was declared in advance, and what to see it beside",
+        BESIDE,
+        rows,
+        texts("contrast", "Contrast", lambda row: row[0]),
+        differences("points", "Points", lambda row: row[1], fixed=True),
+        texts("verdict", "Verdict", lambda row: VERDICTS[row[1].sign]),
+        cells("share", "Errors removed, %", lambda row: change(share if row[1] is points else None), "spread", optional=True),
+    )
 
 
 def _in_words(primary: Primary) -> str:
@@ -111,30 +110,14 @@ def _in_advance(inputs: Inputs) -> str:
     """What was declared in advance, and that all else was not."""
     if (primary := inputs.folders.primary) is None:
         return "No contrast was declared in advance (primary in params.yaml), so all of them are exploratory."
-    missing = "" if primary.encoder in _primary_by_encoder(inputs) else " and is not measured here"
+    missing = "" if primary.encoder in _pairs(inputs) else " and is not measured here"
     return f"{_in_words(primary)} was declared in advance{missing}; all other contrasts are exploratory."
 
 
-def _numbers(inputs: Inputs) -> list[Number]:
-    """What AbMILP gains on each family, with the encoder as the unit where there are several; without AbMILP, the best head.
-
-    Encoders of no known family stand for themselves, from the largest gain on.
-    """
-    estimates, unit = estimates_over_cls(inputs)
-    if not estimates:
-        best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
-        about = f"{WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}, the most here"
-        return [Number(f"{best.score.mean:.1f}\N{NO-BREAK SPACE}%", about, plus_minus(best.score))]
-    by_encoder = families(inputs.probes)
-    of_families = {name: [e for e in estimates if by_encoder[e] == name] for name in (MASKED, JOINT, UNTRAINED, LABELS)}
-    others = sorted(set(estimates).difference(*of_families.values()), key=lambda encoder: -estimates[encoder].mean)
-    numbers = []
-    for encoders in [each for each in [*of_families.values(), *([e] for e in others)] if each][:N_NUMBERS]:
-        look, first = LOOKS[by_encoder[encoders[0]]], encoders[0]
-        value, detail = in_short(mean_over_encoders(look.name, [estimates[e] for e in encoders]), unit)
-        about = f"on {first}" if len(encoders) == 1 else f"on average over {len(encoders)} encoders"
-        numbers.append(Number(value, about, f"{detail} · {look.name}", look))
-    return numbers
+def _best(inputs: Inputs) -> str:
+    """The head that reaches most."""
+    best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
+    return f"The most here: {plus_minus(best.score)} % {WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}."
 
 
 def estimates_over_cls(inputs: Inputs) -> tuple[dict[str, Estimate], str]:
@@ -154,34 +137,34 @@ def in_short(estimate: Estimate, unit: str) -> tuple[str, str]:
     return value, f"± {estimate.std:.1f} over seeds" if estimate.n_seeds > 1 else "one seed"
 
 
-def error_shares(inputs: Inputs) -> Intervals | None:
-    """A row for each encoder, from the largest on; None without AbMILP and [cls] on any."""
+def error_shares(inputs: Inputs) -> Figures | None:
+    """A bar for each encoder, from the largest on; None without AbMILP and [cls] on any."""
     estimates, unit = estimates_over_cls(inputs)
     if not estimates:
         return None
     by_encoder = families(inputs.probes)
-    ordered = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
-    rows = {encoder: _row(encoder, estimates[encoder], unit, by_encoder[encoder]) for encoder in ordered}
-    trained = [encoder for encoder in ordered if encoder not in inputs.untrained]
-    twin = next((twin for encoder in trained if (twin := inputs.twin(encoder)) in rows), None)
-    twin = twin or next((encoder for encoder in ordered if encoder in inputs.untrained), None)
+    ordered = sorted(estimates, key=lambda encoder: estimates[encoder].mean)  # upwards
+    texts = {encoder: "{} ({})".format(*in_short(estimates[encoder], unit)) for encoder in ordered}
+    twins = [inputs.twin(encoder) for encoder in reversed(ordered) if encoder not in inputs.untrained]
+    twin = next((name for name in (*twins, *sorted(inputs.untrained)) if name in estimates), None)
+    with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x"}):
+        plot = Plot(figsize=(WIDTH[0] * 1.2, 0.75 + 0.26 * len(ordered)))
+        axes = plot.subplots()
+        axes.axvline(0, color=INK, linewidth=0.8)
+        if twin:
+            axes.axvline(estimates[twin].mean, color=colour(LOOKS[UNTRAINED]), linestyle="dashed", linewidth=1)
+            if bounds := estimates[twin].interval:
+                axes.axvspan(*bounds, color=colour(LOOKS[UNTRAINED]), alpha=0.18, linewidth=0)
+        for row, encoder in enumerate(ordered):
+            one, look = estimates[encoder], LOOKS[by_encoder[encoder]]
+            reach = None if one.interval is None else [[one.mean - one.interval[0]], [one.interval[1] - one.mean]]
+            axes.errorbar(one.mean, row, xerr=reach, color=colour(look), marker=look.marker, linewidth=2)
+            axes.annotate(texts[encoder], (1, row), (5, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=8)
+        axes.set_yticks(range(len(ordered)), ordered)
     what = "Share of the errors of [cls] that AbMILP removes, %" if unit == SHARE else "What AbMILP gains over [cls], points"
-    note = "Marks: mean over seeds; bars: 95 % over test images and seeds, where known."
+    caption = "Marks: mean over seeds; bars: 95 % over test images and seeds, where known."
     if twin:
-        note += f" The band: what it gains on {twin}, which was never trained."
+        caption += f" The band: what it gains on {twin}, which was never trained."
+    alt = "; ".join(f"{encoder}: {texts[encoder]}" for encoder in reversed(ordered))
     legend = tuple(look for family, look in LOOKS.items() if family in {by_encoder[encoder] for encoder in ordered})
-    return Intervals(what, note, tuple(rows.values()), rows.get(twin or ""), _ticks(tuple(rows.values())), legend, "gains")
-
-
-def _row(encoder: str, estimate: Estimate, unit: str, family: str) -> Interval:
-    text, detail = in_short(estimate, unit)
-    return Interval(encoder, LOOKS[family], estimate.mean, estimate.interval, text, detail)
-
-
-def _ticks(rows: tuple[Interval, ...]) -> tuple[float, ...]:
-    """Of an axis that has 0 and all bounds."""
-    values = [0.0, *(value for row in rows for value in (row.value, *(row.bounds or ())))]
-    if min(values) == max(values):
-        return (0.0, 1.0)
-    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(min(values), max(values))
-    return tuple(float(tick) for tick in ticks)
+    return Figures((drawn(plot, "error-shares", what, caption, f"{what}. {alt}", legend),), legend)

@@ -1,60 +1,56 @@
 """Variants of AbMILP: how its scores are computed (Table 5 in v2 of the paper, Table 3 in v1)."""
 
-from collections.abc import Mapping
-
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Section, Table
-from pipelines.report.contrasts import table
-from pipelines.report.estimate import difference
+from pipelines.report.content import Section, Table, section_of
+from pipelines.report.estimate import Estimate, difference
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
-from pipelines.report.studies import COSTS, Study, by_encoder, study_table
-from pipelines.report.tables import NOTHING, cells, change, numbers, texts, title
+from pipelines.report.studies import COSTS, Study, by_encoder, gained, study_table
+from pipelines.report.tables import cells, change, numbers, texts, title
 
 STUDY = "variants"
 APART = "self-attention"  # a study of heads that are trained by a recipe of their own
-KINDS = ("abmilp", "sa-abmilp")
+KINDS = ("abmilp", "sa-abmilp")  # others are in the study for comparison
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "tanh": "Tanh"}
 
 
 def section(inputs: Inputs) -> Section | None:
     """None without the study `variants`."""
-    study = inputs.studies.get(STUDY)
-    if not study:
+    if not (study := inputs.studies.get(STUDY)):
         return None
     plain = {encoder: _one_layer(probes) for encoder, probes in by_encoder(study).items()}
-    contrasts = gained(study, plain)
-    tables = [*([contrasts] if contrasts else []), measured(study, plain)]
-    if apart := inputs.studies.get(APART):
-        tables.append(measured(apart, plain, "variants-apart", "Trained by a recipe of their own"))
-    return Section(STUDY, "Variants of AbMILP", (*tables, printed("table-5"), printed("table-3-v1")))
+
+    def measured(study: Study, name: str, heading: str) -> Table:
+        """Each variant, and what it gains over AbMILP with one layer of the same encoder."""
+        before = [
+            numbers("depth", "Linear layers", lambda probe: _depth(probe) if probe.aggregator in KINDS else None, 0),
+            texts("activation", "Activation", _activation),
+            texts("self_attention", "Self-attention", lambda probe: "yes" if probe.aggregator == "sa-abmilp" else ""),
+        ]
+        against = cells("against_one_layer", "Against one layer", lambda p: change(_over(p, plain.get(p.encoder))), "spread")
+        return study_table(name, heading, study, before, [against], f"Against one layer: points. {COSTS}")
+
+    return section_of(
+        STUDY,
+        "Variants of AbMILP",
+        gained(
+            "variants-gains",
+            "Against AbMILP with one linear layer",
+            "Variant",
+            study,
+            _one_layer,
+            lambda probe, _: title(probe.head),
+            lambda probe: probe.aggregator in KINDS,
+        ),
+        measured(study, "variants", "How the scores of patches are computed"),
+        measured(apart, "variants-apart", "Trained by a recipe of their own") if (apart := inputs.studies.get(APART)) else None,
+        printed("table-5"),
+        printed("table-3-v1"),
+    )
 
 
-def measured(
-    study: Study,
-    plain: Mapping[str, Probe | None],
-    name: str = "variants",
-    heading: str = "How the scores of patches are computed",
-) -> Table:
-    """Each variant, and what it gains over AbMILP with one layer, which is given for each encoder."""
-
-    def against(probe: Probe) -> Cell:
-        one_layer = plain.get(probe.encoder)
-        return NOTHING if probe is one_layer else change(difference(probe, one_layer))
-
-    before = [
-        numbers("depth", "Linear layers", lambda probe: _depth(probe) if _is_variant(probe) else None, 0),
-        texts("activation", "Activation", lambda probe: ACTIVATIONS.get(name := _activation(probe), name)),
-        texts("self_attention", "Self-attention", lambda probe: "yes" if probe.aggregator == "sa-abmilp" else ""),
-    ]
-    after = [cells("against_one_layer", "Against one layer", against, "spread")]
-    note = f"Against one layer: points. {COSTS}"
-    return study_table(name, heading, study, before, after, note)
-
-
-def _is_variant(probe: Probe) -> bool:
-    """Or it is a head of another kind, which is in the study for comparison."""
-    return probe.aggregator in KINDS
+def _over(probe: Probe, one_layer: Probe | None) -> Estimate | None:
+    return None if probe is one_layer else difference(probe, one_layer)
 
 
 def _depth(probe: Probe) -> int:
@@ -63,21 +59,10 @@ def _depth(probe: Probe) -> int:
 
 def _activation(probe: Probe) -> str:
     """Between layers; none with one."""
-    return str(probe.options.get("activation", "relu")) if _is_variant(probe) and _depth(probe) > 1 else ""
+    name = str(probe.options.get("activation", "relu")) if probe.aggregator in KINDS and _depth(probe) > 1 else ""
+    return ACTIVATIONS.get(name, name)
 
 
 def _one_layer(probes: list[Probe]) -> Probe | None:
     """AbMILP as the paper uses it: the first head with one layer and no self-attention."""
     return next((p for p in probes if p.aggregator == "abmilp" and _depth(p) == 1), None)
-
-
-def gained(study: Study, plain: Mapping[str, Probe | None]) -> Table | None:
-    """Each variant against AbMILP with one layer on the same encoder; None where there are not both."""
-    contrasts = [
-        ((encoder, title(probe.head)), probe, one_layer)
-        for encoder, probes in by_encoder(study).items()
-        if (one_layer := plain[encoder]) is not None
-        for probe in probes
-        if probe is not one_layer and _is_variant(probe)
-    ]
-    return table("variants-gains", "Against AbMILP with one linear layer", ("Encoder", "Variant"), contrasts)

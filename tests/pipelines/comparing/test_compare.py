@@ -10,8 +10,16 @@ import pytest
 from pipelines.comparing.differences import Compared, compared, differences_in_descriptions
 from pipelines.report.rows import results_in
 from probe.result_files import read_result, write_result
-from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation
-from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation, write_norms
+from tests.pipelines.report.everything import (
+    average_precisions,
+    protocol,
+    score_maps,
+    write_by_block,
+    write_detection,
+    write_localisation,
+    write_norms,
+    write_segmentation,
+)
 from tests.pipelines.report.written import write_correct, write_probe
 
 N = 400
@@ -83,41 +91,34 @@ def test_what_differs_is_shown_and_equal_results_are_counted(beyondcls, sides, t
         assert "abmilp" in (tmp_path / f"out/differences.{suffix}").read_text()
 
 
+def of_abmilp(sides: tuple[Path, Path]) -> Compared:
+    (row,) = [row for row in compared(*map(results_in, sides)) if row.names[-1] == "abmilp" and row.measure == "top1"]
+    return row
+
+
 def test_the_interval_is_of_the_paired_difference(sides):
     """By the same images, so it is narrower than of others; its formula is tested where it is."""
-    (row,) = [row for row in compared(*map(results_in, sides)) if row.names[-1] == "abmilp" and row.measure == "top1"]
     correct = [np.load(side / "birds/mae/abmilp/trained/correct.npz")["correct"].mean(0) for side in sides]
-    assert row.difference is not None
-    assert row.difference.mean == pytest.approx(100 * (correct[1] - correct[0]).mean())
-    paired = row.difference.error[0]
-    content = read_result(sides[1] / "birds/mae/abmilp/metrics.json")
-    write_result(sides[1] / "birds/mae/abmilp/metrics.json", content | {"test_images": "others"})
-    (row,) = [row for row in compared(*map(results_in, sides)) if row.names[-1] == "abmilp" and row.measure == "top1"]
-    assert row.difference.error[0] > paired
+    paired = of_abmilp(sides).difference
+    assert paired.mean == pytest.approx(100 * (correct[1] - correct[0]).mean())
+    described(sides[1] / "birds/mae/abmilp", test_images="others")
+    assert of_abmilp(sides).difference.error[0] > paired.error[0]
 
 
-@pytest.mark.parametrize("change", ["not recorded", "in one alone"])
-def test_without_images_the_spread_over_seeds_is_all(change, sides):
+@pytest.mark.parametrize("recorded", [True, False])
+def test_without_images_the_spread_over_seeds_is_all(recorded: bool, sides):
     folder = sides[1] / "birds/mae/abmilp"
-    if change == "in one alone":
-        (folder / "trained/correct.npz").unlink()
-    else:
-        content = read_result(folder / "metrics.json")
-        content.pop("test_images")
-        write_result(folder / "metrics.json", content)
-    a, b = map(results_in, sides)
-    (row,) = [row for row in compared(a, b) if row.names[-1] == "abmilp" and row.measure == "top1"]
-    assert row.difference is not None
+    (folder / "trained/correct.npz").unlink() if recorded else described(folder, test_images=None)
+    row = of_abmilp(sides)
     assert row.difference.interval is None
     assert row.difference.std == pytest.approx(np.hypot(row.a.std, row.b.std))
 
 
 def test_all_shows_equal_results_and_every_measure(beyondcls, sides, tmp_path):
     beyondcls("compare", *sides, "--all", "--out", tmp_path)
-    rows = table(tmp_path / "differences.csv")
-    assert {row["head"] for row in rows} == {"cls", "abmilp", "new", "old"}
-    assert {row["measure"] for row in rows if row["head"] == "abmilp"} == {"top1", "top5", "entropy"}
-    equal = next(row for row in rows if (row["head"], row["measure"]) == ("cls", "top1"))
+    rows = {(row["head"], row["measure"]): row for row in table(tmp_path / "differences.csv")}
+    assert {measure for head, measure in rows if head == "abmilp"} == {"top1", "top5", "entropy"}
+    equal = rows["cls", "top1"]
     assert (equal["a"], equal["difference"], equal["interval"]) == (equal["b"], "0.0", "")
 
 
@@ -198,8 +199,7 @@ def test_a_project_with_a_folder_of_probes_and_a_head_with_a_head(beyondcls, tmp
     said = beyondcls("compare", project, probes)
     assert f"1 differ 5 are only in {project}" in said
     assert "birds │ mae │ cls │ top1 │ 50.00 ± 0.50 │ 51.00 ± 0.50 │ +1.00 ± 0.71 │ – " in said
-    said = beyondcls("compare", probes / "birds/mae/cls", project / "probes/birds/mae/cls", "--out", tmp_path / "out")
-    assert [row["difference"] for row in table(tmp_path / "out/differences.csv")] == ["-1.0"]
+    said = beyondcls("compare", probes / "birds/mae/cls", project / "probes/birds/mae/cls")
     assert "−1.00 ± 0.71" in said
 
 
@@ -213,15 +213,6 @@ def test_exit_code(command, sides):
     assert command("compare", *sides)[0] == 0
     assert command("compare", *sides, "--exit-code")[0] == 1
     assert command("compare", sides[0], sides[0], "--exit-code")[0] == 0
-
-
-def test_results_of_this_version_and_an_earlier_one_are_compared(beyondcls, tmp_path):
-    for root in ("old", "new"):
-        write_probe(tmp_path / root, "mae", "cls", 50.0)
-    described(tmp_path / "new/mae/cls", versions={"torch": "2.7.0"})
-    said = beyondcls("compare", tmp_path / "old", tmp_path / "new")
-    assert "1 of 1 results are equal, 0 differ" in said
-    assert "versions.torch │ – │ 2.7.0 │ mae/cls" in said
 
 
 def test_what_cannot_be_compared_is_named(beyondcls, sides, tmp_path):
@@ -242,18 +233,12 @@ def test_unfinished_runs_are_no_results(sides):
     assert [*results_in(sides[0])] == ["birds/mae/abmilp", "birds/mae/cls", "birds/mae/old"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "folder", "expected"),
-    [
-        ("probes", "birds/mae/cls", (("birds",), "mae", "cls")),
-        ("probes", "mae/cls", ((), "mae", "cls")),
-        ("studies", "birds/selection/mae/norm", (("birds", "selection"), "mae", "norm")),
-    ],
-)
-def test_results_are_named_by_their_folders(kind, folder, expected, tmp_path):
-    *above, encoder, head = folder.split("/")
-    of_head = write_probe(tmp_path.joinpath(kind, *above), encoder, head, 50.0)
-    ((name, result),) = results_in(tmp_path).items()
-    assert (name, result.above, result.encoder, result.head) == (folder if kind == "probes" else f"{kind}/{folder}", *expected)
-    ((name, result),) = results_in(of_head).items()
-    assert (name, result.encoder, result.head) == (".", "", "")
+def test_results_are_named_by_their_folders(tmp_path):
+    for folder, names in (
+        ("probes/birds/mae/cls", (("birds",), "mae", "cls")),
+        ("studies/birds/selection/mae/norm", (("birds", "selection"), "mae", "norm")),
+    ):
+        of_head = write_probe(tmp_path / folder.partition("/mae")[0], "mae", names[-1], 50.0)
+        result = results_in(tmp_path)[folder.removeprefix("probes/")]
+        assert (result.above, result.encoder, result.head) == names
+        assert [*results_in(of_head)] == ["."]

@@ -1,8 +1,7 @@
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.by_block import section
 from tests.pipelines.report.everything import write_by_block
-from tests.pipelines.report.parts import best, figures, shown, tables
-from tests.pipelines.report.studied import studied
+from tests.pipelines.report.written import best, figures, shown, studied, tables
 
 
 def inputs(root, *encoders):
@@ -17,13 +16,13 @@ def test_nothing_where_it_was_not_measured(tmp_path):
 def test_which_block_is_best(tmp_path):
     mae = {("cls", "linear"): (40, 52, 48), ("average", "linear"): (40, 45, 45.9), ("cls", "knn"): (3, 2, 1)}
     write_by_block(tmp_path, "mae", mae)
-    write_by_block(tmp_path, "dino", {("cls", "linear"): (30, 40), ("average", "linear"): (60,)})
+    write_by_block(tmp_path, "dino", {("abmilp", "linear"): (60,), ("cls", "linear"): (30, 40)})
     write_by_block(tmp_path, "not shown", {("cls", "linear"): (30, 40)})
     result = section(inputs(tmp_path, "mae", "dino"))
     table = tables(result)["by-block"]
     assert shown(table) == [
         ["dino", "[cls]", "30.0", "40.0", "–", "1", "0.0", "not shown", "384"],
-        ["dino", "average", "60.0", "–", "–", "–", "–", "–", "768"],
+        ["dino", "AbMILP", "60.0", "–", "–", "–", "–", "–", "384"],
         ["mae", "[cls]", "40.0", "52.0", "48.0", "1", "+4.0", "ahead", "384"],
         ["mae", "average", "40.0", "45.0", "45.9", "2", "0.0", "not shown", "768"],
         ["mae", "[cls], knn", "3.0", "2.0", "1.0", "0", "+2.0", "not shown", "384"],
@@ -37,11 +36,3 @@ def test_which_block_is_best(tmp_path):
     dino, mae = figures(result)
     assert [figure.name for figure in (dino, mae)] == ["by-block-dino", "by-block-mae"]
     assert "[cls]: 40.0 ± 0.5 % in block 0, 52.0 ± 0.5 % in block 1, 48.0 ± 0.5 % in block 2" in mae.alt
-
-
-def test_heads_that_weight_patches_are_a_further_series(tmp_path):
-    write_by_block(tmp_path, "mae", {("abmilp", "linear"): (50, 55), ("cls", "linear"): (40, 45)})
-    result = section(inputs(tmp_path, "mae"))
-    assert [row[1] for row in shown(tables(result)["by-block"])] == ["[cls]", "AbMILP"]
-    (figure,) = figures(result)
-    assert "AbMILP: 50.0 ± 0.5 % in block 0, 55.0" in figure.alt

@@ -26,12 +26,12 @@ def test_reads_what_the_stages_write(tmp_path: Path):
 
 
 def test_order_puts_untrained_encoders_last_and_unknown_heads_behind_ours(tmp_path: Path):
-    for encoder in ("a-twin", "z", "b-Random"):
-        write_probe(tmp_path / "p", encoder, "zzz", 10.0)
-        write_probe(tmp_path / "p", encoder, "abmilp2", 10.0)
-        write_probe(tmp_path / "p", encoder, "abmilp", 10.0)
-    inputs = collect(Folders(tmp_path / "p", tmp_path / "none"))
-    assert inputs.encoders == ["b-Random", "z", "a-twin"]
+    """Untrained are also weights that come from a file."""
+    for encoder in ("a", "a-twin", "z", "b-Random"):
+        for head in ("zzz", "abmilp2", "abmilp"):
+            write_probe(tmp_path, encoder, head, 10.0, **({"family": UNTRAINED} if encoder == "a" else {}))
+    inputs = collect(Folders(tmp_path, tmp_path / "none"))
+    assert inputs.encoders == ["b-Random", "z", "a", "a-twin"]
     assert inputs.heads == ["abmilp", "abmilp2", "zzz"]
 
 
@@ -44,12 +44,6 @@ def test_twin_has_the_same_architecture(tmp_path: Path):
     assert collect(Folders(tmp_path / "p", tmp_path / "a")).twin("big") == "b-twin"
     assert collect(Folders(tmp_path / "p", tmp_path / "none")).twin("big") == "a-twin"
     assert collect(Folders(tmp_path / "p", tmp_path / "a")).twin("a-twin") is None
-
-
-def test_random_weights_that_come_from_a_file_are_untrained(tmp_path: Path):
-    file = write_probe(tmp_path, "mine", "cls", 10.0) / "description.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"family": UNTRAINED}))
-    assert collect(Folders(tmp_path)).untrained == {"mine"}
 
 
 def test_missing_probes_are_named_with_the_remedy(tmp_path: Path):

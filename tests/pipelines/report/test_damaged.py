@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.report.attention_heads import head_figures
-from pipelines.report.by_block import by_block
 from pipelines.report.collect import Examples, Inputs, collect
-from pipelines.report.divergences import divergences
 from pipelines.report.sections import detection, geometry, localisation, segmentation
+from pipelines.report.sections.by_block import by_block
+from pipelines.report.sections.selection import divergences
+from pipelines.report.sections.statistics import head_figures
 from probe.result_files import DESCRIPTION
 from store import BeyondClsError
 from tests.pipelines.report.everything import EVIL, everything, folders

@@ -8,10 +8,9 @@ from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.files import metrics
 from pipelines.report.page import render
 from pipelines.report.sections import sections
-from pipelines.report.sections.datasets import by_head, section
+from pipelines.report.sections.datasets import section
 from store import BeyondClsError
-from tests.pipelines.report.parts import best, shown, tables
-from tests.pipelines.report.written import several_labels, write_probe
+from tests.pipelines.report.written import best, several_labels, shown, tables, write_probe
 
 
 @pytest.fixture
@@ -43,18 +42,12 @@ def test_a_row_for_each_encoder_on_each_set(inputs: Inputs) -> None:
     assert [row.muted for row in table.rows] == [False, True, False, False, True]
 
 
-def test_claims_are_judged_on_each_set(inputs: Inputs) -> None:
-    claims = tables(section(inputs))["claims-by-dataset"]
-    assert {row.group for row in claims.rows} == {"coco<b>", "cub"}
-    assert {cell for row in shown(claims, slice(1, 3)) for cell in row} >= {"mae", "dino", "not shown"}  # no images are known
-
-
 def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
     write_probe(tmp_path / "p", "mae", "cls", 40.0)
     for name, heads in (("few", ("cls", "abmilp")), ("many", ("cls", "abmilp", "ep", "simpool"))):
         for encoder in ("mae", "random"):
             for n, head in enumerate(heads):
-                write_probe(tmp_path / "sets" / name, encoder, head, 30.0 + n)
+                write_probe(tmp_path / "sets" / name, encoder, head, 30.0 + n, recipe={"epochs": n})
     write_probe(tmp_path / "sets" / "many", "alone", "ep", 20.0)
     table, heads_of, _ = tables(section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",))))).values()
     assert [column.name for column in table.columns][3:5] == ["cls", "abmilp"]
@@ -65,6 +58,7 @@ def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Pa
     assert of_cls == ["[cls]", "–", "30.0 ± 0.5", "30.0 ± 0.5"]
     assert "A dash: alone: not probed with [cls]; alone: not probed with AbMILP;" in heads_of.note
     assert of_ep == ["ep", "20.0 ± 0.5", "32.0 ± 0.5", "32.0 ± 0.5"]
+    assert [row[-1] for row in shown(heads_of)][1:] == ["1", "3", "2"]
     assert best(heads_of, slice(1, 4))[2:] == [[False, True, True], [True, False, False]]
 
 
@@ -97,11 +91,3 @@ def test_images_with_several_labels_have_all_sections(tmp_path: Path) -> None:
     assert "mAP, %" in [column.title for column in by_name["variants"].columns]
     assert "has no share of errors and no interval" in render(shown_sections)
     assert metrics(inputs) == {"mae": {"cls": {"map": 40.0, "std": 0.5}, "abmilp": {"map": 45.0, "std": 0.5}}}
-
-
-def test_says_for_how_long_heads_were_trained(tmp_path: Path) -> None:
-    for head, epochs in (("cls", 2), ("sa-abmilp", 1), ("simpool", 3)):
-        file = write_probe(tmp_path / "sets/many", "mae", head, 40.0) / "description.json"
-        file.write_text(file.read_text().replace('"epochs": 2', f'"epochs": {epochs}'))
-    table = by_head("many", collect(Folders(tmp_path / "sets/many")).probes)
-    assert {row[0]: row[-1] for row in shown(table)} == {"[cls]": "2", "sa-abmilp": "1", "simpool": "3"}

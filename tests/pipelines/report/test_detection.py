@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Examples, Folders, Inputs, collect
-from pipelines.report.content import Section
 from pipelines.report.dense import REMEMBERED
 from pipelines.report.sections.detection import section
-from tests.pipelines.report.dense import average_precisions as ap
-from tests.pipelines.report.dense import write_detection, write_examples
-from tests.pipelines.report.parts import best, shown, tables, words
+from tests.pipelines.report.everything import average_precisions as ap
+from tests.pipelines.report.everything import write_detection, write_examples
+from tests.pipelines.report.written import best, shown, tables, words
 
 IDS = ("000", "001", "002")
 GREY = (96, 96, 96)
@@ -21,16 +20,10 @@ def collected(root: Path, **others: object) -> Inputs:
     return collect(Folders(detection=root, **others), Examples(2))
 
 
-def built(inputs: Inputs) -> Section:
-    result = section(inputs)
-    assert result is not None
-    return result
-
-
 def test_boxes_and_masks_by_size_and_against_the_twin(tmp_path):
     write_detection(tmp_path / "coco", "mae", ap(12.0, 14.0), ap(10.0, 11.0, small=None))
     write_detection(tmp_path / "coco", "random", ap(1.0, 2.0))
-    by_name = tables(built(collected(tmp_path)))
+    by_name = tables(section(collected(tmp_path)))
     boxes, masks = by_name["detection-coco-box"], by_name["detection-coco-mask"]
     assert [column.name for column in boxes.columns] == [
         *(
@@ -59,35 +52,23 @@ def test_boxes_and_masks_by_size_and_against_the_twin(tmp_path):
     ]
 
 
-def test_one_seed_has_no_spread(tmp_path):
-    write_detection(tmp_path / "coco", "mae", ap(12.0))
-    by_name = tables(built(collected(tmp_path)))
-    assert "detection-coco-mask" not in by_name
-    assert shown(by_name["detection-coco-box"])[0][1] == "12.0"
-    assert not any("twin" in column.name for column in by_name["detection-coco-box"].columns)
-
-
 def test_encoders_of_other_families_against_masked_ones(tmp_path):
     write_detection(tmp_path / "coco", "mae", ap(12.0))
-    assert "detection-coco-families" not in tables(built(collected(tmp_path)))
+    alone = tables(section(collected(tmp_path)))
+    assert not {"detection-coco-families", "detection-coco-mask"} & set(alone)
+    assert shown(alone["detection-coco-box"])[0][1] == "12.0", "one seed has no spread"
     write_detection(tmp_path / "coco", "dino", ap(14.0, small=None))
     write_detection(tmp_path / "coco", "deit", ap(11.0, small=3.0))
-    assert shown(tables(built(collected(tmp_path)))["detection-coco-families"]) == [
+    assert shown(tables(section(collected(tmp_path)))["detection-coco-families"]) == [
         ["dino", "joint embedding", "mae", "+2.0", "+2.0", "–"],
         ["deit", "labels", "mae", "−1.0", "−1.0", "+1.0"],
     ]
 
 
-def test_table_5_of_the_first_version_is_beside_ours_with_what_differs(tmp_path):
-    write_detection(tmp_path / "coco", "mae", ap(12.0))
-    (differing,) = (block for block in built(collected(tmp_path)).blocks if getattr(block, "name", "").endswith("-differing"))
-    assert {"encoder", "frame", "augmentation", "pyramid", "schedule"} <= {row[0] for row in shown(differing)}
-
-
 def test_says_where_training_images_may_have_been_measured(tmp_path):
     write_detection(tmp_path / "coco", "mae", ap(12.0), features={"training": "a", "test": "a"})
     write_detection(tmp_path / "coco", "dino", ap(12.0))
-    assert words(built(collected(tmp_path)), "notice")[:2] == [REMEMBERED, "mae"]
+    assert words(section(collected(tmp_path)), "notice")[:2] == [REMEMBERED, "mae"]
 
 
 def test_only_sections_that_were_asked_for_need_no_probes(tmp_path, beyondcls):

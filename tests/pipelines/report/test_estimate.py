@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t
 
 from pipelines.report.collect import Folders, collect
-from pipelines.report.estimate import Estimate, Source, estimates, mean_over_encoders
+from pipelines.report.estimate import Estimate, Source, estimate_of, mean_over_encoders
 from store import BeyondClsError
 from tests.pipelines.report.written import write_correct, write_probe
 
@@ -27,7 +27,7 @@ def head(root: Path, encoder: str, name: str, correct: np.ndarray, images: str |
 
 
 def estimated(root: Path) -> dict[tuple[str, str], Estimate]:
-    return estimates(collect(Folders(root, root / "none")).probes, ("cls", "abmilp"))
+    return {key: estimate_of(probe) for key, probe in collect(Folders(root)).probes.items()}
 
 
 def test_an_interval_is_over_paired_images_and_seeds(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def of_correct(name: str, correct: np.ndarray) -> Estimate:
     return Estimate(float(units.mean()), float(units.mean(1).std(ddof=1)), len(units), effects, float(in_both))
 
 
-def estimate_of(mean: float, error: float, n_seeds: int = 3) -> Estimate:
+def estimate_with(mean: float, error: float, n_seeds: int = 3) -> Estimate:
     """With a standard error over 10,000 images."""
     units = mean + 100 * error * np.resize([1.0, -1.0], 10_000)
     return Estimate(mean, 0.12, n_seeds, {Source("images", "i"): units})
@@ -174,18 +174,17 @@ def estimate_of(mean: float, error: float, n_seeds: int = 3) -> Estimate:
 
 @pytest.mark.parametrize(("mean", "sign"), [(2.0, 1), (1.9, 0), (-1.9, 0), (-2.0, -1)])
 def test_a_sign_is_beyond_the_interval(mean: float, sign: int) -> None:
-    assert estimate_of(mean, 1).sign == sign
+    assert estimate_with(mean, 1).sign == sign
 
 
 def test_one_seed_or_no_images_say_nothing() -> None:
-    assert estimate_of(5, 1, n_seeds=1).sign is None
-    assert estimate_of(5, 1, n_seeds=1).interval == pytest.approx((5 - 1.96, 5 + 1.96), abs=1e-3)
+    assert estimate_with(5, 1, n_seeds=1).sign is None
+    assert estimate_with(5, 1, n_seeds=1).interval == pytest.approx((5 - 1.96, 5 + 1.96), abs=1e-3)
     assert Estimate(5.0, 0.1, 12, {Source("seeds", "s"): np.linspace(4.9, 5.1, 12)}).sign is None
 
 
 def test_bounds() -> None:
-    assert estimate_of(4.37, 1.32).bounds() == "1.8 to 7.0"
-    assert estimate_of(-4.37, 2.2).bounds() == "−8.7 to −0.1"
+    assert [estimate_with(*given).bounds() for given in ((4.37, 1.32), (-4.37, 2.2))] == ["1.8 to 7.0", "−8.7 to −0.1"]
 
 
 def test_what_does_not_fit_its_metrics_is_refused(tmp_path: Path) -> None:

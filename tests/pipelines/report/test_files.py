@@ -63,7 +63,7 @@ def test_the_page_of_somebody_else_stays(tmp_path: Path, inputs: Inputs):
 
 def test_two_tables_of_one_name_are_refused():
     with pytest.raises(AssertionError, match="one file"):
-        files.tables([SECTION, SECTION])
+        files.parts([SECTION, SECTION], Table)
 
 
 def test_names_that_are_not_utf8_are_written_escaped(tmp_path):

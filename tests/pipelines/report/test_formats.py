@@ -2,7 +2,6 @@ import csv
 import io
 import re
 
-import pytest
 from rich.console import Console
 
 from pipelines.report.content import Cell, Column, Row, Table
@@ -38,11 +37,9 @@ def test_csv_is_in_full_precision_and_empty_for_nothing():
 
 
 def test_csv_computes_nothing():
-    names = ("=1+1", "-2+3", "-0.5", "@x", "a=b")
-    table = Table(
-        "t", "", "", (Column("name", "", "text"), Column("n", "N")), tuple(Row((Cell(n), Cell("", -1))) for n in names)
-    )
-    assert to_csv(table).splitlines() == ["name,n", "'=1+1,-1", "'-2+3,-1", "-0.5,-1", "'@x,-1", "a=b,-1"]
+    rows = tuple(Row((Cell(n), Cell("", -1))) for n in ("=1+1", "-0.5"))
+    table = Table("t", "", "", (Column("name", "", "text"), Column("n", "N")), rows)
+    assert to_csv(table).splitlines() == ["name,n", "'=1+1,-1", "-0.5,-1"]
 
 
 def test_csv_has_no_groups_where_there_are_none():
@@ -75,29 +72,20 @@ def test_latex_is_balanced_and_escapes_all_that_is_special():
             assert not line.startswith("[")
 
 
-@pytest.mark.parametrize("sign", ESCAPES)
-def test_latex_escapes_each_sign_once(sign: str):
-    assert latex(f"a{sign}b") == f"a{ESCAPES[sign]}b"
+def test_each_sign_is_escaped_once():
+    assert all(latex(f"a{sign}b") == f"a{ESCAPES[sign]}b" for sign in ESCAPES)
+    assert all(markdown(f"a{sign}\nb") == f"a\\{sign} b" for sign in SPECIAL)
 
 
 def test_markdown_has_title_groups_bold_and_note():
     lines = to_markdown(TABLE).splitlines()
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")} == {4}
     assert lines[0] == r"### A title \& more"
     assert lines[2:4] == [r"| Name | Top-1 | N\_x |", "| --- | ---: | ---: |"]
     assert lines[4] == "| **one** |  |  |"
     assert lines[5].endswith("| **1.2 ± 0.1** | 3 |")
     assert lines[6] == r"| \[cls\] (no \[x\]) | – | – |"
     assert lines[-1] == r"What it is: 100 %. Source: A. Author: \& co."
-
-
-def test_markdown_rows_have_as_many_cells_as_columns():
-    rows = [line for line in to_markdown(TABLE).splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
-
-
-@pytest.mark.parametrize("sign", SPECIAL)
-def test_markdown_escapes_each_sign(sign: str):
-    assert markdown(f"a{sign}\nb") == f"a\\{sign} b"
 
 
 def test_terminal_shows_names_as_text():

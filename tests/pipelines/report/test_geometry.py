@@ -9,8 +9,7 @@ from scipy.stats import rankdata
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.geometry import section
 from tests.pipelines.report.everything import write_by_block, write_geometry, write_norms, write_similarity
-from tests.pipelines.report.parts import figures, shown, tables
-from tests.pipelines.report.studied import studied
+from tests.pipelines.report.written import figures, shown, studied, tables
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 GAINS = (1.0, 3.0, 2.0, 5.0, 4.0, 9.0)

@@ -1,6 +1,5 @@
 """The page while results come in: when it is written again, what ends that, and how it is opened."""
 
-import json
 import os
 import shutil
 import webbrowser
@@ -110,26 +109,15 @@ def test_it_waits_for_the_first_results_and_survives_that_all_are_removed(tmp_pa
     assert last == f"report: {tmp_path / 'out/index.html'}"
 
 
-def test_without_any_results_ctrl_c_leaves_nothing(tmp_path: Path, page, steps) -> None:
-    steps()
-    (said,) = page()
-    assert "there are no metrics" in said
-    assert not (tmp_path / "out").exists()
-
-
 def test_files_that_vanish_while_they_are_read_are_waited_for(steps) -> None:
-    calls: list[str] = []
-
     def write() -> None:
-        calls.append("written")
         raise FileNotFoundError("gone.npz")
 
     steps(nothing, nothing)
     said: list[str] = []
     looks = iter(({"a": (0, 0)}, {"a": (0, 0)}, {"a": (1, 0)}))
     follow(write, lambda: next(looks), said.append)
-    assert calls == ["written"] * 2, "not while nothing changes"
-    assert all("gone.npz" in line for line in said)
+    assert ["gone.npz" in line for line in said] == [True] * 2, "not while nothing changes"
 
 
 def test_what_is_looked_at(tmp_path: Path) -> None:
@@ -168,20 +156,13 @@ def test_the_command_writes_beside_the_pipelines_page_and_ends_with_status_0(
     assert "42.0 ± 0.5" in (tmp_path / "report/live/index.html").read_text(), "of a data set that came later"
 
 
-def test_wrong_names_end_it_at_once(tmp_path: Path, monkeypatch, command, steps) -> None:
-    monkeypatch.chdir(tmp_path)
-    steps()
-    status, _, err = command("report", "--live", "--only", "acuracy")
-    assert status == 1
-    assert "did you mean 'accuracy'?" in err
-
-
 def test_it_is_opened_once(tmp_path: Path, page, steps, monkeypatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     write_probe(tmp_path / "probes", "mae", "cls", 40.0)
     steps(lambda: write_probe(tmp_path / "probes", "mae", "abmilp", 45.0), nothing)
     page(opens=True)
+    page()
     assert opened == [(tmp_path / "out/index.html").resolve().as_uri()]
 
 
@@ -198,30 +179,18 @@ def no_browser(address: str) -> bool:
     raise webbrowser.Error("could not locate runnable browser")
 
 
-@pytest.mark.parametrize("fails", [lambda address: False, no_browser])
-def test_where_no_browser_can_be_opened_it_says_what_to_do(tmp_path: Path, monkeypatch, fails) -> None:
-    monkeypatch.setattr(webbrowser, "open", fails)
-    with pytest.raises(
-        BeyondClsError, match=r"page.html is written, but no browser could be opened .* expected one for --open"
-    ):
-        open_page(tmp_path / "page.html")
+def test_where_no_browser_can_be_opened_it_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
+    for fails in (lambda address: False, no_browser):
+        monkeypatch.setattr(webbrowser, "open", fails)
+        with pytest.raises(BeyondClsError, match=r"page.html is written, but no browser could be opened .* --open"):
+            open_page(tmp_path / "page.html")
 
 
-@pytest.mark.parametrize("opens", [True, False])
-def test_the_command_opens_the_page_that_it_wrote(tmp_path: Path, monkeypatch, command, opens: bool) -> None:
+def test_the_command_opens_the_page_that_it_wrote(tmp_path: Path, monkeypatch, command) -> None:
     write_probe(tmp_path / "probes", "mae", "cls", 40.0)
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
-    arguments = (
-        "--probes",
-        tmp_path / "probes",
-        "--only",
-        "leaderboard",
-        "--out",
-        tmp_path / "out",
-        *(["--open"] if opens else []),
-    )
-    status, _, err = command("report", *arguments)
-    assert (status, err) == (0, "")
-    assert opened == ([(tmp_path / "out/index.html").as_uri()] if opens else [])
-    assert json.loads((tmp_path / "out/metrics.json").read_text())
+    given = ("--probes", tmp_path / "probes", "--only", "leaderboard", "--out", tmp_path / "out")
+    for more, n in ((), 0), (("--open",), 1):
+        assert command("report", *given, *more)[::2] == (0, "")
+        assert opened == [(tmp_path / "out/index.html").as_uri()] * n

@@ -9,8 +9,8 @@ from tests.pipelines.report.everything import over_seeds
 from tests.pipelines.report.everything import score_map as entry
 from tests.pipelines.report.everything import score_maps as maps
 from tests.pipelines.report.everything import write_localisation as write
-from tests.pipelines.report.parts import shown as cells
-from tests.pipelines.report.parts import tables, words
+from tests.pipelines.report.written import shown as cells
+from tests.pipelines.report.written import tables, words
 
 CROP = {"words": "central crop, in 224 x 224 pixels; 12.3 % of the boxes' area lies outside of it", "official": False}
 
@@ -117,16 +117,6 @@ def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     assert [row[-1] for row in cells(table)] == ["+6.0 ± 2.0", "−10.0", "–", "–"]
 
 
-def test_maps_that_are_missing_leave_dashes(tmp_path):
-    write(tmp_path, "mae", maps())
-    write(tmp_path, "no-cls", [entry("probe", "ep", 30, 31), entry("baseline", "centre", 34)])
-    result = built(tmp_path)
-    of_mae, without = cells(tables(result)["localisation"])
-    assert without[:6] == ["no-cls", "–", "–", "–", "30.5 ± 0.7", "34.0"]
-    assert of_mae[4] == "–"
-    assert cells(tables(result)["localisation-differences"])[1][:4] == ["no-cls", "–", "–", "–"]
-
-
 def notices(result: Section) -> dict[str, tuple[str, ...]]:
     return {text.text: text.items for text in result.blocks if isinstance(text, Text) and text.kind == "notice"}
 
@@ -138,18 +128,10 @@ def test_warns_of_what_makes_numbers_odd(tmp_path):
     assert notices(built(tmp_path)) == expected
 
 
-def test_the_frame_is_below_the_table(tmp_path):
-    write(tmp_path, "mae", maps())
-    result = built(tmp_path)
-    below = result.blocks[result.blocks.index(tables(result)["localisation"]) + 1]
-    whole = "whole image, squashed to 224 x 224 pixels; 1,000 images: mae"
-    assert below == Text("Boxes are compared in:", (whole,), "note")
-    assert notices(result) == {}
-
-
-def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
+def test_the_frame_is_below_the_table_and_noticed_where_published_numbers_are_not_of_it(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "moco", maps(), frame=CROP)
     result = built(tmp_path)
-    assert words(result, "note")[2:] == [f"{CROP['words']}; 1,000 images: moco"]
+    whole = "whole image, squashed to 224 x 224 pixels; 1,000 images: mae"
+    assert words(result, "note")[1:] == [whole, f"{CROP['words']}; 1,000 images: moco"]
     assert notices(result) == {OTHER_FRAME: ("moco",)}

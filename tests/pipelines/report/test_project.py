@@ -14,7 +14,7 @@ from pipelines.report.galleries.images import of_params
 from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError
-from tests.pipelines.report.dense import average_precisions, write_detection, write_segmentation
+from tests.pipelines.report.everything import average_precisions, write_detection, write_segmentation
 from tests.pipelines.report.written import write_all, write_images, write_probe
 
 PARAMS = {"data": "images", "datasets": ["one", "two"], "other_probes": "kept"}
@@ -78,17 +78,6 @@ def test_several_data_sets_are_compared_and_one_is_the_main_one(finished: Path, 
     assert "those of params.yaml are not here" in shown.items[0]
 
 
-def test_the_images_are_shown_that_params_yaml_names_and_no_others(finished: Path, tmp_path: Path, report):
-    folder = copied(finished, tmp_path)
-    (folder / "params.yaml").write_text("datasets: [one]")
-    assert report(folder)[0] == report(folder, "--data", "elsewhere")[0] == 0
-    without, named = report.taken
-    (shown,) = overlays.section(without).blocks
-    assert shown.text == "Overlays are left out:"
-    assert shown.items[0].startswith("No images were named, or those of params.yaml are not here; name those")
-    assert (named.folders.images, named.folders.split) == ("elsewhere", None)
-
-
 def test_what_is_named_goes_before_what_the_project_has(finished: Path, tmp_path: Path, report):
     write_probe(tmp_path / "mine", "other", "cls", 12.0)
     assert "12.0 ± 0.5" in report(finished, "--probes", tmp_path / "mine")[1]
@@ -121,6 +110,8 @@ def metrics(folder: Path, *places: str) -> Path:
 def test_the_layout(tmp_path: Path):
     folder = metrics(tmp_path, "probes/two/mae/cls")
     (folder / "images/two").mkdir(parents=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"data": "s3://bucket/sets"}))
+    assert project(folder).images == "s3://bucket/sets/two", "which is not looked for"
     (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS))
     assert project(folder) == Folders(
         folder / "probes/two",
@@ -152,15 +143,10 @@ def test_images_are_opened_as_params_yaml_describes_them(finished: Path, tmp_pat
     assert report(folder)[0] == report(folder, "--form", "folder")[0] == report(folder, "--data", "images/one/test")[0] == 0
     asked, by_option, named = report.taken
     assert (asked.folders.form, asked.folders.classes, asked.folders.split) == ("tars", Path("names.txt"), "test")
-    ((gallery,), none) = ([b for b in overlays.section(i).blocks if isinstance(b, Gallery)] for i in (asked, by_option))
+    (gallery,) = (block for block in overlays.section(asked).blocks if isinstance(block, Gallery))
     assert {row[0].lines[0] for row in gallery.rows} <= {"bird", "fish", "horse"}
-    assert (by_option.folders, none) == (replace(asked.folders, form="folder"), [])
-    assert (named.folders.form, named.folders.classes) == (None, None)
-
-
-def test_images_at_an_address_are_not_looked_for(tmp_path: Path):
-    (metrics(tmp_path, "probes/two/mae/cls") / "params.yaml").write_text("data: s3://bucket/sets\ndatasets: [two]")
-    assert project(tmp_path).images == "s3://bucket/sets/two"
+    assert by_option.folders == replace(asked.folders, form="folder")
+    assert (named.folders.images, named.folders.form, named.folders.split) == ("images/one/test", None, None)
 
 
 @pytest.mark.parametrize(
@@ -195,39 +181,29 @@ def test_what_is_not_there_is_named_with_the_remedy(tmp_path: Path, places, data
         project(tmp_path, dataset)
 
 
-class TestOnly:
-    """Some sections of the page, as stages of single tables ask for."""
-
-    @pytest.fixture
-    def written(self, finished: Path, tmp_path: Path, monkeypatch, command):
-        monkeypatch.chdir(finished)
-
-        def written(*arguments: object) -> tuple[int, set[str], str]:
-            status, _, err = command("report", *arguments, "--out", tmp_path / "page")
-            return status, {file.stem for file in (tmp_path / "page/tables").glob("*.csv")} - {"results"}, err
-
-        return written
-
-    def test_a_section_of_a_project(self, written):
-        status, tables, err = written("--only", "accuracy")
-        assert status == 0, err
-        assert tables == {"accuracy", "gains", "probes", "published-table-1"}
-
-    def test_attention_needs_no_probes(self, written):
-        status, tables, err = written("--only", "statistics", "--attention", "attention/one")
-        assert status == 0, err
-        assert "published-table-3" in tables
-        assert "accuracy" not in tables
-
-    def test_a_folder_in_which_there_is_nothing_yet(self, written):
-        status, tables, err = written("--only", "selection", "--probes", "probes/one", "--divergence", "divergence/one")
-        assert status == 0, err
-        assert "accuracy" not in tables
-
-    def test_an_unknown_name(self, written):
-        status, _, err = written("--only", "acuracy")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("--only", "accuracy"), {"accuracy", "gains", "probes", "published-table-1"}),
+        (  # without probes
+            ("--only", "statistics", "--attention", "attention/one"),
+            {"aggregation-entropy", "attention-by-block", "published-table-3"},
+        ),
+        (("--only", "selection", "--probes", "probes/one", "--divergence", "divergence/one"), set()),  # there is nothing yet
+        (("--only", "acuracy"), "unknown section of the report 'acuracy'; did you mean 'accuracy'?"),
+    ],
+)
+def test_some_sections_as_stages_of_single_tables_ask_for(
+    given, expected, finished: Path, tmp_path: Path, monkeypatch, command
+):
+    monkeypatch.chdir(finished)
+    status, _, err = command("report", *given, "--out", tmp_path / "page")
+    if isinstance(expected, str):
         assert status == 1
-        assert "unknown section of the report 'acuracy'; did you mean 'accuracy'?" in err
+        assert expected in err
+    else:
+        assert status == 0, err
+        assert {file.stem for file in (tmp_path / "page/tables").glob("*.csv")} == expected | {"results"}
 
 
 def test_results_on_dense_tasks_are_found_with_the_images_that_params_yaml_names(finished: Path, tmp_path: Path, report):

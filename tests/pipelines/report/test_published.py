@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.content import Table
-from pipelines.report.published import shipped
+from pipelines.report.published import row as shipped
 from pipelines.report.published.printed import printed
 from probe.aggregators import AGGREGATORS
-from tests.pipelines.report.parts import best, shown
+from tests.pipelines.report.written import best, shown
 
 TABLES = {
     "table-1": ("v1, Table 1", 13, ["MAE", "ViT-B", "67.8", "65.8", "71.6", "+3.8"]),

@@ -10,8 +10,7 @@ from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.scores import section
 from store import BeyondClsError
 from tests.pipelines.report.everything import write_score
-from tests.pipelines.report.parts import figures, shown, tables
-from tests.pipelines.report.studied import studied
+from tests.pipelines.report.written import figures, shown, studied, tables
 
 N = 400
 RATES = {"first": (0.8, 0.82), "sketch": (0.5, 0.55), "fog-1": (0.7, 0.74), "fog-3": (0.4, 0.42), "snow-2": (0.3, 0.36)}

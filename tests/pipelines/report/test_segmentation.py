@@ -15,8 +15,8 @@ from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
 from pipelines.report.tables import NOTHING, differences
 from store import BeyondClsError
-from tests.pipelines.report.dense import on_foreground, protocol, write_segmentation
-from tests.pipelines.report.parts import best, shown, tables, words
+from tests.pipelines.report.everything import on_foreground, protocol, write_segmentation
+from tests.pipelines.report.written import best, shown, tables, words
 
 IDS = ("000", "001", "002")
 
@@ -58,12 +58,6 @@ def test_a_table_for_each_resolution_with_baselines_and_the_twin(tmp_path):
     assert shown(by_name["segmentation-streets-64"])[1] == ["random", *["–"] * 7]
 
 
-def test_without_a_twin_nothing_is_said_of_one(tmp_path):
-    write_segmentation(tmp_path / "streets", "mae")
-    result = built(tmp_path)
-    assert not any("twin" in column.title for column in tables(result)["segmentation-streets-original"].columns)
-
-
 def test_the_twin_has_patches_of_the_same_grid_and_block(tmp_path):
     write_segmentation(tmp_path / "streets", "mae")
     write_segmentation(tmp_path / "streets", "a-twin", {"knn": protocol(30.0)}, block=5)
@@ -103,9 +97,9 @@ def test_it_has_an_interval_where_images_were_left_out(seeds: str | None, sign: 
 def test_data_sets_are_apart(tmp_path):
     write_segmentation(tmp_path / "streets", "mae")
     write_segmentation(tmp_path / "rooms", "random")
-    result = built(tmp_path)
-    assert [len(table.rows) for name, table in tables(result).items() if name.endswith("original")] == [1, 1]
-    assert not any("twin" in column.name for table in tables(result).values() for column in table.columns), "of other images"
+    found = tables(built(tmp_path))
+    assert [len(table.rows) for name, table in found.items() if name.endswith("original")] == [1, 1]
+    assert not any("twin" in column.name for table in found.values() for column in table.columns), "of other images"
 
 
 def test_by_class_and_how_settings_were_chosen(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from pipelines.report.content import Table
 from pipelines.report.measured import Measure
 from pipelines.report.tables import differences, each, encoders, numbers, plus_minus, points, table, texts
-from tests.pipelines.report.parts import best
+from tests.pipelines.report.written import best
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 
 from pipelines.report.sections.variants import section
 from pipelines.report.studies import count, trained_alike
-from tests.pipelines.report.parts import shown, tables
-from tests.pipelines.report.studied import RECIPE, inputs, studied
+from tests.pipelines.report.written import RECIPE, inputs, shown, studied, tables
 
 HEADS = (
     studied("mae", "sa-abmilp", 54.0, "sa-abmilp", flops=22_073_088, parameters=147_841),
@@ -16,7 +15,9 @@ HEADS = (
 
 
 def test_rows_from_the_cheapest_on():
-    table = tables(section(inputs("variants", *HEADS)))["variants"]
+    table, contrasts = (tables(section(inputs("variants", *HEADS)))[name] for name in ("variants", "variants-gains"))
+    assert shown(contrasts, slice(3)) == [["mae", "deep", "+1.0 ± 0.7"], ["mae", "sa-abmilp", "+4.0 ± 0.7"]]
+    assert "variants-gains" not in tables(section(inputs("variants", HEADS[1])))
     titles = ["Linear layers", "Activation", "Self-attention", "Top-1, %", "Against one layer"]
     assert [column.title for column in table.columns][2:7] == titles
     assert shown(table) == [
@@ -40,27 +41,9 @@ def test_another_recipe_stands_apart():
     ]
 
 
-def test_every_variant_is_compared_with_one_layer():
-    contrasts = tables(section(inputs("variants", *HEADS)))["variants-gains"]
-    assert shown(contrasts, slice(3)) == [["mae", "deep", "+1.0 ± 0.7"], ["mae", "sa-abmilp", "+4.0 ± 0.7"]]
-    assert "variants-gains" not in tables(section(inputs("variants", HEADS[1])))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (999, "999"),
-        (1000, "1.00 k"),
-        (9_996, "10.0 k"),
-        (99_960, "100 k"),
-        (999_600, "1.00 M"),
-        (2 * 10**9, "2.00 G"),
-    ],
-)
-def test_counts(value, text):
-    assert (count(value).text, count(value).value) == (text, value)
-    assert count(None).text == "–"
+def test_counts():
+    shown = {0: "0", 999: "999", 1000: "1.00 k", 9_996: "10.0 k", 99_960: "100 k", 999_600: "1.00 M", 2 * 10**9: "2.00 G"}
+    assert {value: count(value).text for value in (*shown, None)} == {**shown, None: "–"}
 
 
 def test_how_heads_were_trained():

@@ -1,7 +1,6 @@
 from pipelines.report.measured import Probe
 from pipelines.report.sections.views import section
-from tests.pipelines.report.parts import shown, tables
-from tests.pipelines.report.studied import inputs, studied
+from tests.pipelines.report.written import inputs, shown, studied, tables
 
 
 def of_crops(crops: int | str, top1: float, aggregator: str = "cls", encoder: str = "mae") -> Probe:

@@ -1,4 +1,4 @@
-"""Small folders as the other stages write them, and the images that they are of."""
+"""Small folders as the other stages write them, and the images that they are of; probes without files; parts of a section."""
 
 import csv
 import io
@@ -11,6 +11,9 @@ import numpy as np
 from PIL import Image
 
 from extract.datasets import open_images
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Figure, Figures, Gallery, Section, Table, Text
+from pipelines.report.measured import Attention, Measure, Probe
 from probe.result_files import DESCRIPTION, METRICS, read_result, write_result
 from store.format.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
 
@@ -201,3 +204,82 @@ def _table(file: Path, names: tuple[str, ...], rows: list[tuple[object, ...]]) -
         writer = csv.writer(target)
         writer.writerow(names)
         writer.writerows(rows)
+
+
+RECIPE = {"epochs": 4, "batch_size": 128, "optimiser": "sgd", "base_lr": 0.03}
+
+
+def measure(mean: float, std: float = 0.5, n: int = 3) -> Measure:
+    return Measure(mean, std if n > 1 else 0.0, (mean,) * n)
+
+
+def studied(encoder: str, head: str, top1: float, aggregator: str = "abmilp", **more) -> Probe:
+    """`more`: options of the aggregator, and std, n_seeds, parameters, flops, recipe, entropy."""
+    std, n_seeds = more.pop("std", 0.5), more.pop("n_seeds", 3)
+    cost = {"parameters": more.pop("parameters", 193), "parameters_classifier": 1930}
+    cost["flops_per_image"] = more.pop("flops", 53_000)
+    entropy = {"entropy": measure(more.pop("entropy"))} if "entropy" in more else {}
+    return Probe(
+        encoder=encoder,
+        head=head,
+        recorded_encoder=encoder,
+        recipe=more.pop("recipe", RECIPE),
+        options=more,
+        measures={"top1": measure(top1, std, n_seeds), **entropy},
+        n_training=5000,
+        n_test=1000,
+        n_tokens=64,
+        n_classes=10,
+        seeds=tuple(range(n_seeds)),
+        features={"training": "a", "test": "b"},
+        selected="nothing",
+        aggregator=aggregator,
+        cost=cost,
+        pretraining=pretraining_of(encoder),
+    )
+
+
+def inputs(study: str, *probes: Probe, main: tuple[Probe, ...] = (), attention: tuple[Attention, ...] = ()) -> Inputs:
+    studies = {study: {(p.encoder, p.head): p for p in probes}} if probes else {}
+    return Inputs({(p.encoder, p.head): p for p in main}, {a.encoder: a for a in attention}, studies)
+
+
+def attention_of(encoder: str, statistics: dict, cls_map: Path | None = None) -> Attention:
+    about = {"key": "key", "data": "data", "n_images": 10, "n_tokens": 49, "architecture": {}}
+    return Attention(about, encoder=encoder, statistics=statistics, cls_map=cls_map)
+
+
+def tables(section: Section | None) -> dict[str, Table]:
+    """By name; those of the paper left out."""
+    assert section is not None
+    return {block.name: block for block in section.blocks if isinstance(block, Table) and not block.published}
+
+
+def figures(section: Section | None) -> list[Figure]:
+    assert section is not None
+    return [figure for block in section.blocks if isinstance(block, Figures) for figure in block.figures]
+
+
+def words(section: Section | None, *kinds: str) -> list[str]:
+    """Paragraphs of some kinds, or of all, each with its list; spaces may be parted by a line break."""
+    assert section is not None
+    texts = [block for block in section.blocks if isinstance(block, Text) and (not kinds or block.kind in kinds)]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for text in texts for line in (text.text, *text.items)]
+
+
+def shown(table: Table, columns: slice = slice(None)) -> list[list[str]]:
+    """The text of its cells, row by row."""
+    return [[cell.text for cell in row.cells[columns]] for row in table.rows]
+
+
+def best(table: Table, columns: slice = slice(None)) -> list[list[bool]]:
+    """Which cells are bold."""
+    return [[cell.best for cell in row.cells[columns]] for row in table.rows]
+
+
+def gallery(section: Section | None) -> Gallery | None:
+    """The only one; None without any."""
+    assert section is not None
+    found = [block for block in section.blocks if isinstance(block, Gallery)]
+    assert len(found) < 2
+    return found[0] if found else None
