@@ -34,6 +34,8 @@ class Folders:
         geometry: GEOMETRY/ENCODER.
         similarity: SIMILARITY/NAME, of any pairs of encoders.
         norms: NORMS/ENCODER.
+        few_shot: FEW_SHOT/ENCODER.
+        correspondence: CORRESPONDENCE/DATASET/ENCODER.
         scores: SCORES/TEST-SET/ENCODER/HEAD.
         dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
         receipts: of feature sets.
@@ -57,6 +59,8 @@ class Folders:
     geometry: Path | None = None
     similarity: Path | None = None
     norms: Path | None = None
+    few_shot: Path | None = None
+    correspondence: Path | None = None
     scores: Path | None = None
     dataset: str = ""
     receipts: Path | None = None

@@ -53,6 +53,8 @@ NEEDED = {
     "maps.*.by_iou maps.*.n_flat maps.*.on_objects?.share! maps.*.on_objects?.chance",
     "geometry": "n_images vectors.*.vector vectors.*.block",
     "similarity": " ".join(f"pairs.*.{side}.{name}" for side in "ab" for name in ("encoder", "vector", "block")),
+    "few-shot": "n_images vectors.*.vector vectors.*.block vectors.*.protocol.name",
+    "correspond": "n_pairs n_points n_points_outside at blocks.*.block blocks.*.chance",
     "norms": "n_images times blocks.*.block blocks.*.share! blocks.*.images!",
     "blocks": "measure n_test rows.*.head rows.*.protocol rows.*.block rows.*.bytes_per_image",
 }

@@ -11,7 +11,7 @@ from store import BeyondClsError
 from store.user_code import file_of
 
 PARAMS = "params.yaml"
-OF_ENCODERS = ("attention", "blocks", "geometry", "similarity", "norms")  # folders that hold DATASET/ENCODER
+OF_ENCODERS = ("attention", "blocks", "geometry", "similarity", "norms", "few_shot")  # folders that hold DATASET/ENCODER
 COMPOSED = "composed"  # photographs with known boxes, by data set
 
 
@@ -44,6 +44,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         datasets=compared,
         localised=_localised(folder, main),
         scores=folder / "scores",
+        correspondence=folder / "correspondence",
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",

@@ -61,13 +61,13 @@ def _shown(inputs: Inputs, folder: Path | None, command: str) -> list[Entries]:
 
 
 def _deepest(results: list[Entries]) -> Table:
-    rows = [(one, vector) for one in results for vector in _of_deepest(one)]
+    rows = [(one, vector) for one in results for vector in of_deepest(one)]
     return table("geometry", "Vectors of the deepest block", NOTE, rows, *_columns(rows))
 
 
 def _every_block(results: list[Entries]) -> Table:
     rows = [(one, vector) for one in results for vector in one.vectors]
-    rows = rows if any(len(one.vectors) > len(_of_deepest(one)) for one in results) else []
+    rows = rows if any(len(one.vectors) > len(of_deepest(one)) for one in results) else []
     block = numbers("block", "Block", lambda row: row[1].block, 0)
     return table("geometry-blocks", "Vectors of every block", NOTE, rows, *_columns(rows, block), folded=True)
 
@@ -77,7 +77,9 @@ def _columns(rows: list[tuple[Entries, Entries]], *others: Declared) -> Iterator
     yield texts("vector", "Vector", lambda row: title(row[1].vector))
     yield from others
     measured = [name for name in MEASURES if any(name in vector for _, vector in rows)]
-    yield from each(measured, lambda name: cells(name, _heading(name), lambda row: _cell(row[1].get(name), MEASURES[name][1])))
+    yield from each(
+        measured, lambda name: cells(name, _heading(name), lambda row: cell_of(row[1].get(name), MEASURES[name][1]))
+    )
 
 
 def _heading(name: str) -> str:
@@ -85,16 +87,19 @@ def _heading(name: str) -> str:
     return words[0].upper() + words[1:] if words[0].isascii() else words
 
 
-def _cell(measure: Measure | None, digits: int) -> Cell:
-    """`59.0 [57.8, 60.2]`; without an interval where it is the same without any of the images, such as a share of 0."""
+def cell_of(measure: Measure | None, digits: int, seeds: str | None = None) -> Cell:
+    """`59.0 [57.8, 60.2]`, over images and, of what has `seeds`, over these.
+
+    Without an interval where it is the same without any of the images, such as a share of 0.
+    """
     if measure is None:
         return NOTHING
-    low, high = of_measure(measure, "", None).interval or (0.0, 0.0)
+    low, high = of_measure(measure, "", seeds).interval or (0.0, 0.0)
     between = f" [{low:.{digits}f}, {high:.{digits}f}]" if low < high else ""
     return Cell(f"{measure.mean:.{digits}f}{between}", measure.mean)
 
 
-def _of_deepest(one: Entries) -> list[Entries]:
+def of_deepest(one: Entries) -> list[Entries]:
     """The last vector of each kind."""
     return list({vector.vector: vector for vector in one.vectors}.values())
 
@@ -170,7 +175,7 @@ def _similarity(inputs: Inputs) -> Table:
         each(
             compared,
             lambda other: cells(
-                names[other].replace("-", "_"), other, lambda row: _cell(found[row[1:]].get((row[0], other)), 2)
+                names[other].replace("-", "_"), other, lambda row: cell_of(found[row[1:]].get((row[0], other)), 2)
             ),
             apart=True,
         ),
@@ -201,5 +206,5 @@ def _norms(norms: list[Entries]) -> Table:
         encoders(lambda row: row[0]),
         numbers("block", "Block", lambda row: row[1].block, 0),
         numbers("times", "Above, times the median", lambda row: row[0].times, 1),
-        each(of_block, lambda n: cells(n, of_block[n][0], lambda row: _cell(row[1].get(of_block[n][1]), of_block[n][2]))),
+        each(of_block, lambda n: cells(n, of_block[n][0], lambda row: cell_of(row[1].get(of_block[n][1]), of_block[n][2]))),
     )

@@ -70,6 +70,8 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         write_by_block(root / "blocks", encoder, {("cls", "linear"): linear, (EVIL, "knn"): neighbours})
         write_geometry(root / "geometry", encoder, ("cls", 0, 3 + more), ("cls", 1, 9 - i + more), (EVIL, 1, 7 + more))
         write_norms(root / "norms", encoder, {0: 4 + more, 1: 2.0})
+        write_few_shot(root / "few_shot", encoder, 20 + more)
+        write_correspondence(root / "correspondence" / EVIL, encoder, 30 + more)
         for k, name in enumerate(("first", EVIL, "fog-1", "fog-2")):
             right = (np.arange(N) + 0.5) / N < np.array([[0.5 - k / 10 + more / 100], [0.52 - k / 10]])
             write_score(root / "scores", name, encoder, "cls" if i % 2 else EVIL, right, more=more)
@@ -111,6 +113,8 @@ def folders(root: Path) -> Folders:
         "geometry": root / "geometry",
         "similarity": root / "similarity",
         "norms": root / "norms",
+        "few_shot": root / "few_shot",
+        "correspondence": root / "correspondence",
         "scores": root / "scores",
     }
     others |= {"segmentation": root / "segmentation", "detection": root / "detection"}
@@ -292,6 +296,34 @@ def write_norms(root: Path, encoder: str, shares: dict[int, float]) -> None:
     ]
     blocks[-1] |= {"attention": over_groups(3.0), "weight of abmilp": over_groups(2.0)}
     content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "n_images": 500, "times": 3.0, "blocks": blocks}
+    (root / encoder).mkdir(parents=True)
+    write_result(root / encoder / METRICS, content)
+
+
+def write_few_shot(root: Path, encoder: str, percent: float) -> None:
+    """One FEW_SHOT/ENCODER/metrics.json: [cls] of two blocks, the last of which has `percent`, and 10 more of more images."""
+
+    def vector(block: int, percent: float) -> dict[str, Any]:
+        shots = {f"top1_{k}shot": over_draws(percent + 10 * (k > 1)) for k in (10, 1)}
+        return {"vector": "cls", "block": block, "seeds": [0, 1], "protocol": {"name": "lsr"}, **shots}
+
+    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "n_images": 500}
+    (root / encoder).mkdir(parents=True)
+    write_result(root / encoder / METRICS, content | {"vectors": [vector(0, 5.0), vector(1, percent)]})
+
+
+def over_draws(percent: float) -> dict[str, Any]:
+    return over_seeds(percent - 1, percent + 1) | {"without": [percent + (-1) ** group for group in range(20)]}
+
+
+def write_correspondence(root: Path, encoder: str, percent: float) -> None:
+    """One CORRESPONDENCE/DATASET/ENCODER/metrics.json: two blocks, the last of which finds more."""
+    counts = {"n_images": 9, "n_pairs": 7, "n_points": 40, "n_points_outside": 3, "at": [0.1]}
+    blocks = [
+        {"block": b, "pck_0.1_point": over_groups(p), "pck_0.1_image": over_groups(p - 1), "chance": {"0.1": 4.0}}
+        for b, p in ((0, 8.0), (1, percent))
+    ]
+    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), **counts, "blocks": blocks}
     (root / encoder).mkdir(parents=True)
     write_result(root / encoder / METRICS, content)
 

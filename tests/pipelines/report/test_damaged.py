@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Examples, Inputs, collect
-from pipelines.report.sections import detection, geometry, localisation, segmentation
+from pipelines.report.sections import detection, few_shot, geometry, localisation, segmentation
 from pipelines.report.sections.by_block import by_block
 from pipelines.report.sections.selection import divergences
 from pipelines.report.sections.statistics import head_figures
@@ -63,6 +63,8 @@ CASES = [
     ("blocks/mae/description.json", ('"mean": 40.0', '"mean": null'), "top1 of block 0 is no number", "blocks"),
     ("similarity/all/description.json", ('"vector"', '"kind"'), "has no 'vector'", "similarity"),
     ("norms/mae/description.json", ('"share"', '"part"'), "has no 'share'", "norms"),
+    ("few_shot/mae/description.json", ('"vector"', '"part"'), "has no 'vector'", "few-shot"),
+    (f"correspondence/{EVIL}/mae/description.json", ('"chance"', '"part"'), "has no 'chance'", "correspond"),
     (f"{DETECTED}/description.json", "[]", "is damaged", "detect"),
     (f"{DETECTED}/description.json", ('"ap50"', '"ap40"'), "has no 'ap50'", "detect"),
     (
@@ -118,6 +120,8 @@ READ: dict[str, Callable[[Path], object]] = {
     "blocks": lambda root: by_block(inputs(root)),
     "similarity": lambda root: geometry.section(inputs(root)),
     "norms": lambda root: geometry.section(inputs(root)),
+    "few-shot": lambda root: few_shot.section(inputs(root)),
+    "correspond": lambda root: few_shot.section(inputs(root)),
     "segment": lambda root: segmentation.section(inputs(root, 1)),
     "detect": lambda root: detection.section(inputs(root, 1)),
 }

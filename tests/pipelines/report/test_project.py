@@ -126,6 +126,8 @@ def test_the_layout(tmp_path: Path):
         geometry=folder / "geometry/two",
         similarity=folder / "similarity/two",
         norms=folder / "norms/two",
+        few_shot=folder / "few_shot/two",
+        correspondence=folder / "correspondence",
         scores=folder / "scores",
         dataset="two",
         receipts=folder / "receipts",

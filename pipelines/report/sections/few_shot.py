@@ -1,0 +1,85 @@
+"""What a few images of each class tell, and whether patches alike are the same point of an object."""
+
+import re
+
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Section, Table
+from pipelines.report.dense import result_of, trained_first
+from pipelines.report.measured import Entries
+from pipelines.report.reading import files_in
+from pipelines.report.sections.geometry import cell_of, of_deepest
+from pipelines.report.tables import cells, each, encoders, numbers, table, texts, title
+
+SHOTS = re.compile(r"top1_(\d+)shot")
+FEW = (
+    "Top-1 accuracy, %, on all test images, of a classifier in closed form that learnt from so many images of each class: the "
+    "mean over draws of these. Brackets: 95 % over test images and draws."
+)
+POINTS = (
+    "PCK: the percentage of points that the most similar patch of the other image finds, within this share of the longer side "
+    "of its object's box; of all points, and on average over pairs. Chance: a patch that is drawn. Brackets: 95 % over images, "
+    "left out with all pairs of theirs. Points that no view shows are counted nowhere."
+)
+
+
+def section(inputs: Inputs) -> Section | None:
+    """None where neither `beyondcls few-shot` nor `correspond` was run.
+
+    Raises:
+        BeyondClsError: a file is damaged.
+    """
+    files = {
+        "few-shot": files_in(inputs.folders.few_shot, "*/metrics.json"),
+        "correspond": files_in(inputs.folders.correspondence, "*/*/metrics.json"),
+    }
+    found = {
+        command: trained_first(one for one in (result_of(file, command) for file in some) if one.encoder in inputs.encoders)
+        for command, some in files.items()
+    }
+    blocks = (_few(found["few-shot"]), _points(found["correspond"]))
+    kept = tuple(block for block in blocks if block.rows)
+    return Section("few-shot", "Few shots and correspondence", kept) if kept else None
+
+
+def _few(results: list[Entries]) -> Table:
+    rows = [(one, vector) for one in results for vector in of_deepest(one)]
+    names = {int(match[1]): name for _, vector in rows for name in vector if (match := SHOTS.fullmatch(name))}
+    return table(
+        "few-shot",
+        "From a few images of each class",
+        FEW,
+        rows,
+        encoders(lambda row: row[0]),
+        texts("vector", "Vector", lambda row: title(row[1].vector)),
+        texts("classifier", "Classifier", lambda row: row[1].protocol["name"]),
+        each(
+            sorted(names),
+            lambda k: cells(
+                names[k],
+                f"{k} image{'s' * (k > 1)}",
+                lambda row: cell_of(row[1].get(names[k]), 1, row[0].encoder),
+                best="column",
+            ),
+        ),
+    )
+
+
+def _points(results: list[Entries]) -> Table:
+    rows = [(one, block) for one in results for block in one.blocks]
+    at = sorted({threshold for one in results for threshold in one.at})
+    measures = [
+        (f"pck_{t:g}_{of}", f"PCK@{t:g}, {words}", t) for t in at for of, words in (("point", "points"), ("image", "pairs"))
+    ]
+    return table(
+        "correspondence",
+        "Points found by the most similar patch",
+        POINTS,
+        rows,
+        texts("dataset", "Data set", lambda row: row[0].folder.parent.name),
+        encoders(lambda row: row[0]),
+        numbers("block", "Block", lambda row: row[1].block, 0),
+        each(measures, lambda m: cells(m[0], m[1], lambda row: cell_of(row[1].get(m[0]), 1), best="column")),
+        each(at, lambda t: numbers(f"chance_{t:g}", f"Chance@{t:g}", lambda row: row[1].chance.get(f"{t:g}"), 1)),
+        numbers("pairs", "Pairs", lambda row: row[0].n_pairs, 0),
+        within=lambda row: row[0].folder.parent.name,
+    )

@@ -1,0 +1,46 @@
+"""Few shots and correspondence: tables of results that are written here."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.report.collect import Folders, Inputs
+from pipelines.report.sections.few_shot import section
+from tests.pipelines.report.everything import write_correspondence, write_few_shot
+from tests.pipelines.report.written import shown, studied, tables
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    probes = {(encoder, "cls"): studied(encoder, "cls", 50.0) for encoder in ("mae", "random")}
+    for encoder, percent in (("mae", 40.0), ("random", 20.0), ("not shown", 90.0)):
+        write_few_shot(tmp_path / "few", encoder, percent)
+        write_correspondence(tmp_path / "pairs/spair", encoder, percent)
+    return Inputs(probes, folders=Folders(few_shot=tmp_path / "few", correspondence=tmp_path / "pairs"))
+
+
+def test_both_tables(inputs):
+    by_name = tables(section(inputs))
+    few = by_name["few-shot"]
+    assert [column.name for column in few.columns] == ["encoder", "vector", "classifier", "top1_1shot", "top1_10shot"]
+    first, second = shown(few)
+    assert (first[0], first[2], second[0]) == ("mae", "lsr", "random")
+    assert first[3].startswith("40.0 [")
+    assert first[4].startswith("50.0 [")
+    assert [row.cells[3].best for row in few.rows] == [True, False]
+    pairs = shown(by_name["correspondence"])
+    assert [row[2] for row in pairs] == ["0", "1", "0", "1"]
+    assert pairs[1][3].startswith("40.0")
+    assert pairs[1][4].startswith("39.0")
+    assert pairs[1][5:] == ["4.0", "7"]
+
+
+def test_draws_widen_the_interval(inputs):
+    """Over images alone it is 2 · 2.09 · √19 wide, by the 19 degrees of freedom of twenty groups; each draw is 1 point off."""
+    (cell,) = [row[3] for row in shown(tables(section(inputs))["few-shot"])][:1]
+    low, high = (float(part.strip(" []")) for part in cell.split(" ", 1)[1].split(","))
+    assert high - low > 18.4
+
+
+def test_nothing_without_results(inputs, tmp_path):
+    assert section(Inputs(inputs.probes, folders=Folders(few_shot=tmp_path / "none"))) is None
