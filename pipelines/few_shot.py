@@ -13,7 +13,10 @@ def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
     out: Annotated[Path, typer.Option(help="folder for metrics.json and description.json")],
-    shots: Annotated[str, typer.Option(help="images of each class, with commas")] = "1,2,5,10",
+    shots: Annotated[
+        str | None,
+        typer.Option(help="images of each class, with commas  [default: those of 1,2,5,10 that every class has]"),
+    ] = None,
     draws: Annotated[
         int, typer.Option(min=1, help="of these images, the same for every encoder; each is learnt from by itself")
     ] = 5,
@@ -45,7 +48,7 @@ def main(
 
     stores, result = (open_features(features, params), open_features(test, params)), ResultFolder(out, DESCRIPTION)
     kinds, chosen = vector or list(VECTORS), choose_device(device)
-    how = {"shots": integers("--shots", shots), "draws": draws, "classifier": classifier, "device": chosen}
+    how = {"shots": shots and integers("--shots", shots), "draws": draws, "classifier": classifier, "device": chosen}
     with progress_bar("few shots", len(vectors_in(stores[1], kinds)), "vectors") as advance:
         measured = list(few_shot(*stores, kinds, **how, advance=advance))  # type: ignore[arg-type]
     n_test = int(stores[1].labelled.sum())

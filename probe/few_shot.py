@@ -1,5 +1,6 @@
 """Accuracy of a classifier in closed form that learns from a few images of each class, drawn several times."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def few_shot(
     test: FeatureStore,
     kinds: Sequence[str],
     *,
-    shots: Sequence[int] = SHOTS,
+    shots: Sequence[int] | None = None,
     draws: int = DRAWS,
     classifier: str = "lsr",
     device: str | torch.device = "cpu",
@@ -44,6 +45,7 @@ def few_shot(
     Args:
         training, test: feature sets of one encoder.
         kinds: of `probe.geometry.VECTORS`.
+        shots: k; by default those of SHOTS of which every class has enough images.
         classifier: of CLASSIFIERS.
         advance: is told after each vector.
 
@@ -55,8 +57,8 @@ def few_shot(
     """
     if classifier not in CLASSIFIERS:
         raise BeyondClsError(unknown("classifier", classifier, CLASSIFIERS))
-    if draws < 1 or not shots:
-        raise BeyondClsError(f"draws is {draws} and shots {list(shots)}, expected 1 or more, and numbers such as 1, 5, 10")
+    if draws < 1 or (shots is not None and not shots):
+        raise BeyondClsError(f"draws is {draws} and shots {shots}, expected 1 or more, and numbers such as 1, 5, 10")
     check_pair(training, test)
     names = [name for name in vectors_in(training, kinds) if name in vectors_in(test, kinds)]
     if not names:
@@ -64,6 +66,9 @@ def few_shot(
             f"{training.where} and {test.where} have no vector in common; extract both with the same --vectors"
         )
     source, tested = Source(training), Source(test, classes_of=training)
+    if shots is None:
+        least = min(Counter(source.labels[source.rows].tolist()).values()) if source.labels.ndim == 1 else 1
+        shots = [k for k in SHOTS if k <= least]
     drawn = {(k, seed): k_shot(source.labels, k, seed, source.rows) for k in shots for seed in range(draws)}
     learnt = np.unique(np.concatenate(list(drawn.values())))
     for name in names:

@@ -98,8 +98,8 @@ def units(params: Params, project: Project) -> Iterator[Unit]:
     yield Unit("compose-dense", ("pipelines.quickstart.objects",), {READERS: ()})
     yield Unit("detect", ("pipelines.detect",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("divergence", ("pipelines.divergence",), {})
-    for name in ("geometry", "norms", "similarity"):
-        yield Unit(name, (f"pipelines.{name}",), {AGGREGATORS: (), PROTOCOLS: ()})
+    for name in ("few-shot", "geometry", "norms", "similarity"):
+        yield Unit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("report", ("pipelines.report.command",), {READERS: ()})
     yield Unit("segment", ("pipelines.segment",), {AGGREGATORS: (), PROTOCOLS: ()})

@@ -66,7 +66,7 @@ def shrink(params: dict[str, Any]) -> None:
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32
     sections = ("block_studies", "by_block", "divergence", "composed", "whole", "localised", "dense", "composed_dense")
-    params |= {name: {} for name in ("studies", "geometry", "similarity", "norms", *sections)}
+    params |= {name: {} for name in ("studies", "few_shot", "geometry", "similarity", "norms", *sections)}
 
 
 def without_code(stages: Iterable[str]) -> set[str]:

@@ -76,7 +76,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["studies"] = {"chosen": {"study": "selection", **alone, "joined": "quickstart-random", "heads": heads}}
         heads = {"abmilp": {}, "both": {"aggregator": "abmilp", "blocks": [1, 5]}}
         params["block_studies"] = {"deep": {"study": "blocks", **alone, "stored": "1,-1", "heads": heads}}
-        params["divergence"] = params["geometry"] = params["norms"] = {"random": alone}
+        params["divergence"] = params["few_shot"] = params["geometry"] = params["norms"] = {"random": alone}
         params["similarity"] = {"itself": {**alone, "joined": "quickstart-random"}}
         params["composed"] = {"few": {"n_images": 8, "seed": 0}}
         params["localised"] = {"random": {**alone, "features": "quickstart-random-few-composed", "head": "abmilp"}}
@@ -131,7 +131,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert repro(project) == set(run(project, "dvc", "stage", "list", "--all", "--name-only").split())
     assert (project / "report/index.html").exists()
     assert (project / "report/tables/blocks-gains.csv").is_file(), "what the study of blocks found"
-    for table in ("geometry", "norms"):
+    for table in ("few-shot", "geometry", "norms"):
         assert "quickstart-random" in (project / f"report/tables/{table}.csv").read_text()
     assert (project / "similarity/few/itself/metrics.json").is_file()
     assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()

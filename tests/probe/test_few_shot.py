@@ -53,6 +53,14 @@ def test_more_images_tell_more(sets, classifier):
     assert np.mean(accuracy[10]) > np.mean(accuracy[1]) + 3
 
 
+def test_by_default_as_many_as_every_class_has(sets, tmp_path):
+    labels = np.arange(90) % 3
+    labels[labels == 2] = np.where(np.arange(30) < 7, 2, 1)
+    fewer = write_features(tmp_path / "few", n=90, labels=labels, vectors=(0, 1), pooled=True)
+    (measured,) = few_shot(fewer, sets[1], ["pooled"])
+    assert [name for name in measured if name.startswith("top1")] == ["top1_1shot", "top1_2shot", "top1_5shot"]
+
+
 def test_classes_are_what_they_are_called(sets, tmp_path):
     options = {"vectors": (0, 1), "pooled": True, "n": 60, "seed": 1}
     swapped = write_features(tmp_path / "swapped", classes=["2", "0", "1"], labels=(np.arange(60) + 1) % 3, **options)

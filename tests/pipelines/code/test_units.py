@@ -150,7 +150,7 @@ localised: {e: {encoder: e, head: abmilp}}
         name: {f"probe/aggregators/{leaf}.py" for leaf in names} for name, names in expected.items()
     }
     near = {name for name, files in by_unit.items() if "probe/closed/neighbours.py" in files}
-    assert near == {"blocks", "heads/near", "studies/t"}
+    assert near == {"blocks", "few-shot", "heads/near", "studies/t"}
     assert by_unit["heads/mine"]["heads/some.py"] is None
     assert "heads/some.py" not in by_unit["heads/max"]
 
