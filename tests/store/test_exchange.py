@@ -89,6 +89,9 @@ class TestWhatOthersRead:
         assert len(list((tmp_path / "x").glob("*.tar"))) == n_tars
         import_as("webdataset", tmp_path / "x", tmp_path / "back")
         assert files(tmp_path / "back") == files(store.path)
+        told: list[int] = []
+        WebDataset(tar_rows).export(store, tmp_path / "one", [PATCH], told.append)
+        assert told == [1, 1, 1], "its shards"
 
 
 class TestPartOfASet:
