@@ -42,7 +42,7 @@ def main(
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
     from probe.few_shot import few_shot
-    from probe.geometry import VECTORS, vectors_in
+    from probe.geometry import VECTORS, by_place, vectors_in
     from probe.result_files import DESCRIPTION, METRICS, computed_by, described_images, write_result
     from store.writing.results import ResultFolder
 
@@ -59,8 +59,7 @@ def main(
         **computed_by(chosen),
         "command": recorded_command(),
     }
-    blocks = ["" if row["block"] is None else f"/block{row['block']}" for row in measured]
-    shown = {row["vector"] + block: row for row, block in zip(measured, blocks, strict=True)}
+    shown = by_place(measured)
     with result.written() as folder:
         write_result(folder / METRICS, content, shown)
     for place, row in shown.items():

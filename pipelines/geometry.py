@@ -31,7 +31,7 @@ def main(
     Nothing is encoded: [cls] and the average patch of every block are in sets that were extracted with --vectors all.
     """
     from pipelines.process.progress import progress_bar
-    from probe.geometry import GEOMETRY, VECTORS, geometry, kind_of_vector, rows_of_all, vectors_in
+    from probe.geometry import GEOMETRY, VECTORS, by_place, geometry, kind_of_vector, rows_of_all, vectors_in
     from probe.result_files import DESCRIPTION, METRICS, described_images, write_result
     from store.writing.results import ResultFolder
 
@@ -48,8 +48,7 @@ def main(
         "vectors": measured_of_all,
         "command": recorded_command(),
     }
-    blocks = ["" if row["block"] is None else f"/block{row['block']}" for row in measured_of_all]
-    shown = {row["vector"] + block: row for row, block in zip(measured_of_all, blocks, strict=True)}
+    shown = by_place(measured_of_all)
     with result.written() as folder:
         write_result(folder / METRICS, content, shown)
     for place, measured in shown.items():

@@ -304,6 +304,11 @@ def vectors_in(store: FeatureStore, kinds: Iterable[str] = VECTORS) -> list[Arra
     return sorted(found, key=lambda name: (kinds.index(kind_of_vector(name)), name.block or 0))
 
 
+def by_place(measured: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What was measured of each vector, by `cls/block5`, or `pooled` of what is of no block."""
+    return {"/block".join(str(part) for part in (one["vector"], one["block"]) if part is not None): one for one in measured}
+
+
 def kind_of_vector(name: ArrayName) -> str:
     """One of VECTORS, for what `vectors_in` gives."""
     return "average" if name.kind == "patch" else name.kind
