@@ -174,7 +174,7 @@ ENTRIES = {
                 '    yield Unit("ranking", ("pipelines.ranking",), {})',
                 '    yield Unit("report", ("pipelines.report.command",), {READERS: ()})',
             ),
-            "dvc.yaml": ("      - code/ranking.json", "      - code/segment.json\n\n"),
+            "dvc.yaml": ("      - code/ranking.json", "      - code/similarity.json\n\n"),
         },
         imports="from pipelines import ranking",
         contract="tests/contracts/test_stages.py",

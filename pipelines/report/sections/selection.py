@@ -36,7 +36,9 @@ READING = (
     "KL(p || q) in nats between weights, mean over the test images. ∞: infinite for more than half of the images, as q gives "
     "no weight to patches that p weights; a star: for some, which are left out of the mean."
 )
-FIGURE = "As Fig. 7 of the paper: KL(p || q) in nats, p in rows and q in columns."
+FIGURE = (
+    "As Fig. 7 of the paper: KL(p || q) in nats, p in rows and q in columns. ∞: infinite for most images; a star: for some."
+)
 STUDY = "selection"
 GROUPS = ("for reference", "selected without training", "others")
 INTRODUCTION = (
@@ -198,7 +200,7 @@ def _matrices(of_encoders: Mapping[str, list[Entries]]) -> Iterator[Table]:
         keys = dict(zip(names, _keys(names), strict=True))
 
         def of_pair(p: str, q: str, by_pair: Mapping[tuple[str, str], Entries] = by_pair) -> Cell:
-            return Cell("·") if p == q else _shown(by_pair[p, q]) if (p, q) in by_pair else NOTHING
+            return Cell("0", 0.0) if p == q else _shown(by_pair[p, q]) if (p, q) in by_pair else NOTHING
 
         columns = each(names, lambda q: cells(f"to_{keys[q]}", title(q), lambda p: of_pair(p, q)))  # noqa: B023
         yield declared(files[encoder], encoder, FIGURE, names, texts("p", "p", str, title), columns)

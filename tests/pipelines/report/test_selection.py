@@ -135,9 +135,9 @@ def test_divergences_in_both_directions_and_what_is_infinite(root: Path):
     of_mae, every = tables(root)["divergence-mae"], tables(root)["divergence"]
     assert [column.title for column in of_mae.columns] == ["p", "average", "AbMILP", "pca"]
     assert parts.shown(of_mae) == [
-        ["average", "·", "0.50", "∞"],
-        ["AbMILP", "0.25", "·", "∞"],
-        ["pca", "1.00*", "0.75", "·"],
+        ["average", "0", "0.50", "∞"],
+        ["AbMILP", "0.25", "0", "∞"],
+        ["pca", "1.00*", "0.75", "0"],
     ]
     assert parts.shown(every)[2:5] == [
         ["mae", "AbMILP", "pca", "∞", "10", "10"],
@@ -145,4 +145,4 @@ def test_divergences_in_both_directions_and_what_is_infinite(root: Path):
         ["mae", "average", "pca", "2.000 ± 0.125", "10", "6"],
     ]
     assert [row.cells[0].text for row in every.rows] == ["mae"] * 6 + ["not-probed"]
-    assert parts.shown(tables(root)["divergence-not-probed"]) == [["a", "·", "1.00"], ["b", "–", "·"]]
+    assert parts.shown(tables(root)["divergence-not-probed"]) == [["a", "0", "1.00"], ["b", "–", "0"]]
