@@ -167,7 +167,7 @@ def correspondence(
 
     Args:
         seen: of `shown`.
-        advance: is told after each pair.
+        advance: called with 1 after each pair.
 
     Raises:
         BeyondClsError: a threshold that is not positive.

@@ -47,7 +47,7 @@ def few_shot(
         kinds: of `probe.geometry.VECTORS`.
         shots: k; by default those of SHOTS of which every class has enough images.
         classifier: of CLASSIFIERS.
-        advance: is told after each vector.
+        advance: called with 1 after each vector.
 
     Raises:
         BeyondClsError: sets that do not belong together, several labels an image, a class with too few images, no such vectors
@@ -60,7 +60,8 @@ def few_shot(
     if draws < 1 or (shots is not None and not shots):
         raise BeyondClsError(f"draws is {draws} and shots {shots}, expected 1 or more, and numbers such as 1, 5, 10")
     check_pair(training, test)
-    names = [name for name in vectors_in(training, kinds) if name in vectors_in(test, kinds)]
+    of_training, of_test = (vectors_in(store, kinds) for store in (training, test))
+    names = [name for name in of_training if name in of_test]
     if not names:
         raise BeyondClsError(
             f"{training.where} and {test.where} have no vector in common; extract both with the same --vectors"

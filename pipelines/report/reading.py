@@ -228,7 +228,7 @@ def finite(value: Any) -> float:
     """A number.
 
     Raises:
-        ValueError: it is none, or not finite.
+        ValueError: it is no number, or not a finite one.
     """
     number = float(value)
     if not math.isfinite(number):
