@@ -34,6 +34,7 @@ from pipelines import (
     plan,
     predict,
     probe,
+    retrieve,
     run_all,
     score,
     segment,
@@ -98,6 +99,7 @@ app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
 app.command("few-shot")(few_shot.main)
 app.command("correspond")(correspond.main)
+app.command("retrieve")(retrieve.main)
 app.command("geometry")(geometry.main)
 app.command("similarity")(similarity.main)
 app.command("norms")(norms.main)

@@ -28,6 +28,7 @@ KINDS = {
     "similarity": (("*/metrics.json", "*/*/metrics.json"), "beyondcls similarity"),
     "norms": (("*/metrics.json", "*/*/metrics.json"), "beyondcls norms"),
     "correspondence": (("*/metrics.json", "*/*/metrics.json"), "beyondcls correspond"),
+    "retrieval": (("*/metrics.json", "*/*/metrics.json"), "beyondcls retrieve"),
     "few_shot": (("*/metrics.json", "*/*/metrics.json"), "beyondcls few-shot"),
 }
 RECEIPTS = "receipts"
@@ -131,6 +132,7 @@ GROUPS: dict[str, Callable[[Any], dict[str, Mapping[str, Any]]]] = {
     "protocols": dict,
     "rows": lambda rows: {f"{row['head']}, block {row['block']}, {row['protocol']}": row for row in rows},
     "vectors": lambda vectors: {f"{one['vector']}, block {one['block']}": one for one in vectors},
+    "searches": lambda searches: {f"{one['vector']}, block {one['block']}, {one['protocol']}": one for one in searches},
     "pairs": lambda pairs: {f"{_vector(pair['a'])} and {_vector(pair['b'])}": pair for pair in pairs},
     "blocks": lambda blocks: {f"block {one['block']}": one for one in blocks},
     "maps": lambda maps: {f"{entry['source']} {entry['name']}": entry for entry in maps},

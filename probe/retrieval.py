@@ -1,0 +1,213 @@
+"""Retrieval of instances: whether the images most like a query are those that show the same building, or are copies of it.
+
+Nothing is trained. What is to be found is said by ROxford and RParis as they are published, or by a table.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from probe.geometry import vectors
+from probe.subsets import over_images
+from store import BeyondClsError, FeatureStore, rows_of_ids
+from store.format.layout import ArrayName
+
+# Relations of an image to a query by which it is to be found, and by which it counts neither way (Radenović et al. 2018).
+PROTOCOLS = {
+    "easy": (("easy",), ("hard", "junk")),
+    "medium": (("easy", "hard"), ("junk",)),
+    "hard": (("hard",), ("easy", "junk")),
+}
+RELATIONS = ("easy", "hard", "junk")
+KS = (1, 5, 10)  # images from the nearest on, of which precision is measured
+COLUMNS = ("query", "image")
+FORM = "gnd_roxford5k.mat or gnd_rparis6k.mat, or a .csv with the columns query, image and, for several protocols, relation"
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What is to be found.
+
+    Attributes:
+        queries: ids of images.
+        relations: of each query, ids of images by RELATIONS; all that are named nowhere are to be ranked below.
+        images: ids of all images among which it is looked for; None: all of the feature set.
+    """
+
+    queries: Sequence[str]
+    relations: Sequence[Mapping[str, Sequence[str]]]
+    images: Sequence[str] | None = None
+
+    @property
+    def protocols(self) -> Sequence[str]:
+        """Those that have something to be found; without hard images "medium" alone, as all others would say the same."""
+        named = {relation for of_query in self.relations for relation, ids in of_query.items() if ids}
+        return [name for name in PROTOCOLS if named & {*PROTOCOLS[name][0]}] if "hard" in named else ["medium"]
+
+
+def read_search(file: str | Path) -> Search:
+    """What a file of ROxford or RParis, or a table, says is to be found.
+
+    Raises:
+        BeyondClsError: the file is neither, or nothing is to be found.
+    """
+    path = Path(file)
+    reader = {".mat": _of_matlab, ".csv": _of_table}.get(path.suffix)
+    if reader is None or not path.is_file():
+        raise BeyondClsError(f"{path} is no file of this kind; expected {FORM}")
+    try:
+        search = reader(path)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, NotImplementedError, csv.Error) as error:
+        raise BeyondClsError(f"{path} cannot be read ({type(error).__name__}: {error}); expected {FORM}") from error
+    if not any(of_query.get("easy") or of_query.get("hard") for of_query in search.relations):
+        raise BeyondClsError(f"{path} has no image that is to be found for a query; expected {FORM}")
+    return search
+
+
+def _of_matlab(file: Path) -> Search:
+    from scipy.io import loadmat
+
+    content = loadmat(str(file), simplify_cells=True)
+    images, queries = ([str(name) for name in np.atleast_1d(content[key])] for key in ("imlist", "qimlist"))
+    relations = []
+    for of_query in content["gnd"]:
+        numbers = {name: np.atleast_1d(np.asarray(of_query[name], np.float64)).astype(int) for name in RELATIONS}
+        if any(number < 1 for some in numbers.values() for number in some):
+            raise ValueError("images are numbered from 1 on")
+        relations.append({name: [images[number - 1] for number in some] for name, some in numbers.items()})
+    if len(relations) != len(queries):
+        raise ValueError(f"{len(queries)} queries, and what is to be found for {len(relations)}")
+    return Search(queries, relations, images)
+
+
+def _of_table(file: Path) -> Search:
+    by_query: dict[str, dict[str, list[str]]] = {}
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        for row in csv.DictReader(lines):
+            relation = row.get("relation") or "easy"
+            if relation not in RELATIONS:
+                raise ValueError(f"relation {relation!r}, expected one of {', '.join(RELATIONS)}")
+            by_query.setdefault(row["query"], {}).setdefault(relation, []).append(row["image"])
+    return Search(list(by_query), list(by_query.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A search in rows of feature sets.
+
+    Attributes:
+        queries: rows of the queries in their set.
+        images: rows of those among which it is looked for.
+        to_find, left_out: of each protocol, places in `images` by query: what is to be found, what counts neither way.
+    """
+
+    queries: Int[np.ndarray, "n"]
+    images: Int[np.ndarray, "N"]
+    to_find: Mapping[str, Sequence[Int[np.ndarray, "K"]]]
+    left_out: Mapping[str, Sequence[Int[np.ndarray, "M"]]]
+
+
+def ranked(search: Search, store: FeatureStore, queries: FeatureStore) -> Ranked:
+    """The search in two feature sets, which may be one: then no query is to be found for itself.
+
+    Raises:
+        BeyondClsError: an image that is named is not there, or could not be read.
+    """
+    of_queries = _usable(queries, search.queries)
+    rows = np.flatnonzero(store.valid) if search.images is None else _usable(store, search.images)
+    place_of = {int(row): place for place, row in enumerate(rows)}
+    names = sorted({name for of_query in search.relations for ids in of_query.values() for name in ids})
+    row_of = dict(zip(names, _usable(store, names).tolist(), strict=True))
+
+    def places(query: int, relations: Sequence[str], is_junk: bool) -> Int[np.ndarray, "K"]:
+        found = {row_of[name] for relation in relations for name in search.relations[query].get(relation, ())}
+        itself = {int(of_queries[query])} if queries.spec.key == store.spec.key else set()
+        found = found | itself if is_junk else found - itself
+        return np.array(sorted(place_of[row] for row in found if row in place_of), np.int64)
+
+    each = range(len(of_queries))
+    to_find = {name: [places(query, PROTOCOLS[name][0], False) for query in each] for name in search.protocols}
+    left_out = {name: [places(query, PROTOCOLS[name][1], True) for query in each] for name in search.protocols}
+    return Ranked(of_queries, rows, to_find, left_out)
+
+
+def retrieval(store: FeatureStore, queries: FeatureStore, name: ArrayName, found: Ranked) -> dict[str, dict[str, Any]]:
+    """How well the vectors of an array find what is to be found, by cosine; percent, by protocol, as `over_images` makes it.
+
+    `map` is the mean over queries of average precision, under the curve of precision and recall by trapezoids; `precision_5`
+    the share of right ones among the five nearest, or among those up to the last right one, if that comes earlier; `micro_ap`
+    the average precision of all pairs of a query and an image in one ranking by cosine. Of images as near as each other those
+    that are not to be found come first. Queries for which nothing is to be found do not count. Queries are left out in turn.
+
+    Args:
+        name: as `vectors_in` gives it.
+        found: of `ranked`.
+
+    Raises:
+        BeyondClsError: the sets are of different encoders, or were made differently.
+
+    Source: Radenović et al. 2018 (Revisiting Oxford and Paris, arXiv 1803.11285), with the average precision of their code;
+        micro AP: Douze et al. 2021 (DISC21, arXiv 2106.09672).
+    """
+    if queries.spec.encoder_key != store.spec.encoder_key:
+        raise BeyondClsError(
+            f"{queries.where} and {store.where} are of different encoders, or were extracted with different options; extract "
+            "queries and images with the same ones"
+        )
+    asked, x = (_of_unit_length(vectors(some, name, rows)) for some, rows in ((queries, found.queries), (store, found.images)))
+    cosines = [x @ query for query in asked]
+    return {protocol: _measured(cosines, found.to_find[protocol], found.left_out[protocol]) for protocol in found.to_find}
+
+
+def _measured(
+    cosines: Sequence[Float[np.ndarray, "N"]], to_find: Sequence[np.ndarray], left_out: Sequence[np.ndarray]
+) -> dict[str, Any]:
+    used = [query for query in range(len(cosines)) if len(to_find[query])]
+    right = [np.sort(cosines[query][to_find[query]])[::-1] for query in used]
+    wrong = [np.sort(np.delete(cosines[query], [*to_find[query], *left_out[query]])) for query in used]
+    of_each = np.array([_of_ranks(_ranks(*both)) for both in zip(right, wrong, strict=True)])
+    measured = {
+        name: over_images(len(used), lambda chosen, i=i: 100 * float(of_each[chosen, i].mean()))  # type: ignore[misc]
+        for i, name in enumerate(("map", *(f"precision_{k}" for k in KS)))
+    }
+
+    def micro(chosen: np.ndarray) -> float:
+        kept = np.flatnonzero(chosen)
+        ranks = _ranks(*(np.sort(np.concatenate([some[i] for i in kept])) for some in (right, wrong)))
+        return 100 * float((np.arange(1, len(ranks) + 1) / (ranks + 1)).mean())
+
+    return measured | {"micro_ap": over_images(len(used), micro), "n_queries": len(used)}
+
+
+def _ranks(right: Float[np.ndarray, "K"], wrong: Float[np.ndarray, "M"]) -> Int[np.ndarray, "K"]:
+    """Ranks of the right ones, from 0 on, ascending; `wrong` is ascending."""
+    descending = np.sort(right)[::-1]
+    return np.arange(len(right)) + len(wrong) - np.searchsorted(wrong, descending, "left")
+
+
+def _of_ranks(ranks: Int[np.ndarray, "K"]) -> list[float]:
+    """Average precision, and precision of each of KS."""
+    counted = np.arange(len(ranks))
+    before = np.where(ranks == 0, 1, counted / np.maximum(ranks, 1))
+    at = [min(int(ranks[-1]) + 1, k) for k in KS]
+    return [float((before + (counted + 1) / (ranks + 1)).mean() / 2), *(float((ranks < k).sum() / k) for k in at)]
+
+
+def _of_unit_length(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+    lengths = np.linalg.norm(x, axis=1, keepdims=True)
+    return (x / np.maximum(lengths, 1e-30)).astype(np.float32)
+
+
+def _usable(store: FeatureStore, ids: Sequence[str]) -> Int[np.ndarray, "n"]:
+    rows = rows_of_ids(store, ids)
+    if unread := [name for name, row in zip(ids, rows, strict=True) if not store.valid[row]]:
+        raise BeyondClsError(
+            f"{len(unread)} of {len(ids)} images could not be read when {store.where} was extracted, first {unread[0]!r}; see "
+            "`beyondcls store verify`, or leave them out"
+        )
+    return rows
