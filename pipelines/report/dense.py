@@ -12,6 +12,7 @@ from pipelines.report.content import Block, Cell, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
+from pipelines.report.remarks import notes_of
 from pipelines.report.tables import Declared, cells, differences, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
@@ -167,15 +168,6 @@ def warnings(results: Sequence[Entries]) -> Iterator[Text]:
         yield Text("Noted when these were measured:", notes, "notice")
 
 
-def notes_of(noted: Sequence[tuple[str, Sequence[str]]], n_all: int = 0) -> tuple[str, ...]:
-    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns as many as `n_all`."""
-    by_note: dict[str, list[str]] = {}
-    for name, notes in noted:
-        for note in dict.fromkeys(notes):
-            by_note.setdefault(note, []).append(name)
-    return tuple(note if len(names) == n_all > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())
-
-
 def twin_of(one: Entries, results: Sequence[Entries]) -> Entries | None:
     """The random encoder to compare with: one whose patches are of the same grid and block if there is any, else the first."""
     randoms = [other for other in results if other.pretraining.is_untrained]
@@ -210,11 +202,6 @@ def against_twin(
 def counts(name: str, heading: str, value: Callable[[Any], Any], **about: Any) -> Declared:
     """A column of whole numbers."""
     return cells(name, heading, lambda item: Cell(f"{int(value(item)):,}", float(value(item))), **about)
-
-
-def pairs(values: Mapping[str, Any]) -> str:
-    """`epochs 2, lr 0.001`."""
-    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def learnt(results: Iterable[Entries]) -> list[str]:

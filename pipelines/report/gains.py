@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pipelines.report.content import Table
 from pipelines.report.estimate import Estimate, Probes, estimate_of
 from pipelines.report.measured import converged, trained_first, untrained
-from pipelines.report.remarks import one_order
 from pipelines.report.tables import differences, encoders
 from pipelines.report.tables import table as declared
 
@@ -82,7 +81,7 @@ def basis(probes: Probes) -> str:
     else:
         known = compared and all(probe.correct is not None and probe.test_images is not None for probe in compared)
         of_images = INTERVALS if known else MISSING
-    return " ".join(filter(None, ("± is the standard deviation over seeds.", one_order(compared), of_images)))
+    return f"± is the standard deviation over seeds. {of_images}"
 
 
 def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Table | None:

@@ -5,7 +5,7 @@ table("best", "Best head", NOTE, probes, encoders(), heads(), spreads("top1", "T
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +70,11 @@ def selects(probe: Probe) -> bool:
 def listed(parts: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """`epochs 2, lr 0.001`."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def spread(measure: Measure | None, digits: int = 1) -> Cell:

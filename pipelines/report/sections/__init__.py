@@ -34,6 +34,7 @@ from store.errors import unknown
 Build = Callable[[Inputs], Section | None]
 
 # Each returns its section, or None where nothing of it was computed and it can be left out.
+# A BeyondClsError names a file that is damaged.
 SECTIONS: tuple[Build, ...] = (
     summary.section,
     leaderboard.section,

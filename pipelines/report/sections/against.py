@@ -1,7 +1,6 @@
 """Published numbers beside ours (`--against`): which of ours has the encoder, data set, head, protocol and measure of each."""
 
 import difflib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -47,11 +46,7 @@ class Beside(Entries):
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Numbers that were measured alike, and otherwise, and those without ours; None where no published numbers were given.
-
-    Raises:
-        BeyondClsError: a record of correct test images does not fit its metrics.
-    """
+    """Numbers that were measured alike, and otherwise, and those without ours; None where no published numbers were given."""
     if not inputs.against:
         return None
     matches, differing, unmatched = compared(inputs)
@@ -74,7 +69,6 @@ def section(inputs: Inputs) -> Section | None:
         Text("Published numbers that were given:", tuple(in_words(inputs))),
         _both("against", "Published numbers and ours", f"{NOTE} {BEST}" if of_best else NOTE, matches, *between),
         _both("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, differs),
-        _notice(unmatched) if unmatched else None,
         _without_ours(unmatched),
     )
 
@@ -263,19 +257,6 @@ def _published(*names: str) -> list[Declared]:
     """Columns of what published rows say."""
     titles = {"dataset": "Data set"}
     return each(names, lambda name: texts(name, titles.get(name, name.capitalize()), lambda row: getattr(row.published, name)))
-
-
-def _notice(unmatched: list[Beside]) -> Text:
-    """What is lacking here, with the number of rows and the nearest name."""
-    counts = Counter((entry.file, entry.lacks, entry.name, entry.nearest) for entry in unmatched)
-    by_part: dict[tuple[str, str], list[str]] = {}
-    for (file, lacks, name, nearest), n in counts.items():
-        numbers = f"{n} number{'s' * (n > 1)}"
-        by_part.setdefault((file, lacks), []).append(
-            f"{name} ({numbers}, nearest {nearest})" if nearest else f"{name} ({numbers})"
-        )
-    items = tuple(f"{file}, no such {lacks}: {', '.join(names)}" for (file, lacks), names in by_part.items())
-    return Text(f"{len(unmatched):,} published numbers have none of ours beside them:", items, "notice")
 
 
 def _without_ours(unmatched: list[Beside]) -> Table:

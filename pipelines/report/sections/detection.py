@@ -5,11 +5,11 @@ from functools import partial
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Section, Table, Text, section_of
-from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus, pairs
+from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.measured import Entries
 from pipelines.report.published.printed import printed
-from pipelines.report.tables import differences, each, encoders, spreads, table, texts
+from pipelines.report.tables import differences, each, encoders, pairs, spreads, table, texts
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 SIZES = ("large", "medium", "small")
@@ -32,11 +32,7 @@ HOW = "How detectors were trained, and what they are built from. Options that we
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables and pictures for each data set; None where nothing was detected.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """Tables and pictures for each data set; None where nothing was detected."""
     if not inputs.detection:
         return None
     blocks = each_dataset("detection", inputs.detection, partial(_of_dataset, inputs))

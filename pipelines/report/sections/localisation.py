@@ -51,11 +51,7 @@ SHOWN = {CLS: "cls", BEST: "best_cls_head", ("attention", "centre-patch"): "cent
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables and pictures; None where nothing was localised.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """Tables and pictures; None where nothing was localised."""
     files = files_in(inputs.folders.localisation, "*/localisation.json")
     if not files:
         return None

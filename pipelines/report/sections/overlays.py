@@ -137,11 +137,7 @@ def _unfit(maps: np.ndarray, n_images: int) -> str:
 
 
 def section(inputs: Inputs) -> Section:
-    """A row for each chosen image, a column for each map, and why other maps are left out.
-
-    Raises:
-        BeyondClsError: a file of maps is damaged, or no image has a chosen id.
-    """
+    """A row for each chosen image, a column for each map, and why other maps are left out."""
     drawn, left_out = _gallery(inputs)
     blocks: list[Block] = []
     if drawn is not None:

@@ -7,9 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Definitions, Heading, Section, Table, Text
-from pipelines.report.dense import pairs
 from pipelines.report.measured import Attention, Probe
-from pipelines.report.tables import table, texts, title
+from pipelines.report.tables import pairs, table, texts, title
 
 PACKAGES = ("beyondcls", "torch", "timm", "zarr", "numpy")
 

@@ -19,7 +19,6 @@ from pipelines.report.dense import (
     learnt,
     map_title,
     miou,
-    pairs,
     resolutions,
 )
 from pipelines.report.estimate import Estimate, difference, of_measure
@@ -36,6 +35,7 @@ from pipelines.report.tables import (
     file_names,
     number,
     numbers,
+    pairs,
     spreads,
     table,
     texts,
@@ -74,11 +74,7 @@ CLS, ABMILP = ("attention", "cls"), ("probe", "abmilp")
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables and pictures for each data set; None where nothing was segmented.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """Tables and pictures for each data set; None where nothing was segmented."""
     if not inputs.segmentation:
         return None
     blocks = each_dataset("segmentation", inputs.segmentation, partial(_of_dataset, inputs))

@@ -12,7 +12,7 @@ from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure, Probe, by_accuracy, in_order
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in, finite, read, rows_of
-from pipelines.report.remarks import SENTENCE, one_order, score_name
+from pipelines.report.remarks import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained
 from pipelines.report.tables import (
     EFFECTIVE,
@@ -49,11 +49,7 @@ INTRODUCTION = (
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Accuracies and entropies, then divergences; None where neither was computed.
-
-    Raises:
-        BeyondClsError: a file that is damaged.
-    """
+    """Accuracies and entropies, then divergences; None where neither was computed."""
     selections, of_encoders = _selections(inputs), divergences(inputs)
     blocks: list[Block | None] = []
     if selections:
@@ -149,7 +145,7 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
     return declared(
         "selection",
         "Accuracy and entropy, as in Table 6 (v2)",
-        " ".join(filter(None, (note, one_order(everything)))),
+        note,
         sorted(of_head, key=lambda head: GROUPS.index(group(head))),
         heads(str),
         texts("aggregator", "Aggregator and options", lambda head: "; ".join(dict.fromkeys(map(_described, of_head[head])))),
