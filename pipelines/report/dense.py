@@ -61,13 +61,13 @@ NEEDED = {
 }
 # What notes of tables say of differences to the random twin.
 AGAINST_TWIN = (
-    "Minus twin: the difference to the random twin that is named, in points; 95 %: over test images and seeds, where it "
-    "was measured without groups of images, too. Without an interval, or with one that has 0 in it, a difference shows nothing."
+    "Minus twin: to the random twin that is named, points; 95 %: over test images and seeds, where groups of images were "
+    "left out. An interval with 0 in it, or none, shows nothing."
 )
 NOT_ALIKE = "Not all encoders were measured on the same images with the same classes; rows are not comparable."
 REMEMBERED = (
-    "Measured on the feature set that was learnt from: unless different images of it were chosen for either, these numbers say "
-    "how well images are remembered. Encoders:"
+    "Measured on the feature set that was learnt from, so unless other images of it were chosen, images may be remembered. "
+    "Encoders:"
 )
 
 

@@ -11,14 +11,12 @@ from pipelines.report.tables import differences, encoders
 from pipelines.report.tables import table as declared
 
 OVER = {"cls": "[cls]", "average": "the average patch"}
-OF_MAP = "Average precision is of all test images together, not a mean over them: it has no share of errors and no interval."
+OF_MAP = "Average precision is no mean over test images: it has no share of errors and no interval."
 INTERVALS = (
-    "Intervals are 95 % over test images, paired where they are the same, and over seeds (Student's t, Satterthwaite's degrees "
-    "of freedom)."
+    "95 %: over test images, paired where they are the same, and over seeds (Student's t, Satterthwaite's degrees of freedom)."
 )
 MISSING = (
-    "The interval is missing, as not all probes say which images they classify correctly (trained/correct.npz and test_images "
-    "in description.json); probe them again to get it."
+    "There is no interval, as not all probes say which images they classify correctly (trained/correct.npz); probe them again."
 )
 
 

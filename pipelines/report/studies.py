@@ -13,10 +13,9 @@ Study = Mapping[tuple[str, str], Probe]
 Columns = Sequence[Declared]
 
 COSTS = (
-    "Parameters are those of the aggregator. FLOPs: floating-point operations of one image in a forward pass through "
-    "aggregator and classifier, a multiplication and an addition counting as two. Matrix products alone count (no softmax, "
-    "norm or average), as they are computed here: a learned query goes through the projection of the keys once, and the pooled "
-    "vector through that of the values, so that no token is projected."
+    "Parameters: of the aggregator. FLOPs: of one image in a forward pass through aggregator and classifier, a "
+    "multiplication and an addition counting as two; of matrix products alone (no softmax, norm or average), as they are "
+    "computed here."
 )
 NOT_ALIKE = "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."
 TRAINED_BY = (

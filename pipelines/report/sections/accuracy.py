@@ -25,8 +25,8 @@ from pipelines.report.tables import (
 from probe.result_files import BALANCED, NLL, REACHED, SHORT
 
 CONVERGED = (
-    "Converged: logistic regression to convergence on the vectors that the trained aggregator gives, its penalty selected on "
-    "held-out training images; where it is ahead, the head is not trained out, and a dash is where none was fitted. "
+    "Converged: logistic regression on the vectors that the trained aggregator gives; where it is ahead, the head is not "
+    "trained out."
 )
 MANY = 8  # heads, of which more make a table that is folded: the leaderboard has the same numbers
 

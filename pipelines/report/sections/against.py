@@ -18,17 +18,13 @@ STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number o
 GRADIENT_STEPS = "of gradient steps"
 WITHIN = {1: "no", -1: "no", 0: "yes", None: None}
 NOTE = (
-    "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is inside of our "
-    "95 % interval over test images and seeds; a dash where that is unknown. Nothing that a number states of its measurement "
-    "differs from ours."
+    "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is in our 95 "
+    "% interval over test images and seeds; a dash where that is unknown."
 )
-OTHERWISE = (
-    "Numbers of the same encoder, data set and head that were measured in another way: they stand side by side and are no "
-    "deviations of one another."
-)
+OTHERWISE = "Of the same encoder, data set and head, but measured in another way: they are no deviations of one another."
 BEST = (
-    "A metric that ends in “best_epoch” is that of the epoch in which a head is best on the test images, as some benchmarks "
-    "publish it: it was chosen on the images that it is measured on, and is not our result, which is the last epoch's."
+    "“best_epoch” in a metric: the epoch that is best on the test images themselves, as some benchmarks publish it; not our "
+    "result."
 )
 
 

@@ -22,16 +22,13 @@ LINEAR = "linear"  # the protocol that a series does not name
 Series = Mapping[int, Measure]  # by block
 LEVEL = 0.05  # of the test that a block is ahead, corrected for the number of blocks that it was chosen from
 ABOUT = (
-    "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where they "
-    "are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that all "
-    "blocks' are kept. Heads that weight patches are measured on the blocks whose patch tokens are kept, and trained like the "
-    "others."
+    "A linear head on the vectors of each block before the final norm, all trained alike, and protocols without gradient "
+    "steps where named. Heads that weight patches are measured on the blocks whose patch tokens are kept."
 )
 NOTE = (
     "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. "
-    "Its lead over the last block, in points, is called ahead where it is so at the level of 5 %, over seeds and over "
-    "test images (of either block, as which are right is not kept), corrected for the blocks that it was chosen from; it "
-    "is not shown of mAP, nor with one seed. Bytes: of one block, as they are stored."
+    "Ahead of the last block: at the level of 5 %, over seeds and over test images (of either block), corrected for the "
+    "blocks that it was chosen from; not shown of mAP, nor with one seed. Bytes: of one block, as stored."
 )
 
 

@@ -18,8 +18,7 @@ from pipelines.report.tables import NOTHING, Declared, cells, each, texts
 
 STUDY = "poolings"
 ALT_FRONTS = (
-    "What heads reach on the test images against their FLOPs per image, on a logarithmic axis: for each encoder a stepped line "
-    "through its heads that no other beats at the same cost or less. The table of costs marks them, and has the numbers."
+    "Accuracy on the test images against FLOPs per image: a stepped line for each encoder; the table of costs has the numbers."
 )
 FRONT = "On the front: no other head of the encoder reaches more for as many operations or fewer."
 

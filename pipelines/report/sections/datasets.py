@@ -22,13 +22,10 @@ from pipelines.report.tables import (
 from pipelines.report.tables import table as declared
 
 MEASURES = {"top1": "top-1", "map": "mAP"}
-NOTE = (
-    "Top-1 accuracy, or mean average precision where images have several labels, on the test images of each set, %, mean ± "
-    "standard deviation over seeds."
-)
+NOTE = "Top-1 accuracy, or mAP where images have several labels, on the test images, %, mean ± standard deviation over seeds."
 SPREAD = (
-    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds. "
-    "Errors removed: the share of the errors of [cls] that AbMILP removes; below 0 it makes more."
+    "± of a difference: the root of the summed variances over seeds; 95 %: over test images and seeds. Errors removed: of "
+    "those of [cls], by AbMILP."
 )
 
 

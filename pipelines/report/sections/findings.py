@@ -10,16 +10,15 @@ from pipelines.report.tables import listed, title
 from store.format.pretraining import LABELS
 
 NO_TWIN = (
-    "An untrained twin to compare the trained encoders with is missing: add an encoder with --random-seed, or, if random "
-    "weights come from a file, with --family untrained."
+    "There is no untrained twin to compare with: add an encoder with --random-seed, or with --family untrained for a file "
+    "of weights."
 )
 LIMITS = (
     "The spread after ± is over seeds only; the choice of test images alone moves a single accuracy by about {:.1f} points "
     "(one standard error). Whether differences hold for larger encoders and data is not shown here."
 )
 SAW_LABELS = (
-    " Labels went into {}: where they are those of these training images, heads learn from features that fit them already, and "
-    "only the test images are new."
+    " Labels went into {}: where they are those of these training images, heads learn from features that fit them already."
 )
 
 

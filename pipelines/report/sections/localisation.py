@@ -14,36 +14,33 @@ from pipelines.report.reading import files_in
 from pipelines.report.tables import Declared, differences, each, encoders, numbers, spreads, table, texts
 
 ABOUT = (
-    "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those "
-    "drawn around the objects (Choe et al. 2020). The threshold is the best one for the images that are measured, the "
-    "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
-    "in the middle of every image."
+    "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those of "
+    "the objects (Choe et al. 2020). The threshold is the best for all images that are measured, so even the centre "
+    "baseline, a Gaussian in the middle, scores."
 )
 NOTE = (
-    "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
-    "seeds of heads. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; MaxBoxAcc is at IoU "
-    "0.5 with the largest contour. The best [cls] head was chosen on these images by MaxBoxAccV2, so it is biased "
-    "upwards."
+    "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: over seeds of heads. MaxBoxAccV2: the "
+    "mean over IoU 0.3, 0.5 and 0.7, any contour; MaxBoxAcc: IoU 0.5, the largest contour. The best [cls] head was chosen "
+    "on these images."
 )
 WEIGHT = (
-    " Weight on the object: % of a map's weight that is on objects, mean over the images that show one; equal weights would "
-    "have the object's share of the area there."
+    " Weight on the object: % of a map's weight, mean over the images that show one; equal weights would have its share of "
+    "the area."
 )
 DIFFERENCES = (
-    "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the "
-    "baseline that knows nothing of the image. Best map: chosen on these images, so it is biased upwards; what that of an "
-    "untrained encoder finds stands out by itself."
+    "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the baseline "
+    "that knows nothing of the image. Best map: chosen on these images, so it is biased upwards."
 )
 EVERY_MAP = (
-    "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder's maps in a "
-    "column; ±: the standard deviation over seeds of heads."
+    "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder; ±: over seeds of "
+    "heads."
 )
 NOT_ALIKE = "Not all encoders were localised on the same images at the same size; rows are not comparable."
 OUTSIDE = "Crops that show nothing of an image's objects, which count as not found:"
 CONSTANT = "Maps that are constant, and point nowhere:"
 OTHER_FRAME = (
-    "Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020), these are not. Extract images "
-    "that were cropped by `beyondcls extract --crop-mode squash --crop-pct 1`, and localise with --size 224:"
+    "Published numbers are of the whole image, squashed to 224 x 224 pixels; extract with --crop-mode squash --crop-pct 1 "
+    "and localise with --size 224 to compare:"
 )
 MEASURES = {"max_box_acc_v2": "MaxBoxAccV2", "max_box_acc": "MaxBoxAcc", "on_objects": "weight on the object"}
 CLS, BEST, ABMILP, CENTRE = ("attention", "cls"), ("best", ""), ("probe", "abmilp"), ("baseline", "centre")

@@ -33,8 +33,8 @@ from pipelines.report.tables import (
 from pipelines.report.tables import table as declared
 
 READING = (
-    "KL(p || q) in nats between weights, mean over the test images. ∞: infinite for more than half of the images, as q gives "
-    "no weight to patches that p weights; a star: for some, which are left out of the mean."
+    "KL(p || q) in nats between weights, mean over the test images. ∞: infinite for more than half of them, as q gives no "
+    "weight to patches that p weights; a star: for some, which are left out."
 )
 FIGURE = (
     "As Fig. 7 of the paper: KL(p || q) in nats, p in rows and q in columns. ∞: infinite for most images; a star: for some."
@@ -42,9 +42,8 @@ FIGURE = (
 STUDY = "selection"
 GROUPS = ("for reference", "selected without training", "others")
 INTRODUCTION = (
-    "Of each image some patches are weighted, without labels: by attention that the encoder, or another one, has computed "
-    "anyway, by their place, or by the tokens themselves. Only the classifier on the weighted sum is trained. [cls], the "
-    "average of all patches, and AbMILP, whose weights are trained with the classifier, are shown beside it."
+    "Some patches of each image are weighted without labels: by attention that an encoder has computed anyway, by their "
+    "place, or by the tokens themselves. Only the classifier on the weighted sum is trained."
 )
 
 

@@ -20,19 +20,16 @@ from pipelines.report.published.printed import printed
 from pipelines.report.reading import read, rows_of
 from pipelines.report.tables import file_names
 
-ALT = (
-    "The statistic over the blocks, a line for each encoder with a band of one standard deviation over images. The numbers are "
-    "in the table of attention statistics by block."
-)
+ALT = "A line over the blocks for each encoder, with a band of one standard deviation; numbers are in the table by block."
 NATS = "nats"  # in the units of entropies, which are ln T at most
 BLOCK, DEPTH = "block, counted from 0", "relative depth: block, counted from 1 / number of blocks"
 ABOUT = (
-    "Mean over attention heads and test images; the band is one standard deviation over images. The dashed horizontal line is "
-    "ln T, the entropy of attention spread evenly over all T patches."
+    "Mean over attention heads and test images; band: one standard deviation over images. Dashed line: ln T, the entropy of "
+    "even attention."
 )
 PER_HEAD = (
-    "Mean over test images. A row is a block, the first on top; a column is an attention head. All panels have one height for "
-    "any number of blocks, so rows side by side are of the same relative depth. One scale for all encoders."
+    "Mean over test images. A row is a block, the first on top; a column an attention head. One height for any number of "
+    "blocks, one scale for all encoders."
 )
 N_COLUMNS = 3  # of panels
 
