@@ -13,7 +13,7 @@ from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
 from pipelines.report.remarks import notes_of
-from pipelines.report.tables import Declared, cells, differences, file_names, texts, title
+from pipelines.report.tables import Declared, cells, differences, each, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
@@ -189,12 +189,15 @@ def against_twin(
     """Columns of the random twin, and of differences to it; none without one. `shown`: titles and measures by name."""
     if not any(twin_of(one, results) for one in results):
         return []
-    twin = texts("twin", "Twin", lambda one: getattr(twin_of(one, results), "encoder", None), apart=True)
     return [
-        twin,
-        *(
-            differences(f"{name}_against_twin", f"{words} minus twin", lambda one, of=of: minus(of, one, twin_of(one, results)))  # type: ignore[misc]
-            for name, (words, of) in shown.items()
+        texts("twin", "Twin", lambda one: getattr(twin_of(one, results), "encoder", None), apart=True),
+        *each(
+            shown,
+            lambda name: differences(
+                f"{name}_against_twin",
+                f"{shown[name][0]} minus twin",
+                lambda one: minus(shown[name][1], one, twin_of(one, results)),
+            ),
         ),
     ]
 
@@ -239,12 +242,7 @@ def map_title(one: Entries) -> str:
 
 
 def class_scores(file: Path) -> dict[str, dict[str, float]]:
-    """The rows of a per_class.csv by class: `n_training_patches`, `n_test_patches`, and `PROTOCOL iou_RESOLUTION` in percent.
-
-    Raises:
-        KeyError: the file is not as the command writes it.
-        ValueError: the file is not as the command writes it.
-    """
+    """The rows of a per_class.csv by class: `n_training_patches`, `n_test_patches`, `PROTOCOL iou_RESOLUTION` in percent."""
     scores = {}
     for row in rows_of(file):
         counted = {name: float(row[name]) for name in ("n_training_patches", "n_test_patches")}

@@ -78,11 +78,7 @@ def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Whether there are such sections.
-
-    Raises:
-        BeyondClsError: an unknown name.
-    """
+    """Whether there are such sections."""
     for name in names:
         if name not in _by_name():
             raise BeyondClsError(unknown("section of the report", name, _by_name()))

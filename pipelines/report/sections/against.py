@@ -73,9 +73,6 @@ def compared(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
     """Each published number with all of ours that were measured as it was; else with those that were measured otherwise.
 
     In the order of the files; and those without any of ours.
-
-    Raises:
-        BeyondClsError: a record of correct test images does not fit its metrics.
     """
     ours = results(inputs)
     matches, differing, unmatched = list[Beside](), list[Beside](), list[Beside]()

@@ -44,11 +44,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def read_by_block(file: Path) -> Entries:
-    """The study in a metrics.json: its entries, and `series` by name ("[cls]", "[cls], knn"), percent; `nbytes` of an image.
-
-    Raises:
-        BeyondClsError: the file is damaged.
-    """
+    """The study in a metrics.json: its entries, and `series` by name ("[cls]", "[cls], knn"), percent; `nbytes` of an image."""
 
     def build(file: Path) -> Entries:
         series = dict[str, dict[int, Measure]]()

@@ -55,7 +55,7 @@ def fronts(study: Study) -> Figures:
 def measured(study: Study) -> Table:
     """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
-    known = [entry for entry in RECORDED if any(entry[0].cells(probe) != (NOTHING,) for probe in study.values())]
+    known = [entry for entry in RECORDED if any(entry[0].cell(probe) != NOTHING for probe in study.values())]
     is_on_front = texts("on_front", "On the front", lambda probe: "yes" if id(probe) in on_front else "no")
     columns = each((*(column for column, _ in known), is_on_front), lambda column: column, apart=True)
     note = " ".join([COSTS, *(about for _, about in known if about), FRONT, "A dash: it was not recorded."])

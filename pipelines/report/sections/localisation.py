@@ -147,7 +147,7 @@ def _differences(results: Sequence[Entries]) -> Table:
         seeds = f"{one.encoder} {of_map.name}" if of_map.get("source") == "probe" else None
         return of_measure(of_map.max_box_acc_v2, f"{one.data} ({one.n_images}) {one.size}", seeds) if of_map else None
 
-    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> Declared:
+    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> list[Declared]:
         return differences(
             name, heading, lambda one: difference(estimate(one, _map(one, key)), estimate(one, _map(one, other)))
         )
@@ -168,7 +168,7 @@ def _differences(results: Sequence[Entries]) -> Table:
         against("cls_against_centre", "[cls], mean − centre", CLS, CENTRE),
         texts("best_map", "Best map", lambda one: map_title(best[one.encoder]) if one.encoder in best else "", apart=True),
         spreads("best_map_v2", "its MaxBoxAccV2", lambda one: best.get(one.encoder, {}).get("max_box_acc_v2")),
-        [differences("best_map_against_twin", f"− best of {twin.encoder}", over_twin)] if twin else [],
+        differences("best_map_against_twin", f"− best of {twin.encoder}", over_twin) if twin else [],
     )
 
 

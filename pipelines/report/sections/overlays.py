@@ -76,11 +76,7 @@ def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
 
 
 def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
-    """The maps of each encoder in order, of [cls], then of its heads; and why others are left out.
-
-    Raises:
-        BeyondClsError: a file of maps is damaged.
-    """
+    """The maps of each encoder in order, of [cls], then of its heads; and why others are left out."""
     maps: list[Maps] = []
     left_out: list[str] = []
     for encoder in inputs.encoders:

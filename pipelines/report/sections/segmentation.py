@@ -26,13 +26,13 @@ from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Entries
 from pipelines.report.reading import read
 from pipelines.report.tables import (
-    NOTHING,
     cells,
     change,
     differences,
     each,
     encoders,
     file_names,
+    interval,
     number,
     numbers,
     pairs,
@@ -206,12 +206,11 @@ def _on_foreground(dataset: str, name: str, results: Sequence[Entries]) -> list[
     def area(one: Entries) -> float:
         return float(next(iter(maps[one.encoder].values())).chance)
 
-    def interval(one: Entries) -> Cell:
-        gain = estimate(one, ABMILP, "gain")
-        return Cell(gain.bounds(2), gain.bounds(3)) if gain and gain.interval else NOTHING
+    def gain(one: Entries) -> Cell:
+        return interval(estimate(one, ABMILP, "gain"), 2)
 
     against = [
-        cells("abmilp_gain_interval", "AbMILP, × area, 95 %", interval, "text", optional=True),
+        cells("abmilp_gain_interval", "AbMILP, × area, 95 %", gain, "text", optional=True),
         cells(
             "abmilp_against_area",
             "AbMILP − area",
@@ -244,7 +243,7 @@ def _on_foreground(dataset: str, name: str, results: Sequence[Entries]) -> list[
             ),
             apart=True,
         ),
-        [*against, *([over_cls] if CLS in keys else [])] if ABMILP in keys else [],
+        [*against, *(over_cls if CLS in keys else [])] if ABMILP in keys else [],
         texts(
             "foreground", "Foreground", lambda one: ", ".join(one.foreground.get("classes") or ()) or "all objects", apart=True
         ),

@@ -69,11 +69,7 @@ def _figure(inputs: Inputs, statistic: str) -> Figure:
 
 
 def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
-    """A plot for each statistic that any encoder has per head; empty without such statistics.
-
-    Raises:
-        BeyondClsError: a heads.csv is damaged.
-    """
+    """A plot for each statistic that any encoder has per head; empty without such statistics."""
     by_encoder, medians = {}, by_median(inputs.attention.values())
     for encoder in inputs.encoders:
         attention = inputs.attention.get(encoder)
@@ -100,12 +96,7 @@ def by_median(attention: Collection[Attention]) -> set[str]:
 
 
 def read_heads(file: Path, medians: Collection[str] = ()) -> dict[str, Float[np.ndarray, "L H"]]:
-    """By statistic, means over images; medians of the statistics in `medians`.
-
-    Raises:
-        KeyError: the file is not as the stage writes it.
-        ValueError: the file is not as the stage writes it.
-    """
+    """By statistic, means over images; medians of the statistics in `medians`."""
     by_statistic: dict[str, dict[tuple[int, int], float]] = {}
     for row in rows_of(file):
         value = float(row["median" if row["statistic"] in medians else "mean"])
