@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from pipelines.report.collect import collect
-from pipelines.report.content import Cell, Column, Definitions, Row, Section, Table
+from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.page import render
 from pipelines.report.sections import sections
 from tests.pipelines.report.everything import everything
@@ -363,7 +363,7 @@ def test_accessible(browser: "Page", every_block: Path, width: int, scheme: str,
 def write_live(file: Path, title: str, reload_s: float) -> None:
     rows = tuple(Row((Cell(name, name), Cell(str(n), n))) for n, name in enumerate("abc"))
     columns = (Column("name", "Name", "text", filters=True), Column("value", "Value"))
-    tall = Definitions(tuple((f"term {n}", "text") for n in range(100)))
+    tall = Text("", ("text",) * 100)
     small = Table("x", "X", "Note.", columns, rows)
     blocks = (small, tall, replace(small, name="y", folded=True))
     file.write_text(render([Section("one", title, blocks)], reload_s=reload_s), encoding="utf-8")
