@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -87,9 +87,7 @@ def browser(chromium: "Browser", complaints: list[str]) -> "Page":
     return page
 
 
-def look(
-    page: "Page", width: int, scheme: Literal["light", "dark"] = "light", media: Literal["screen", "print"] = "screen"
-) -> None:
+def look(page: "Page", width: int, scheme: str = "light", media: str = "screen") -> None:
     """As a screen that is `width` pixels wide, in a scheme; or as paper."""
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(media=media, color_scheme=scheme)
