@@ -160,6 +160,11 @@ def numbers(name: str, heading: str, value: Callable[[Any], float | None], digit
     return cells(name, heading, lambda item: number(value(item), digits), digits=digits, **about)
 
 
+def means(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
+    """A column of means without their spread, as of what draws nothing."""
+    return numbers(name, heading, lambda item: getattr(value(item), "mean", None), digits, **about)
+
+
 def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
     """A column of means with their standard deviations over seeds."""
     return cells(name, heading, lambda item: spread(value(item), digits), "spread", digits=digits, **about)

@@ -16,7 +16,20 @@ from pipelines.report.estimate import Estimate, Source, of_measure
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
 from pipelines.report.reading import files_in, read
 from pipelines.report.remarks import AXES
-from pipelines.report.tables import NOTHING, cells, each, encoders, file_names, numbers, plus_minus, signed, table, texts, title
+from pipelines.report.tables import (
+    NOTHING,
+    cells,
+    each,
+    encoders,
+    file_names,
+    means,
+    numbers,
+    plus_minus,
+    signed,
+    table,
+    texts,
+    title,
+)
 
 LINEAR = "linear"  # the protocol that a series does not name
 Series = Mapping[int, Measure]  # by block
@@ -121,11 +134,7 @@ def _table(studies: list[Entries]) -> Table:
         rows,
         encoders(lambda row: row.study),
         texts("head", "Head", lambda row: row.name),
-        each(
-            blocks,
-            lambda b: numbers(f"block_{b}", f"block {b}", lambda row: getattr(row.series.get(b), "mean", None), 1, best="row"),
-            apart=True,
-        ),
+        each(blocks, lambda b: means(f"block_{b}", f"block {b}", lambda row: row.series.get(b), best="row"), apart=True),
         numbers("best_block", "best block", lambda row: row.best, 0, apart=True),
         cells("against_last", "− last block", lambda row: Cell(signed(row.lead.mean), row.lead.mean) if row.lead else NOTHING),
         texts("verdict", "Verdict", verdict),

@@ -11,7 +11,7 @@ from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in
-from pipelines.report.tables import Declared, differences, each, encoders, numbers, spreads, table, texts
+from pipelines.report.tables import Declared, differences, each, encoders, means, numbers, spreads, table, texts
 
 ABOUT = (
     "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those of "
@@ -114,7 +114,7 @@ def _summary(results: Sequence[Entries]) -> Table:
 
     def column(measure: str, key: tuple[str, str]) -> Declared:
         heading = f"{'best [cls] head' if key == BEST else map_title(first[key])}, {MEASURES[measure]}"
-        declared = spreads if key[0] == "probe" else _means
+        declared = spreads if key[0] == "probe" else means
         return declared(
             f"{shown[key]}_{measure}", heading, lambda one: _measure(_map(one, key), measure), best=f"row {measure}"
         )
@@ -128,11 +128,6 @@ def _summary(results: Sequence[Entries]) -> Table:
         *(each(filter(first.get, shown), lambda key, of=name: column(of, key), apart=True) for name in _measured(results)),  # type: ignore[misc]
         _area(lambda one: one.maps[0] if one.maps else {}, results),
     )
-
-
-def _means(name: str, heading: str, value: Any, **about: Any) -> Declared:
-    """Of what draws nothing, there is no spread."""
-    return numbers(name, heading, lambda item: getattr(value(item), "mean", None), 1, **about)
 
 
 def _differences(results: Sequence[Entries]) -> Table:

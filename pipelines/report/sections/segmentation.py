@@ -33,6 +33,7 @@ from pipelines.report.tables import (
     encoders,
     file_names,
     interval,
+    means,
     number,
     numbers,
     pairs,
@@ -119,12 +120,7 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Entries], resolution
         ),
         each(
             measured(BASELINES),
-            lambda p: numbers(
-                f"{p.replace('-', '_')}_miou_{resolution}",
-                f"{PROTOCOLS[p]}, {shown}",
-                lambda one: getattr(of_protocol[p](one), "mean", None),
-                1,
-            ),
+            lambda p: means(f"{p.replace('-', '_')}_miou_{resolution}", f"{PROTOCOLS[p]}, {shown}", of_protocol[p]),
             apart=True,
         ),
         against_twin(results, {f"{p}_miou_{resolution}": (PROTOCOLS.get(p, p), of_protocol[p]) for p in trained}),

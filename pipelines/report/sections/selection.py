@@ -25,6 +25,7 @@ from pipelines.report.tables import (
     file_names,
     heads,
     listed,
+    means,
     numbers,
     spreads,
     texts,
@@ -124,14 +125,15 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
             found: Measure | None = None if probe is None else probe.measures.get(name or probe.measure)
             return found
 
-        def nats(head: str) -> float | None:
-            entropy = measure(head, "entropy")
-            return None if entropy is None else entropy.mean
+        def entropy(head: str) -> Measure | None:
+            return measure(head, "entropy")
 
         return [
             spreads(f"top1_{key}", encoder, measure, best="column", apart=True),
-            numbers(f"entropy_{key}", "Entropy", nats),
-            cells(f"effective_patches_{key}", "Effective patches", lambda head: effective(nats(head))),
+            means(f"entropy_{key}", "Entropy", entropy, 2),
+            cells(
+                f"effective_patches_{key}", "Effective patches", lambda head: effective(getattr(entropy(head), "mean", None))
+            ),
         ]
 
     counts = sorted({s.n_tokens for s in everything if s.n_tokens})
