@@ -15,7 +15,7 @@ from pipelines.report.tables import Declared, cells, change, each, heads, number
 from probe.recipe import PRESETS, settings_of
 
 STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
-GRADIENT_STEPS = "of gradient steps"
+STEPS = "of gradient steps"
 WITHIN = {1: "no", -1: "no", 0: "yes", None: None}
 NOTE = (
     "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is in our 95 "
@@ -181,31 +181,17 @@ def numbers_of(file: str, entries: Sequence[Beside]) -> int:
 def _narrowed(row: PublishedRow, ours: Sequence[TrainedHead]) -> tuple[list[TrainedHead], str, str, Iterable[str]]:
     """Ours that a number compares with; or none, and what none has: which part, its name, and the names that there are."""
     protocol = row.protocol if row.protocol in STEPLESS else ""
-    parts: list[tuple[str, str, Callable[[list[TrainedHead]], list[TrainedHead]], Callable[[TrainedHead], Iterable[str]]]] = [
-        (
-            "encoder",
-            row.encoder,
-            lambda all_: [r for r in all_ if row.encoder in (r.probe.encoder, r.probe.recorded_encoder)],
-            lambda r: [r.probe.encoder],
-        ),
-        (
-            "data set",
-            row.dataset,
-            lambda all_: [r for r in all_ if r.dataset == row.dataset],
-            lambda r: filter(None, [r.dataset]),
-        ),
-        ("head", row.head, lambda all_: _with_head(row, all_), lambda r: [r.probe.head]),
-        (
-            "protocol",
-            row.protocol or GRADIENT_STEPS,
-            lambda all_: [r for r in all_ if r.protocol == protocol],
-            lambda r: [r.protocol or GRADIENT_STEPS],
-        ),
-        ("metric", row.metric, lambda all_: [r for r in all_ if row.metric in r.measures], lambda r: r.measures),
+    encoders = (lambda r: row.encoder in (r.probe.encoder, r.probe.recorded_encoder), lambda r: [r.probe.encoder])
+    parts: list[tuple[str, str, Callable[[TrainedHead], bool] | None, Callable[[TrainedHead], Iterable[str]]]] = [
+        ("encoder", row.encoder, *encoders),
+        ("data set", row.dataset, lambda r: r.dataset == row.dataset, lambda r: filter(None, [r.dataset])),
+        ("head", row.head, None, lambda r: [r.probe.head]),  # which depends on the others that are left
+        ("protocol", row.protocol or STEPS, lambda r: r.protocol == protocol, lambda r: [r.protocol or STEPS]),
+        ("metric", row.metric, lambda r: row.metric in r.measures, lambda r: r.measures),
     ]
     left = list(ours)
-    for part, name, narrow, names_of in parts:
-        before, left = left, narrow(left)
+    for part, name, fits, names_of in parts:
+        before, left = left, _with_head(row, left) if fits is None else [r for r in left if fits(r)]
         if not left:
             return [], part, name, {name for result in before for name in names_of(result)}
     return left, "", "", ()

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from pipelines.live.overlay import blend
 from pipelines.report.collect import Examples, Inputs
-from pipelines.report.content import Gallery, Picture, Section, Text, section_of
+from pipelines.report.content import Block, Gallery, Picture, Section, Text, section_of
 from pipelines.report.galleries.images import opened
 from pipelines.report.galleries.pictures import BoxOf, Outline, chosen, ground, moved, outlined
 from pipelines.report.measured import Attention
@@ -136,7 +136,7 @@ def _unfit(maps: np.ndarray, n_images: int) -> str:
 def section(inputs: Inputs) -> Section:
     """A row for each chosen image, a column for each map, and why other maps are left out."""
     drawn, left_out = _gallery(inputs)
-    shown = [Text(ABOUT), Text(READING, kind="note"), drawn] if drawn else []
+    shown: list[Block] = [Text(ABOUT), Text(READING, kind="note"), drawn] if drawn else []
     why = Text("Left out:" if drawn else "Overlays are left out:", tuple(left_out), "notice") if left_out else None
     return section_of("overlays", "Where they look", *shown, why)
 
