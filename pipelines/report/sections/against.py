@@ -19,9 +19,12 @@ STEPS = "of gradient steps"
 WITHIN = {1: "no", -1: "no", 0: "yes", None: None}
 NOTE = (
     "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is in our 95 "
-    "% interval over test images and seeds; a dash where that is unknown."
+    "% interval over test images and seeds; a dash where that is unknown. Nothing that a number states of its measurement "
+    "differs from ours."
 )
-OTHERWISE = "Of the same encoder, data set and head, but measured in another way: they are no deviations of one another."
+OTHERWISE = (
+    "Numbers of the same encoder, data set and head that were measured in another way: they are no deviations of one another."
+)
 BEST = (
     "“best_epoch” in a metric: the epoch that is best on the test images themselves, as some benchmarks publish it; not our "
     "result."
