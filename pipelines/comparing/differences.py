@@ -10,7 +10,7 @@ from pipelines.report.estimate import Estimate, estimate_of, of_measure
 from pipelines.report.measured import Measure, in_order
 from pipelines.report.reading import is_measure, probe_in, read
 from pipelines.report.rows import GROUPS, RECEIPTS, ResultFile, ResultFiles
-from pipelines.report.tables import NOTHING, cells, plus_minus, spreads, table, texts
+from pipelines.report.tables import NOTHING, cells, interval, plus_minus, spreads, table, texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,19 +149,17 @@ def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
         texts("measure", "Measure", lambda row: row.measure),
         spreads("a", "A", lambda row: row.a, DIGITS),
         spreads("b", "B", lambda row: row.b, DIGITS),
-        cells("difference", "B − A", lambda row: _change(row.difference)[0], "spread", apart=True),
-        cells("interval", "95 %", lambda row: _change(row.difference)[1], "text"),
+        cells("difference", "B − A", lambda row: _change(row.difference), "spread", apart=True),
+        cells("interval", "95 %", lambda row: interval(row.difference, DIGITS), "text"),
     )
 
 
-def _change(difference: Estimate | None) -> tuple[Cell, Cell]:
+def _change(difference: Estimate | None) -> Cell:
     if difference is None:
-        return NOTHING, NOTHING
+        return NOTHING
     sign = "+" if round(difference.mean, DIGITS) > 0 else ""
     text = sign + plus_minus(difference.measure, DIGITS).replace("-", "−")
-    std = difference.std if difference.n_seeds > 1 else None
-    interval = Cell(difference.bounds(DIGITS), difference.bounds(3)) if difference.interval else NOTHING
-    return Cell(text, difference.mean, std), interval
+    return Cell(text, difference.mean, difference.std if difference.n_seeds > 1 else None)
 
 
 def descriptions_table(differences: Sequence[Difference], common: Collection[str], a: str, b: str) -> Table:

@@ -9,11 +9,11 @@ import numpy as np
 
 from pipelines.report.attention_statistics import ENTROPY, last_block, limit, over_blocks
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Cell, Column, Table
+from pipelines.report.content import Cell, Table
 from pipelines.report.estimate import Estimate, Probes, Source, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
 from pipelines.report.measured import Attention, converged, untrained
-from pipelines.report.tables import NOTHING, Declared, cells, each, texts
+from pipelines.report.tables import NOTHING, Declared, cells, each, interval, texts
 from pipelines.report.tables import table as declared
 from store.format.pretraining import JOINT, LABELS, MASKED
 
@@ -115,16 +115,11 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
     )
     rows = [(group, claim) for group, of_group in groups.items() for claim in of_group]
 
-    def both(unit: str) -> Declared:
-        def of_unit(row: tuple[str, Claim]) -> tuple[Cell, Cell]:
-            if (estimate := row[1].estimates.get(unit)) is None:
-                return NOTHING, NOTHING
-            known = estimate.interval is not None
-            interval = Cell(estimate.bounds(_digits(unit)), estimate.bounds(3)) if known else NOTHING
-            return Cell(_signed(estimate, unit), estimate.mean), interval
-
-        interval = Column(f"{UNITS[unit]}_interval", "95 %", "text")
-        return Declared((Column(UNITS[unit], unit.capitalize(), apart=True), interval), of_unit)
+    def both(unit: str) -> list[Declared]:
+        return [
+            cells(UNITS[unit], unit.capitalize(), lambda row: _signed(row[1].estimates.get(unit), unit), apart=True),
+            cells(f"{UNITS[unit]}_interval", "95 %", lambda row: interval(row[1].estimates.get(unit), _digits(unit)), "text"),
+        ]
 
     return (
         declared(
@@ -143,9 +138,11 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
     )
 
 
-def _signed(estimate: Estimate, unit: str) -> str:
-    digits = _digits(unit)
-    return "0" if (rounded := round(estimate.mean, digits)) == 0 else f"{rounded:+.{digits}f}".replace("-", "−")
+def _signed(estimate: Estimate | None, unit: str) -> Cell:
+    if estimate is None:
+        return NOTHING
+    rounded, digits = round(estimate.mean, _digits(unit)), _digits(unit)
+    return Cell(f"{rounded:+.{digits}f}".replace("-", "−") if rounded else "0", estimate.mean)
 
 
 def _digits(unit: str) -> int:

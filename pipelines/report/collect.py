@@ -20,28 +20,16 @@ class Folders:
     """Where the stages have written, and what the report may draw from. Nothing is read of a folder that is not named.
 
     Attributes:
-        probes: PROBES/ENCODER/HEAD; required. Any of the others may be missing.
-        attention: ATTENTION/ENCODER.
+        probes: PROBES/ENCODER/HEAD; required. Any of the others may be missing; HOLDS of the command says what they hold.
         studies: STUDIES/STUDY/ENCODER/HEAD, each study in one of them.
-        divergence: DIVERGENCE/ENCODER.
-        localisation: LOCALISATION/ENCODER.
         images: the test images, a folder or an address.
         split: of these; so are `form` and `classes`, as `open_images` takes them, and `pixels`: scale and orientation.
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
-        blocks: BLOCKS/ENCODER.
-        geometry: GEOMETRY/ENCODER.
-        similarity: SIMILARITY/NAME, of any pairs of encoders.
-        norms: NORMS/ENCODER.
-        few_shot: FEW_SHOT/ENCODER.
-        correspondence: CORRESPONDENCE/DATASET/ENCODER.
-        scores: SCORES/TEST-SET/ENCODER/HEAD.
         dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
         receipts: of feature sets.
-        segmentation: SEGMENTATION/DATASET/ENCODER.
-        detection: DETECTION/DATASET/ENCODER.
-        dense_images: the test images of the data sets of these two.
+        dense_images: the test images of the data sets that are segmented, or whose objects are detected.
         primary: the contrast that was declared before anything was measured, if one was.
     """
 

@@ -194,15 +194,7 @@ class Gallery:
         return [name for name, span in self.groups for _ in range(span)] or [""] * len(self.columns)
 
 
-@dataclass(frozen=True)
-class Definitions:
-    """Terms and what each is; `code` are terms whose text is set as code."""
-
-    entries: tuple[tuple[str, str], ...]
-    code: tuple[str, ...] = ()
-
-
-Block = Text | Heading | Table | Figures | Gallery | Definitions
+Block = Text | Heading | Table | Figures | Gallery
 
 
 @dataclass(frozen=True)

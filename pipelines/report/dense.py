@@ -12,7 +12,8 @@ from pipelines.report.content import Block, Cell, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
-from pipelines.report.tables import Declared, cells, differences, file_names, texts, title
+from pipelines.report.remarks import notes_of
+from pipelines.report.tables import Declared, cells, differences, each, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
@@ -60,13 +61,13 @@ NEEDED = {
 }
 # What notes of tables say of differences to the random twin.
 AGAINST_TWIN = (
-    "Minus twin: the difference to the random twin that is named, in points; 95 %: over test images and seeds, where it "
-    "was measured without groups of images, too. Without an interval, or with one that has 0 in it, a difference shows nothing."
+    "Minus twin: to the random twin that is named, points; 95 %: over test images and seeds, where groups of images were "
+    "left out. An interval with 0 in it, or none, shows nothing."
 )
 NOT_ALIKE = "Not all encoders were measured on the same images with the same classes; rows are not comparable."
 REMEMBERED = (
-    "Measured on the feature set that was learnt from: unless different images of it were chosen for either, these numbers say "
-    "how well images are remembered. Encoders:"
+    "Measured on the feature set that was learnt from, so unless other images of it were chosen, images may be remembered. "
+    "Encoders:"
 )
 
 
@@ -167,15 +168,6 @@ def warnings(results: Sequence[Entries]) -> Iterator[Text]:
         yield Text("Noted when these were measured:", notes, "notice")
 
 
-def notes_of(noted: Sequence[tuple[str, Sequence[str]]], n_all: int = 0) -> tuple[str, ...]:
-    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns as many as `n_all`."""
-    by_note: dict[str, list[str]] = {}
-    for name, notes in noted:
-        for note in dict.fromkeys(notes):
-            by_note.setdefault(note, []).append(name)
-    return tuple(note if len(names) == n_all > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())
-
-
 def twin_of(one: Entries, results: Sequence[Entries]) -> Entries | None:
     """The random encoder to compare with: one whose patches are of the same grid and block if there is any, else the first."""
     randoms = [other for other in results if other.pretraining.is_untrained]
@@ -197,12 +189,15 @@ def against_twin(
     """Columns of the random twin, and of differences to it; none without one. `shown`: titles and measures by name."""
     if not any(twin_of(one, results) for one in results):
         return []
-    twin = texts("twin", "Twin", lambda one: getattr(twin_of(one, results), "encoder", None), apart=True)
     return [
-        twin,
-        *(
-            differences(f"{name}_against_twin", f"{words} minus twin", lambda one, of=of: minus(of, one, twin_of(one, results)))  # type: ignore[misc]
-            for name, (words, of) in shown.items()
+        texts("twin", "Twin", lambda one: getattr(twin_of(one, results), "encoder", None), apart=True),
+        *each(
+            shown,
+            lambda name: differences(
+                f"{name}_against_twin",
+                f"{shown[name][0]} minus twin",
+                lambda one: minus(shown[name][1], one, twin_of(one, results)),
+            ),
         ),
     ]
 
@@ -210,11 +205,6 @@ def against_twin(
 def counts(name: str, heading: str, value: Callable[[Any], Any], **about: Any) -> Declared:
     """A column of whole numbers."""
     return cells(name, heading, lambda item: Cell(f"{int(value(item)):,}", float(value(item))), **about)
-
-
-def pairs(values: Mapping[str, Any]) -> str:
-    """`epochs 2, lr 0.001`."""
-    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def learnt(results: Iterable[Entries]) -> list[str]:
@@ -252,12 +242,7 @@ def map_title(one: Entries) -> str:
 
 
 def class_scores(file: Path) -> dict[str, dict[str, float]]:
-    """The rows of a per_class.csv by class: `n_training_patches`, `n_test_patches`, and `PROTOCOL iou_RESOLUTION` in percent.
-
-    Raises:
-        KeyError: the file is not as the command writes it.
-        ValueError: the file is not as the command writes it.
-    """
+    """The rows of a per_class.csv by class: `n_training_patches`, `n_test_patches`, `PROTOCOL iou_RESOLUTION` in percent."""
     scores = {}
     for row in rows_of(file):
         counted = {name: float(row[name]) for name in ("n_training_patches", "n_test_patches")}

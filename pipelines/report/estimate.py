@@ -153,11 +153,7 @@ class Estimate:
 
 
 def difference(one: "Probe | Estimate | None", other: "Probe | Estimate | None") -> Estimate | None:
-    """`one` − `other`, of probes in what counts of them; None where either is missing.
-
-    Raises:
-        BeyondClsError: as `estimate_of`.
-    """
+    """`one` − `other`, of probes in what counts of them; None where either is missing."""
     if one is None or other is None:
         return None
     first, second = (estimate_of(each) if isinstance(each, Probe) else each for each in (one, other))

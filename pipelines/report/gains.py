@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from pipelines.report.content import Table
 from pipelines.report.estimate import Estimate, Probes, estimate_of
 from pipelines.report.measured import converged, trained_first, untrained
-from pipelines.report.remarks import one_order
 from pipelines.report.tables import differences, encoders
 from pipelines.report.tables import table as declared
 
 OVER = {"cls": "[cls]", "average": "the average patch"}
-OF_MAP = "Average precision is of all test images together, not a mean over them: it has no share of errors and no interval."
+OF_MAP = "Average precision is no mean over test images: it has no share of errors and no interval."
 INTERVALS = (
-    "Intervals are 95 % over test images, paired where they are the same, and over seeds (Student's t, Satterthwaite's degrees "
-    "of freedom)."
+    "95 %: over test images, paired where they are the same, and over seeds (Student's t, Satterthwaite's degrees of freedom)."
 )
 MISSING = (
-    "The interval is missing, as not all probes say which images they classify correctly (trained/correct.npz and test_images "
-    "in description.json); probe them again to get it."
+    "There is no interval, as not all probes say which images they classify correctly (trained/correct.npz); probe them again."
 )
 
 
@@ -82,7 +79,7 @@ def basis(probes: Probes) -> str:
     else:
         known = compared and all(probe.correct is not None and probe.test_images is not None for probe in compared)
         of_images = INTERVALS if known else MISSING
-    return " ".join(filter(None, ("± is the standard deviation over seeds.", one_order(compared), of_images)))
+    return f"± is the standard deviation over seeds. {of_images}"
 
 
 def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Table | None:

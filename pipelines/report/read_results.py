@@ -1,7 +1,7 @@
 """Results for notebooks: what tables/results.csv holds of trained heads, as values; and all numbers as one long table."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,21 +59,8 @@ def read_results(
     return Results(rows)
 
 
-class Results:
-    """Results of heads, a row each; in a notebook shown as a table.
-
-    Attributes:
-        rows: in the order of the report.
-    """
-
-    def __init__(self, rows: Iterable[TrainedHead]):
-        self.rows = list(rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[TrainedHead]:
-        return iter(self.rows)
+class Results(list[TrainedHead]):
+    """Results of heads, a row each, in the order of the report; in a notebook shown as a table."""
 
     def __repr__(self) -> str:
         return f"Results({len(self)} head{'s' * (len(self) != 1)})"
@@ -88,7 +75,7 @@ class Results:
     @property
     def columns(self) -> dict[str, list[Any]]:
         """Values by column: numbers, truths, texts; JSON for options, grids and what else has parts; None for nothing."""
-        return {name: _of_one_type(values) for name, values in table(self.rows).items()}
+        return {name: _of_one_type(values) for name, values in table(self).items()}
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each head, a column for each of `columns`.

@@ -34,7 +34,8 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     """What `build` makes of a stage's file.
 
     Raises:
-        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes, or what is there is of two runs.
+        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes (a KeyError or ValueError), or what
+            is there is of two runs.
     """
     try:
         return build(file)
@@ -88,12 +89,7 @@ def _beside(file: Path, name: str) -> Path | None:
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
-    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to another run.
-
-    Raises:
-        KeyError: the file is not as the stage writes it.
-        ValueError: the file is not as the stage writes it.
-    """
+    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to another run."""
     file = metrics.with_name("timing.json")
     if not file.is_file():
         return {}
@@ -116,33 +112,18 @@ def _selected(content: Mapping[str, Any]) -> str:
 
 
 def measure_of(content: Mapping[str, Any]) -> Measure:
-    """A number over seeds, as stages write it.
-
-    Raises:
-        KeyError: the content is not as the stages write it.
-        ValueError: the content is not as the stages write it.
-    """
+    """A number over seeds, as stages write it."""
     values = tuple(float(value) for value in content["values"])
     return Measure(finite(content["mean"]), finite(content["std"]), values, tuple(map(finite, content.get("without", ()))))
 
 
 def measures_in(content: Mapping[str, Any]) -> dict[str, Measure]:
-    """All numbers over seeds among these entries, by name, without those that could not be measured.
-
-    Raises:
-        KeyError: as `measure_of`.
-        ValueError: likewise.
-    """
+    """All numbers over seeds among these entries, by name, without those that could not be measured."""
     return {name: measure_of(value) for name, value in content.items() if is_measure(value)}
 
 
 def entries_of(value: Any) -> Any:
-    """A file's content: objects as `Entries`, numbers over seeds as `Measure`, None for those without one.
-
-    Raises:
-        KeyError: as `measure_of`.
-        ValueError: likewise.
-    """
+    """A file's content: objects as `Entries`, numbers over seeds as `Measure`, None for those without one."""
     if isinstance(value, list):
         return list(map(entries_of, value))
     if not isinstance(value, Mapping):

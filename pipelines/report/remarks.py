@@ -1,18 +1,22 @@
-"""How to read the numbers of probes: what they are, what was noted, what their ± leaves out, and why there are dashes."""
+"""How to read numbers: what they are called, what was noted of them, and why there are dashes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipelines.report.content import Text
-from pipelines.report.measured import Probe, in_order
+from pipelines.report.measured import Probe
 from pipelines.report.reading import read
-from pipelines.report.tables import listed, title
+from pipelines.report.tables import title
 from probe.result_files import read_result
 
 TITLES = {"top1": "Top-1", "map": "mAP"}
 WORDS = {"top1": "top-1 accuracy", "map": "mean average precision"}
 SENTENCE = {"top1": "Top-1 accuracy", "map": "Mean average precision"}  # where it begins one
 AXES = {"top1": "top-1, %", "map": "mAP, %"}
+SHARED_ORDER = "all seeds saw the images in one order: the ± leaves out what it contributes; `--order own` gives each its own"
+SHARED_DRAW = (
+    "all seeds learned from one draw of the training images, which the ± leaves out; without `--subset-seed` each has its own"
+)
 
 
 def score_name(probes: Iterable[Probe]) -> str:
@@ -20,48 +24,27 @@ def score_name(probes: Iterable[Probe]) -> str:
     return next((probe.measure for probe in probes), "top1")
 
 
-def one_order(probes: Iterable[Probe]) -> str:
-    """Sentences for tables with a spread over seeds: what all seeds of a head have in common, which the ± leaves out."""
-    several = [probe for probe in probes if len(probe.seeds) > 1]
-    in_common = {
-        "All seeds{} saw the images in one order and differ only in where heads start: the ± leaves out what the order "
-        "contributes; `--order own` gives each its own.": [p for p in several if p.recipe.get("order") == "shared"],
-        "All seeds{} learned from one draw of the training images: the ± leaves out what the draw contributes; without "
-        "`--subset-seed` each has its own.": [p for p in several if isinstance(p.recorded.get("subset", {}).get("seed"), int)],
-    }
-    return " ".join(
-        sentence.format("" if len(these) == len(several) else f" of {_heads_and_encoders(these, several)}")
-        for sentence, these in in_common.items()
-        if these
-    )
-
-
 def remarks(probes: Iterable[Probe]) -> list[Text]:
-    """The notes of all probes, each once, with the heads and encoders that it concerns."""
-    probes = list(probes)
-    by_note: dict[str, list[Probe]] = {}
-    for probe in probes:
-        for note in dict.fromkeys(probe.notes):
-            by_note.setdefault(note, []).append(probe)
-    items = tuple(f"{_heads_and_encoders(about, probes)}: {note}" for note, about in by_note.items())
+    """What was noted of probes, and what the ± of those with several seeds leaves out; each once, with its heads."""
+    noted = [(f"{title(probe.head)} on {probe.encoder}", [*probe.notes, *_in_common(probe)]) for probe in probes]
+    items = notes_of(noted, len(noted))
     return [Text("Noted when these heads were trained:", items, "notice")] if items else []
 
 
-def _heads_and_encoders(about: list[Probe], everything: list[Probe]) -> str:
-    """`all heads`, or `[cls] and AbMILP on mae; AbMILP on random`: heads with the same encoders are grouped."""
-    if len(about) == len(everything):
-        return "all heads"
-    heads: dict[str, list[str]] = {}
-    for probe in about:
-        heads.setdefault(probe.head, []).append(probe.encoder)
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for head in in_order(heads):
-        groups.setdefault(tuple(sorted(heads[head])), []).append(head)
-    every = tuple(sorted({probe.encoder for probe in everything}))
-    return "; ".join(
-        listed([title(head) for head in alike]) + ("" if encoders == every else f" on {listed(list(encoders))}")
-        for encoders, alike in groups.items()
-    )
+def _in_common(probe: Probe) -> Iterator[str]:
+    if len(probe.seeds) > 1 and probe.recipe.get("order") == "shared":
+        yield SHARED_ORDER
+    if len(probe.seeds) > 1 and isinstance(probe.recorded.get("subset", {}).get("seed"), int):
+        yield SHARED_DRAW
+
+
+def notes_of(noted: Sequence[tuple[str, Iterable[str]]], n_all: int = 0) -> tuple[str, ...]:
+    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns as many as `n_all`."""
+    by_note: dict[str, list[str]] = {}
+    for name, notes in noted:
+        for note in dict.fromkeys(notes):
+            by_note.setdefault(note, []).append(name)
+    return tuple(note if len(names) == n_all > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())
 
 
 def reasons(probes: Mapping[tuple[str, str], Probe], encoders: Iterable[str], heads: Iterable[str]) -> str:

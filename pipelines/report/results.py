@@ -69,11 +69,7 @@ class TrainedHead:
 
 
 def results(inputs: Inputs) -> list[TrainedHead]:
-    """All heads that were trained, each once: of the main data set, of the others, of studies.
-
-    Raises:
-        BeyondClsError: a receipt cannot be read.
-    """
+    """All heads that were trained, each once: of the main data set, of the others, of studies."""
     of_sets, receipts = of_data_sets(inputs), receipts_by_key(inputs.folders.receipts)
     names = {images: row.dataset for row in reversed(of_sets) for images in _images(row.probe)}
     studied = {place for probes in inputs.studies.values() for probe in probes.values() if (place := _place(probe))}
@@ -123,11 +119,7 @@ def _key(receipt: Path) -> str:
 
 
 def to_csv(inputs: Inputs) -> str:
-    """A line per head, in full precision. Missing values are empty; options, grids and other values with parts are JSON.
-
-    Raises:
-        BeyondClsError: a receipt cannot be read.
-    """
+    """A line per head, in full precision. Missing values are empty; options, grids and other values with parts are JSON."""
     columns, target = table(results(inputs)), io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     rows = zip(*columns.values(), strict=True)

@@ -149,9 +149,6 @@ def long(results: Iterable[ResultFile]) -> dict[str, list[Any]]:
     """A row for each number, in the order of the results: what was measured of what, with which seed. Values by COLUMNS.
 
     What was not recorded is None, or an empty text; options and recipes are JSON.
-
-    Raises:
-        BeyondClsError: a file is damaged.
     """
     rows: list[dict[str, Any]] = []
     for result in results:

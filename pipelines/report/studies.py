@@ -6,18 +6,26 @@ from typing import Any
 from pipelines.report.content import Cell, Table
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
-from pipelines.report.remarks import SENTENCE, TITLES, one_order, score_name
-from pipelines.report.tables import NOTHING, Declared, cells, heads, selects, spreads, table, texts
+from pipelines.report.remarks import SENTENCE, TITLES, score_name
+from pipelines.report.tables import NOTHING, Declared, cells, heads, pairs, selects, spreads, table, texts
 
 Study = Mapping[tuple[str, str], Probe]
 Columns = Sequence[Declared]
 
 COSTS = (
-    "Parameters are those of the aggregator. FLOPs: floating-point operations of one image in a forward pass through "
-    "aggregator and classifier, a multiplication and an addition counting as two. Matrix products alone count (no softmax, "
-    "norm or average), as they are computed here: a learned query goes through the projection of the keys once, and the pooled "
-    "vector through that of the values, so that no token is projected."
+    "Parameters: of the aggregator. FLOPs: of one image in a forward pass through aggregator and classifier, a "
+    "multiplication and an addition counting as two; of matrix products alone (no softmax, norm or average), as they are "
+    "computed here."
 )
+NOT_ALIKE = "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."
+TRAINED_BY = (
+    "epochs",
+    "optimiser",
+    "batch_size",
+    "order",
+    "base_lr",
+)  # what a study's heads have in common, as far as they have
+RATE = "without a base_lr, each has the rate that was selected for it."
 UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
@@ -42,7 +50,7 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
     return table(
         name,
         heading,
-        " ".join(filter(None, (what, trained_alike(study.values()), one_order(study.values()), note))),
+        " ".join(filter(None, (what, trained_alike(study.values()), note))),
         [probe for probes in by_encoder(study).values() for probe in probes],
         texts("encoder", "Encoder", lambda probe: probe.encoder, filters=True),
         heads(filters=True),
@@ -104,22 +112,13 @@ def count(value: int | None) -> Cell:
 
 
 def trained_alike(probes: Iterable[Probe]) -> str:
-    """How the heads of a study were trained, and whether all were trained in that way."""
+    """How the heads of a study were trained; or that they were not all trained alike."""
     ways = {probe.trained_as: probe for probe in probes}
-    if len(ways) > 1:
-        return (
-            "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."
-        )
-    probe = next(iter(ways.values()), None)
-    if probe is None or not {"epochs", "optimiser", "batch_size"} <= set(probe.protocol):
-        return ""
-    recipe, n_seeds = probe.protocol, len(probe.seeds)
-    alike = f"{recipe['epochs']} epochs, {n_seeds} seed{'s' * (n_seeds != 1)}, {recipe['optimiser']} in batches of "
-    alike += str(recipe["batch_size"])
-    if "base_lr" not in recipe:
-        return f"All heads were trained alike: {alike}, each with the learning rate that was selected for it."
-    rate = f"base learning rate {recipe['base_lr']}"
-    return f"All heads were trained alike: {alike}, {rate}; another rate, or more epochs, may suit one better."
+    if len(ways) != 1:
+        return NOT_ALIKE if ways else ""
+    (probe,) = ways.values()
+    recipe = pairs({name: probe.protocol[name] for name in TRAINED_BY if name in probe.protocol})
+    return recipe and f"All heads were trained alike: {recipe}, {len(probe.seeds)} seed(s); {RATE}"
 
 
 def _price(probe: Probe) -> tuple[float, float, int, str]:

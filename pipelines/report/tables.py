@@ -5,8 +5,8 @@ table("best", "Best head", NOTE, probes, encoders(), heads(), spreads("top1", "T
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.report.content import Cell, Column, Kind, Row, Table
@@ -72,6 +72,11 @@ def listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def pairs(values: Mapping[str, Any]) -> str:
+    """`epochs 2, lr 0.001`."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
 def spread(measure: Measure | None, digits: int = 1) -> Cell:
     """Mean and standard deviation over seeds."""
     if measure is None:
@@ -82,6 +87,11 @@ def spread(measure: Measure | None, digits: int = 1) -> Cell:
 def change(difference: Estimate | None) -> Cell:
     """A difference in points, with its sign."""
     return NOTHING if difference is None else Cell(points(difference), difference.mean, spread(difference.measure).std)
+
+
+def interval(estimate: Estimate | None, digits: int = 1) -> Cell:
+    """95 %: `3.8 to 5.0`; a dash where it is unknown."""
+    return Cell(estimate.bounds(digits), estimate.bounds(3)) if estimate and estimate.interval else NOTHING
 
 
 def number(value: float | None, digits: int = 2) -> Cell:
@@ -100,27 +110,24 @@ def effective(entropy: float | None) -> Cell:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A column of a table, or several, and how their cells are made from what a row is of.
+class Declared(Column):
+    """A column, and how its cells are made from what a row is of.
 
     Attributes:
         best: what is bold: "column", the highest of it (`within` of the table); "row", or another text that begins so, the
             highest of all cells of a row whose columns have that text. As they are shown, with `digits`.
-        optional: names of those columns that are left out where no row has anything in them.
+        optional: it is left out where no row has anything in it.
     """
 
-    columns: tuple[Column, ...]
-    cells: Callable[[Any], Sequence[Cell]]
+    cell: Callable[[Any], Cell] = field(default=lambda _: NOTHING, compare=False)
     best: str = ""
     digits: int = 1
-    optional: Collection[str] = ()
+    optional: bool = False
 
 
 def cells(name: str, heading: str, cell: Callable[[Any], Cell], kind: Kind = "number", **about: Any) -> Declared:
-    """A column of any cells. `about`: further fields of Column and Declared; `optional` as a truth."""
-    of_column = {field: about.pop(field) for field in ("apart", "filters", "of") if field in about}
-    optional = (name,) if about.pop("optional", False) else ()
-    return Declared((Column(name, heading, kind, **of_column),), lambda item: (cell(item),), optional=optional, **about)
+    """A column of any cells. `about`: further fields."""
+    return Declared(name, heading, kind, cell=cell, **about)
 
 
 def texts(name: str, heading: str, value: Callable[[Any], Any], shown: Callable[[Any], str] = str, **about: Any) -> Declared:
@@ -153,6 +160,11 @@ def numbers(name: str, heading: str, value: Callable[[Any], float | None], digit
     return cells(name, heading, lambda item: number(value(item), digits), digits=digits, **about)
 
 
+def means(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
+    """A column of means without their spread, as of what draws nothing."""
+    return numbers(name, heading, lambda item: getattr(value(item), "mean", None), digits, **about)
+
+
 def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
     """A column of means with their standard deviations over seeds."""
     return cells(name, heading, lambda item: spread(value(item), digits), "spread", digits=digits, **about)
@@ -160,26 +172,22 @@ def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], dig
 
 def differences(
     name: str, heading: str, value: Callable[[Any], Estimate | None], apart: bool = False, fixed: bool = False
-) -> Declared:
+) -> list[Declared]:
     """A column of differences in points, and one of their intervals, which a table that is not `fixed` may lack."""
-
-    def both(item: Any) -> tuple[Cell, Cell]:
-        difference = value(item)
-        known = difference is not None and difference.interval is not None
-        return change(difference), Cell(difference.bounds(), difference.bounds(3)) if difference and known else NOTHING
-
-    interval = f"{name}_interval"
-    columns = Column(name, heading, "spread", apart), Column(interval, "95 %", "text")
-    return Declared(columns, both, optional=() if fixed else (interval,))
+    return [
+        cells(name, heading, lambda item: change(value(item)), "spread", apart=apart),
+        cells(f"{name}_interval", "95 %", lambda item: interval(value(item)), "text", optional=not fixed),
+    ]
 
 
-def each(keys: Iterable[Any], make: Callable[[Any], Declared], apart: bool = False) -> list[Declared]:
-    """A column for each of these; a rule precedes the first if they are set `apart`."""
-    made = [make(key) for key in keys]
-    if apart and made:
-        first, *others = made[0].columns
-        made[0] = replace(made[0], columns=(replace(first, apart=True), *others))
-    return made
+def each(keys: Iterable[Any], make: Callable[[Any], "Declared | list[Declared]"], apart: bool = False) -> list[Declared]:
+    """The columns of each of these; a rule precedes the first if they are set `apart`."""
+    made = _flat(make(key) for key in keys)
+    return [replace(column, apart=True) if apart and place == 0 else column for place, column in enumerate(made)]
+
+
+def _flat(columns: Iterable[Declared | Iterable[Declared]]) -> list[Declared]:
+    return [one for some in columns for one in ([some] if isinstance(some, Declared) else some)]
 
 
 def table(
@@ -200,28 +208,25 @@ def table(
         muted: which rows are greyed; by default those of random twins.
         within: rows among which the highest of a column is bold; all by default.
     """
-    declared = [one for some in columns for one in ([some] if isinstance(some, Declared) else some)]
-    of_column = [(column, one) for one in declared for column in one.columns]
-    items = list(items)
-    made = [[cell for one in declared for cell in one.cells(item)] for item in items]
+    declared, items = _flat(columns), list(items)
+    made = [[column.cell(item) for column in declared] for item in items]
     compared: dict[Any, list[tuple[int, int]]] = {}
     for i, item in enumerate(items):
-        for j, (_, one) in enumerate(of_column):
-            if one.best and made[i][j].value is not None:
-                compared.setdefault((one.best, i) if one.best != "column" else (j, within(item)), []).append((i, j))
+        for j, column in enumerate(declared):
+            if column.best and made[i][j].value is not None:
+                place = (j, within(item)) if column.best == "column" else (column.best, i)
+                compared.setdefault(place, []).append((i, j))
     for places in compared.values():
-        shown = {(i, j): round(float(made[i][j].value or 0), of_column[j][1].digits) for i, j in places}
+        shown = {(i, j): round(float(made[i][j].value or 0), declared[j].digits) for i, j in places}
         highest = max(shown.values())
         for i, j in (place for place, value in shown.items() if value == highest):
             made[i][j] = replace(made[i][j], best=True)
-    kept = [
-        j for j, (column, one) in enumerate(of_column) if column.name not in one.optional or any(r[j] != NOTHING for r in made)
-    ]
+    kept = [j for j, column in enumerate(declared) if not column.optional or any(row[j] != NOTHING for row in made)]
     rows = tuple(
         Row(tuple(row[j] for j in kept), group(item), row[0].tag == RANDOM if muted is None else muted(item))
         for item, row in zip(items, made, strict=True)
     )
-    return Table(name, heading, note, tuple(of_column[j][0] for j in kept), rows, folded=folded)
+    return Table(name, heading, note, tuple(declared[j] for j in kept), rows, folded=folded)
 
 
 def file_names(prefix: str, names: list[str]) -> dict[str, str]:

@@ -15,7 +15,6 @@ from matplotlib.transforms import Bbox
 from pipelines.report import drawing
 from pipelines.report.collect import Inputs
 from pipelines.report.content import (
-    Definitions,
     Figure,
     Figures,
     Gallery,
@@ -92,8 +91,6 @@ def texts(section: Section) -> Iterator[str]:
             case Gallery():
                 yield from (block.title, *block.columns, *(swatch.name for swatch in block.legend))
                 yield from (line for row in block.rows for picture in row for line in (picture.alt, *picture.lines))
-            case Definitions():
-                yield from (text for entry in block.entries for text in entry)
 
 
 def check_name(section: Section) -> None:

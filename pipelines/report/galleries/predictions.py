@@ -45,11 +45,7 @@ MAPS = {("attention", "cls"): ("[cls]", ("#ff4020", 4, True)), ("probe", "abmilp
 
 
 def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
-    """A row for each chosen image: image, true map, that of each encoder by one protocol; a legend, and what is missing.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """A row for each chosen image: image, true map, that of each encoder by one protocol; a legend, and what is missing."""
     files = {one.encoder: one.folder / "maps/images.json" for one in results}
     kept, ids, notes = _kept(inputs, files, f"{SEGMENT} --save-maps 6", read_label_maps, ("classes", "resolution", "images"))
     if not ids:
@@ -151,11 +147,7 @@ def _protocol(results: Sequence[Entries], kept: Mapping[str, Entries]) -> tuple[
 
 
 def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
-    """A row for each chosen image: image, objects, what was detected from each encoder; a legend, and what is missing.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """A row for each chosen image: image, objects, what was detected from each encoder; a legend, and what is missing."""
     kept, ids, notes = _kept(
         inputs, {one.encoder: one.folder / "examples.json" for one in results}, DETECT, read_objects, ("classes",)
     )
@@ -218,9 +210,6 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
 
     Args:
         files: boxes.json by encoder.
-
-    Raises:
-        BeyondClsError: a file is damaged.
     """
     kept, ids, notes = _kept(inputs, files, LOCALISE, read_boxes)
     if not ids:

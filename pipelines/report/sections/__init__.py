@@ -34,6 +34,7 @@ from store.errors import unknown
 Build = Callable[[Inputs], Section | None]
 
 # Each returns its section, or None where nothing of it was computed and it can be left out.
+# A BeyondClsError names a file that is damaged.
 SECTIONS: tuple[Build, ...] = (
     summary.section,
     leaderboard.section,
@@ -77,11 +78,7 @@ def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Whether there are such sections.
-
-    Raises:
-        BeyondClsError: an unknown name.
-    """
+    """Whether there are such sections."""
     for name in names:
         if name not in _by_name():
             raise BeyondClsError(unknown("section of the report", name, _by_name()))

@@ -6,7 +6,7 @@ from pipelines.report.content import Section, Table
 from pipelines.report.estimate import difference
 from pipelines.report.measured import FIRST_HEADS, Measure
 from pipelines.report.published.printed import printed
-from pipelines.report.remarks import SENTENCE, TITLES, one_order, reasons, remarks, score_name
+from pipelines.report.remarks import SENTENCE, TITLES, reasons, remarks, score_name
 from pipelines.report.tables import (
     EFFECTIVE,
     ceiling,
@@ -25,8 +25,8 @@ from pipelines.report.tables import (
 from probe.result_files import BALANCED, NLL, REACHED, SHORT
 
 CONVERGED = (
-    "Converged: logistic regression to convergence on the vectors that the trained aggregator gives, its penalty selected on "
-    "held-out training images; where it is ahead, the head is not trained out, and a dash is where none was fitted. "
+    "Converged: logistic regression on the vectors that the trained aggregator gives; where it is ahead, the head is not "
+    "trained out."
 )
 MANY = 8  # heads, of which more make a table that is folded: the leaderboard has the same numbers
 
@@ -62,7 +62,7 @@ def scores(inputs: Inputs) -> Table:
     return table(
         "accuracy",
         SENTENCE[name],
-        " ".join(filter(None, (note, one_order(inputs.probes.values())))),
+        note,
         _probed(inputs),
         encoders(random=inputs.untrained),
         each(inputs.heads, lambda h: spreads(h, title(h), lambda e: _measure(inputs, e, h, name), best="row")),
@@ -109,7 +109,7 @@ def every_probe(inputs: Inputs) -> Table:
     return table(
         "probes",
         "Every probe",
-        " ".join(filter(None, (note, EFFECTIVE, one_order(inputs.probes.values())))),
+        f"{note} {EFFECTIVE}",
         [inputs.probes[key] for key in _keys(inputs)],
         encoders(),
         heads(),

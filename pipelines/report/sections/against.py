@@ -1,7 +1,6 @@
 """Published numbers beside ours (`--against`): which of ours has the encoder, data set, head, protocol and measure of each."""
 
 import difflib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,20 +15,19 @@ from pipelines.report.tables import Declared, cells, change, each, heads, number
 from probe.recipe import PRESETS, settings_of
 
 STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
-GRADIENT_STEPS = "of gradient steps"
+STEPS = "of gradient steps"
 WITHIN = {1: "no", -1: "no", 0: "yes", None: None}
 NOTE = (
-    "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is inside of our "
-    "95 % interval over test images and seeds; a dash where that is unknown. Nothing that a number states of its measurement "
+    "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is in our 95 "
+    "% interval over test images and seeds; a dash where that is unknown. Nothing that a number states of its measurement "
     "differs from ours."
 )
 OTHERWISE = (
-    "Numbers of the same encoder, data set and head that were measured in another way: they stand side by side and are no "
-    "deviations of one another."
+    "Numbers of the same encoder, data set and head that were measured in another way: they are no deviations of one another."
 )
 BEST = (
-    "A metric that ends in “best_epoch” is that of the epoch in which a head is best on the test images, as some benchmarks "
-    "publish it: it was chosen on the images that it is measured on, and is not our result, which is the last epoch's."
+    "“best_epoch” in a metric: the epoch that is best on the test images themselves, as some benchmarks publish it; not our "
+    "result."
 )
 
 
@@ -47,11 +45,7 @@ class Beside(Entries):
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Numbers that were measured alike, and otherwise, and those without ours; None where no published numbers were given.
-
-    Raises:
-        BeyondClsError: a record of correct test images does not fit its metrics.
-    """
+    """Numbers that were measured alike, and otherwise, and those without ours; None where no published numbers were given."""
     if not inputs.against:
         return None
     matches, differing, unmatched = compared(inputs)
@@ -74,7 +68,6 @@ def section(inputs: Inputs) -> Section | None:
         Text("Published numbers that were given:", tuple(in_words(inputs))),
         _both("against", "Published numbers and ours", f"{NOTE} {BEST}" if of_best else NOTE, matches, *between),
         _both("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, differs),
-        _notice(unmatched) if unmatched else None,
         _without_ours(unmatched),
     )
 
@@ -83,9 +76,6 @@ def compared(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
     """Each published number with all of ours that were measured as it was; else with those that were measured otherwise.
 
     In the order of the files; and those without any of ours.
-
-    Raises:
-        BeyondClsError: a record of correct test images does not fit its metrics.
     """
     ours = results(inputs)
     matches, differing, unmatched = list[Beside](), list[Beside](), list[Beside]()
@@ -194,31 +184,17 @@ def numbers_of(file: str, entries: Sequence[Beside]) -> int:
 def _narrowed(row: PublishedRow, ours: Sequence[TrainedHead]) -> tuple[list[TrainedHead], str, str, Iterable[str]]:
     """Ours that a number compares with; or none, and what none has: which part, its name, and the names that there are."""
     protocol = row.protocol if row.protocol in STEPLESS else ""
-    parts: list[tuple[str, str, Callable[[list[TrainedHead]], list[TrainedHead]], Callable[[TrainedHead], Iterable[str]]]] = [
-        (
-            "encoder",
-            row.encoder,
-            lambda all_: [r for r in all_ if row.encoder in (r.probe.encoder, r.probe.recorded_encoder)],
-            lambda r: [r.probe.encoder],
-        ),
-        (
-            "data set",
-            row.dataset,
-            lambda all_: [r for r in all_ if r.dataset == row.dataset],
-            lambda r: filter(None, [r.dataset]),
-        ),
-        ("head", row.head, lambda all_: _with_head(row, all_), lambda r: [r.probe.head]),
-        (
-            "protocol",
-            row.protocol or GRADIENT_STEPS,
-            lambda all_: [r for r in all_ if r.protocol == protocol],
-            lambda r: [r.protocol or GRADIENT_STEPS],
-        ),
-        ("metric", row.metric, lambda all_: [r for r in all_ if row.metric in r.measures], lambda r: r.measures),
+    encoders = (lambda r: row.encoder in (r.probe.encoder, r.probe.recorded_encoder), lambda r: [r.probe.encoder])
+    parts: list[tuple[str, str, Callable[[TrainedHead], bool] | None, Callable[[TrainedHead], Iterable[str]]]] = [
+        ("encoder", row.encoder, *encoders),
+        ("data set", row.dataset, lambda r: r.dataset == row.dataset, lambda r: filter(None, [r.dataset])),
+        ("head", row.head, None, lambda r: [r.probe.head]),  # which depends on the others that are left
+        ("protocol", row.protocol or STEPS, lambda r: r.protocol == protocol, lambda r: [r.protocol or STEPS]),
+        ("metric", row.metric, lambda r: row.metric in r.measures, lambda r: r.measures),
     ]
     left = list(ours)
-    for part, name, narrow, names_of in parts:
-        before, left = left, narrow(left)
+    for part, name, fits, names_of in parts:
+        before, left = left, _with_head(row, left) if fits is None else [r for r in left if fits(r)]
         if not left:
             return [], part, name, {name for result in before for name in names_of(result)}
     return left, "", "", ()
@@ -263,19 +239,6 @@ def _published(*names: str) -> list[Declared]:
     """Columns of what published rows say."""
     titles = {"dataset": "Data set"}
     return each(names, lambda name: texts(name, titles.get(name, name.capitalize()), lambda row: getattr(row.published, name)))
-
-
-def _notice(unmatched: list[Beside]) -> Text:
-    """What is lacking here, with the number of rows and the nearest name."""
-    counts = Counter((entry.file, entry.lacks, entry.name, entry.nearest) for entry in unmatched)
-    by_part: dict[tuple[str, str], list[str]] = {}
-    for (file, lacks, name, nearest), n in counts.items():
-        numbers = f"{n} number{'s' * (n > 1)}"
-        by_part.setdefault((file, lacks), []).append(
-            f"{name} ({numbers}, nearest {nearest})" if nearest else f"{name} ({numbers})"
-        )
-    items = tuple(f"{file}, no such {lacks}: {', '.join(names)}" for (file, lacks), names in by_part.items())
-    return Text(f"{len(unmatched):,} published numbers have none of ours beside them:", items, "notice")
 
 
 def _without_ours(unmatched: list[Beside]) -> Table:

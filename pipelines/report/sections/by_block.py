@@ -16,22 +16,32 @@ from pipelines.report.estimate import Estimate, Source, of_measure
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
 from pipelines.report.reading import files_in, read
 from pipelines.report.remarks import AXES
-from pipelines.report.tables import NOTHING, cells, each, encoders, file_names, numbers, plus_minus, signed, table, texts, title
+from pipelines.report.tables import (
+    NOTHING,
+    cells,
+    each,
+    encoders,
+    file_names,
+    means,
+    numbers,
+    plus_minus,
+    signed,
+    table,
+    texts,
+    title,
+)
 
 LINEAR = "linear"  # the protocol that a series does not name
 Series = Mapping[int, Measure]  # by block
 LEVEL = 0.05  # of the test that a block is ahead, corrected for the number of blocks that it was chosen from
 ABOUT = (
-    "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where they "
-    "are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that all "
-    "blocks' are kept. Heads that weight patches are measured on the blocks whose patch tokens are kept, and trained like the "
-    "others."
+    "A linear head on the vectors of each block before the final norm, all trained alike, and protocols without gradient "
+    "steps where named. Heads that weight patches are measured on the blocks whose patch tokens are kept."
 )
 NOTE = (
     "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. "
-    "Its lead over the last block, in points, is called ahead where it is so at the level of 5 %, over seeds and over "
-    "test images (of either block, as which are right is not kept), corrected for the blocks that it was chosen from; it "
-    "is not shown of mAP, nor with one seed. Bytes: of one block, as they are stored."
+    "Ahead of the last block: at the level of 5 %, over seeds and over test images (of either block), corrected for the "
+    "blocks that it was chosen from; not shown of mAP, nor with one seed. Bytes: of one block, as stored."
 )
 
 
@@ -47,11 +57,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def read_by_block(file: Path) -> Entries:
-    """The study in a metrics.json: its entries, and `series` by name ("[cls]", "[cls], knn"), percent; `nbytes` of an image.
-
-    Raises:
-        BeyondClsError: the file is damaged.
-    """
+    """The study in a metrics.json: its entries, and `series` by name ("[cls]", "[cls], knn"), percent; `nbytes` of an image."""
 
     def build(file: Path) -> Entries:
         series = dict[str, dict[int, Measure]]()
@@ -128,11 +134,7 @@ def _table(studies: list[Entries]) -> Table:
         rows,
         encoders(lambda row: row.study),
         texts("head", "Head", lambda row: row.name),
-        each(
-            blocks,
-            lambda b: numbers(f"block_{b}", f"block {b}", lambda row: getattr(row.series.get(b), "mean", None), 1, best="row"),
-            apart=True,
-        ),
+        each(blocks, lambda b: means(f"block_{b}", f"block {b}", lambda row: row.series.get(b), best="row"), apart=True),
         numbers("best_block", "best block", lambda row: row.best, 0, apart=True),
         cells("against_last", "− last block", lambda row: Cell(signed(row.lead.mean), row.lead.mean) if row.lead else NOTHING),
         texts("verdict", "Verdict", verdict),

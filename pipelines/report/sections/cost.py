@@ -18,8 +18,7 @@ from pipelines.report.tables import NOTHING, Declared, cells, each, texts
 
 STUDY = "poolings"
 ALT_FRONTS = (
-    "What heads reach on the test images against their FLOPs per image, on a logarithmic axis: for each encoder a stepped line "
-    "through its heads that no other beats at the same cost or less. The table of costs marks them, and has the numbers."
+    "Accuracy on the test images against FLOPs per image: a stepped line for each encoder; the table of costs has the numbers."
 )
 FRONT = "On the front: no other head of the encoder reaches more for as many operations or fewer."
 
@@ -56,7 +55,7 @@ def fronts(study: Study) -> Figures:
 def measured(study: Study) -> Table:
     """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
-    known = [entry for entry in RECORDED if any(entry[0].cells(probe) != (NOTHING,) for probe in study.values())]
+    known = [entry for entry in RECORDED if any(entry[0].cell(probe) != NOTHING for probe in study.values())]
     is_on_front = texts("on_front", "On the front", lambda probe: "yes" if id(probe) in on_front else "no")
     columns = each((*(column for column, _ in known), is_on_front), lambda column: column, apart=True)
     note = " ".join([COSTS, *(about for _, about in known if about), FRONT, "A dash: it was not recorded."])

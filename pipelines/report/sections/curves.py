@@ -7,8 +7,7 @@ from pipelines.report.tables import file_names, title
 
 AXES = (("loss", "training loss, nats"), ("top1", "top-1, %"))
 ABOUT = (
-    "Mean over seeds by epoch. The axes are the same for all encoders. Nothing is selected by these curves: the last epoch "
-    "counts."
+    "Mean over seeds by epoch, on the same axes for all encoders. Nothing is selected by these curves: the last epoch counts."
 )
 
 

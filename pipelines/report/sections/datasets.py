@@ -4,7 +4,7 @@ from pipelines.report.claims import table_by_dataset
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table, section_of
 from pipelines.report.contrasts import table as contrasts_table
-from pipelines.report.estimate import Probes, difference
+from pipelines.report.estimate import difference
 from pipelines.report.gains import gains
 from pipelines.report.measured import Entries, Measure, Probe, by_accuracy, trained_first
 from pipelines.report.remarks import reasons
@@ -14,8 +14,6 @@ from pipelines.report.tables import (
     differences,
     each,
     encoders,
-    file_names,
-    heads,
     numbers,
     spreads,
     texts,
@@ -24,24 +22,18 @@ from pipelines.report.tables import (
 from pipelines.report.tables import table as declared
 
 MEASURES = {"top1": "top-1", "map": "mAP"}
-NOTE = (
-    "Top-1 accuracy, or mean average precision where images have several labels, on the test images of each set, %, mean ± "
-    "standard deviation over seeds."
-)
+NOTE = "Top-1 accuracy, or mAP where images have several labels, on the test images, %, mean ± standard deviation over seeds."
 SPREAD = (
-    "The ± of a difference is the root of the summed variances of its two heads over seeds; 95 %: over test images and seeds. "
-    "Errors removed: the share of the errors of [cls] that AbMILP removes; below 0 it makes more."
+    "± of a difference: the root of the summed variances over seeds; 95 %: over test images and seeds. Errors removed: of "
+    "those of [cls], by AbMILP."
 )
 
 
 def section(inputs: Inputs) -> Section | None:
-    """A table over all data sets, the other heads of each, and the claims on each; None without other data sets."""
+    """A table over all data sets, and the claims on each; None without other data sets. The leaderboard has all heads."""
     if not inputs.datasets:
         return None
-    shared = _shared(inputs)
-    others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
-    beside = (transferred(inputs), table_by_dataset(inputs.datasets))
-    return section_of("datasets", "Across data sets", table(inputs), *others, *beside)
+    return section_of("datasets", "Across data sets", table(inputs), transferred(inputs), table_by_dataset(inputs.datasets))
 
 
 def transferred(inputs: Inputs) -> Table | None:
@@ -105,33 +97,6 @@ def table(inputs: Inputs) -> Table:
         numbers("n_training", "Training images", lambda row: row.any.n_training, 0, apart=True),
         numbers("n_test", "Test images", lambda row: row.any.n_test, 0),
         muted=lambda row: row.any.pretraining.is_untrained,
-    )
-
-
-def by_head(name: str, probes: Probes) -> Table:
-    """All heads of one data set: a row for each head, a column for each encoder."""
-    each_encoder, each_head = trained_first(probes), by_accuracy(probes.values())
-    of_head = {head: [p for e in each_encoder if (p := probes.get((e, head)))] for head in each_head}
-
-    def parameters(head: str) -> int | None:
-        return max((n for probe in of_head[head] if (n := probe.cost.get("parameters")) is not None), default=None)
-
-    (file,) = file_names("heads-of", [name]).values()
-    dashes = reasons(probes, each_encoder, each_head)
-    return declared(
-        file,
-        f"All heads on {name}",
-        f"{NOTE} Bold: the highest mean of an encoder." + (f" A dash: {dashes}." if dashes else ""),
-        each_head,
-        heads(str),
-        each(each_encoder, lambda e: spreads(e, e, lambda head: _score(probes.get((e, head))), best="column")),
-        numbers("parameters", "Parameters", parameters, 0, apart=True),
-        texts(
-            "epochs",
-            "Epochs",
-            lambda h: ", ".join(sorted({str(p.recipe["epochs"]) for p in of_head[h] if p.recipe.get("epochs")})),
-        ),
-        folded=True,
     )
 
 

@@ -5,38 +5,31 @@ from functools import partial
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Section, Table, Text, section_of
-from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus, pairs
+from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.measured import Entries
 from pipelines.report.published.printed import printed
-from pipelines.report.tables import differences, each, encoders, spreads, table, texts
+from pipelines.report.tables import differences, each, encoders, pairs, spreads, table, texts
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 SIZES = ("large", "medium", "small")
 ABOUT = (
-    "Without training the encoder: Mask R-CNN over a pyramid of the patch tokens of one block learns to find objects and their "
-    "masks. Average precision (AP) is COCO's, at the pixels of the originals, of all their objects: those that a crop does not "
-    "show count as missed."
+    "Without training the encoder: Mask R-CNN over a pyramid of the patch tokens of one block. Average precision (AP) is "
+    "COCO's, at the pixels of the originals: objects that a crop does not show count as missed."
 )
 AP = (
-    "Average precision, percent (small: below 32 x 32 pixels, large: from 96 x 96 on). Bold: the highest of a column; ±: the "
-    "standard deviation over seeds, without which there was one. AP is the mean over IoU from 0.5 to 0.95 and over classes. A "
-    f"dash: no object has that size. {AGAINST_TWIN}"
+    "Average precision, percent (small: below 32 x 32 pixels, large: from 96 x 96 on), mean over IoU 0.5 to 0.95 and "
+    f"classes. Bold: the highest of a column; ±: over seeds. A dash: no object has that size. {AGAINST_TWIN}"
 )
 FAMILIES = (
-    "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. The paper "
-    "finds boxes of DINO ahead of those of MAE at all sizes, and those of MAE after fine-tuning with labels ahead for "
-    "large objects, behind for medium and small ones (Table 5 of v1)."
+    "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. In the paper "
+    "DINO's boxes are ahead of MAE's at all sizes (Table 5 of v1)."
 )
 HOW = "How detectors were trained, and what they are built from. Options that were given beside a preset win."
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables and pictures for each data set; None where nothing was detected.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """Tables and pictures for each data set; None where nothing was detected."""
     if not inputs.detection:
         return None
     blocks = each_dataset("detection", inputs.detection, partial(_of_dataset, inputs))

@@ -23,11 +23,7 @@ POINTS = (
 
 
 def section(inputs: Inputs) -> Section | None:
-    """None where neither `beyondcls few-shot` nor `correspond` was run.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """None where neither `beyondcls few-shot` nor `correspond` was run."""
     files = {
         "few-shot": files_in(inputs.folders.few_shot, "*/metrics.json"),
         "correspond": files_in(inputs.folders.correspondence, "*/*/metrics.json"),

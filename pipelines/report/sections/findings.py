@@ -10,8 +10,15 @@ from pipelines.report.tables import listed, title
 from store.format.pretraining import LABELS
 
 NO_TWIN = (
-    "An untrained twin to compare the trained encoders with is missing: add an encoder with --random-seed, or, if random "
-    "weights come from a file, with --family untrained."
+    "There is no untrained twin to compare with: add an encoder with --random-seed, or with --family untrained for a file "
+    "of weights."
+)
+LIMITS = (
+    "The spread after ± is over seeds only; the choice of test images alone moves a single accuracy by about {:.1f} points "
+    "(one standard error). Whether differences hold for larger encoders and data is not shown here."
+)
+SAW_LABELS = (
+    " Labels went into {}: where they are those of these training images, heads learn from features that fit them already."
 )
 
 
@@ -57,29 +64,9 @@ def _above_random(inputs: Inputs) -> Block:
 
 
 def caution(inputs: Inputs) -> str:
-    """The limits of the numbers: sizes of the sets, seeds, the sampling error, and what encoders were trained on."""
+    """What the choice of test images alone contributes, where an accuracy is nearest to one half; and who saw labels."""
     probes = list(inputs.probes.values())
-    n_test, n_training = min(p.n_test for p in probes), max(p.n_training for p in probes)
-    n_seeds, n_classes = min(len(p.seeds) for p in probes), max(p.n_classes for p in probes)
-    share = probes[0].score.mean / 100
-    for probe in probes:  # nearest to one half: the widest
-        share = min(share, probe.score.mean / 100, key=lambda p: abs(p - 0.5))
-    error = 100 * math.sqrt(max(share * (1 - share), 0) / n_test)
-    small = "This is a small experiment: " if n_training < 100_000 else "The basis: "
-    return (
-        f"{small}{n_training:,} training and {n_test:,} test images of {n_classes:,} classes, "
-        f"{n_seeds} seed{'s' if n_seeds > 1 else ''} per head. The spread after ± is over seeds only; "
-        f"the choice of test images alone moves a single accuracy by about {error:.1f} points (one standard error). "
-        f"Whether such differences hold for larger encoders and data is not shown here.{_labels_seen(inputs)}"
-    )
-
-
-def _labels_seen(inputs: Inputs) -> str:
-    """A sentence on encoders whose features may fit the labels of training images better than those of others."""
-    names = [name for name in inputs.encoders if any(p.pretraining.family == LABELS for p in inputs.probes_of(name))]
-    if not names:
-        return ""
-    return (
-        f" Labels went into {listed(names)}: where they are those of these training images, heads learn from features that fit "
-        "them already, and only the test images are new."
-    )
+    share = min((probe.score.mean / 100 for probe in probes), key=lambda share: abs(share - 0.5))
+    error = 100 * math.sqrt(max(share * (1 - share), 0) / min(probe.n_test for probe in probes))
+    labelled = [name for name in inputs.encoders if any(p.pretraining.family == LABELS for p in inputs.probes_of(name))]
+    return LIMITS.format(error) + (SAW_LABELS.format(listed(labelled)) if labelled else "")

@@ -38,11 +38,7 @@ NORMS = (
 
 
 def section(inputs: Inputs) -> Section | None:
-    """None where none of `beyondcls geometry`, `similarity` and `norms` was run.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """None where none of `beyondcls geometry`, `similarity` and `norms` was run."""
     results, norms = _shown(inputs, inputs.folders.geometry, "geometry"), _shown(inputs, inputs.folders.norms, "norms")
     similarity = _similarity(inputs)
     if not (results or norms or similarity.rows):

@@ -7,13 +7,19 @@ from pipelines.report.content import Cell, Section, Table
 from pipelines.report.estimate import difference
 from pipelines.report.families import OTHER, SHORT, family_of
 from pipelines.report.measured import Entries, Probe
-from pipelines.report.remarks import SENTENCE, TITLES, WORDS
+from pipelines.report.remarks import TITLES
 from pipelines.report.results import of_data_sets
 from pipelines.report.studies import count
 from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, numbers, points, signed, spreads, table
 from pipelines.report.tables import heads as heads_of
 
 DATA_SET = "Data set"
+NOTE = (
+    "Top-1 accuracy, or mean average precision of images with several labels, on the test images, %, mean ± standard deviation "
+    "over seeds. Bold: the highest of a column. Mean: over data sets, where a head has all. In the order of the mean "
+    "where all heads have it, else of the first data set; heads without it are last. − [cls]: how much more than [cls] of the "
+    "same encoder, mean over data sets."
+)
 OnSets = dict[str, Probe]  # of one encoder and head, by data set
 
 
@@ -55,7 +61,7 @@ def leaderboard(inputs: Inputs) -> Table:
     return table(
         "leaderboard",
         "Every head on every encoder",
-        _note(measures, has_mean, by_mean),
+        NOTE,
         rows,
         encoders(lambda row: row.one, filters=True),
         cells("family", "Family", lambda row: _family(row.one), "text", filters=True),
@@ -86,16 +92,3 @@ def _over_cls(on: OnSets, cls: OnSets) -> Cell:
         return Cell(points(apart[0]), apart[0].mean)
     mean = fmean(d.mean for d in apart) if apart else None
     return NOTHING if mean is None else Cell(signed(mean), mean)
-
-
-def _note(measures: dict[str, str], has_mean: bool, by_mean: bool) -> str:
-    kinds = dict.fromkeys(measures.values())
-    words = [SENTENCE[name] if place == 0 else WORDS[name] for place, name in enumerate(kinds)]
-    note = f"{' or '.join(words)} on the test images, %, mean ± standard deviation over seeds. Bold: the highest of a column."
-    if has_mean:
-        note += " The mean over data sets is given where a head was trained on all."
-    if len(measures) > 1:
-        note += f" In the order of {'the mean' if by_mean else next(iter(measures))}; heads without it are last."
-    return (
-        f"{note} − [cls]: how much more than [cls] of the same encoder{', mean over data sets' if len(measures) > 1 else ''}."
-    )

@@ -11,39 +11,36 @@ from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in
-from pipelines.report.tables import Declared, differences, each, encoders, numbers, spreads, table, texts
+from pipelines.report.tables import Declared, differences, each, encoders, means, numbers, spreads, table, texts
 
 ABOUT = (
-    "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those "
-    "drawn around the objects (Choe et al. 2020). The threshold is the best one for the images that are measured, the "
-    "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
-    "in the middle of every image."
+    "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those of "
+    "the objects (Choe et al. 2020). The threshold is the best for all images that are measured, so even the centre "
+    "baseline, a Gaussian in the middle, scores."
 )
 NOTE = (
-    "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: the standard deviation over "
-    "seeds of heads. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; MaxBoxAcc is at IoU "
-    "0.5 with the largest contour. The best [cls] head was chosen on these images by MaxBoxAccV2, so it is biased "
-    "upwards."
+    "Images whose object is found, %. Bold: the highest of a row, in each measure; ±: over seeds of heads. MaxBoxAccV2: the "
+    "mean over IoU 0.3, 0.5 and 0.7, any contour; MaxBoxAcc: IoU 0.5, the largest contour. The best [cls] head was chosen "
+    "on these images."
 )
 WEIGHT = (
-    " Weight on the object: % of a map's weight that is on objects, mean over the images that show one; equal weights would "
-    "have the object's share of the area there."
+    " Weight on the object: % of a map's weight, mean over the images that show one; equal weights would have its share of "
+    "the area."
 )
 DIFFERENCES = (
-    "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the "
-    "baseline that knows nothing of the image. Best map: chosen on these images, so it is biased upwards; what that of an "
-    "untrained encoder finds stands out by itself."
+    "Differences of MaxBoxAccV2, points; ±: over the seeds of heads; 95 %: over test images and seeds. Centre: the baseline "
+    "that knows nothing of the image. Best map: chosen on these images, so it is biased upwards."
 )
 EVERY_MAP = (
-    "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder's maps in a "
-    "column; ±: the standard deviation over seeds of heads."
+    "Images whose object is found, %; each IoU at its own best threshold. Bold: the highest of an encoder; ±: over seeds of "
+    "heads."
 )
 NOT_ALIKE = "Not all encoders were localised on the same images at the same size; rows are not comparable."
 OUTSIDE = "Crops that show nothing of an image's objects, which count as not found:"
 CONSTANT = "Maps that are constant, and point nowhere:"
 OTHER_FRAME = (
-    "Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020), these are not. Extract images "
-    "that were cropped by `beyondcls extract --crop-mode squash --crop-pct 1`, and localise with --size 224:"
+    "Published numbers are of the whole image, squashed to 224 x 224 pixels; extract with --crop-mode squash --crop-pct 1 "
+    "and localise with --size 224 to compare:"
 )
 MEASURES = {"max_box_acc_v2": "MaxBoxAccV2", "max_box_acc": "MaxBoxAcc", "on_objects": "weight on the object"}
 CLS, BEST, ABMILP, CENTRE = ("attention", "cls"), ("best", ""), ("probe", "abmilp"), ("baseline", "centre")
@@ -51,11 +48,7 @@ SHOWN = {CLS: "cls", BEST: "best_cls_head", ("attention", "centre-patch"): "cent
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables and pictures; None where nothing was localised.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """Tables and pictures; None where nothing was localised."""
     files = files_in(inputs.folders.localisation, "*/localisation.json")
     if not files:
         return None
@@ -121,7 +114,7 @@ def _summary(results: Sequence[Entries]) -> Table:
 
     def column(measure: str, key: tuple[str, str]) -> Declared:
         heading = f"{'best [cls] head' if key == BEST else map_title(first[key])}, {MEASURES[measure]}"
-        declared = spreads if key[0] == "probe" else _means
+        declared = spreads if key[0] == "probe" else means
         return declared(
             f"{shown[key]}_{measure}", heading, lambda one: _measure(_map(one, key), measure), best=f"row {measure}"
         )
@@ -137,11 +130,6 @@ def _summary(results: Sequence[Entries]) -> Table:
     )
 
 
-def _means(name: str, heading: str, value: Any, **about: Any) -> Declared:
-    """Of what draws nothing, there is no spread."""
-    return numbers(name, heading, lambda item: getattr(value(item), "mean", None), 1, **about)
-
-
 def _differences(results: Sequence[Entries]) -> Table:
     """AbMILP against the mean [cls] map, either against the baseline, and the best map against that of an untrained encoder."""
     of_encoders = {one.encoder: [m for m in one.maps if m.source != "baseline"] for one in results}
@@ -154,7 +142,7 @@ def _differences(results: Sequence[Entries]) -> Table:
         seeds = f"{one.encoder} {of_map.name}" if of_map.get("source") == "probe" else None
         return of_measure(of_map.max_box_acc_v2, f"{one.data} ({one.n_images}) {one.size}", seeds) if of_map else None
 
-    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> Declared:
+    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> list[Declared]:
         return differences(
             name, heading, lambda one: difference(estimate(one, _map(one, key)), estimate(one, _map(one, other)))
         )
@@ -175,7 +163,7 @@ def _differences(results: Sequence[Entries]) -> Table:
         against("cls_against_centre", "[cls], mean − centre", CLS, CENTRE),
         texts("best_map", "Best map", lambda one: map_title(best[one.encoder]) if one.encoder in best else "", apart=True),
         spreads("best_map_v2", "its MaxBoxAccV2", lambda one: best.get(one.encoder, {}).get("max_box_acc_v2")),
-        [differences("best_map_against_twin", f"− best of {twin.encoder}", over_twin)] if twin else [],
+        differences("best_map_against_twin", f"− best of {twin.encoder}", over_twin) if twin else [],
     )
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Definitions, Heading, Section, Text
+from pipelines.report.content import Block, Heading, Section, Text
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import Probe
 from pipelines.report.studies import gained, selects_untrained, study_table
 from pipelines.report.tables import numbers, texts, title
 
-COMMAND = "Command"
 ABOUT = (
     "The paper ends with questions. Those that stored tokens can answer are here; what the numbers say holds for these "
     "encoders and images."
@@ -25,7 +24,7 @@ def section(inputs: Inputs) -> Section | None:
     answers = [answer(inputs) for *_, answer in QUESTIONS]
     for (heading, how, command, _), answered in zip(QUESTIONS, answers, strict=True):
         blocks += [Heading(heading), *(answered or [Text(NOT_MEASURED)])]
-        blocks += [Text(f"On your own encoders: {how}", kind="note"), Definitions(((COMMAND, command),), code=(COMMAND,))]
+        blocks.append(Text(f"On your own encoders: {how}", (command,), "note"))
     return Section("open-questions", "Open questions", tuple(blocks)) if any(answers) else None
 
 

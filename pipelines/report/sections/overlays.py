@@ -3,17 +3,16 @@
 import difflib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from pipelines.live.overlay import blend
 from pipelines.report.collect import Examples, Inputs
-from pipelines.report.content import Block, Gallery, Picture, Section, Text
+from pipelines.report.content import Block, Gallery, Picture, Section, Text, section_of
 from pipelines.report.galleries.images import opened
 from pipelines.report.galleries.pictures import BoxOf, Outline, chosen, ground, moved, outlined
 from pipelines.report.measured import Attention
@@ -25,10 +24,20 @@ if TYPE_CHECKING:
     from extract.datasets import ImageSet
 
 CLS = "[cls] attention"
+ABOUT = (
+    "Test images: those that were asked for, drawn by --draw, or the first of different classes. [cls] attention: of [cls] "
+    "to the patches in the probed block, mean over attention heads. Weights: those of a trained head, mean over seeds. As "
+    "Fig. 2, 8 and 9."
+)
+READING = (
+    "Each map is scaled to its own range, from dark to bright, so a nearly even one shows as much contrast as a selective "
+    "one; the number below it is its peak as a multiple of an even map (1 / T). It covers the part of the image that the "
+    "encoder saw, black where that was padded. White frames: the data set's boxes. Heads that weigh all patches alike are "
+    "not drawn."
+)
 
 
-@dataclass(frozen=True)
-class Maps:
+class Maps(NamedTuple):
     """Maps of one encoder, one row per image.
 
     Attributes:
@@ -40,14 +49,6 @@ class Maps:
     kind: str
     weights: Float[np.ndarray, "N T"]
     crops: Float[np.ndarray, "N 4"]
-
-
-def gallery(images: "ImageSet", rows: list[int], maps: list[Maps]) -> Gallery:
-    """A row for each image: the whole of it, then each map over the part that its encoder saw, boxes of objects over both."""
-    groups = [(encoder, len(list(of_encoder))) for encoder, of_encoder in groupby(maps, lambda m: m.encoder)]
-    columns = ("image", *(m.kind for m in maps))
-    shown = tuple(tuple(_row(images, row, maps)) for row in rows)
-    return Gallery("overlays", "Test images with attention maps", (("", 1), *groups), columns, shown)
 
 
 def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
@@ -76,11 +77,7 @@ def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
 
 
 def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
-    """The maps of each encoder in order, of [cls], then of its heads; and why others are left out.
-
-    Raises:
-        BeyondClsError: a file of maps is damaged.
-    """
+    """The maps of each encoder in order, of [cls], then of its heads; and why others are left out."""
     maps: list[Maps] = []
     left_out: list[str] = []
     for encoder in inputs.encoders:
@@ -137,36 +134,15 @@ def _unfit(maps: np.ndarray, n_images: int) -> str:
 
 
 def section(inputs: Inputs) -> Section:
-    """A row for each chosen image, a column for each map, and why other maps are left out.
-
-    Raises:
-        BeyondClsError: a file of maps is damaged, or no image has a chosen id.
-    """
+    """A row for each chosen image, a column for each map, and why other maps are left out."""
     drawn, left_out = _gallery(inputs)
-    blocks: list[Block] = []
-    if drawn is not None:
-        blocks += [
-            Text(
-                f"{_how_chosen(inputs.examples)} [cls] attention: of [cls] to the patches in the probed block, mean over "
-                "attention heads. Weights: those that a trained head gives to the patches, mean over seeds. As Fig. 2, 8 and 9 "
-                "of the paper."
-            ),
-            Text(
-                "Each map is scaled to its own range, from dark (lowest) to bright (highest), so a nearly even map shows as "
-                "much contrast as a selective one; the number below it is its peak as a multiple of an even map (1 / T). "
-                "The first picture is the whole image; each map covers the part of it that its encoder saw, black where "
-                "that was padded. White frames, where there are any, are the boxes that the data set gives for its objects. "
-                "Heads that weigh all patches alike are not drawn.",
-                kind="note",
-            ),
-            drawn,
-        ]
-    if left_out:
-        blocks.append(Text("Left out:" if drawn else "Overlays are left out:", tuple(left_out), "notice"))
-    return Section("overlays", "Where they look", tuple(blocks))
+    shown: list[Block] = [Text(ABOUT), Text(READING, kind="note"), drawn] if drawn else []
+    why = Text("Left out:" if drawn else "Overlays are left out:", tuple(left_out), "notice") if left_out else None
+    return section_of("overlays", "Where they look", *shown, why)
 
 
 def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
+    """Of each image the whole, then each map over the part that its encoder saw, boxes of objects over both."""
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
     folders = inputs.folders
@@ -178,11 +154,16 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     ids = [sample.id for sample in images.samples]
     _check_ids(images, ids, inputs.examples)
     maps, left_out = maps_of(inputs, images)
-    rows = chosen(ids, inputs.examples, [sample.label for sample in images.samples])
+    if not maps:
+        return None, left_out
+    groups = [(encoder, len(list(of_encoder))) for encoder, of_encoder in groupby(maps, lambda m: m.encoder)]
+    columns = ("image", *(m.kind for m in maps))
+    chosen_rows = chosen(ids, inputs.examples, [sample.label for sample in images.samples])
     try:
-        return gallery(images, rows, maps) if maps else None, left_out
+        rows = tuple(tuple(_row(images, row, maps)) for row in chosen_rows)
     except DataError as error:
         return None, [f"The images of {folders.images} cannot be read: {error}"]
+    return Gallery("overlays", "Test images with attention maps", (("", 1), *groups), columns, rows), left_out
 
 
 def _check_ids(images: "ImageSet", ids: list[str], examples: Examples) -> None:
@@ -190,12 +171,3 @@ def _check_ids(images: "ImageSet", ids: list[str], examples: Examples) -> None:
         near = difflib.get_close_matches(wanted, ids, n=1)
         meant = f"did you mean {near[0]!r}?" if near else f"expected an id such as {ids[0]!r}"
         raise BeyondClsError(f"there is no image {wanted!r} among the {len(ids):,} of {images.source}; {meant} (--image)")
-
-
-def _how_chosen(examples: Examples) -> str:
-    """How the images were chosen, as a sentence."""
-    if examples.ids:
-        return "The test images that were asked for."
-    if examples.seed is not None:
-        return f"Test images drawn at random (seed {examples.seed})."
-    return "The first test images of different classes."

@@ -6,33 +6,21 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Definitions, Heading, Section, Table, Text
-from pipelines.report.dense import pairs
+from pipelines.report.content import Section, Table, Text, section_of
 from pipelines.report.measured import Attention, Probe
-from pipelines.report.tables import table, texts, title
+from pipelines.report.tables import each, pairs, table, texts, title
 
+ABOUT = (
+    "Each encoder ran once over the images, frozen. Heads were trained on the stored tokens, one per seed, and measured on the "
+    "test images after the last epoch."
+)
+TERMS = ("Recipe", "Seeds", "Selected", "Images")
 PACKAGES = ("beyondcls", "torch", "timm", "zarr", "numpy")
 
 
 def section(inputs: Inputs) -> Section:
-    """Keys of the feature sets, how heads were trained and by which commands, versions, revision."""
-    text = (
-        "Each encoder ran once over the images, frozen. Heads were trained on the stored tokens, one per seed, and measured "
-        "on the test images after the last epoch."
-    )
-    blocks: list[Block] = [Text(text), _feature_sets(inputs), Heading("Training of the heads")]
-    for protocol, probes in trainings(inputs).items():
-        commands = dict.fromkeys(probe.command for probe in probes if probe.command)
-        entries = (
-            ("Heads", "; ".join(f"{probe.encoder} {_head(probe)}" for probe in probes)),
-            *protocol,
-            ("Commands", "\n".join(commands)),
-        )
-        blocks.append(Definitions(tuple(entry for entry in entries if entry[1]), code=("Commands",)))
-    made_with = (*versions().items(), ("git revision", revision()))
-    return Section(
-        "provenance", "How this was made", (*blocks, Heading("Versions"), Definitions(made_with, code=("git revision",)))
-    )
+    """Keys of the feature sets, how heads were trained, versions and revision."""
+    return section_of("provenance", "How this was made", Text(ABOUT), _feature_sets(inputs), _trainings(inputs), _versions())
 
 
 def _feature_sets(inputs: Inputs) -> Table:
@@ -62,23 +50,31 @@ def _feature_sets(inputs: Inputs) -> Table:
     )
 
 
-def trainings(inputs: Inputs) -> dict[tuple[tuple[str, str], ...], list[Probe]]:
-    """The probes of each different way of training, which is terms and their texts."""
-    groups: dict[tuple[tuple[str, str], ...], list[Probe]] = {}
-    for encoder in inputs.encoders:
-        for probe in inputs.probes_of(encoder):
-            protocol = (
-                ("Recipe", pairs(probe.recipe)),
-                ("Seeds", ", ".join(map(str, probe.seeds)) or "none: nothing is random"),
-                ("Selected", probe.selected),
-                ("Images", f"{probe.n_training:,} training, {probe.n_test:,} test, {probe.n_classes:,} classes"),
-            )
-            groups.setdefault(protocol, []).append(probe)
-    return groups
+def _trainings(inputs: Inputs) -> Table:
+    """A row for each different way of training, with the heads that were trained so."""
+    ways: dict[tuple[str, ...], list[Probe]] = {}
+    for probe in (probe for encoder in inputs.encoders for probe in inputs.probes_of(encoder)):
+        seeds = ", ".join(map(str, probe.seeds)) or "none: nothing is random"
+        images = f"{probe.n_training:,} training, {probe.n_test:,} test, {probe.n_classes:,} classes"
+        ways.setdefault((pairs(probe.recipe), seeds, probe.selected, images), []).append(probe)
+    return table(
+        "trainings",
+        "Training of the heads",
+        "Commands are in the table of every probe.",
+        ways.items(),
+        texts("heads", "Heads", lambda way: "; ".join(f"{probe.encoder} {_head(probe)}" for probe in way[1])),
+        each(range(4), lambda i: texts(TERMS[i].lower(), TERMS[i], lambda way: way[0][i])),
+    )
 
 
 def _head(probe: Probe) -> str:
     return title(probe.head) + (f" ({pairs(probe.options)})" if probe.options else "")
+
+
+def _versions() -> Table:
+    rows = [*versions().items(), ("git revision", revision())]
+    columns = (texts("name", "Name", lambda row: row[0]), texts("version", "Version", lambda row: row[1]))
+    return table("versions", "Versions", "Of what wrote this page.", rows, *columns)
 
 
 def versions() -> dict[str, str]:

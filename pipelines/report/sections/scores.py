@@ -44,11 +44,7 @@ ABOUT_CALIBRATION = (
 
 
 def section(inputs: Inputs) -> Section | None:
-    """None where `beyondcls score` was not run.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """None where `beyondcls score` was not run."""
     files = files_in(inputs.folders.scores, "*/*/*/metrics.json")
     probes = [
         probe for file in files if (probe := read(file, "beyondcls score", probe_in)) and probe.encoder in inputs.encoders

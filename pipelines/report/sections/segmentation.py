@@ -19,7 +19,6 @@ from pipelines.report.dense import (
     learnt,
     map_title,
     miou,
-    pairs,
     resolutions,
 )
 from pipelines.report.estimate import Estimate, difference, of_measure
@@ -27,46 +26,45 @@ from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Entries
 from pipelines.report.reading import read
 from pipelines.report.tables import (
-    NOTHING,
     cells,
     change,
     differences,
     each,
     encoders,
     file_names,
+    interval,
+    means,
     number,
     numbers,
+    pairs,
     spreads,
     table,
     texts,
 )
 
 ABOUT = (
-    "Without training the encoder: each patch is classified by its token, and the predicted label map is compared with the "
-    "true one. Settings are chosen on held-out images, never on those that are measured. Void pixels are ignored."
+    "Without training the encoder: each patch is classified by its token, and predicted label maps are compared with true "
+    "ones, without void pixels. Settings are chosen on held-out images."
 )
 MIOU = (
-    "percent, mean over classes. Bold: the highest of a column; ±: the standard deviation over seeds, where there are several. "
-    "Logistic regression and k-NN draw nothing. Baselines see no image: one class everywhere, or classes drawn by their share "
-    f"of the training patches. {AGAINST_TWIN} Values at another resolution don't compare with these. A dash: it was not "
+    "percent, mean over classes. Bold: the highest of a column; ±: over seeds. Baselines see no image: one class "
+    f"everywhere, or drawn by their share of training patches. {AGAINST_TWIN} Other resolutions don't compare. A dash: not "
     "measured."
 )
 OF_PATCHES = f"Intersection over union of labels of patches with labels of patches, {MIOU}"
 OF_PIXELS = f"Intersection over union of predicted and true label maps, {MIOU}"
 BY_CLASS = (
-    "Intersection over union of each class, percent, mean over seeds; a dash where neither truth nor "
-    "prediction has the class. Bold: the highest of a row. Patches are counted on the grid of the first encoder."
+    "Intersection over union of each class, percent, mean over seeds; a dash: neither truth nor prediction has it. Bold: "
+    "the highest of a row. Patches: on the grid of the first encoder."
 )
 SETTINGS = (
-    "The settings that have the highest mIoU of patches on images that are neither learnt from nor measured. Seconds of "
-    "selection and training, on the machine that ran it. A dash: a single setting was given, or nothing is random."
+    "Those with the highest mIoU of patches on held-out images. Seconds: of selection and training. A dash: one setting was "
+    "given, or nothing is random."
 )
 FOREGROUND = (
-    "Of the weight that goes to patches, percent that falls on the foreground, of test images that show any. "
-    "Bold: the highest of a row; ±: the standard deviation over seeds of heads. Area: the foreground's share of the "
-    "image, which is what equal weights put there. × area: mean over images of weight by area; 1 is what equal weights "
-    "have. AbMILP minus others: points. 95 %: over test images and seeds. The paper says that [cls] of masked models gathers "
-    "from all patches nearly alike, and that selective aggregation (AbMILP) highlights the relevant ones."
+    "Percent of the weight on patches that falls on the foreground, of test images that show any. Bold: the highest of a "
+    "row; ±: over seeds of heads. Area: its share of the image, which equal weights have. × area: mean over images of "
+    "weight by area. AbMILP minus others: points; 95 %: over test images and seeds."
 )
 EVERY_MAP = "As above, of every map that was compared. Heads: mean ± standard deviation over seeds."
 OTHER_CLASSES = "The foreground is not of the same classes for all encoders; rows are not comparable."
@@ -74,11 +72,7 @@ CLS, ABMILP = ("attention", "cls"), ("probe", "abmilp")
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Tables and pictures for each data set; None where nothing was segmented.
-
-    Raises:
-        BeyondClsError: a file is damaged.
-    """
+    """Tables and pictures for each data set; None where nothing was segmented."""
     if not inputs.segmentation:
         return None
     blocks = each_dataset("segmentation", inputs.segmentation, partial(_of_dataset, inputs))
@@ -126,12 +120,7 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Entries], resolution
         ),
         each(
             measured(BASELINES),
-            lambda p: numbers(
-                f"{p.replace('-', '_')}_miou_{resolution}",
-                f"{PROTOCOLS[p]}, {shown}",
-                lambda one: getattr(of_protocol[p](one), "mean", None),
-                1,
-            ),
+            lambda p: means(f"{p.replace('-', '_')}_miou_{resolution}", f"{PROTOCOLS[p]}, {shown}", of_protocol[p]),
             apart=True,
         ),
         against_twin(results, {f"{p}_miou_{resolution}": (PROTOCOLS.get(p, p), of_protocol[p]) for p in trained}),
@@ -213,12 +202,11 @@ def _on_foreground(dataset: str, name: str, results: Sequence[Entries]) -> list[
     def area(one: Entries) -> float:
         return float(next(iter(maps[one.encoder].values())).chance)
 
-    def interval(one: Entries) -> Cell:
-        gain = estimate(one, ABMILP, "gain")
-        return Cell(gain.bounds(2), gain.bounds(3)) if gain and gain.interval else NOTHING
+    def gain(one: Entries) -> Cell:
+        return interval(estimate(one, ABMILP, "gain"), 2)
 
     against = [
-        cells("abmilp_gain_interval", "AbMILP, × area, 95 %", interval, "text", optional=True),
+        cells("abmilp_gain_interval", "AbMILP, × area, 95 %", gain, "text", optional=True),
         cells(
             "abmilp_against_area",
             "AbMILP − area",
@@ -251,7 +239,7 @@ def _on_foreground(dataset: str, name: str, results: Sequence[Entries]) -> list[
             ),
             apart=True,
         ),
-        [*against, *([over_cls] if CLS in keys else [])] if ABMILP in keys else [],
+        [*against, *(over_cls if CLS in keys else [])] if ABMILP in keys else [],
         texts(
             "foreground", "Foreground", lambda one: ", ".join(one.foreground.get("classes") or ()) or "all objects", apart=True
         ),

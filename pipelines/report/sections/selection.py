@@ -12,7 +12,7 @@ from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure, Probe, by_accuracy, in_order
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in, finite, read, rows_of
-from pipelines.report.remarks import SENTENCE, one_order, score_name
+from pipelines.report.remarks import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained
 from pipelines.report.tables import (
     EFFECTIVE,
@@ -25,6 +25,7 @@ from pipelines.report.tables import (
     file_names,
     heads,
     listed,
+    means,
     numbers,
     spreads,
     texts,
@@ -33,8 +34,8 @@ from pipelines.report.tables import (
 from pipelines.report.tables import table as declared
 
 READING = (
-    "KL(p || q) in nats between weights, mean over the test images. ∞: infinite for more than half of the images, as q gives "
-    "no weight to patches that p weights; a star: for some, which are left out of the mean."
+    "KL(p || q) in nats between weights, mean over the test images. ∞: infinite for more than half of them, as q gives no "
+    "weight to patches that p weights; a star: for some, which are left out."
 )
 FIGURE = (
     "As Fig. 7 of the paper: KL(p || q) in nats, p in rows and q in columns. ∞: infinite for most images; a star: for some."
@@ -42,18 +43,13 @@ FIGURE = (
 STUDY = "selection"
 GROUPS = ("for reference", "selected without training", "others")
 INTRODUCTION = (
-    "Of each image some patches are weighted, without labels: by attention that the encoder, or another one, has computed "
-    "anyway, by their place, or by the tokens themselves. Only the classifier on the weighted sum is trained. [cls], the "
-    "average of all patches, and AbMILP, whose weights are trained with the classifier, are shown beside it."
+    "Some patches of each image are weighted without labels: by attention that an encoder has computed anyway, by their "
+    "place, or by the tokens themselves. Only the classifier on the weighted sum is trained."
 )
 
 
 def section(inputs: Inputs) -> Section | None:
-    """Accuracies and entropies, then divergences; None where neither was computed.
-
-    Raises:
-        BeyondClsError: a file that is damaged.
-    """
+    """Accuracies and entropies, then divergences; None where neither was computed."""
     selections, of_encoders = _selections(inputs), divergences(inputs)
     blocks: list[Block | None] = []
     if selections:
@@ -129,14 +125,15 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
             found: Measure | None = None if probe is None else probe.measures.get(name or probe.measure)
             return found
 
-        def nats(head: str) -> float | None:
-            entropy = measure(head, "entropy")
-            return None if entropy is None else entropy.mean
+        def entropy(head: str) -> Measure | None:
+            return measure(head, "entropy")
 
         return [
             spreads(f"top1_{key}", encoder, measure, best="column", apart=True),
-            numbers(f"entropy_{key}", "Entropy", nats),
-            cells(f"effective_patches_{key}", "Effective patches", lambda head: effective(nats(head))),
+            means(f"entropy_{key}", "Entropy", entropy, 2),
+            cells(
+                f"effective_patches_{key}", "Effective patches", lambda head: effective(getattr(entropy(head), "mean", None))
+            ),
         ]
 
     counts = sorted({s.n_tokens for s in everything if s.n_tokens})
@@ -149,7 +146,7 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
     return declared(
         "selection",
         "Accuracy and entropy, as in Table 6 (v2)",
-        " ".join(filter(None, (note, one_order(everything)))),
+        note,
         sorted(of_head, key=lambda head: GROUPS.index(group(head))),
         heads(str),
         texts("aggregator", "Aggregator and options", lambda head: "; ".join(dict.fromkeys(map(_described, of_head[head])))),

@@ -20,19 +20,16 @@ from pipelines.report.published.printed import printed
 from pipelines.report.reading import read, rows_of
 from pipelines.report.tables import file_names
 
-ALT = (
-    "The statistic over the blocks, a line for each encoder with a band of one standard deviation over images. The numbers are "
-    "in the table of attention statistics by block."
-)
+ALT = "A line over the blocks for each encoder, with a band of one standard deviation; numbers are in the table by block."
 NATS = "nats"  # in the units of entropies, which are ln T at most
 BLOCK, DEPTH = "block, counted from 0", "relative depth: block, counted from 1 / number of blocks"
 ABOUT = (
-    "Mean over attention heads and test images; the band is one standard deviation over images. The dashed horizontal line is "
-    "ln T, the entropy of attention spread evenly over all T patches."
+    "Mean over attention heads and test images; band: one standard deviation over images. Dashed line: ln T, the entropy of "
+    "even attention."
 )
 PER_HEAD = (
-    "Mean over test images. A row is a block, the first on top; a column is an attention head. All panels have one height for "
-    "any number of blocks, so rows side by side are of the same relative depth. One scale for all encoders."
+    "Mean over test images. A row is a block, the first on top; a column an attention head. One height for any number of "
+    "blocks, one scale for all encoders."
 )
 N_COLUMNS = 3  # of panels
 
@@ -72,11 +69,7 @@ def _figure(inputs: Inputs, statistic: str) -> Figure:
 
 
 def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
-    """A plot for each statistic that any encoder has per head; empty without such statistics.
-
-    Raises:
-        BeyondClsError: a heads.csv is damaged.
-    """
+    """A plot for each statistic that any encoder has per head; empty without such statistics."""
     by_encoder, medians = {}, by_median(inputs.attention.values())
     for encoder in inputs.encoders:
         attention = inputs.attention.get(encoder)
@@ -103,12 +96,7 @@ def by_median(attention: Collection[Attention]) -> set[str]:
 
 
 def read_heads(file: Path, medians: Collection[str] = ()) -> dict[str, Float[np.ndarray, "L H"]]:
-    """By statistic, means over images; medians of the statistics in `medians`.
-
-    Raises:
-        KeyError: the file is not as the stage writes it.
-        ValueError: the file is not as the stage writes it.
-    """
+    """By statistic, means over images; medians of the statistics in `medians`."""
     by_statistic: dict[str, dict[tuple[int, int], float]] = {}
     for row in rows_of(file):
         value = float(row["median" if row["statistic"] in medians else "mean"])

@@ -22,8 +22,8 @@ GAINED = {
     POINTS: "A head that selects among the patches (AbMILP) reaches so much more than [cls] on test images:",
 }
 BESIDE = (
-    "In points, mean ± standard deviation over seeds; 95 %: over test images and seeds. Ahead or behind: the interval is on "
-    "one side of 0. Only the first contrast was declared in advance; the others are exploratory."
+    "In points, mean ± standard deviation over seeds; 95 %: over test images and seeds. Ahead or behind: that is on one "
+    "side of 0."
 )
 
 

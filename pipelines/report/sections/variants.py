@@ -20,6 +20,9 @@ def section(inputs: Inputs) -> Section | None:
         return None
     plain = {encoder: _one_layer(probes) for encoder, probes in by_encoder(study).items()}
 
+    def over(probe: Probe) -> Estimate | None:
+        return None if probe is plain.get(probe.encoder) else difference(probe, plain.get(probe.encoder))
+
     def measured(study: Study, name: str, heading: str) -> Table:
         """Each variant, and what it gains over AbMILP with one layer of the same encoder."""
         before = [
@@ -27,7 +30,7 @@ def section(inputs: Inputs) -> Section | None:
             texts("activation", "Activation", _activation),
             texts("self_attention", "Self-attention", lambda probe: "yes" if probe.aggregator == "sa-abmilp" else ""),
         ]
-        against = cells("against_one_layer", "Against one layer", lambda p: change(_over(p, plain.get(p.encoder))), "spread")
+        against = cells("against_one_layer", "Against one layer", lambda p: change(over(p)), "spread")
         return study_table(name, heading, study, before, [against], f"Against one layer: points. {COSTS}")
 
     return section_of(
@@ -47,10 +50,6 @@ def section(inputs: Inputs) -> Section | None:
         printed("table-5"),
         printed("table-3-v1"),
     )
-
-
-def _over(probe: Probe, one_layer: Probe | None) -> Estimate | None:
-    return None if probe is one_layer else difference(probe, one_layer)
 
 
 def _depth(probe: Probe) -> int:

@@ -13,9 +13,8 @@ from pipelines.report.tables import table as declared
 
 STUDY = "views"
 ABOUT = (
-    "The paper trains on a new random crop of each image in every epoch. A feature set holds the evaluation crop and as many "
-    "random ones as were extracted (--views counts both); an epoch shows one of these. All heads are measured on the "
-    "evaluation crop."
+    "Of each training image an epoch shows one of the stored random crops, or a fresh one as in the paper. All heads are "
+    "measured on the evaluation crop."
 )
 Crops = int | str  # or "fresh"
 

@@ -105,21 +105,15 @@ def write_dense(root: Path, dataset: str, more: float) -> None:
 
 def folders(root: Path) -> Folders:
     """Of what `everything` writes."""
-    attention, studies, divergence = root / "attention", (root / "studies",), root / "divergence"
-    others = {
-        "images": str(root / "data"),
-        "datasets": (root / "sets",),
-        "blocks": root / "blocks",
-        "geometry": root / "geometry",
-        "similarity": root / "similarity",
-        "norms": root / "norms",
-        "few_shot": root / "few_shot",
-        "correspondence": root / "correspondence",
-        "scores": root / "scores",
-    }
-    others |= {"segmentation": root / "segmentation", "detection": root / "detection"}
-    others |= {"dense_images": DenseImages(str(root / "dense"), split=None)}
-    return Folders(root / "probes", attention, studies, divergence, root / "localisation", **others)
+    of_encoders = ("probes", "attention", "divergence", "localisation", "blocks", "geometry", "similarity", "norms", "few_shot")
+    others = ("correspondence", "scores", "segmentation", "detection")
+    return Folders(
+        **{name: root / name for name in (*of_encoders, *others)},
+        studies=(root / "studies",),
+        datasets=(root / "sets",),
+        images=str(root / "data"),
+        dense_images=DenseImages(str(root / "dense"), split=None),
+    )
 
 
 def little(root: Path) -> Inputs:
@@ -152,6 +146,14 @@ def on_foreground(source: str, name: str, *shares: float, area: float = 20.0) ->
     return {"source": source, "name": name, "seeds": [], **measures, "chance": area, "n_images": 5, "n_without": 2}
 
 
+def write_of(root: Path, encoder: str, file: str = METRICS, **content: Any) -> Path:
+    """A result in the folder of its encoder, with what every result says of that."""
+    folder = root / encoder
+    folder.mkdir(parents=True)
+    write_result(folder / file, {"encoder": encoder, **pretraining_of(encoder).to_dict(), **content})
+    return folder
+
+
 def write_segmentation(
     root: Path,
     encoder: str,
@@ -164,8 +166,9 @@ def write_segmentation(
     if protocols is None:
         protocols = {"knn": protocol(34.0, at=at, held_out=33.0), "linear": protocol(43.0, 45.0, at=at, held_out=40.0)}
     baselines = {"most-frequent-class": protocol(6.5, at=at), "drawn-by-prior": protocol(9.0, at=at)}
-    content: dict[str, Any] = {"task": "segmentation", "encoder": encoder, **pretraining_of(encoder).to_dict(), "data": "d"}
-    content |= {
+    content: dict[str, Any] = {
+        "task": "segmentation",
+        "data": "d",
         "features": {"training": "a", "test": "b"},
         "block": 11,
         "grid": [4, 4],
@@ -174,9 +177,7 @@ def write_segmentation(
         "classes": list(classes),
     }
     content |= {"shown": {"shows": "whole", "percent_outside": 0.0, "words": "whole image"}, "protocols": protocols | baselines}
-    folder = root / encoder
-    folder.mkdir(parents=True)
-    write_result(folder / METRICS, {**content, "notes": [], **changes})
+    folder = write_of(root, encoder, **{**content, "notes": [], **changes})
     with (folder / "per_class.csv").open("w", newline="") as target:
         writer = csv.writer(target)
         columns = [f"{name} iou_{resolution}" for name in protocols for resolution in ("grid", *at)]
@@ -218,8 +219,9 @@ def average_precisions(ap: float, *more: float, small: float | None = 2.0) -> di
 def write_detection(root: Path, encoder: str, box: dict[str, Any], mask: dict[str, Any] | None = None, **changes: Any) -> Path:
     """One DATASET/ENCODER below `root`."""
     counted = {"n_images": 7, "objects": {"small": 3, "medium": 1234, "large": 5}}
-    content: dict[str, Any] = {"task": "detection", "encoder": encoder, **pretraining_of(encoder).to_dict(), "data": "d"}
-    content |= {
+    content: dict[str, Any] = {
+        "task": "detection",
+        "data": "d",
         "features": {"training": "a", "test": "b"},
         "box": box,
         **({"mask": mask} if mask else {}),
@@ -228,10 +230,7 @@ def write_detection(root: Path, encoder: str, box: dict[str, Any], mask: dict[st
     content |= {"recipe": {"epochs": 2, "lr": 0.001}, "detector": {"width": 8, "masks": bool(mask)}, "n_parameters": 1234}
     content |= {"grid": [4, 4], "frame": [64, 64], "views": [0], "block": 11, "n_training": 12, "n_test": 7}
     content |= {"classes": list(CLASSES), "objects": {"training": counted, "test": counted}, "notes": [], "preset": "small"}
-    folder = root / encoder
-    folder.mkdir(parents=True)
-    write_result(folder / METRICS, content | changes)
-    return folder
+    return write_of(root, encoder, **content | changes)
 
 
 def write_examples(
@@ -258,19 +257,13 @@ def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tupl
         for block, mean in enumerate(values):
             measured = over_seeds(mean - 0.5, mean, mean + 0.5) if protocol == "linear" else over_seeds(mean)
             rows.append({**about, "block": block, "top1": measured})
-    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "measure": "top1", "n_test": n_test, "rows": rows}
-    (root / encoder).mkdir(parents=True)
-    write_result(root / encoder / METRICS, content)
+    write_of(root, encoder, measure="top1", n_test=n_test, rows=rows)
 
 
 def write_geometry(root: Path, encoder: str, *vectors: tuple[str, int, float]) -> None:
     """One GEOMETRY/ENCODER/metrics.json; `vectors`: kind, block, and RankMe, with 20 groups of images left out."""
-    rows = []
-    for kind, block, rankme in vectors:
-        rows.append({"vector": kind, "block": block, "rankme": over_groups(rankme)})
-    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "n_images": 500, "vectors": rows}
-    (root / encoder).mkdir(parents=True)
-    write_result(root / encoder / METRICS, content)
+    rows = [{"vector": kind, "block": block, "rankme": over_groups(rankme)} for kind, block, rankme in vectors]
+    write_of(root, encoder, n_images=500, vectors=rows)
 
 
 def over_groups(value: float) -> dict[str, Any]:
@@ -295,9 +288,7 @@ def write_norms(root: Path, encoder: str, shares: dict[int, float]) -> None:
         {"block": block, "share": over_groups(s), "images": over_groups(50.0)} for block, s in shares.items()
     ]
     blocks[-1] |= {"attention": over_groups(3.0), "weight of abmilp": over_groups(2.0)}
-    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "n_images": 500, "times": 3.0, "blocks": blocks}
-    (root / encoder).mkdir(parents=True)
-    write_result(root / encoder / METRICS, content)
+    write_of(root, encoder, n_images=500, times=3.0, blocks=blocks)
 
 
 def write_few_shot(root: Path, encoder: str, percent: float) -> None:
@@ -307,9 +298,7 @@ def write_few_shot(root: Path, encoder: str, percent: float) -> None:
         shots = {f"top1_{k}shot": over_draws(percent + 10 * (k > 1)) for k in (10, 1)}
         return {"vector": "cls", "block": block, "seeds": [0, 1], "protocol": {"name": "lsr"}, **shots}
 
-    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "n_images": 500}
-    (root / encoder).mkdir(parents=True)
-    write_result(root / encoder / METRICS, content | {"vectors": [vector(0, 5.0), vector(1, percent)]})
+    write_of(root, encoder, n_images=500, vectors=[vector(0, 5.0), vector(1, percent)])
 
 
 def over_draws(percent: float) -> dict[str, Any]:
@@ -323,9 +312,7 @@ def write_correspondence(root: Path, encoder: str, percent: float) -> None:
         {"block": b, "pck_0.1_point": over_groups(p), "pck_0.1_image": over_groups(p - 1), "chance": {"0.1": 4.0}}
         for b, p in ((0, 8.0), (1, percent))
     ]
-    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), **counts, "blocks": blocks}
-    (root / encoder).mkdir(parents=True)
-    write_result(root / encoder / METRICS, content)
+    write_of(root, encoder, **counts, blocks=blocks)
 
 
 def write_score(
@@ -385,12 +372,8 @@ WIDE = (40, 20)  # pixels of the images
 
 def write_localisation(root: Path, encoder: str, maps: list[dict[str, object]], **others: object) -> Path:
     """One LOCALISATION/ENCODER/localisation.json."""
-    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "data": "d", "n_images": 1000, "n_images_outside": 0}
-    content |= {"size": 224, "maps": maps, "frame": OFFICIAL, **others}
-    (root / encoder).mkdir(parents=True)
-    file = root / encoder / "localisation.json"
-    write_result(file, content)
-    return file
+    about = {"data": "d", "n_images": 1000, "n_images_outside": 0, "size": 224, "maps": maps, "frame": OFFICIAL}
+    return write_of(root, encoder, "localisation.json", **about | others) / "localisation.json"
 
 
 def write_boxes(root: Path, encoder: str, data: str, ids: list[str], iou: float = 0.25, **others: object) -> Path:

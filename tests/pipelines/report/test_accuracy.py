@@ -9,8 +9,8 @@ import pytest
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.csv_table import to_csv
+from pipelines.report.remarks import SHARED_DRAW, SHARED_ORDER
 from pipelines.report.sections.accuracy import every_probe, scores, section
-from pipelines.report.studies import trained_alike
 from pipelines.report.tables import file_names
 from probe.result_files import write_result
 from tests.pipelines.report.written import ACCURACY, shown, words, write_all, write_probe
@@ -89,46 +89,23 @@ def test_what_was_selected_on_what_and_accuracy_in_training_are_beside_the_numbe
 
 
 def test_each_note_appears_once_below_the_main_table_with_its_heads(tmp_path: Path):
+    """So does what the ± of several seeds leaves out: what all of them have in common."""
     for encoder in ("mae", "dino"):
-        for head in ("cls", "abmilp", "average"):
-            notes = ["all crops are alike"] + ["no [cls] there"] * (encoder == "mae" and head != "average")
-            is_one = (encoder, head) in (("mae", "cls"), ("dino", "average"))
-            notes += ["slow"] * (head == "abmilp") + ["one of them"] * is_one
-            write_probe(tmp_path, encoder, head, 40.0, notes=notes)
+        for head in ("cls", "abmilp"):
+            notes = ["all crops are alike", *(["slow"] if head == "abmilp" else [])]
+            shared = {"recipe": {"order": "shared"}} if head == "cls" else {"subset": {"k_shot": 5, "seed": 0}}
+            write_probe(tmp_path, encoder, head, 40.0, notes=notes, **shared)
+    one = {"recipe": {"order": "shared"}, "subset": {"seed": "own"}, "notes": ["all crops are alike"]}
+    write_probe(tmp_path, "mae", "average", 40.0, seeds=(0,), **one)  # it has no spread
     _, *items = words(section(collect(Folders(tmp_path))), "notice")
+    of_cls, of_abmilp = ([f"{head} on {encoder}" for encoder in ("dino", "mae")] for head in ("[cls]", "AbMILP"))
     assert set(items) == {
-        "all heads: all crops are alike",
-        "[cls] and AbMILP on mae: no [cls] there",
-        "AbMILP: slow",
-        "[cls] on mae; average on dino: one of them",
+        "all crops are alike",
+        f"{', '.join(of_abmilp)}: slow",
+        f"{', '.join(of_cls)}: {SHARED_ORDER}",
+        f"{', '.join(of_abmilp)}: {SHARED_DRAW}",
     }
     assert len(items) == 4
-
-
-@pytest.mark.parametrize(
-    ("of_cls", "of_abmilp", "sentence"),
-    [
-        ("shared", "shared", "All seeds saw the images in one order"),
-        ("shared", "own", "All seeds of [cls] saw the images in one order"),
-        ("own", "own", ""),
-    ],
-)
-def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, sentence: str):
-    write_probe(tmp_path, "mae", "cls", 40.0, recipe={"order": of_cls})
-    write_probe(tmp_path, "mae", "abmilp", 40.0, recipe={"order": of_abmilp})
-    write_probe(tmp_path, "mae", "average", 40.0, seeds=(0,), recipe={"order": "shared"})  # it has no spread
-    inputs = collect(Folders(tmp_path))
-    for table in (scores(inputs), every_probe(inputs)):
-        assert sentence in table.note
-        assert ("in one order" in table.note) == bool(sentence)
-
-
-@pytest.mark.parametrize(("seed", "says"), [(0, True), ("own", False)])
-def test_one_draw_of_the_images_for_all_seeds_is_said(tmp_path, seed: int | str, says: bool) -> None:
-    folder = write_probe(tmp_path, "mae", "cls", 40.0)
-    file = folder / "description.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"subset": {"k_shot": 5, "seed": seed}}))
-    assert ("one draw of the training images" in scores(collect(Folders(tmp_path))).note) == says
 
 
 def test_names_of_files_differ():
@@ -137,17 +114,3 @@ def test_names_of_files_differ():
     assert list(by_name) == names
     assert len(set(by_name.values())) == len(names)
     assert (by_name["MAE_b"], by_name["<b>"], by_name["é"]) == ("x-mae-b", "x-b", "x")
-
-
-def test_heads_with_rates_of_their_own_are_trained_alike(tmp_path: Path) -> None:
-    """Where each rate was selected from a grid; else rows do not compare."""
-    for head, rate in (("cls", 1.0), ("abmilp", 0.1)):
-        recipe = {"epochs": 4, "batch_size": 8, "optimiser": "sgd", "base_lr": rate}
-        selected = {"base_lr": rate, "weight_decay": 0.0, "on": "10 %", "by": "top1", "n_images": 9, "candidates": []}
-        write_probe(tmp_path / "grid", "mae", head, 40.0, recipe=recipe, selected=selected)
-        write_probe(tmp_path / "given", "mae", head, 40.0, recipe=recipe)
-    sentences = {
-        name: trained_alike(collect(Folders(tmp_path / name, tmp_path / "none")).probes.values()) for name in ("grid", "given")
-    }
-    assert "each with the learning rate that was selected for it" in sentences["grid"]
-    assert "rows do not compare" in sentences["given"]

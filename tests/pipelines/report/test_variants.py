@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from pipelines.report.measured import Probe
 from pipelines.report.sections.variants import section
-from pipelines.report.studies import count, trained_alike
+from pipelines.report.studies import NOT_ALIKE, count, trained_alike
 from tests.pipelines.report.written import RECIPE, inputs, shown, studied, tables
 
 HEADS = (
@@ -47,9 +48,11 @@ def test_counts():
 
 
 def test_how_heads_were_trained():
-    text = trained_alike(HEADS)
-    assert "4 epochs, 3 seeds, sgd in batches of 128, base learning rate 0.03" in text
-    other = studied("mae", "longer", 50.0, recipe={**RECIPE, "epochs": 5})
-    assert "not all trained alike" in trained_alike((*HEADS, other))
-    assert "not all trained alike" in trained_alike((*HEADS, studied("mae", "fewer", 50.0, n_seeds=2)))
+    """Rates of their own are alike where each was selected from a grid."""
+    assert "epochs 4, optimiser sgd, batch_size 128, base_lr 0.03, 3 seed(s)" in trained_alike(HEADS)
+    other = studied("mae", "longer", 50.0, recipe={**RECIPE, "base_lr": 0.1})
+    fewer = studied("mae", "fewer", 50.0, n_seeds=2)
+    assert trained_alike((*HEADS, other)) == trained_alike((*HEADS, fewer)) == NOT_ALIKE
+    selected = [Probe(probe, recorded={"selected": {"by": "top1"}}) for probe in (*HEADS, other)]
+    assert "batch_size 128, 3 seed(s)" in trained_alike(selected)
     assert trained_alike([studied("mae", "closed", 50.0, recipe={"name": "ridge"})]) == ""
