@@ -21,7 +21,7 @@ from probe.detection.detector import LOSSES, Detector, save_detector
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.sets import ImagesWithObjects, check_sets, survey
 from probe.detection.targets import detection_batches
-from probe.detection.training import TrainingState, new_detector, train_detector
+from probe.detection.training import new_detector, train_detector
 from probe.grid import Epoch, Member
 from probe.head import FinalNorm
 from probe.result_files import DESCRIPTION, METRICS, computed_by, over_seeds, write_result
@@ -148,15 +148,15 @@ class Detection:
             placement=self.placement,
         )
         described = {"seed": seed, **self.request()}
-        state = TrainingState(None if self.unfinished is None else Checkpoint(self.unfinished.path_of(described)))
+        checkpoint = None if self.unfinished is None else Checkpoint(self.unfinished.path_of(described))
         member = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed)
 
         def after_epoch(entry: dict[str, float], is_replayed: bool) -> None:
             if self.on_epoch is not None:
                 self.on_epoch(Epoch(member, "training", entry, is_replayed))
 
-        hooks: dict[str, Any] = {"after_step": self.progress, "after_epoch": after_epoch}
-        return detector, train_detector(detector, batches, self.recipe, seed, state=state, **hooks)
+        calls: dict[str, Any] = {"checkpoint": checkpoint, "after_step": self.progress, "after_epoch": after_epoch}
+        return detector, train_detector(detector, batches, self.recipe, seed, **calls)
 
     def measure(self, detector: Detector) -> tuple[Measures, list[Measures], list[dict[str, Any]]]:
         """AP of boxes, and of masks if the detector has any: of all test images, and without each group of them in turn
