@@ -13,7 +13,7 @@ from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation.evaluate import GRID, Measured, Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps, Resolution, Shown
+from probe.segmentation.label_maps import LabelMaps, Resolution
 from probe.segmentation.linear import NAME, SPEC, Trained, train_linear
 from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
@@ -87,11 +87,11 @@ class Result:
     """All protocols and baselines on the test images.
 
     Attributes:
-        shown: what views show of the labelled pixels; None if only patches were compared.
+        shown: what views show of the labelled pixels (`shown_of`); None if only patches were compared.
     """
 
     outcomes: dict[str, Outcome]
-    shown: Shown | None
+    shown: dict[str, Any] | None
 
 
 def segment(
