@@ -19,7 +19,7 @@ from probe.detection.average_precision import EXAMPLES, AveragePrecision, coco_t
 from probe.detection.detected import detections, to_coco
 from probe.detection.detector import LOSSES, Detector, save_detector
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
-from probe.detection.sets import ImagesWithObjects, check_sets, survey
+from probe.detection.sets import ImagesWithObjects, check_sets, notes_on, survey
 from probe.detection.targets import detection_batches
 from probe.detection.training import new_detector, train_detector
 from probe.grid import Epoch, Member
@@ -225,7 +225,7 @@ def measures_of(
     """What is measured, and what describes it; as `Detection.measure` gives it for each seed."""
     training, test = detection.training, detection.test
     surveys = {"training": survey(training.store, training.rows), "test": survey(test.store, test.rows)}
-    notes = [note for name, counted in surveys.items() for note in counted.notes(name)]
+    notes = [note for name, counted in surveys.items() for note in notes_on(counted, name)]
     if not detector.options.masks:
         notes.append("boxes alone: no masks are learnt or measured")
     if set(detection.views) == {0}:
@@ -251,7 +251,7 @@ def measures_of(
         "n_training": len(training.rows),
         "n_test": len(test.rows),
         "classes": detection.description["classes"],
-        "objects": {name: counted.to_dict() for name, counted in surveys.items()},
+        "objects": surveys,
         "notes": notes,
     }
 
