@@ -370,12 +370,12 @@ def check_trained_on(
     """
     ours = encoder_of(store, store.spec.deepest)
     for name in names:
-        values = recorded.get(name), ours[name]
-        if name == "transform" and not framed and values[0] is not None:
-            values = tuple({key: value for key, value in one.items() if key not in FRAMING} for one in values)
-        if values[0] != values[1]:
+        theirs, own = recorded.get(name), ours[name]
+        if name == "transform" and not framed and theirs is not None:
+            theirs, own = ({key: value for key, value in one.items() if key not in FRAMING} for one in (theirs, own))
+        if theirs != own:
             raise BeyondClsError(
-                f"{head} was trained on {recorded.get('encoder')!r} with {name} {values[0]}, {store.where} is of "
-                f"{ours['encoder']!r} with {values[1]}, expected one encoder and preprocessing; extract these images as the "
+                f"{head} was trained on {recorded.get('encoder')!r} with {name} {theirs}, {store.where} is of "
+                f"{ours['encoder']!r} with {own}, expected one encoder and preprocessing; extract these images as the "
                 "training images were, or name heads of this encoder"
             )

@@ -91,7 +91,7 @@ class Patches:
 
     def batches(self, views: Sequence[int], size: int, **options: Any) -> Loader:
         """Batches of whole images, each in one of the views at random; `options` are those of `Loader`."""
-        placed = {"device": self.device, "placement": self.placement, "buffer_nbytes": self.buffer_nbytes}
+        placed: dict[str, Any] = {"device": self.device, "placement": self.placement, "buffer_nbytes": self.buffer_nbytes}
         arrays = {"patch": self.source.arrays("patch", views)}
         return Loader(arrays, self.labels, self.rows, size, **placed, **options)
 
