@@ -17,8 +17,11 @@ from probe.stack import Stack
 from probe.subsets import without_each
 
 
-class Images(Protocol):
-    """A `store.Loader` that does not shuffle, or vectors in memory."""
+class Batches(Protocol):
+    """Batches of images: those of a `store.Loader`, or of vectors in memory."""
+
+    @property
+    def n_rows(self) -> int: ...
 
     def epoch(self, seed: int = 0) -> Iterator[dict[str, Any]]: ...
 
@@ -44,7 +47,7 @@ class Measured:
 
 
 @torch.inference_mode()
-def evaluate(stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, last: bool = False) -> list[Measured]:
+def evaluate(stacks: Sequence[Stack], test: Batches, final_norm: FinalNorm | None = None, last: bool = False) -> list[Measured]:
     """Measure all members of all stacks in one pass; no image counts twice.
 
     Args:

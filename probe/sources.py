@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from store import FeatureStore, Loader, StoreError, join
+from store import BeyondClsError, FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
 from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumbered, whole_number
 from store.format.layout import ArrayName, kind_of
@@ -17,6 +17,8 @@ from store.format.spec import EXTENDABLE_FIELDS
 JOINED = "joined/"
 TOKENS = ("patch", "cls", "registers")
 VECTORS = ("average", "pooled")  # one an image
+OF_ENCODER = ("encoder_weights", "architecture", "transform")  # in the description of a head
+FRAMING = ("crop_mode", "crop_pct")  # of a transform: which part of an image is shown, not how
 OF_BLOCKS = (*TOKENS, "average")  # kinds that mean the probed block, where they name none
 
 
@@ -351,3 +353,29 @@ def encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
         "block": block,
         "attention_block": block,
     }
+
+
+def check_trained_on(
+    head: Any, recorded: Mapping[str, Any], store: FeatureStore, names: Iterable[str] = OF_ENCODER, *, framed: bool = True
+) -> None:
+    """Refuse features of another encoder than those that a head was trained on.
+
+    Args:
+        head: its place, for the message; `recorded`: its description.
+        names: of what has to be the same.
+        framed: whether the same part of each image has to be shown, too.
+
+    Raises:
+        BeyondClsError: they are of another one, or the description does not say of which.
+    """
+    ours = encoder_of(store, store.spec.deepest)
+    for name in names:
+        theirs, own = recorded.get(name), ours[name]
+        if name == "transform" and not framed and theirs is not None:
+            theirs, own = ({key: value for key, value in one.items() if key not in FRAMING} for one in (theirs, own))
+        if theirs != own:
+            raise BeyondClsError(
+                f"{head} was trained on {recorded.get('encoder')!r} with {name} {theirs}, {store.where} is of "
+                f"{ours['encoder']!r} with {own}, expected one encoder and preprocessing; extract these images as the "
+                "training images were, or name heads of this encoder"
+            )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probe.aggregators import Features
 from probe.course import Course
-from probe.evaluate import evaluate
+from probe.evaluate import Batches, evaluate
 from probe.grid import Member
 from probe.head import FinalNorm
 from probe.optim import OPTIMISERS, Optimiser
@@ -22,15 +22,6 @@ from probe.ranks import rank, sum_over_ranks, world_size
 from probe.recipe import Recipe
 from probe.stack import Stack
 from store import BeyondClsError
-
-
-class Batches(Protocol):
-    """The batches that heads are trained on: those of a `store.Loader`, or of vectors in memory."""
-
-    @property
-    def n_rows(self) -> int: ...
-
-    def epoch(self, seed: int = 0) -> Iterator[dict[str, Any]]: ...
 
 
 @dataclass

@@ -14,7 +14,7 @@ from probe.head import Head
 from probe.record import DAMAGED, read_record
 from probe.result_files import METRICS, read_result
 from probe.saved import load_with
-from probe.sources import JOINED, Source, check_class_numbers, encoder_of
+from probe.sources import JOINED, Source, check_class_numbers, check_trained_on
 from probe.subsets import draws_of, k_shot, percentage
 from store import BeyondClsError, FeatureStore
 
@@ -57,12 +57,7 @@ class Trained:
             raise BeyondClsError(
                 f"{self.folder} reads {second[0]!r}, of a second feature set, expected features of one; leave it out"
             )
-        for name, value in encoder_of(store, source.probed_block).items():
-            if name in ("encoder_weights", "architecture", "transform") and recorded[name] != value:
-                raise BeyondClsError(
-                    f"{store.where} has {name} {value}, expected {recorded[name]}, that of {self.folder}; extract these images "
-                    "with the encoder and the preprocessing of the training images"
-                )
+        check_trained_on(self.folder, recorded, store)
         if store.multilabel or recorded["multilabel"]:
             several = store.where if store.multilabel else self.folder
             raise BeyondClsError(

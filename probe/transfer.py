@@ -17,7 +17,7 @@ from probe.result_files import computed_by
 from probe.results import folder_of_head, measures_of, write_measures, write_trained
 from probe.saved import load_with
 from probe.select import Selected
-from probe.sources import Source, check_pair
+from probe.sources import Source, check_pair, check_trained_on
 from store import BeyondClsError, FeatureStore
 from store.places.disk import check_writable
 
@@ -82,7 +82,7 @@ def transfer(
     described = next(iter(heads.values()))[1]
     check_pair(training, test)
     check_writable(out)
-    _check_encoder(probe, described, training)
+    check_trained_on(probe, described, training, ("encoder_weights",))
     plain = HeadSpec(**{name: described[name] for name in HeadSpec().to_dict() if name in described})
     specs = {f"seed{s}": FrozenSpec(**vars(plain), trained=head.aggregator) for s, (head, _) in heads.items()}
     recipe = Recipe(**described["recipe"])
@@ -122,20 +122,6 @@ def _load_heads(probe: Path) -> dict[int, tuple[Head, dict[str, Any]]]:
             f"the aggregator of {probe} has no parameters, so there is nothing to transfer; train that head on the new images"
         )
     return dict(sorted(heads.items()))
-
-
-def _check_encoder(probe: Path, described: Mapping[str, Any], training: FeatureStore) -> None:
-    """Refuse tokens of another encoder.
-
-    Raises:
-        BeyondClsError: the probe was trained on tokens of other weights, or does not record them.
-    """
-    recorded = described.get("encoder_weights")
-    if recorded != training.spec.weights:
-        raise BeyondClsError(
-            f"{probe} is of {described.get('encoder')} with weights {recorded}, {training.where} of "
-            f"{training.attributes['encoder']} with {training.spec.weights}; expected one encoder: extract the images with it"
-        )
 
 
 def _with_trained_aggregator(outcome: Outcome) -> Outcome:

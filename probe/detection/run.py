@@ -19,9 +19,9 @@ from probe.detection.average_precision import EXAMPLES, AveragePrecision, coco_t
 from probe.detection.detected import detections, to_coco
 from probe.detection.detector import LOSSES, Detector, save_detector
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
-from probe.detection.sets import ImagesWithObjects, check_sets, survey
+from probe.detection.sets import ImagesWithObjects, check_sets, notes_on, survey
 from probe.detection.targets import detection_batches
-from probe.detection.training import TrainingState, new_detector, train_detector
+from probe.detection.training import new_detector, train_detector
 from probe.grid import Epoch, Member
 from probe.head import FinalNorm
 from probe.result_files import DESCRIPTION, METRICS, computed_by, over_seeds, write_result
@@ -148,15 +148,15 @@ class Detection:
             placement=self.placement,
         )
         described = {"seed": seed, **self.request()}
-        state = TrainingState(None if self.unfinished is None else Checkpoint(self.unfinished.path_of(described)))
+        checkpoint = None if self.unfinished is None else Checkpoint(self.unfinished.path_of(described))
         member = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed)
 
         def after_epoch(entry: dict[str, float], is_replayed: bool) -> None:
             if self.on_epoch is not None:
                 self.on_epoch(Epoch(member, "training", entry, is_replayed))
 
-        hooks: dict[str, Any] = {"after_step": self.progress, "after_epoch": after_epoch}
-        return detector, train_detector(detector, batches, self.recipe, seed, state=state, **hooks)
+        calls: dict[str, Any] = {"checkpoint": checkpoint, "after_step": self.progress, "after_epoch": after_epoch}
+        return detector, train_detector(detector, batches, self.recipe, seed, **calls)
 
     def measure(self, detector: Detector) -> tuple[Measures, list[Measures], list[dict[str, Any]]]:
         """AP of boxes, and of masks if the detector has any: of all test images, and without each group of them in turn
@@ -225,7 +225,7 @@ def measures_of(
     """What is measured, and what describes it; as `Detection.measure` gives it for each seed."""
     training, test = detection.training, detection.test
     surveys = {"training": survey(training.store, training.rows), "test": survey(test.store, test.rows)}
-    notes = [note for name, counted in surveys.items() for note in counted.notes(name)]
+    notes = [note for name, counted in surveys.items() for note in notes_on(counted, name)]
     if not detector.options.masks:
         notes.append("boxes alone: no masks are learnt or measured")
     if set(detection.views) == {0}:
@@ -251,7 +251,7 @@ def measures_of(
         "n_training": len(training.rows),
         "n_test": len(test.rows),
         "classes": detection.description["classes"],
-        "objects": {name: counted.to_dict() for name, counted in surveys.items()},
+        "objects": surveys,
         "notes": notes,
     }
 

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,73 +20,41 @@ from store import BeyondClsError
 MOMENTUM = 0.9  # of SGD
 
 
-class TrainingState:
-    """Where a training stands: epochs and steps that are done, sums of losses, the curve.
+@dataclass
+class Done:
+    """How far a training is: epochs, steps of the present one with the sums of their losses, and the curve.
 
     There are no states of random generators: what is drawn depends on the step (`train_detector`).
-
-    Args:
-        checkpoint: None: nothing is written.
     """
 
-    def __init__(self, checkpoint: Checkpoint | None = None):
-        self.checkpoint = checkpoint
-        self.epoch, self.step = 0, 0
-        self.sums: dict[str, float] = {}
-        self.curve: list[dict[str, float]] = []
-
-    def add(self, losses: dict[str, float]) -> None:
-        """Count a step."""
-        self.step += 1
-        self.sums = {name: self.sums.get(name, 0.0) + value for name, value in losses.items()}
-
-    def end_epoch(self, lr: float) -> None:
-        """Turn the sums into an entry of the curve."""
-        means = {name: total / self.step for name, total in self.sums.items()}
-        self.epoch, self.step, self.sums = self.epoch + 1, 0, {}
-        self.curve.append({"epoch": self.epoch, "lr": lr, "loss": sum(means.values()), **means})
-
-    def save(self, detector: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        """Write the checkpoint, unless that was done within a minute."""
-
-        def state() -> tuple[dict[str, Tensor], Any]:
-            tensors = {f"detector.{name}": values for name, values in detector.state_dict().items()} | _moments(optimiser)
-            return tensors, {"epoch": self.epoch, "step": self.step, "sums": self.sums, "curve": self.curve}
-
-        if self.checkpoint is not None:
-            self.checkpoint.write(state)
-
-    def load(self, detector: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        """Restore detector and optimiser from the checkpoint, if there is one."""
-
-        def restore(tensors: dict[str, Tensor], plain: Any) -> None:
-            prefix = "detector."
-            parameters = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
-            detector.load_state_dict(parameters, strict=True)
-            _restore(optimiser, tensors)
-            self.epoch, self.step, self.sums, self.curve = (plain[name] for name in ("epoch", "step", "sums", "curve"))
-
-        if self.checkpoint is not None:
-            self.checkpoint.read(restore)
+    epoch: int = 0
+    step: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    curve: list[dict[str, float]] = field(default_factory=list)
 
 
-def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's running values by `optimiser.PARAMETER.NAME`."""
-    state = optimiser.state_dict()["state"]
-    return {
+def _state(detector: nn.Module, optimiser: torch.optim.Optimizer, done: Done) -> tuple[dict[str, Tensor], Any]:
+    moments = {
         f"optimiser.{number}.{name}": torch.as_tensor(values)
-        for number, moments in state.items()
-        for name, values in moments.items()
+        for number, of_parameter in optimiser.state_dict()["state"].items()
+        for name, values in of_parameter.items()
     }
+    return {f"detector.{name}": values for name, values in detector.state_dict().items()} | moments, vars(done)
 
 
-def _restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def _restore(detector: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], plain: Any) -> Done:
+    parameters: dict[str, Tensor] = {}
     moments: dict[int, dict[str, Tensor]] = {}
     for name, values in tensors.items():
-        if name.startswith("optimiser."):
-            _, number, kind = name.split(".", 2)
+        part, _, rest = name.partition(".")
+        if part == "detector":
+            parameters[rest] = values
+        else:
+            number, kind = rest.split(".", 1)
             moments.setdefault(int(number), {})[kind] = values
+    detector.load_state_dict(parameters, strict=True)
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+    return Done(**plain)
 
 
 class Batches(Protocol):
@@ -119,55 +89,55 @@ def train_detector(
     recipe: DetectionRecipe,
     seed: int,
     *,
-    state: TrainingState | None = None,
-    after_step: Callable[[int], None] | None = None,
-    after_epoch: Callable[[dict[str, float], bool], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+    after_step: Callable[[int], None] = lambda n: None,
+    after_epoch: Callable[[dict[str, float], bool], None] = lambda entry, is_replayed: None,
 ) -> list[dict[str, float]]:
-    """Train in place; a run that is killed and goes on from its `state` ends with the same weights.
+    """Train in place; a run that is killed and goes on from its checkpoint ends with the same weights.
 
     The order of the images, and which anchors and regions torchvision draws for the loss of a step, depend on the seed and on
     the step alone.
 
     Args:
-        after_step: called with the number of steps since its last call, those of the state included.
-        after_epoch: called with the entry of the curve for each epoch, and whether it is one of the state, which come first.
+        checkpoint: None: nothing is written.
+        after_step: called with the number of steps since its last call, those of the checkpoint included.
+        after_epoch: called with the entry of the curve for each epoch, and whether it is of the checkpoint, whose come first.
 
     Returns:
         The curve, an entry an epoch: epoch, lr (of its last step), loss and its parts, means over the images' steps.
 
     Raises:
-        BeyondClsError: the loss is no longer finite, or the state is damaged.
+        BeyondClsError: the loss is no longer finite, or the checkpoint is damaged or cannot be written.
     """
     optimiser, n_steps = optimiser_of(detector, recipe), len(batches)
-    state = state or TrainingState()
-    state.load(detector, optimiser)
-    if after_step and (done := state.epoch * n_steps + state.step):
-        after_step(done)
-    if after_epoch:
-        for entry in state.curve:
-            after_epoch(entry, True)
+    done = (checkpoint and checkpoint.read(partial(_restore, detector, optimiser))) or Done()
+    if n := done.epoch * n_steps + done.step:
+        after_step(n)
+    for entry in done.curve:
+        after_epoch(entry, True)
     detector.train()
-    for epoch in range(state.epoch, recipe.epochs):
-        for batch in batches.epoch(_drawn(epoch, seed, "order"), state.step):
-            number = epoch * n_steps + state.step
+    for epoch in range(done.epoch, recipe.epochs):
+        for batch in batches.epoch(_drawn(epoch, seed, "order"), done.step):
+            number = epoch * n_steps + done.step
             lr = recipe.lr_at(number, n_steps)
             losses = _step(detector, optimiser, batch, lr, recipe.clip, _drawn(number, seed, "samples"))
             total = sum(losses.values())
             if not math.isfinite(total):
                 raise BeyondClsError(
-                    f"the loss of seed {seed} is {total} in epoch {epoch + 1}, step {state.step + 1}, with lr {recipe.lr}; "
+                    f"the loss of seed {seed} is {total} in epoch {epoch + 1}, step {done.step + 1}, with lr {recipe.lr}; "
                     "give a lower --lr, more --warmup-steps, or --clip 1"
                 )
-            state.add(losses)
-            if state.step == n_steps:
-                state.end_epoch(lr)
-                if after_epoch:
-                    after_epoch(state.curve[-1], False)
-            state.save(detector, optimiser)
-            if after_step:
-                after_step(1)
+            done.step, done.sums = done.step + 1, {name: done.sums.get(name, 0.0) + value for name, value in losses.items()}
+            if done.step == n_steps:
+                means = {name: of_epoch / n_steps for name, of_epoch in done.sums.items()}
+                done.curve.append({"epoch": epoch + 1, "lr": lr, "loss": sum(means.values()), **means})
+                done.epoch, done.step, done.sums = epoch + 1, 0, {}
+                after_epoch(done.curve[-1], False)
+            if checkpoint is not None:
+                checkpoint.write(lambda: _state(detector, optimiser, done))
+            after_step(1)
     detector.eval()
-    return state.curve
+    return done.curve
 
 
 def _step(

@@ -141,16 +141,6 @@ def candidates(image: UInt8[np.ndarray, "S S"]) -> Candidates:
     return Candidates(np.array(boxes), np.array(starts), np.array(largest), of_level)
 
 
-def largest_box(image: UInt8[np.ndarray, "S S"], level: int) -> tuple[int, int, int, int]:
-    """Box of the contour with the largest area at one level, as `candidates` has it: x0, y0, x1, y1."""
-    import cv2
-
-    contours = cv2.findContours((image > level).view(np.uint8), cv2.RETR_TREE, cv2.CHAIN_APPROX_SIMPLE)[0]
-    if not contours:
-        return NOTHING
-    return _box(*cv2.boundingRect(max(contours, key=cv2.contourArea)), *image.shape)
-
-
 def _extent(brightest: UInt8[np.ndarray, "S"], values: UInt8[np.ndarray, "k"]) -> tuple[list[int], list[int]]:
     """First line with a pixel brighter than each value, and one past the last such line; all lines if no pixel is brighter."""
     bright = brightest > values[:, None]  # [k, S]

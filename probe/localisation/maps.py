@@ -1,22 +1,19 @@
 """Score maps of a feature set: its stored attention, and the weights of trained probes on it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from probe.saved import load_with
-from probe.sources import JOINED, Source
+from probe.sources import JOINED, Source, check_trained_on
 from store import BeyondClsError, FeatureStore, Loader
 
 BATCH_SIZE = 256
 STORED = {"cls": "cls", "centre": "centre-patch"}  # kind of map in the store -> its name in results
-SAME = {"encoder_weights": "weights", "architecture": "architecture", "transform": "transform"}  # of a probe -> of a spec
-FRAMING = ("crop_mode", "crop_pct")  # of a transform: which part of an image is shown, not how
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +68,7 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
         )
     heads, described = zip(*(load_with(file) for file in files), strict=True)
     for file, about in zip(files, described, strict=True):
-        _check_encoder(store, file, about)
+        check_trained_on(file, about, store, framed=False)  # one that was trained on crops may localise whole images
     reads = heads[0].aggregator.reads
     if second := [kind for kind in reads if kind.startswith(JOINED)]:
         raise BeyondClsError(f"{folder} reads {second[0]!r}, of a second feature set, which this does not; leave that head out")
@@ -91,20 +88,3 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
     if all((m.min((1, 2)) == m.max((1, 2))).all() for m in maps):
         return None
     return ScoreMaps("probe", folder.name, maps, tuple(int(about["seed"]) for about in described))
-
-
-def _check_encoder(store: FeatureStore, file: Path, about: Mapping[str, Any]) -> None:
-    """Refuse probes of another encoder. A probe trained on crops may localise whole images, as in Choe et al.
-
-    Raises:
-        BeyondClsError: the probe was trained on features of another encoder, or does not record it.
-    """
-    for recorded, ours in SAME.items():
-        weight, expected = about.get(recorded), getattr(store.spec, ours)
-        if ours == "transform" and weight is not None:
-            weight, expected = ({k: v for k, v in t.items() if k not in FRAMING} for t in (weight, expected))
-        if weight != expected:
-            raise BeyondClsError(
-                f"{file} was trained on {about.get('encoder')!r} with {ours} {weight}; {store.where} is of "
-                f"{store.attributes['encoder']!r} with {expected}; name the probes of that encoder"
-            )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from probe.localisation.boxes import BRIGHTEST, Candidates, candidates, evaluation_map, iou, largest_box
+from probe.localisation.boxes import BRIGHTEST, Candidates, candidates, evaluation_map, iou
 from probe.subsets import groups_of
 
 IOUS = (0.3, 0.5, 0.7)
@@ -126,4 +126,7 @@ def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarra
 
 def predicted_box(scores: Float[np.ndarray, "h w"], threshold: float, size: int) -> tuple[int, int, int, int]:
     """The box that MaxBoxAcc takes of a map: that of the largest contour at a threshold, a share of the map's maximum."""
-    return largest_box(evaluation_map(scores, size), int(threshold * BRIGHTEST))
+    bright = evaluation_map(scores, size) > int(threshold * BRIGHTEST)
+    found = candidates(bright.astype(np.uint8) * BRIGHTEST)
+    x0, y0, x1, y1 = found.boxes[found.largest[found.of_level[0]]].tolist()
+    return x0, y0, x1, y1

@@ -1,7 +1,7 @@
 """The true boxes of a feature set as a view of its images shows them, and which part of the images that is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
@@ -47,13 +47,7 @@ class Frame:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as in localisation.json."""
-        return {
-            "shows": self.shows,
-            "size": self.size,
-            "percent_outside": self.percent_outside,
-            "official": self.official,
-            "words": self.words,
-        }
+        return {**asdict(self), "official": self.official, "words": self.words}
 
 
 def frame_of(

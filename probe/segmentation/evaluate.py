@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Int16, Integer
 from torch import Tensor
 
-from probe.segmentation.label_maps import LabelMaps, Resolution, Shown, shown_of
+from probe.segmentation.label_maps import LabelMaps, Resolution, shown_of
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.subsets import groups_of
@@ -139,7 +139,7 @@ def evaluate(
     maps: LabelMaps | None = None,
     keep: Callable[[Any, int, Int16[np.ndarray, "h w"]], None] | None = None,
     progress: Callable[[int], None] = lambda n: None,
-) -> tuple[dict[Any, Measured], Shown | None]:
+) -> tuple[dict[Any, Measured], dict[str, Any] | None]:
     """Compare the predictions of models with the truth, on the grid and at other resolutions.
 
     Args:

@@ -1,6 +1,7 @@
 """True label maps of images as their views show them, and the way from the patches of a view to pixels."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,31 +131,18 @@ class LabelMaps:
         return Upsampling.to_original(self.store.grid, self.crops[row], bool(self.flips[row]), size)
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a view shows of the labelled pixels of some images.
+def shown_of(maps: LabelMaps, rows: Int[np.ndarray, "n"], labelled: int, inside: int) -> dict[str, Any]:
+    """What the views of images show that have this many labelled pixels, of which `inside` are shown; plain values.
 
-    Attributes:
-        shows: the "whole" image, squashed where it is not square; all of it, "padded"; a central "crop"; a "random" crop.
-        percent_outside: of the labelled pixels of the originals, which nothing is predicted for and no measure counts.
+    - `shows`: the "whole" image, squashed where it is not square; all of it, "padded"; a central "crop"; a "random" crop;
+    - `percent_outside`: of the labelled pixels, which nothing is predicted for and no measure counts;
+    - `words`: both.
     """
-
-    shows: str
-    percent_outside: float
-
-    @property
-    def words(self) -> str:
-        outside = f"{self.percent_outside:.1f} % of the labelled pixels lie outside of it and are not measured"
-        return {
-            "whole": "whole image",
-            "padded": "whole image, padded",
-            "crop": f"central crop; {outside}",
-            "random": f"random crop; {outside}",
-        }[self.shows]
-
-
-def shown_of(maps: LabelMaps, rows: Int[np.ndarray, "n"], labelled: int, inside: int) -> Shown:
-    """The frame of images with this many labelled pixels, of which their views show `inside`."""
     sizes = maps.store.array("images/size").rows(rows)
     frame = frame_of(maps.crops[rows], sizes, max(maps.store.grid), maps.view, labelled, inside)
-    return Shown(frame.shows, frame.percent_outside)
+    words = {"whole": "whole image", "padded": "whole image, padded", "crop": "central crop", "random": "random crop"}[
+        frame.shows
+    ]
+    if frame.shows in ("crop", "random"):
+        words += f"; {frame.percent_outside:.1f} % of the labelled pixels lie outside of it and are not measured"
+    return {"shows": frame.shows, "percent_outside": frame.percent_outside, "words": words}

@@ -23,7 +23,6 @@ from probe.softmax_regression import LEAST
 from probe.stack import Stack
 from probe.train import Family
 from probe.truth_batches import TruthBatches
-from store import Loader
 
 NAME = "linear"
 KEPT_NBYTES = 1 << 28  # of label maps that training sees again in each epoch
@@ -121,16 +120,7 @@ def patch_batches(
 ) -> TruthBatches:
     """Batches of images, each in one of the views of the maps at random, with its label map in a frame of this size."""
     views = [one.view for one in maps]
-    loader = Loader(
-        {"patch": patches.source.arrays("patch", views)},
-        patches.labels,
-        patches.rows,
-        batch_size,
-        device=patches.device,
-        placement=patches.placement,
-        buffer_nbytes=patches.buffer_nbytes,
-    )
-    return TruthBatches(loader, FrameMaps(maps, size), views, workers, KEPT_NBYTES)
+    return TruthBatches(patches.batches(views, batch_size), FrameMaps(maps, size), views, workers, KEPT_NBYTES)
 
 
 def train_linear(

@@ -1,7 +1,7 @@
 """k nearest patches: the labels of patches without any training, by an exact search for several measures from one product."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,54 +41,36 @@ def nearest_rows(
             more rows in all.
         progress: called with the number of references of each block.
     """
-    nearest = {metric: _Nearest.empty(queries, k) for metric in metrics}
+    nearest = {metric: _Nearest.empty(queries, k) for metric in sorted(metrics)}  # cosines first: they are the product itself
     parts = [slice(start, min(start + QUERIES, len(queries))) for start in range(0, len(queries), QUERIES)]
     buffers, first_row = threading.local(), 0
     with cores(queries.device) as on_all:
         for block in references:
-            compared = _References.from_block(block, first_row)
-
-            def compare(part: slice, compared: "_References" = compared) -> None:
-                for metric, similarity in compared.similarities(queries[part], metrics, buffers):
-                    nearest[metric].add(part, similarity, compared.first_row)
-
-            on_all(compare, parts)
-            first_row += len(block)
-            progress(len(block))
+            n, norm = len(block), block.norm(dim=1)
+            units = block.new_zeros(-(-n // GROUP) * GROUP, block.shape[1])  # padded to whole groups
+            torch.div(block, norm.clamp(min=1e-12)[:, None], out=units[:n])
+            on_all(partial(_compare, queries, units, norm, first_row, nearest, buffers), parts)
+            first_row += n
+            progress(n)
     return {metric: found.sorted_rows() for metric, found in nearest.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class _References:
-    """A block of references, padded to whole groups.
-
-    Attributes:
-        units: the references divided by their norms.
-        n: number of references; what follows them is padding.
-    """
-
-    units: Float[Tensor, "M D"]
-    norm: Float[Tensor, "_"]
-    n: int
-    first_row: int
-
-    @classmethod
-    def from_block(cls, block: Float[Tensor, "_n D"], first_row: int) -> "_References":
-        norm = block.norm(dim=1)
-        units = block.new_zeros(-(-len(block) // GROUP) * GROUP, block.shape[1])
-        torch.div(block, norm.clamp(min=1e-12)[:, None], out=units[: len(block)])
-        return cls(units, norm, len(block), first_row)
-
-    def similarities(
-        self, queries: Float[Tensor, "_b D"], metrics: Sequence[Metric], buffers: threading.local
-    ) -> Iterator[tuple[Metric, Float[Tensor, "_b M"]]]:
-        """Similarities by each metric, which overwrite one another; -inf to what is padding."""
-        product = torch.mm(queries, self.units.T, out=_buffer(buffers, queries, len(self.units)))
-        for metric in sorted(metrics):  # cosines, which are the product itself, before it is overwritten
-            if metric == "euclidean":  # -½ |q - r|², but for ½ |q|², which is the same for all references
-                torch.addcmul(self.norm.square() / -2, product[:, : self.n], self.norm, out=product[:, : self.n])
-            product[:, self.n :] = -torch.inf
-            yield metric, product
+def _compare(
+    queries: Float[Tensor, "N D"],
+    units: Float[Tensor, "M D"],
+    norm: Float[Tensor, "n"],
+    first_row: int,
+    nearest: Mapping[Metric, "_Nearest"],
+    buffers: threading.local,
+    part: slice,
+) -> None:
+    """Compare some queries with a block of n references, divided by their norms."""
+    product = torch.mm(queries[part], units.T, out=_buffer(buffers, queries[part], len(units)))
+    for metric, found in nearest.items():
+        if metric == "euclidean":  # -½ |q - r|², but for ½ |q|², which is the same for all references
+            torch.addcmul(norm.square() / -2, product[:, : len(norm)], norm, out=product[:, : len(norm)])
+        product[:, len(norm) :] = -torch.inf
+        found.add(part, product, first_row)
 
 
 def _buffer(buffers: threading.local, queries: Tensor, width: int) -> Tensor:
@@ -210,17 +192,14 @@ class Neighbours:
         metrics = list(dict.fromkeys(metric for metric, _ in settings))
         for queries, _ in test.blocks(QUERIES_AT_ONCE, labelled=False):
             references = (scaled(tokens) for tokens, _ in training.blocks(REFERENCES))
-            compared = partial(_count, progress, len(queries))
-            rows = nearest_rows(scaled(queries), references, most, metrics, compared)
+            n = len(queries)
+            counted = lambda n_references, n=n: progress(n * n_references)  # noqa: E731
+            rows = nearest_rows(scaled(queries), references, most, metrics, counted)
             for metric, k in settings:
                 neighbours = labels[rows[metric][:, :k]]
                 votes = [_vote(part, training.n_classes) for part in neighbours.split(VOTES_AT_ONCE)]
                 predicted[metric, k].append(torch.cat(votes).to("cpu", torch.int16))
         return {setting: torch.cat(parts).view(len(test), -1).numpy() for setting, parts in predicted.items()}
-
-
-def _count(progress: Callable[[int], None], n_queries: int, n_references: int) -> None:
-    progress(n_queries * n_references)
 
 
 def _vote(labels: Int[Tensor, "n k"], n_classes: int) -> Int[Tensor, "n"]:

@@ -1,8 +1,9 @@
 """Patch tokens of some images, in the order of their rows, with the label of each; never more in memory than a block."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,16 +87,13 @@ class Patches:
     @cached_property
     def loader(self) -> Loader:
         """Batches of whole images, in the order of their rows."""
-        return Loader(
-            {"patch": self.source.arrays("patch", (self.view,))},
-            self.source.store.labels,
-            self.rows,
-            IMAGES_AT_ONCE,
-            shuffle=False,
-            device=self.device,
-            placement=self.placement,
-            buffer_nbytes=self.buffer_nbytes,
-        )
+        return self.batches((self.view,), IMAGES_AT_ONCE, shuffle=False)
+
+    def batches(self, views: Sequence[int], size: int, **options: Any) -> Loader:
+        """Batches of whole images, each in one of the views at random; `options` are those of `Loader`."""
+        placed: dict[str, Any] = {"device": self.device, "placement": self.placement, "buffer_nbytes": self.buffer_nbytes}
+        arrays = {"patch": self.source.arrays("patch", views)}
+        return Loader(arrays, self.labels, self.rows, size, **placed, **options)
 
     def images(self) -> Iterator[tuple[Int[np.ndarray, "B"], Float[Tensor, "B T D"]]]:
         """Rows and tokens (float32) of a few images at a time."""

@@ -44,7 +44,7 @@ def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping
         "n_training_patches": sets.learnt.n_labelled,
         "n_test_patches": sets.tested.n_labelled,
         "classes": list(sets.classes),
-        "shown": None if result.shown is None else {**asdict(result.shown), "words": result.shown.words},
+        "shown": result.shown,
         "protocols": {name: _of_protocol(name, outcome, sets, protocols) for name, outcome in result.outcomes.items()},
         "notes": _notes(sets, result),
         **about,
@@ -76,8 +76,8 @@ def _notes(sets: Sets, result: Result) -> list[str]:
     absent = [name for name, n in zip(sets.classes, sets.tested.counts, strict=True) if not n]
     if absent:
         notes.append(f"no test patch is of {', '.join(absent)}: they count in miou_grid only where they are predicted")
-    if result.shown is not None and result.shown.percent_outside > 0:
-        notes.append(f"views show a {result.shown.words}; published numbers are of whole images")
+    if result.shown is not None and result.shown["percent_outside"] > 0:
+        notes.append(f"views show a {result.shown['words']}; published numbers are of whole images")
     return notes
 
 

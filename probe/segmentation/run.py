@@ -13,16 +13,16 @@ from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation.evaluate import GRID, Measured, Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps, Resolution, Shown
+from probe.segmentation.label_maps import LabelMaps, Resolution
 from probe.segmentation.linear import NAME, SPEC, Trained, train_linear
 from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
-from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
 from store.shown import Bars, no_bars
 
+Models = Mapping[Any, list[Predicted]]  # of each setting, one or one a seed; none of a setting with which one diverged
 PROTOCOLS = ("knn", "logistic", "linear")
 BASELINES = ("most-frequent-class", "drawn-by-prior")
 # Peak learning rates of 0.002 to 0.032 at 16 images a step.
@@ -87,11 +87,11 @@ class Result:
     """All protocols and baselines on the test images.
 
     Attributes:
-        shown: what views show of the labelled pixels; None if only patches were compared.
+        shown: what views show of the labelled pixels (`shown_of`); None if only patches were compared.
     """
 
     outcomes: dict[str, Outcome]
-    shown: Shown | None
+    shown: dict[str, Any] | None
 
 
 def segment(
@@ -140,107 +140,86 @@ def segment(
     return Result(outcomes, shown)
 
 
-def _grid_mious(judge: Patches, models: Mapping[Any, Predicted]) -> dict[Any, float]:
-    measured, _ = evaluate(judge, models)
-    return {name: of_model.confusions[GRID].miou for name, of_model in measured.items()}
+def _best(
+    sets: Sets, settings: Sequence[Any], fit: Callable[[Patches, Patches, Sequence[Any], str], Models]
+) -> tuple[Any, list[Predicted], Selection[Any] | None]:
+    """The best setting by miou_grid (mean over seeds), its models from all training images, and how it was selected.
+
+    Args:
+        fit: makes models, given patches to learn from, patches to predict, settings, and the stage: "selection" or "training".
+    """
+    models: Models = {}
+    selection: Selection[Any] | None = None
+    if len(settings) > 1:
+        learn, judge = sets.compared
+        models = fit(learn, judge, settings, "selection")
+        measured, _ = evaluate(judge, {(s, i): model for s, of_seeds in models.items() for i, model in enumerate(of_seeds)})
+        mious = {s: [measured[s, i].confusions[GRID].miou for i in range(len(of_seeds))] for s, of_seeds in models.items()}
+        means = tuple(float(np.mean(mious[setting])) if setting in mious else float("nan") for setting in settings)
+        selection = Selection(sets.selected_on, "miou_grid", len(judge), tuple(settings), means)
+    best = selection.best if selection else settings[0]
+    if best not in models or sets.validation is None or models[best][0].labels is not None:  # labels are of other images
+        models = fit(sets.learnt, sets.tested, [best], "training")
+    return best, models[best], selection
+
+
+def _titled(name: str, stage: str) -> str:
+    return name if stage == "training" else f"{name}, {stage}"
 
 
 def _neighbours(sets: Sets, protocol: Neighbours, bars: Bars) -> Outcome:
-    grid, selection = protocol.grid, None
-    if len(grid) > 1:
-        learn, judge = sets.compared
-        with bars("k-NN, selection", learn.n_labelled * len(judge) * judge.n_patches, "pairs") as progress:
-            predicted = protocol.predict(learn, judge, grid, progress)
-        mious = _grid_mious(judge, {setting: Predicted(labels) for setting, labels in predicted.items()})
-        selection = Selection(sets.selected_on, "miou_grid", len(judge), tuple(grid), tuple(mious[s] for s in grid))
-    metric, k = best = selection.best if selection else grid[0]
-    learn, test = sets.learnt, sets.tested
-    with bars("k-NN", learn.n_labelled * len(test) * test.n_patches, "pairs") as progress:
-        predicted = protocol.predict(learn, test, [best], progress)
-    return Outcome([Predicted(predicted[best])], {"metric": metric, "k": k}, selection, notes=[*edge_note("k", k, protocol.ks)])
+    def fit(learn: Patches, judge: Patches, settings: Sequence[tuple[str, int]], stage: str) -> Models:
+        with bars(_titled("k-NN", stage), learn.n_labelled * len(judge) * judge.n_patches, "pairs") as progress:
+            labels = protocol.predict(learn, judge, settings, progress)
+        return {setting: [Predicted(of_setting)] for setting, of_setting in labels.items()}
+
+    (metric, k), models, selection = _best(sets, protocol.grid, fit)
+    return Outcome(models, {"metric": metric, "k": k}, selection, notes=[*edge_note("k", k, protocol.ks)])
 
 
 def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
-    selection: Selection[Any] | None = None
     notes: list[str] = []
-    heads: dict[float, PatchHead] = {}
-    if len(protocol.cs) > 1:
-        learn, judge = sets.compared
-        with bars("logistic, selection", protocol.max_passes, "passes, at most") as progress:
-            heads, notes = protocol.fit(learn, protocol.cs, progress)
-        mious = _grid_mious(judge, {c: Predicted(head=head.to(judge.device)) for c, head in heads.items()})
-        selection = Selection(sets.selected_on, "miou_grid", len(judge), protocol.cs, tuple(mious[c] for c in protocol.cs))
-    c = selection.best if selection else protocol.cs[0]
-    if c not in heads or sets.validation is None:
-        with bars("logistic", protocol.max_passes, "passes, at most") as progress:
-            heads, more = protocol.fit(sets.learnt, [c], progress)
-            notes += more
-    notes += edge_note("C", c, protocol.cs)
-    return Outcome([Predicted(head=heads[c].to(sets.device), interpolated=False)], {"c": c}, selection, notes=notes)
+
+    def fit(learn: Patches, judge: Patches, settings: Sequence[float], stage: str) -> Models:
+        with bars(_titled("logistic", stage), protocol.max_passes, "passes, at most") as progress:
+            heads, of_fit = protocol.fit(learn, settings, progress)
+        notes.extend(of_fit)
+        return {c: [Predicted(head=head.to(sets.device), interpolated=False)] for c, head in heads.items()}
+
+    c, models, selection = _best(sets, protocol.cs, fit)
+    return Outcome(models, {"c": c}, selection, notes=[*notes, *edge_note("C", c, protocol.cs)])
 
 
 def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, calls: Mapping[str, Any]) -> Outcome:
-    plan, selection = protocols.linear, None
-    trained: list[Trained] = []
-    grid = [Member(NAME, *setting, seed) for setting in plan.settings for seed in plan.seeds]
-    if len(plan.settings) > 1:
-        learn, judge = sets.compared
-        trained, lost = _trained(sets, protocols, learn, grid, unfinished, bars, calls, "selection")
-        mious = _grid_mious(judge, {t.member: Predicted(head=t.head.to(judge.device)) for t in trained})
-        means = tuple(_mean_over_seeds(setting, plan.seeds, mious) for setting in plan.settings)
-        if all(np.isnan(mean) for mean in means):
+    plan, recipe = protocols.linear, protocols.linear.recipe
+    trained: dict[Member, Trained] = {}
+
+    def fit(learn: Patches, judge: Patches, settings: Sequence[tuple[float, float]], stage: str) -> Models:
+        members = [Member(NAME, *setting, seed) for setting in settings for seed in plan.seeds]
+        described = [
+            [asdict(member) for member in members],
+            asdict(recipe),
+            protocols.loss_size,
+            [sets.training.spec.key, learn.source.block, learn.rows.tolist(), list(sets.views), learn.final_norm is not None],
+        ]
+        checkpoint = None if unfinished is None else Checkpoint(unfinished.path_of(described))
+        options = {"workers": sets.workers, "checkpoint": checkpoint, "stage": stage, **calls}
+        with bars(_titled("linear", stage), recipe.epochs * len(members), "epochs") as progress:
+            placed, options["progress"] = learn.placed(sets.placement), progress
+            heads, lost = train_linear(placed, sets.training_maps, protocols.loss_size, members, recipe, **options)
+        trained.update({one.member: one for one in heads})
+        whole = [s for s in settings if not any((m.base_lr, m.weight_decay) == s for m in lost)]
+        if lost and stage == "training":
+            raise BeyondClsError(f"{next(iter(lost))} {next(iter(lost.values()))}")
+        if not whole:
             raise BeyondClsError(
                 f"the linear head diverged with every setting: {', '.join(lost.values())}; give lower base_lrs"
             )
-        selection = Selection(sets.selected_on, "miou_grid", len(judge), tuple(plan.settings), means)
-    base_lr, weight_decay = selection.best if selection else plan.settings[0]
-    members = [Member(NAME, base_lr, weight_decay, seed) for seed in plan.seeds]
-    if selection is None or sets.validation is None:
-        trained, lost = _trained(sets, protocols, sets.learnt, members, unfinished, bars, calls, "training")
-        if lost:
-            raise BeyondClsError(f"{next(iter(lost))} {next(iter(lost.values()))}")
-    by_member = {t.member: t for t in trained}
-    chosen = [by_member[member] for member in members]
+        of_setting = {s: [trained[Member(NAME, *s, seed)].head.to(sets.device) for seed in plan.seeds] for s in whole}
+        return {setting: [Predicted(head=head) for head in of_seeds] for setting, of_seeds in of_setting.items()}
+
+    (base_lr, weight_decay), models, selection = _best(sets, plan.settings, fit)
     notes = [*edge_note("base_lr", base_lr, plan.base_lrs), *edge_note("weight_decay", weight_decay, plan.weight_decays)]
-    models = [Predicted(head=t.head.to(sets.device)) for t in chosen]
+    chosen = [trained[Member(NAME, base_lr, weight_decay, seed)] for seed in plan.seeds]
     setting = {"base_lr": base_lr, "weight_decay": weight_decay}
     return Outcome(models, setting, selection, plan.seeds, notes, chosen)
-
-
-def _trained(
-    sets: Sets,
-    protocols: Protocols,
-    patches: Patches,
-    members: list[Member],
-    unfinished: Unfinished | None,
-    bars: Bars,
-    calls: Mapping[str, Any],
-    stage: str,
-) -> tuple[list[Trained], dict[Member, str]]:
-    recipe = protocols.linear.recipe
-    described = [
-        [asdict(member) for member in members],
-        asdict(recipe),
-        protocols.loss_size,
-        [sets.training.spec.key, patches.source.block, patches.rows.tolist(), list(sets.views), patches.final_norm is not None],
-    ]
-    checkpoint = None if unfinished is None else Checkpoint(unfinished.path_of(described))
-    what = "linear" if stage == "training" else "linear, selection"
-    with bars(what, recipe.epochs * len(members), "epochs") as progress:
-        return train_linear(
-            patches.placed(sets.placement),
-            sets.training_maps,
-            protocols.loss_size,
-            members,
-            recipe,
-            workers=sets.workers,
-            checkpoint=checkpoint,
-            progress=progress,
-            stage=stage,
-            **calls,
-        )
-
-
-def _mean_over_seeds(setting: tuple[float, float], seeds: Sequence[int], mious: Mapping[Any, float]) -> float:
-    """NaN where a seed diverged."""
-    return float(np.mean([mious.get(Member(NAME, *setting, seed), np.nan) for seed in seeds]))

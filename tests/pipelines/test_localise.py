@@ -275,7 +275,7 @@ def test_feature_sets_that_cannot_be_localised(localise, tmp_path, options, said
         ({}, ("--head", "abmilp"), "there is no --probes PROBES/ENCODER that it could be in"),
         ({}, ("--probes", "PROBES", "--head", "nonesuch"), "there are no trained probes in"),
         ({}, ("--probes", "nowhere"), "there are no probes in 'nowhere', expected nowhere/HEAD/trained/seed0.json"),
-        ({"weights": "other"}, ("--probes", "PROBES"), "was trained on 'encoder-other' with weights other; "),
+        ({"weights": "other"}, ("--probes", "PROBES"), "was trained on 'encoder-other' with encoder_weights other, "),
         ({"aggregator": "average"}, ("--probes", "PROBES", "--head", "abmilp"), "does not weight patches, or all alike"),
     ],
 )

@@ -205,7 +205,7 @@ def test_trained_heads_are_never_replaced(sets, probes: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ({"weights": "v"}, r"has encoder_weights v, expected w, that of .*abmilp; extract these images with the encoder"),
+        ({"weights": "v"}, r"abmilp was trained on .* with encoder_weights w, .*other is of .* with v, expected one encoder"),
         ({"dim": 10}, r"is 10 wide, expected 8"),
         ({"n_tokens": 16}, r"has 16 patches an image, expected 9"),
         ({"blocks": (2,)}, r"block"),
@@ -226,7 +226,7 @@ def test_sets_that_do_not_fit_are_refused(probes: Path, tmp_path: Path, made: di
 def test_other_preprocessing_is_refused(sets, probes: Path, tmp_path: Path) -> None:
     trained = load_trained(probes / "average")
     trained.about["transform"] = {"input_size": [3, 64, 64]}
-    with pytest.raises(BeyondClsError, match=r"has transform .*32, 32.*expected .*64, 64"):
+    with pytest.raises(BeyondClsError, match=r"with transform .*64, 64.*is of .*32, 32"):
         score([trained], {"val": sets["val"]}, tmp_path / "out")
 
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from probe import checkpoint as states
 from probe.checkpoint import Checkpoint
 from probe.detection import training
 from probe.detection.recipe import DetectionRecipe, make_detection_recipe
-from probe.detection.training import TrainingState, new_detector, optimiser_of, train_detector
+from probe.detection.training import new_detector, optimiser_of, train_detector
 from store import BeyondClsError
 from tests.probe.detection.tiny import Objects, tiny_detector
 
@@ -48,16 +47,16 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path, monkeypatch, optimise
 
     counted: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        train_detector(tiny_detector(), objects, recipe, 3, state=TrainingState(Checkpoint(tmp_path / "same")), after_step=kill)
+        train_detector(tiny_detector(), objects, recipe, 3, checkpoint=Checkpoint(tmp_path / "same"), after_step=kill)
     again, steps, epochs = tiny_detector(seed=9), [], []
     hooks = {"after_step": steps.append, "after_epoch": lambda entry, is_replayed: epochs.append((entry, is_replayed))}
-    resumed = train_detector(again, objects, recipe, 3, state=TrainingState(Checkpoint(tmp_path / "same")), **hooks)
+    resumed = train_detector(again, objects, recipe, 3, checkpoint=Checkpoint(tmp_path / "same"), **hooks)
     assert steps == [4, 1, 1], "steps that were done are not done again, and count"
     assert same(again, whole)
     assert resumed == curve
     assert epochs == [(curve[0], True), (curve[1], False)]
     other = tiny_detector()
-    train_detector(other, objects, recipe, 3, state=TrainingState(Checkpoint(tmp_path / "other")), after_step=steps.append)
+    train_detector(other, objects, recipe, 3, checkpoint=Checkpoint(tmp_path / "other"), after_step=steps.append)
     assert len(steps) == 3 + 6, "another request begins anew"
 
 
@@ -126,13 +125,11 @@ def test_images_without_objects_are_negatives():
     assert losses[0]["loss"] != losses[1]["loss"]
 
 
-def test_the_curve_has_means_over_steps():
-    state = TrainingState()
-    for losses in ({"loss_a": 1.0, "loss_b": 2.0}, {"loss_a": 3.0, "loss_b": 5.0}):
-        state.add(losses)
-    state.end_epoch(0.1)
-    assert state.curve == [{"epoch": 1, "lr": 0.1, "loss": 5.5, "loss_a": 2.0, "loss_b": 3.5}]
-    assert (state.step, state.sums) == (0, {})
+def test_the_curve_has_means_over_the_steps_of_each_epoch(monkeypatch):
+    losses = ({"loss_a": float(step), "loss_b": 2.0 * step} for step in range(4))
+    monkeypatch.setattr(training, "_step", lambda *_: next(losses))
+    curve = train_detector(tiny_detector(), Objects(4), RECIPE, 0)
+    assert [(one["loss"], one["loss_a"], one["loss_b"]) for one in curve] == [(1.5, 0.5, 1.0), (7.5, 2.5, 5.0)]
 
 
 def test_norms_and_biases_have_no_decay():
@@ -192,33 +189,3 @@ def test_an_infinite_loss(monkeypatch):
     monkeypatch.setattr(training, "_step", lambda *_: {"loss_a": 1.0, "loss_b": math.inf})
     with pytest.raises(BeyondClsError, match=r"the loss of seed 0 is inf in epoch 1, step 1"):
         train_detector(tiny_detector(), Objects(2), RECIPE, 0)
-
-
-def test_a_damaged_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(states, "EVERY_S", 0)
-    train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(Checkpoint(tmp_path / "state")))
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(BeyondClsError, match=r"the checkpoint .* is damaged .*remove it to begin anew"):
-        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(Checkpoint(tmp_path / "state")))
-
-
-def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(states, "EVERY_S", 0)
-    (tmp_path / "file").touch()
-    with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*/file/.*; make room there, or let us write there"):
-        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(Checkpoint(tmp_path / "file/state")))
-
-
-def test_checkpoints_are_a_minute_apart(tmp_path, monkeypatch):
-    now, steps = [0.0], []
-    monkeypatch.setattr(states, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    state, detector = TrainingState(Checkpoint(tmp_path / "state")), tiny_detector()
-    optimiser = optimiser_of(detector, RECIPE)
-    for now[0] in (59, 60, 119, 121):
-        state.add({"loss": 1.0})
-        state.save(detector, optimiser)
-        again = TrainingState(Checkpoint(tmp_path / "state"))
-        again.load(tiny_detector(), optimiser_of(detector, RECIPE))
-        steps.append(again.step)
-    assert steps == [0, 2, 2, 4]

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from probe.localisation.boxes import candidates, centre_map, evaluation_map, into_view, iou, largest_box
+from probe.localisation.boxes import candidates, centre_map, evaluation_map, into_view, iou
 
 
 def test_extremes_are_black_and_white():
@@ -86,21 +86,18 @@ def test_boxes_of_every_level_are_opencvs(name):
         assert sorted(boxes_found.boxes[boxes_found.starts[part] : ends[part]].tolist()) == sorted(expected)
         largest = expected[max(range(len(contours)), key=lambda i, contours=contours: cv2.contourArea(contours[i]))]
         assert boxes_found.boxes[boxes_found.largest[part]].tolist() == largest
-        assert largest_box(image, level) == tuple(largest)  # by itself, without the others
 
 
 def test_by_hand():
     """The border of a hole runs over bright pixels; x1 is one past the last pixel, or the last of the picture."""
     nested = candidates(drawn("an island in a hole"))
     assert sorted(nested.boxes.tolist())[1:] == [[1, 1, 19, 19], [3, 3, 17, 17], [8, 8, 11, 11]]
-    assert largest_box(drawn("at the last pixel"), 100) == (10, 12, 19, 19)
 
 
 def test_nothing_bright_gives_one_empty_box():
     boxes_found = candidates(np.zeros((SIZE, SIZE), np.uint8))
     assert boxes_found.boxes.tolist() == [[0, 0, 0, 0]]
     assert set(boxes_found.of_level.tolist()) == {0}
-    assert largest_box(np.zeros((SIZE, SIZE), np.uint8), 0) == (0, 0, 0, 0)
 
 
 def shown(boxes, crop=(0, 0, 100, 50), flip=False, size=200):

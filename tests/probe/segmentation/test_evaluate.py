@@ -142,8 +142,9 @@ def test_through_a_mirrored_crop(cropped):
     assert measured["between"].confusions[GRID].accuracy == 100
     assert 60 < measured["between"].confusions["original"].accuracy < 100, "between patches, logits are interpolated"
     outside = 24 * 32 - 16 * 16
-    assert shown.shows == "crop"
-    assert shown.percent_outside == pytest.approx(100 * outside / (24 * 32 - 1))
+    assert shown["shows"] == "crop"
+    assert shown["percent_outside"] == pytest.approx(100 * outside / (24 * 32 - 1))
+    assert f"{shown['percent_outside']:.1f} % of the labelled pixels lie outside" in shown["words"]
     assert set(kept) == {(name, row) for name in models for row in (1, 3)}
     for (name, row), values in kept.items():
         assert values.shape == (24, 32), "of the first resolution"

@@ -1,4 +1,4 @@
-"""The linear head: trained like torch's layers would be, resumed where it was interrupted, on the views that are shown."""
+"""The linear head: trained like torch's layers would be, on the views that are shown."""
 
 from dataclasses import replace
 
@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from probe import checkpoint as checkpoint_module
-from probe.checkpoint import Checkpoint
 from probe.grid import Member
 from probe.head import FinalNorm
 from probe.recipe import Recipe
@@ -56,31 +54,6 @@ def test_steps_are_those_of_plain_layers(sets):
         torch.testing.assert_close(
             one.head({"patch": tokens.flatten(2).mT}), convolution(norm.eval()(tokens)).detach(), rtol=1e-4, atol=1e-4
         )
-
-
-def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_module, "EVERY_S", 0.0)
-    done, of_whole, epochs = [], [], []
-    whole, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, on_epoch=of_whole.append, stage="selection")
-
-    def interrupt(n):
-        done.append(n)
-        if len(done) == 3:
-            raise KeyboardInterrupt
-
-    checkpoint = Checkpoint(tmp_path / "one")
-    with pytest.raises(KeyboardInterrupt):
-        train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=checkpoint, progress=interrupt)
-    said, counted = [], []
-    common = {"checkpoint": checkpoint, "say": said.append, "progress": counted.append, "on_epoch": epochs.append}
-    again, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, **common)
-    assert said == ["going on after 2 of 3 epochs"]
-    assert counted == [8, 4], "what was done already counts"
-    assert torch.equal(weights(whole), weights(again))
-    assert [entry["epoch"] for entry in again[0].curve] == [1, 2, 3]
-    assert [replace(one, stage="selection", is_replayed=False) for one in epochs] == of_whole
-    assert [(one.is_replayed, one.stage) for one in epochs] == [(number < 8, "training") for number in range(12)]
-    assert [one.measures["loss"] for one in epochs[::4]] == [entry["loss"] for entry in again[0].curve]
 
 
 def test_streamed_equals_resident(sets):

@@ -11,7 +11,7 @@ from PIL import Image
 from probe.grid import Member
 from probe.result_files import read_result
 from probe.segmentation.evaluate import Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps, Shown
+from probe.segmentation.label_maps import LabelMaps
 from probe.segmentation.linear import NAME, Trained
 from probe.segmentation.patch_head import PatchHead, load_patch_head
 from probe.segmentation.results import files_in, write
@@ -41,7 +41,7 @@ def written(sets, tmp_path):
     (tmp_path / "linear").mkdir()
     (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run
     outcome.measured = list(measured.values())
-    result = Result({"linear": outcome}, Shown("crop", 12.5))
+    result = Result({"linear": outcome}, {"shows": "crop", "percent_outside": 12.5, "words": "central crop"})
     about = {"command": "beyondcls segment", "foreground": [{"share": float("nan"), "gain": (1.0, float("nan"))}]}
     with ResultFolder(tmp_path, "description.json", lambda: files_in(tmp_path)).written() as folder:
         write(folder, sets, Protocols(), result, about)
@@ -66,11 +66,10 @@ def test_measures(written, sets):
     }
     assert content["command"] == "beyondcls segment"
     assert content["foreground"] == [{"share": None, "gain": [1, None]}]
-    outside = "12.5 % of the labelled pixels lie outside of it and are not measured"
     assert [note.partition(" is of car")[0] for note in content["notes"]] == [
         "no training patch",
         "no test patch",
-        f"views show a central crop; {outside}; published numbers are of whole images",
+        "views show a central crop; published numbers are of whole images",
     ]
 
 

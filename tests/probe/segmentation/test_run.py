@@ -139,14 +139,16 @@ def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
         segment(sets, replace(protocols, linear=replace(PLAN, base_lrs=(4.0,))))
 
 
-def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path):
+def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path, monkeypatch):
     """Another in images, in the size of its loss, or in whatever else its results depend on."""
+    monkeypatch.setattr("probe.checkpoint.EVERY_S", 0)
     sets, protocols = Sets(*stores[:2]), replace(PROTOCOLS, names=("linear",), linear=replace(PLAN, base_lrs=(4.0,)))
+    left = iter(range(2))  # epochs
 
     @contextmanager
     def interrupted(what, total, unit):
         def progress(n):
-            if what == "measure":
+            if next(left, None) is None:
                 raise KeyboardInterrupt
 
         yield progress
@@ -164,20 +166,23 @@ def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path):
         said = []
         segment(one, options, unfinished=Unfinished(tmp_path), say=said.append)
         assert said == []
-    said, units = [], []
+    said, units, epochs = [], [], []
     again = segment(
         sets,
         protocols,
         unfinished=Unfinished(tmp_path),
         say=said.append,
         bars=lambda what, total, unit: counted(what, total, units),
+        on_epoch=epochs.append,
     )
-    assert said == ["going on after 3 of 3 epochs"]
+    assert said == ["going on after 2 of 3 epochs"]
+    assert [(one.stage, one.is_replayed) for one in epochs] == [("training", number < 4) for number in range(6)]
     assert units == [("linear", 6, 6), ("measure", 5, 5)], "what was done already counts"
     fresh = segment(sets, protocols)
     for ours, theirs in zip(again.outcomes["linear"].trained, fresh.outcomes["linear"].trained, strict=True):
         assert ours.member == theirs.member == Member(NAME, 4.0, 0.0, ours.member.seed)
         assert torch.equal(ours.head.weight, theirs.head.weight)
+        assert ours.curve == theirs.curve
 
 
 @contextmanager
