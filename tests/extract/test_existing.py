@@ -55,6 +55,7 @@ CHANGES = {
     "maps more": ({**EVERY, "maps": False}, "extend", EVERY, None, N - 2),
     "all of them more": ({"blocks": (0,), **SELF, "maps": False}, "extend", EVERY, None, N - 2),
     "views more": ({"views": 2}, "extend", {"views": 3}, None, N - 2),
+    "views that are not asked for": ({"views": 2}, "extend", {}, {"views": 2}, 0),
     "vectors more": ({}, "extend", {"vectors": "all"}, None, N - 2),
     "vectors that are not asked for": ({"vectors": "all"}, "extend", {}, {"vectors": "all"}, 0),
     "images more": (part(*range(40)), "extend", {}, None, N - 40 - 1),  # the last shard held 8
