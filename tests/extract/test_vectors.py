@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from extract.encoders import Encoder
-from extract.layouts import codec_of
 from extract.requests import Request
 from extract.run import create
 from extract.sample import check_by_sample
 from extract.writing import Settings
 from store import BeyondClsError, FeatureStore, StoreError
-from store.codecs import CODECS
 from store.format.layout import KINDS
 from tests.extract.conftest import BAD, N
 from tests.extract.tiny import tiny_encoder
@@ -43,12 +41,6 @@ def test_averages_are_of_tokens_before_they_are_rounded(make_set, tmp_path):
             np.testing.assert_allclose(few.tokens("average", block, view).all(), expected, rtol=1e-5, atol=1e-6)
             assert np.array_equal(few.tokens("cls", block, view).all(), tokens.tokens("cls", block, view).all())
     assert (few.tokens("average", 0).rows(BAD) == 0).all(), "images that cannot be read"
-
-
-@pytest.mark.parametrize("dtype", CODECS)
-def test_they_are_half_precision_beside_tokens_of_half_precision(dtype):
-    codecs = [codec_of(f"{name}/view0", dtype).name for name in ("average/block1", "pooled")]
-    assert codecs == 2 * ["float16" if dtype == "float16" else "float32"]
 
 
 def test_without_them_a_set_is_what_it_was(images, encoder, make_set, tmp_path):
