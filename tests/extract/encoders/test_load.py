@@ -318,9 +318,9 @@ class TestWhatIsAssumed:
         """Of a name of timm nothing is claimed; the published file is known; random weights were not trained."""
         save_file(state(), tmp_path / "w.safetensors")
         published = replace(ENCODERS["mae-s16"], weights=str(tmp_path / "w.safetensors"))
-        assert published.load(arguments=TINY).notes == published.load(random_seed=0, arguments=TINY).notes == ()
-        assert Pretrained(MODEL, "see timm", "MIT").load(tmp_path / "w.safetensors", arguments=TINY).notes == ()
-        assert published.load(tmp_path / "w.safetensors", arguments=TINY).notes
+        assert published.load(arguments=TINY)[2].notes == published.load(random_seed=0, arguments=TINY)[2].notes == ()
+        assert Pretrained(MODEL, "see timm", "MIT").load(tmp_path / "w.safetensors", arguments=TINY)[2].notes == ()
+        assert published.load(tmp_path / "w.safetensors", arguments=TINY)[2].notes
 
 
 class TestDigest:
