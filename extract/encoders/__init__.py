@@ -118,19 +118,18 @@ def load_encoder(
         transform = checked_transform(options)
         entry = _entry(definer, checkpoint is not None)
         pretraining = _pretraining(name, definer, checkpoint is not None, random_seed, family)
-        loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS.own)
-        described = loaded.architecture
+        loaded, described, found = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS.own)
         if input_size is not None:
             sides = input_sides(input_size)
-            if resize_input(name, loaded.model, sides):
+            if resize_input(name, loaded, sides):
                 described["img_size"] = sides[0] if sides[0] == sides[1] else list(sides)
             transform["input_size"] = (3, *sides)
         is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
-        caution = "" if is_drawn else cls_caution(loaded.model)
-        encoder = Encoder(name, loaded.model, described, {**entry.transform, **transform}, entry.block, caution, pretraining)
-        notes += [f"{name}: {note}" for note in loaded.notes]
-        if loaded.side is not None and input_size is None:
-            side = f"{loaded.side} x {loaded.side} pixels"
+        caution = "" if is_drawn else cls_caution(loaded)
+        encoder = Encoder(name, loaded, described, {**entry.transform, **transform}, entry.block, caution, pretraining)
+        notes += [f"{name}: {note}" for note in found.notes]
+        if found.side is not None and input_size is None:
+            side = f"{found.side} x {found.side} pixels"
             notes.append(f"{name}: it sees {side}, as its positions are for that size; --input-size gives another")
         if checkpoint is not None:
             notes.append(_assumed_note(encoder, entry, transform))

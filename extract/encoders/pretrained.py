@@ -67,23 +67,6 @@ def checked_family(family: str | None) -> None:
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A model with what is known about it.
-
-    Attributes:
-        model: with its weights.
-        architecture: its name and arguments.
-        notes: what was chosen of a file, what of it is left out, and what it does not show and was assumed.
-        side: of the images that positions in the file are for, in pixels, if the architecture's own is another.
-    """
-
-    model: nn.Module
-    architecture: dict[str, Any]
-    notes: tuple[str, ...] = ()
-    side: int | None = None
-
-
-@dataclass(frozen=True)
 class Choice:
     """What a user chooses of a file.
 
@@ -156,8 +139,8 @@ class Pretrained:
         arguments: Mapping[str, Any] | None = None,
         choice: Choice = AS_FOUND,
         registry: Mapping[str, "Pretrained"] | None = None,
-    ) -> Loaded:
-        """The model, with its weights.
+    ) -> tuple[nn.Module, dict[str, Any], Found]:
+        """The model with its weights, its name and arguments, and what was found in a file, with all that is to be noted of it.
 
         Args:
             checkpoint: local file; the published weights otherwise.
@@ -174,9 +157,9 @@ class Pretrained:
         if random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random_seed)
-                return Loaded(self.make(self.model, **arguments), {**architecture, **arguments})
+                return self.make(self.model, **arguments), {**architecture, **arguments}, Found({})
         if checkpoint is None and self.weights.startswith("timm/"):
-            return Loaded(_from_timm(self.weights.removeprefix("timm/"), arguments), {**architecture, **arguments})
+            return _from_timm(self.weights.removeprefix("timm/"), arguments), {**architecture, **arguments}, Found({})
         file = self._published_file() if checkpoint is None else Path(checkpoint)
         content = read_checkpoint(file)
         try:
@@ -198,7 +181,7 @@ class Pretrained:
             notes.append(f"names are taken without {', '.join(parts)}")
         if is_local and not self.is_confirmed_by(content):
             notes.append(f"no name in {file} shows how it was trained, so its name is taken at its word")
-        return Loaded(model, {**architecture, **arguments}, tuple(notes), found.side)
+        return model, {**architecture, **arguments}, replace(found, notes=tuple(notes))
 
     def search(
         self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
@@ -337,4 +320,4 @@ def listing_of(entry: Pretrained) -> Listing:
     )
 
 
-__all__ = ["AS_FOUND", "HALVES", "IMAGENET", "JOINT", "LABELS", "MASKED", "Choice", "Loaded", "Pretrained", "timm_model"]
+__all__ = ["AS_FOUND", "HALVES", "IMAGENET", "JOINT", "LABELS", "MASKED", "Choice", "Pretrained", "timm_model"]

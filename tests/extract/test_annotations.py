@@ -91,22 +91,6 @@ def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path):
     assert str(tmp_path) not in (store.path / "zarr.json").read_text()
 
 
-def test_more_images_with_more_boxes(tmp_path):
-    """The rows that are there get the wider array too."""
-    few = table(tmp_path / "d", ["ape;cat", "", "bee"], n=33)
-    run(few, tmp_path / "f")
-    table(tmp_path / "d", ["ape;cat", "", "bee"])
-    file = tmp_path / "d" / "images.csv"
-    file.write_text(file.read_text().replace("i34,34.png,,", "i34,34.png,,1 1 2 2;3 3 4 4;5 5 6 6"))
-    more = open_images(str(file), classes=tmp_path / "d" / "names.txt")
-    assert (few.n_boxes, more.n_boxes) == (2, 3)
-    extended = run(more, tmp_path / "f", existing="extend")
-    whole = run(more, tmp_path / "whole")
-    for name in ("images/labels", "images/boxes", "images/box_label", "cls/block1/view0"):
-        assert np.array_equal(extended.array(name).all(), whole.array(name).all()), name
-    assert len(extended.boxes(34)[0]) == 3
-
-
 def sample(labels: tuple[int, ...] | None, boxes: tuple[Box, ...], file: Path) -> Sample:
     return Sample("x", labels, file, 0, file.stat().st_size, None, boxes)
 

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extract.copies import bytes_of
-from extract.layouts import check, stored_parts
+from extract.layouts import check, codec_of, stored_parts
 from store import BeyondClsError
 from store.codecs import CODECS, SCALE
 from tests.fake_gpu import ON_A_FAKE_GPU
@@ -19,6 +19,17 @@ def checked(values: torch.Tensor, dtype: str) -> None:
     (_, end), extremes = next(stored_parts({NAME: values}, [NAME], dtype))
     assert end is None
     check(bytes_of(extremes), NAME, dtype, "tiny")
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_only_patch_tokens_are_stored_in_few_bits(dtype):
+    """Averages, and what the encoder pools, are half precision beside tokens of half precision alone."""
+    few, half = dtype not in ("float32", "float16", "bfloat16"), "float16" if dtype == "float16" else "float32"
+    token = "float32" if few else dtype
+    maps = "float32" if dtype == "float32" else "float16"
+    names = {NAME: dtype, "cls/block1/view0": token, "registers/block1/view0": token, "statistics/cls_self/view0": "float32"}
+    names |= {"average/block1/view0": half, "pooled/view0": half, "attention/cls/block1/view0": maps}
+    assert {name: codec_of(name, dtype).name for name in names} == names
 
 
 @pytest.mark.parametrize("dtype", CODECS)

@@ -1,15 +1,22 @@
-"""Decoding images on threads beside the one that encodes."""
+"""Batches: decoded beside the thread that encodes, smaller where memory does not suffice, of one size if compiled."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from extract.encoders import Encoder
 from extract.loop import Passes, decoders
+from extract.requests import Request
+from extract.run import create, extract
+from extract.writing import Settings
+from store import BeyondClsError
 from tests.extract.tiny import tiny_encoder
+from tests.folders import files
 
 SIDE = 256  # pixels: PyTorch shares the work of copying so many among its threads
 
@@ -64,3 +71,101 @@ def test_as_many_threads_as_cores_beside_a_gpu(n, device, expected):
             assert threads._max_workers == expected
     finally:
         torch.set_num_threads(before)
+
+
+class Narrow(Encoder):
+    """Has memory for `room` images."""
+
+    room = 5
+    error: Exception = torch.OutOfMemoryError("CUDA out of memory")
+
+    def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        if len(images) > self.room:
+            raise self.error
+        return super().__call__(images, *arguments, **named)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB, other allocations: 1.00 KB, max allowed: 9.07 GB)"),
+        RuntimeError("std::bad_alloc"),
+        MemoryError(),
+    ],
+)
+def test_batches_are_halved(error, forty, tmp_path):
+    narrow = Narrow("tiny", tiny_encoder().model, {})
+    narrow.error = error
+    warned = []
+    options = {"shard_rows": 32, "views": 2, "drop_path": 0.9}  # each image is to keep its own draws
+    extract(narrow, forty, tmp_path / "narrow", batch_size=32, **options, warn=warned.append)
+    assert warned == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
+    extract(Encoder("tiny", narrow.model, {}), forty, tmp_path / "wide", batch_size=4, **options)
+    assert files(tmp_path / "narrow") == files(tmp_path / "wide")
+
+
+def test_not_even_one_image(forty, tmp_path):
+    request = Request.resolve(Narrow("tiny", tiny_encoder().model, {}), forty)
+    assert request.example.patch
+    request.encoder.room = 0
+    with pytest.raises(BeyondClsError, match="memory does not suffice for one image through tiny; stop what else uses it"):
+        create(request, tmp_path / "f", Settings(batch_size=2))
+
+
+def test_other_errors_are_not_taken_for_it(forty, tmp_path):
+    narrow = Narrow("tiny", tiny_encoder().model, {})
+    narrow.error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        extract(narrow, forty, tmp_path / "f", batch_size=32)
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """Of the batches that compiled code is given; it is not compiled here."""
+    seen = []
+
+    def compiled(forward, **_):
+        def run(images):
+            seen.append(len(images))
+            return forward(images)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    return seen
+
+
+def test_all_batches_have_one_size(sizes, images, tmp_path):
+    """With two unreadable images of 70, two views, and a sample compared; one image alone gives names and shapes."""
+    encoder = tiny_encoder()
+    encoder.run_with(compile=True)
+    options = {"batch_size": 12, "shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all", "dtype": "float32"}
+    extract(encoder, images, tmp_path / "compiled", **options)
+    assert set(sizes) == {12}
+    assert len(sizes) == 2 * (3 + 3 + 1)
+    extract(encoder, images, tmp_path / "compiled", **options)  # kept: a sample is computed
+    assert set(sizes) == {12}
+
+
+def test_the_same_features(sizes, images, tmp_path):
+    """Bit for bit, as the multiplications of this CPU don't depend on the size of these batches."""
+    encoder, plain = tiny_encoder(), tiny_encoder()
+    encoder.run_with(compile=True)
+    encoder._linear = plain._linear
+    options = {"shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all"}
+    extract(encoder, images, tmp_path / "compiled", batch_size=12, **options)
+    extract(plain, images, tmp_path / "plain", batch_size=12, **options)
+    assert sizes
+    assert files(tmp_path / "compiled") == files(tmp_path / "plain")
+
+
+def test_branches_are_dropped_outside_of_compiled_code(sizes, images, tmp_path):
+    """Which does not see that a hook is another one than when it was compiled."""
+    encoder = tiny_encoder()
+    encoder.run_with(compile=True)
+    options = {"batch_size": 12, "shard_rows": 32, "on_error": "record"}
+    extract(encoder, images, tmp_path / "compiled", **options, views=2, drop_path=0.5)
+    assert len(sizes) == 3 + 3 + 1, "of view 0 alone"

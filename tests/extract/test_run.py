@@ -13,7 +13,7 @@ from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder
 from extract.loop import Passes
 from extract.requests import possible_statistics
-from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError, verify
+from store import BeyondClsError, FeatureStore, StoreError, verify
 from tests.extract.conftest import N
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_file, write_tar
@@ -96,18 +96,6 @@ class TestWhole:
             "norm/bias": ((), "float32"),
         }
         assert not [problem for _, _, problem in verify(store.path) if problem]
-
-    @pytest.mark.parametrize(
-        ("dtype", "small"),
-        [("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("int8", "float32"), ("int4", "float32")],
-    )
-    def test_cls_and_registers_are_never_stored_in_few_bits(self, dtype, small, images, tmp_path):
-        registers = tiny_encoder(model="vit_base_patch14_reg4_dinov2", reg_tokens=4)
-        store = extract(registers, images, tmp_path / "set", dtype=dtype, statistics=())
-        codecs = {kind: store.tokens(kind).layout.codec for kind in ("patch", "cls", "registers")}
-        assert codecs == {"patch": dtype, "cls": small, "registers": small}
-        maps = store.array("attention/cls/block1/view0")
-        assert maps.dtype == (np.float32 if dtype == "float32" else np.float16)
 
     def test_each_row_is_what_the_encoder_says_of_that_image(self, store, images, encoder):
         for row in (0, 5, 31, 32, 69):
@@ -373,14 +361,6 @@ class TestGoingOn:
         assert counts[0] == n_written, "what was written before is used"
         assert sum(counts) == N
         assert files(tmp_path / "features") == files(store.path)
-
-    def test_finished_set_is_left_alone(self, run, tmp_path, monkeypatch):
-        first = run(tmp_path / "f")
-        times = {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")}
-        monkeypatch.setattr(FeatureWriter, "write_unit", lambda *_: pytest.fail("something was written again"))
-        again = run(tmp_path / "f")
-        assert again.spec == first.spec
-        assert {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")} == times
 
 
 def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path, monkeypatch):

@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from extract.encoders import Encoder
-from extract.layouts import codec_of
 from extract.requests import Request
 from extract.run import create
 from extract.sample import check_by_sample
 from extract.writing import Settings
 from store import BeyondClsError, FeatureStore, StoreError
-from store.codecs import CODECS
 from store.format.layout import KINDS
 from tests.extract.conftest import BAD, N
 from tests.extract.tiny import tiny_encoder
@@ -45,12 +43,6 @@ def test_averages_are_of_tokens_before_they_are_rounded(make_set, tmp_path):
     assert (few.tokens("average", 0).rows(BAD) == 0).all(), "images that cannot be read"
 
 
-@pytest.mark.parametrize("dtype", CODECS)
-def test_they_are_half_precision_beside_tokens_of_half_precision(dtype):
-    codecs = [codec_of(f"{name}/view0", dtype).name for name in ("average/block1", "pooled")]
-    assert codecs == 2 * ["float16" if dtype == "float16" else "float32"]
-
-
 def test_without_them_a_set_is_what_it_was(images, encoder, make_set, tmp_path):
     plain = make_set(tmp_path / "f")
     assert "vectors" not in plain.attributes["spec"]
@@ -60,24 +52,10 @@ def test_without_them_a_set_is_what_it_was(images, encoder, make_set, tmp_path):
     assert replace(both, vectors=()) == Request.resolve(encoder, images, blocks=(0, 1)).spec
 
 
-class TestAdded:
-    """To a set that has tokens alone."""
-
-    def test_by_extension_and_they_stay(self, run, encoder, make_set, whole, tmp_path):
-        make_set(tmp_path / "f")
-        with pytest.raises(StoreError, match=r"vectors \(average/block0, average/block1, cls/block0, …\) differ.*--extend"):
-            run(tmp_path / "f", vectors="all")
-        run(tmp_path / "f", vectors="all", existing="extend")
-        assert files(tmp_path / "f") == whole(vectors="all")
-        encoder.seen = 0
-        assert run(tmp_path / "f", existing="extend").spec.vector_blocks == (0, 1)
-        assert encoder.seen < N, "a sample"
-
-    def test_by_tasks_that_begin_with_another_set(self, run, make_set, whole, tmp_path):
-        source = make_set(tmp_path / "tokens")
-        for task in range(2):
-            run(tmp_path / "f", vectors="all", source=source, task_id=task, n_tasks=2)
-        assert files(tmp_path / "f") == whole(vectors="all")
+def test_a_set_without_them_is_in_the_way(run, make_set, tmp_path):
+    make_set(tmp_path / "f")
+    with pytest.raises(StoreError, match=r"vectors \(average/block0, average/block1, cls/block0, …\) differ.*--extend"):
+        run(tmp_path / "f", vectors="all")
 
 
 def test_a_sample_shows_averages_that_changed(images, encoder, make_set, tmp_path, monkeypatch):
@@ -93,16 +71,6 @@ def test_a_sample_shows_averages_that_changed(images, encoder, make_set, tmp_pat
     monkeypatch.setattr(Encoder, "__call__", changed)
     check = check_by_sample(request, store)
     assert {d.array for d in check.worst if d.ratio > 1} == {"average/block0/view0", "average/block1/view0"}
-
-
-def test_a_set_from_before_these_kinds_gets_their_groups(run, make_set, tmp_path):
-    """For a pipeline that names all kinds; nothing else changes."""
-    make_set(tmp_path / "f")
-    before = files(tmp_path / "f")
-    for kind in ("average", "pooled"):
-        shutil.rmtree(tmp_path / "f" / kind)
-    run(tmp_path / "f", existing="update")
-    assert files(tmp_path / "f") == before
 
 
 class TestWithoutPatchTokens:

@@ -13,10 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import functional as F
 
 from extract.transform import Crop, Normalisation, Views, random_crop
-from store import FeatureStore
 from tests.extract.extracting import extract
-from tests.extract.tiny import Counting, tiny_encoder
-from tests.folders import files
+from tests.extract.tiny import tiny_encoder
 
 CONFIG = {
     "input_size": (3, 28, 28),
@@ -104,21 +102,6 @@ def test_areas_and_aspects_are_those_of_the_protocol():
     assert aspect.max() == pytest.approx(4 / 3, abs=0.02)
     assert np.log(aspect).mean() == pytest.approx(0, abs=0.01)
     assert np.mean([crop.flip for crop in crops]) == pytest.approx(0.5, abs=0.04)
-
-
-N = 40
-
-
-def test_views_are_added_to_those_that_are_there(forty, tmp_path):
-    encoder = Counting("tiny", tiny_encoder().model, {})
-    extract(encoder, forty, tmp_path / "whole", views=3, shard_rows=32)
-    first = extract(encoder, forty, tmp_path / "f", views=2, shard_rows=32)
-    assert isinstance(first, FeatureStore)
-    assert first.spec.n_views == 2
-    encoder.seen = 0
-    extract(encoder, forty, tmp_path / "f", views=3, shard_rows=32, existing="extend")
-    assert encoder.seen == N + 1 + 2 * 32, "one more view of each, a trial, and a sample of the two that are there"
-    assert files(tmp_path / "f") == files(tmp_path / "whole")
 
 
 def test_views_are_stored_with_their_crops(forty, tmp_path):

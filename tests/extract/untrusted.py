@@ -21,7 +21,7 @@ class Reading:
     """A process that reads one file after the other; a new one where it dies.
 
     Args:
-        kind: "checkpoint", "cifar", "tar" or "matlab".
+        kind: "checkpoint", "tar" or "matlab".
     """
 
     def __init__(self, kind: str):
@@ -65,13 +65,12 @@ def _serve(kind: str) -> None:
     import torch
 
     from extract.datasets import open_images
-    from extract.datasets.cifar import plain_batch
     from extract.datasets.listed import matlab_variable
     from extract.encoders.weights import read_checkpoint
     from store import BeyondClsError
 
     plain = {str, bytes, int, float, bool, complex, type(None), torch.Tensor, *{np.dtype(c).type for c in "bBhHiIlLefd?"}}
-    holders = {"Stored", "Named", "NumberDtype", "Array"}
+    holders = {"Stored", "Named", "NumberDtype"}
 
     def read_tar(file: Path) -> Any:
         images = open_images(str(file))
@@ -82,7 +81,7 @@ def _serve(kind: str) -> None:
     def read_matlab(file: Path) -> Any:
         return repr(matlab_variable(file, "x"))
 
-    read: Any = {"checkpoint": read_checkpoint, "cifar": plain_batch, "tar": read_tar, "matlab": read_matlab}[kind]
+    read: Any = {"checkpoint": read_checkpoint, "tar": read_tar, "matlab": read_matlab}[kind]
 
     def problem(content: Any, nbytes: int) -> str:
         todo, seen = [content], set()

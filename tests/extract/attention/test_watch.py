@@ -13,16 +13,13 @@ from store import BeyondClsError
 from tests.extract.attention.untouched import assert_attention_of_the_model, assert_tokens_of_the_model
 from tests.extract.tiny import need_cait, tiny_encoder
 
+# Beside those of docs/encoders.md, which encoders/test_current.py compares.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("vit_tiny_patch16_224", {}),
-    "registers": ("vit_tiny_patch16_224", {"reg_tokens": 4}),
     "normalised queries and keys": ("vit_tiny_patch16_224", {"qk_norm": True}),
-    "no [cls]": ("vit_tiny_patch16_224", {"class_token": False, "global_pool": "avg"}),
     "distilled": ("deit_tiny_distilled_patch16_224", {}),
     "relative position bias": ("beit_base_patch16_224", {}),
     "relative position bias by a network": ("vit_relpos_small_patch16_224", {}),
-    "rotary": ("eva02_tiny_patch14_224", {}),
-    "rotary and registers": ("vit_small_patch16_dinov3", {}),
 }
 
 

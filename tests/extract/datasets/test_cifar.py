@@ -10,7 +10,6 @@ import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
 from tests.extract.pictures import write_file, write_text
-from tests.extract.untrusted import reading
 from tests.pickled import Payload
 
 N = 3  # images of each file
@@ -106,23 +105,6 @@ def test_pickles_run_nothing(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"cifar-100-python/{name}: it names posix\.mkdir, which CIFAR's files do not; do not"):
         open_images(str(root), split="test")
     assert not ran.exists()
-
-
-HOSTILE = {  # what a few bytes do to Python's own reader
-    "a place in a memo of gigabytes": b"}r\xff\xff\xff\x3f.",
-    "an integer of gigabytes": b"\x8b\xff\xff\xff\x7f1.",
-    "bytes that are not there": b"\x8e" + struct.pack("<Q", 1 << 40) + b"1.",
-    "an array of bytes that are not there": b"\x96" + struct.pack("<Q", 1 << 33) + b"1.",
-    "a string of Python 2 that is not there": b"T\xff\xff\xff\x7f1.",
-    "a key of tuples, one in another": b"})" + b"\x85" * 200_000 + b"Ns.",
-}
-
-
-def test_hostile_files() -> None:
-    with reading("cifar") as process:
-        for what, program in HOSTILE.items():
-            outcome = process.outcome(b"\x80\x05" + program)
-            assert outcome == "read" if "memo" in what else outcome.startswith("refused: "), (what, outcome)
 
 
 @pytest.mark.parametrize(

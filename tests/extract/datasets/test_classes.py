@@ -18,8 +18,9 @@ def table(folder: Path, labels: Sequence[str], names: Sequence[str] = (), column
     return open_images(str(file), classes=write_text(folder / "names.txt", *names) if names else None)
 
 
-def labels_of(images: ImageSet) -> list[int | None]:
-    return [sample.label for sample in images.samples]
+def labels_of(images: ImageSet) -> list[int | tuple[int, ...] | None]:
+    """Of a set with one label an image the label."""
+    return [sample.labels if images.multilabel else sample.label for sample in images.samples]
 
 
 @pytest.mark.parametrize(
@@ -41,18 +42,48 @@ def test_whole_floats_are_class_numbers(written: list[str], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("written", "labels", "classes"),
+    ("column", "written", "labels", "classes"),
     [
-        *((["0.0", gap, "2.0"], [0, None, 2], None) for gap in ("", "nan", "NaN", "<NA>", "None")),  # no class
-        (["7", "A", "10", "none"], [1, 2, 0, 3], ["10", "7", "A", "none"]),  # words make all of them names
-        (["5219173.0", "2084071", "12", "5219173"], [2, 1, 0, 2], ["12", "2084071", "5219173"]),  # identifiers
-        (["999", "3"], [999, 3], None),  # class numbers with gaps
+        *(("label", ["0.0", gap, "2.0"], [0, None, 2], None) for gap in ("", "nan", "NaN", "<NA>", "None")),  # no class
+        ("label", ["7", "A", "10", "none"], [1, 2, 0, 3], ["10", "7", "A", "none"]),  # words make all of them names
+        ("label", ["5219173.0", "2084071", "12", "5219173"], [2, 1, 0, 2], ["12", "2084071", "5219173"]),  # identifiers
+        ("label", ["999", '" 3 "'], [999, 3], None),  # class numbers with gaps
+        ("label", ["", " "], [None, None], None),  # a set without labels
+        ("labels", ["cat", "ape"], [(1,), (0,)], ["ape", "cat"]),
+        ("label", ["cat; ape", "", "ape;ape"], [(1, 0), (), (0,)], ["ape", "cat"]),
+        # Parts that are no labels, and any part in a column of single labels.
+        ("labels", ['"tench, Tinca tinca"', "hot dog", "TV/a"], [(2,), (1,), (0,)], ["TV/a", "hot dog", "tench, Tinca tinca"]),
+        ("label", ["cat|dog", "cat"], [1, 0], ["cat", "cat|dog"]),
     ],
 )
-def test_numbers(written: list[str], labels: list[int | None], classes: list[str] | None, tmp_path: Path) -> None:
-    images = table(tmp_path, written)
+def test_labels(column: str, written: list[str], labels: list[object], classes: list[str] | None, tmp_path: Path) -> None:
+    images = table(tmp_path, written, column=column)
     assert (labels_of(images), images.classes) == (labels, classes)
-    assert [bool(sample.problem) for sample in images.samples] == [label is None for label in labels]
+    assert (images.multilabel, images.is_unlabelled) == (column == "labels" or ";" in written[0], labels == [None, None])
+    lacking = [label is None and not images.is_unlabelled for label in labels]
+    assert [(sample.problem or "").startswith("has no label (its column ") for sample in images.samples] == lacking
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("cat|dog", "bird"),
+        ("cat|dog", "owl|bird"),
+        ('"cat,dog"', "dog", "cat"),
+        ('"cat, dog"', '"dog,owl"', '"owl,cat"'),
+        ("cat/dog", "dog/cat"),
+        ("cat dog", "dog", "cat"),
+        ("cat\tdog", "owl"),
+        ("1 2", "0"),
+        ('"1,2"', '"0"'),
+        ("\"['cat', 'dog']\"", "\"['owl']\""),
+        ("[2]", "[0]"),
+        ("cat;dog|owl", "cat"),
+    ],
+)
+def test_labels_with_another_separator_are_no_new_classes(labels: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"among the labels looks like several, which `;` separates, .* \(--classes\)$"):
+        table(tmp_path, labels, column="labels")
 
 
 @pytest.mark.parametrize(
@@ -81,10 +112,12 @@ def test_numbers_that_no_class_has(label: str, kind: str, tmp_path: Path) -> Non
         (["1", "A"], ["A", "B"], [1, 0]),
         (["1", "-1.0", "-1", "0.5", "nan"], ["-1", "1", "0.5"], [1, 0, 0, 2, None]),  # any number
         (["dog", "cat"], ["\ufeffdog", "cat"], [0, 1]),  # of a file that Windows wrote
+        (["0;2", "owl"], ["dog", "cat", "owl"], [(0, 2), (2,)]),
+        (["cat|dog;24 7", "dog"], ["dog", "24 7", "cat|dog"], [(2, 1), (0,)]),  # are never split
     ],
 )
-def test_labels_beside_a_list_of_names(labels: list[str], names: list[str], expected: list[int], tmp_path: Path) -> None:
-    images = table(tmp_path, labels, names)
+def test_labels_beside_a_list_of_names(labels: list[str], names: list[str], expected: list[object], tmp_path: Path) -> None:
+    images = table(tmp_path, labels, names, "labels" if "|" in labels[0] else "label")
     assert (labels_of(images), images.classes) == (expected, [name.removeprefix("\ufeff") for name in names])
 
 
@@ -93,14 +126,15 @@ def test_labels_beside_a_list_of_names(labels: list[str], names: list[str], expe
     [
         ("2", ["5", "7", "9"], "label '2' is the name of no class"),  # not the third
         ("7.0", ["007", "7"], "label '7.0' is the name of no class"),
-        ("none", ["dog", "cat"], "label 'none' is not a number, and no class"),
+        ("none", ["dog", "cat"], r"a\.csv, row 2: label 'none' is not a number, and no class of that name is known"),
+        ('"cat,dog"', ["cat", "dog"], "'cat,dog' among the labels looks like several"),
         ("3", ["dog", "cat"], "has label 3, but there are 2 class names"),
         ("crane", ["crane", "owl", "crane"], "label 'crane' is the name of two classes"),
     ],
 )
 def test_labels_that_a_list_of_names_does_not_explain(label: str, names: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        table(tmp_path, [label], names)
+        table(tmp_path, [label], names, "labels" if "," in label else "label")
 
 
 def test_identifiers_of_tars_and_boxes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Images that a .csv names."""
+"""Images that a .csv names; test_classes has its labels."""
 
 from pathlib import Path
 
@@ -12,73 +12,6 @@ from tests.extract.pictures import write_file, write_pictures, write_text
 def table(folder: Path, *lines: str) -> str:
     write_pictures(folder, "a.jpg", "deep/b.jpg", "c.jpg")
     return str(write_text(folder / "images.csv", *lines))
-
-
-@pytest.mark.parametrize(
-    ("lines", "labels", "classes"),
-    [
-        (["id,path,label,other", "1,a.jpg,3,x", '2,deep/b.jpg," 0 ","y,z"'], [(3,), (0,)], None),
-        (["id,path,label", "1,a.jpg,0", "2,c.jpg,"], [(0,), None], None),
-        (["id,path,label", "1,a.jpg,", "2,c.jpg, "], [None, None], None),  # a set without labels
-        (["id,path,labels", "1,a.jpg,cat", "2,c.jpg,ape"], [(1,), (0,)], ["ape", "cat"]),
-        (["id,path,label", "1,a.jpg,cat; ape", "2,c.jpg,", "3,deep/b.jpg,ape;ape"], [(1, 0), (), (0,)], ["ape", "cat"]),
-        # Parts that are no labels, and any part in a column of single labels.
-        (
-            ["id,path,labels", '1,a.jpg,"tench, Tinca tinca"', "2,c.jpg,hot dog", "3,deep/b.jpg,TV/monitor"],
-            [(2,), (1,), (0,)],
-            ["TV/monitor", "hot dog", "tench, Tinca tinca"],
-        ),
-        (["id,path,label", "1,a.jpg,cat|dog", "2,c.jpg,cat"], [(1,), (0,)], ["cat", "cat|dog"]),
-    ],
-)
-def test_labels(lines: list[str], labels: list[object], classes: list[str] | None, tmp_path: Path) -> None:
-    images = open_images(table(tmp_path, *lines))
-    assert [sample.labels for sample in images.samples] == labels
-    assert [sample.id for sample in images.samples] == ["1", "2", "3"][: len(images)]
-    assert (images.classes, images.multilabel) == (classes, "labels" in lines[0] or ";" in lines[1])
-    assert images.is_unlabelled == (not any(labels))
-    lacks = None in labels and not images.is_unlabelled
-    assert [s.problem for s in images.samples if s.problem] == ["has no label (its column is empty)"] * lacks
-    assert images.image(1).size == (36, 40)
-
-
-@pytest.mark.parametrize(
-    ("lines", "labels"),
-    [
-        (["id,path,label", "1,a.jpg,cat", "2,c.jpg,2"], [(1,), (2,)]),
-        (["id,path,label", "1,a.jpg,0;2"], [(0, 2)]),
-        (["id,path,labels", "1,a.jpg,cat|dog;24 7", "2,c.jpg,dog"], [(4, 3), (0,)]),  # are never split
-    ],
-)
-def test_a_file_orders_the_classes(lines: list[str], labels: list[object], tmp_path: Path) -> None:
-    names = ["dog", "cat", "ape", "24 7", "cat|dog"]
-    images = open_images(table(tmp_path, *lines), classes=write_text(tmp_path / "names.txt", *names))
-    assert ([sample.labels for sample in images.samples], images.classes) == (labels, names)
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ("cat|dog", "bird"),
-        ("cat|dog", "owl|bird"),
-        ('"cat,dog"', "dog", "cat"),
-        ('"cat, dog"', '"dog,owl"', '"owl,cat"'),
-        ("cat/dog", "dog/cat"),
-        ("cat dog", "dog", "cat"),
-        ("cat\tdog", "owl"),
-        ("1 2", "0"),
-        ('"1,2"', '"0"'),
-        ("\"['cat', 'dog']\"", "\"['owl']\""),
-        ("[2]", "[0]"),
-        ("cat;dog|owl", "cat"),
-    ],
-)
-def test_labels_with_another_separator_are_no_new_classes(labels: tuple[str, ...], tmp_path: Path) -> None:
-    rows = [
-        f"{i},{name},{label}" for i, (name, label) in enumerate(zip(("a.jpg", "c.jpg", "deep/b.jpg"), labels, strict=False))
-    ]
-    with pytest.raises(DataError, match=r"among the labels looks like several, which `;` separates, .* \(--classes\)$"):
-        open_images(table(tmp_path, "id,path,labels", *rows))
 
 
 @pytest.mark.parametrize(
@@ -162,16 +95,3 @@ def test_what_no_permission_allows(path: str, tmp_path: Path) -> None:
 def test_damaged_table(lines: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         open_images(table(tmp_path, *lines))
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (("cat", "bee"), r"images\.csv, row 3: label 'bee' is not a number, and no class of that name is known"),
-        (('"cat,dog"', "dog"), "'cat,dog' among the labels looks like several"),
-    ],
-)
-def test_labels_that_a_file_of_names_does_not_have(labels: tuple[str, str], message: str, tmp_path: Path) -> None:
-    source = table(tmp_path, "id,path,labels", *(f"{i},{i}.jpg,{label}" for i, label in enumerate(labels)))
-    with pytest.raises(DataError, match=message):
-        open_images(source, classes=write_text(tmp_path / "names.txt", "cat", "dog" if "dog" in labels else "owl"))

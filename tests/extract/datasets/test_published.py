@@ -60,10 +60,14 @@ CARS_META, CARS_TEST = "stanford_cars/devkit/cars_meta.mat", "stanford_cars/cars
 BEACH = "Groundtruth/TrainTestLabels/Labels_beach_Test.txt"
 
 
-def replace(root: Path, name: str, old: str, new: str) -> None:
-    file = root / name
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
+LABELS, PANOPTIC = "labels.txt", "annotations/panoptic_val2017.json"
+
+
+def change(file: Path, old: str | None, new: str | bytes | None) -> None:
+    """Put something in place of a part of a file, or of all of it; None removes it."""
+    assert old is None or old in file.read_text()
+    content = new if old is None else file.read_text().replace(old, str(new))
+    file.unlink() if content is None else write_file(file, content if isinstance(content, bytes) else content.encode())
 
 
 @pytest.mark.parametrize(
@@ -89,28 +93,31 @@ def replace(root: Path, name: str, old: str, new: str) -> None:
         ("coco", "val2017", INSTANCES, "[3, 3, 1, 1]", "[3, 3, 1]", r"not as expected .*images, annotations"),
         ("coco", "val2017", INSTANCES, '"5.jpg"', '"/etc/5.jpg"', r"'/etc/5\.jpg', which is not inside"),
         ("coco", "val2017", INSTANCES, '"images": [', '"images": ' + "[" * 100_000, r"not as expected \(Recursion"),
+        ("coco-panoptic", "val2017", PANOPTIC, None, '{"images": []}', "is not as expected .*segments_info"),
+        (
+            "coco-panoptic",
+            "val2017",
+            PANOPTIC,
+            '"category_id": 184}]',
+            '"category_id": 7}]',
+            "a segment is of category 7, which",
+        ),
+        ("coco-panoptic", "val2017", PANOPTIC, '"000000000003.png"', '"../../a.png"', r"\.\./a\.png', which is not inside"),
+        ("coco-stuff", "val2017", LABELS, None, "0: person\n1: sky\n", r"labels\.txt is not as expected .*`0: unlabeled`"),
+        ("coco-stuff", "val2017", LABELS, None, "1: person\n2: sky\n", r"labels\.txt is not as expected .*`0: unlabeled`"),
+        ("ade20k", "val", "objectInfo150.txt", None, "Idx\tName\n2\twall\n", r"150\.txt is not .*do not count from 1"),
+        ("label-maps", "val", "label-colours.txt", None, "\n", r"label-colours\.txt is not as expected .*no class"),
+        ("label-maps", "val", "other.txt", None, "", "has neither images nor label maps of this split; expected the folders"),
+        ("pets", "test", PETS_TEST, None, b"\xff\xfe\0", r"test\.txt is not UTF-8 text \(.* at byte 0\); get it again"),
+        ("stanford-cars", "test", CARS_META, None, b"no MATLAB file" * 20, "cannot be read .*: expected a MATLAB file with cl"),
+        ("stanford-cars", "test", CARS_TEST, None, None, r"withlabels\.mat is missing; it belongs to the data set: get it"),
     ],
 )
-def test_damaged_lists(form: str, split: str, name: str, old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_damaged_lists(form: str, split: str, name: str, old: str | None, new: str, message: str, tmp_path: Path) -> None:
     source = write_example(tmp_path, form)
-    replace(tmp_path, name, old, new)
+    change(tmp_path / name, old, new)
     with pytest.raises(DataError, match=f"(?s){message}"):
-        open_images(source, split=split)
-
-
-@pytest.mark.parametrize(
-    ("form", "name", "content", "message"),
-    [
-        ("pets", PETS_TEST, b"\xff\xfe\0", r"test\.txt is not UTF-8 text \(.* at byte 0\); get it again"),
-        ("stanford-cars", CARS_META, b"no MATLAB file" * 20, "cannot be read .*: expected a MATLAB file with class_names"),
-        ("stanford-cars", CARS_TEST, None, r"withlabels\.mat is missing; it belongs to the data set: get it again"),
-    ],
-)
-def test_files_that_are_something_else(form: str, name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
-    write_example(tmp_path, form)
-    (tmp_path / name).unlink() if content is None else write_file(tmp_path / name, content)
-    with pytest.raises(DataError, match=message):
-        open_images(str(tmp_path), form, split="test")
+        open_images(source, form, split=split)
 
 
 def test_matlab_file_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +130,7 @@ def test_matlab_file_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("box", ["5 5 -1 2", "nan 1 1 1", "-9 0 2 2"])
 def test_a_box_that_is_none_is_a_problem_of_its_image(box: str, tmp_path: Path) -> None:
     write_example(tmp_path, "cub")
-    replace(tmp_path, "CUB_200_2011/bounding_boxes.txt", "1.0 2.0 3.0 4.0", box)
+    change(tmp_path / "CUB_200_2011/bounding_boxes.txt", "1.0 2.0 3.0 4.0", box)
     [problem] = open_images(str(tmp_path), split="train").all_problems()
     assert "has box (" in problem
     assert "expected x0 <= x1 and y0 <= y1" in problem

@@ -90,6 +90,7 @@ DTYPE = call("numpy.dtype", text("f8"), b"\x89", b"\x88")
 REST = (b"N", b"N", b"N", number(-1), number(-1), number(0))
 NUMBER = DTYPE + many(number(3), ORDER, *REST) + b"b"
 OBJECT = call("numpy.dtype", text("O8"), b"\x89", b"\x88")
+MANY = {"bytes": b"\x8e", "bytes that change": b"\x96"}
 SCALAR = "numpy._core.multiarray.scalar"
 # What it does to a reader that trusts each name on a list.
 HOSTILE = {
@@ -109,6 +110,10 @@ HOSTILE = {
     "a dtype without its state": call(SCALAR, OBJECT, data(b"12345678")),
     "bytes that are not in the file": call("builtins.bytearray", number(10**12)),
     "a text that is not in the file": b"X\xff\xff\xff\xff" + b"a",
+    "a string of Python 2 that is not in the file": b"T\xff\xff\xff\x7f1",
+    "an integer of gigabytes": b"\x8b\xff\xff\xff\x7f1",
+    **{f"many {kind} that are not in the file": code + struct.pack("<Q", 1 << 40) for kind, code in MANY.items()},
+    "a place in a memo of gigabytes": b"Nr\xff\xff\xff\x3f",
     "a tensor of a terabyte by strides": tensor((1 << 20, 1 << 20), (0, 0)),
     "a tensor beyond its storage": tensor((1 << 30,)),
     "a tensor before its storage": tensor((2,), offset=-4),
@@ -162,6 +167,7 @@ HOSTILE = {
 READ = {  # what is plain data after all
     "a number's dtype as an array of 4096",
     "an empty tensor whose size overflows",
+    "a place in a memo of gigabytes",
 }
 
 
