@@ -10,22 +10,11 @@ from jaxtyping import Int16
 from PIL import Image
 
 from pipelines.live.label_map import draw_label_map
-from pipelines.live.online import online
 from pipelines.live.segmenter import Segmenter
-from pipelines.predictions.predictor import LoadEncoder, Predicted, Predictor, enlarged
-from probe.segmentation.patch_head import load_patch_head
+from pipelines.predictions.predictor import Predicted, Predictor, enlarged
 from probe.segmentation.saved_maps import save_label_map
 
 FOLDER = "label-maps"
-
-
-def load_label_maps(trained: Path, load: LoadEncoder) -> "LabelMaps":
-    """A head for patches behind its encoder.
-
-    Raises:
-        BeyondClsError: as `load_patch_head` and `online`.
-    """
-    return LabelMaps(online(load(load_patch_head(trained)[1]), trained))
 
 
 @dataclass(frozen=True, eq=False)

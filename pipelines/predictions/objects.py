@@ -9,26 +9,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipelines.live.detections import OnlineDetector, online_detector
+from pipelines.live.detections import OnlineDetector
 from pipelines.live.objects import draw_objects
-from pipelines.predictions.predictor import LoadEncoder, Predicted, Predictor, enlarged
+from pipelines.predictions.predictor import Predicted, Predictor, enlarged
 from probe.detection.detected import Detected
-from probe.detection.detector import load_detector_with
 from probe.detection.sets import image_numbers
 from store.truths.rle import decode
 
 FILE = "detections.json"
 CORNERS = ("x0", "y0", "x1", "y1")
-
-
-def load_objects(trained: Path, load: LoadEncoder, score_threshold: float = 0.5) -> "Objects":
-    """A detector behind its encoder.
-
-    Raises:
-        BeyondClsError: as `online_detector`.
-    """
-    detector, about = load_detector_with(trained)
-    return Objects(online_detector(load(about), detector, description=about), score_threshold)
 
 
 @dataclass(frozen=True, eq=False)
