@@ -70,7 +70,7 @@ class OnlineDetector(OnPatches):
         super().__init__(encoder, encoder.block if description is None else described_block(encoder, about))
         self.detector = detector.eval().to(encoder.device)
         self.classes = described_classes(about, detector.n_classes)
-        black = self.black()
+        black = self.tokens(*self.black())
         grid = grid_of(encoder, black.shape[1])
         if grid != detector.grid or black.shape[2] != detector.dim:
             ours, theirs = (" x ".join(map(str, one or ("?",))) for one in (grid, detector.grid))

@@ -7,18 +7,17 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from extract.requests import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
-from pipelines.live.pictures import Picture, opened
-from pipelines.live.segmenter import Segmenter
+from pipelines.live.segmenter import OnEncoders, Segmenter
 from probe.head import TOKENS, Head
 from probe.saved import load_with, task_of
 from probe.segmentation.patch_head import TASK as SEGMENTATION
@@ -119,7 +118,7 @@ def _model_of(recorded: Mapping[str, Any]) -> tuple[Any, Any]:
         return None, None
 
 
-class Online(nn.Module):
+class Online(OnEncoders):
     """Images to logits and to a map of the head's weights over the patches. Frozen, always in evaluation mode.
 
     The encoder runs once an image and gives the kinds of features that the head reads, no others; tokens are float32. Encoders
@@ -135,9 +134,8 @@ class Online(nn.Module):
     def __init__(
         self, encoder: Encoder, head: Head, description: Mapping[str, Any] | None = None, joined: Encoder | None = None
     ):
-        super().__init__()
-        self.head = copy.deepcopy(head)
-        self.encoder, self.joined = encoder, joined
+        super().__init__(encoder, *([] if joined is None else [joined]))
+        self.head, self.joined = copy.deepcopy(head), joined
         self.model, self.joined_model = encoder.model, None if joined is None else joined.model  # so that `to` moves them
         self.train()
         about = {} if description is None else description
@@ -181,10 +179,6 @@ class Online(nn.Module):
         """K."""
         return self.head.classifier.out_features
 
-    def train(self, mode: bool = True) -> Self:
-        """Stays in evaluation mode."""
-        return super().train(False)
-
     @torch.no_grad()
     def forward(
         self, images: Float[Tensor, "B 3 H W"], joined: Float[Tensor, "B 3 H2 W2"] | None = None
@@ -225,17 +219,6 @@ class Online(nn.Module):
             read |= self._read(self.joined, joined, [kind for kind in self._names if kind.startswith(JOINED)])
         return read
 
-    def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, ...]:
-        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, H, W], once for each encoder.
-
-        Raises:
-            BeyondClsError: there is no picture, or one cannot be read; names it.
-        """
-        encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
-        return tuple(
-            e.normalised(torch.stack([e.views.evaluation(image) for image in opened(pictures, e.pixels)])) for e in encoders
-        )
-
     def _read(self, encoder: Encoder, images: Tensor, kinds: Sequence[str]) -> dict[str, Tensor]:
         expected = tuple(encoder.config["input_size"])
         if images.shape[1:] != expected:
@@ -257,8 +240,7 @@ class Online(nn.Module):
 
     def _features_of_black_image(self) -> dict[str, Tensor]:
         """Features of one black image, so that mismatches are found before the first batch."""
-        encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
-        features = self.features(*(torch.zeros(1, *e.config["input_size"], device=e.device) for e in encoders))
+        features = self.features(*self.black())
         for kind, values in features.items():
             if kind_of(kind) in TOKENS and values.shape[-1] != self.head.aggregator.dim:
                 raise BeyondClsError(
