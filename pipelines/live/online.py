@@ -82,11 +82,7 @@ def online(
 
 
 def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, Any]) -> Segmenter:
-    """A head for patches on its encoder.
-
-    Raises:
-        BeyondClsError: as `online`.
-    """
+    """A head for patches on its encoder."""
     head, about = load_patch_head(probe)
     if isinstance(encoder, str):
         encoder = load_as_recorded(encoder, about, options)
@@ -303,11 +299,7 @@ def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
 
 
 def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder) -> tuple[int, ...]:
-    """Blocks that names of these kinds mention.
-
-    Raises:
-        BeyondClsError: the encoder has no such block.
-    """
+    """Blocks that names of these kinds mention."""
     blocks = [name.block for name in map(ArrayName.parse, names) if name.kind in kinds and name.block is not None]
     return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
 
