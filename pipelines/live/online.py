@@ -72,25 +72,28 @@ def online(
             return _segmenter(encoder, probe, options)
         head, description = load_with(probe, own)
     about = description or {}
-    if isinstance(encoder, str):
-        encoder = load_as_recorded(encoder, about, options)
-    elif options:
-        raise BeyondClsError(f"{encoder.name} is loaded already; give {', '.join(options)} to load_encoder, which loads it")
-    if isinstance(joined, str):
-        joined = load_as_recorded(joined, about.get("joined_encoder") or {}, {})
-    return Online(encoder, head, description, joined)
+    second = None if joined is None else loaded(joined, about.get("joined_encoder") or {}, {})
+    return Online(loaded(encoder, about, options), head, description, second)
 
 
 def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, Any]) -> Segmenter:
     """A head for patches on its encoder."""
     head, about = load_patch_head(probe)
-    if isinstance(encoder, str):
-        encoder = load_as_recorded(encoder, about, options)
+    encoder = loaded(encoder, about, options)
     check_encoder(encoder, about)
     block, names = described_block(encoder, about), described_classes(about, head.n_classes)
     if names is None:
         raise BeyondClsError(f"the head {probe} has no names of classes; train it again: beyondcls segment")
     return Segmenter(encoder, head, {**about, "block": block, "classes": names})
+
+
+def loaded(encoder: Encoder | str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+    """An encoder; by its name it is loaded as a probe records it, and only then there may be options."""
+    if isinstance(encoder, str):
+        return load_as_recorded(encoder, recorded, options)
+    if options:
+        raise BeyondClsError(f"{encoder.name} is loaded already; give {', '.join(options)} to load_encoder, which loads it")
+    return encoder
 
 
 def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
