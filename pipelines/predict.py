@@ -158,10 +158,10 @@ def load_predictor(
     from pipelines.predictions.classes import Classes
     from probe.saved import load_with
 
-    name, of_joined = given.get("joined_encoder"), select_options(given, OF_JOINED)
-    if name is None and of_joined:
+    second, of_joined = given.get("joined_encoder"), select_options(given, OF_JOINED)
+    if second is None and of_joined:
         raise BeyondClsError(f"{flag_of(next(iter(of_joined)))} was given without --joined-encoder NAME")
     head, about = load_with(trained, given.get("own"))
     options = {option.removeprefix("joined_"): value for option, value in of_joined.items()}
-    joined = None if name is None else load(about.get("joined_encoder") or {}, name, options)
+    joined = None if second is None else load(about.get("joined_encoder") or {}, second, options)
     return Classes(online(load(about), head, description=about, joined=joined), **select_options(given, ("top", "threshold")))

@@ -175,7 +175,7 @@ def gc(
 
 def _decide(listed: Sequence[Leftover], references: Sequence[Reference]) -> tuple[dict[Leftover, str], list[Leftover]]:
     """What is kept, with the reason, and what nothing names."""
-    of_md5 = {md5_of(one.content): sorted(one.keys) for one in listed if one.content is not None}
+    of_md5: dict[str, list[str | None]] = {md5_of(one.content): [*one.keys] for one in listed if one.content is not None}
     keys = ((one, [one.key] if one.key else of_md5.get(one.md5 or "") or [None]) for one in references)
     known = [replace(one, key=key) for one, of_one in keys for key in of_one]
     doubts = {
