@@ -139,9 +139,6 @@ def _about(file: Path) -> tuple[str, str, bool]:
 
     Args:
         file: metrics.json of a head, or summary.json of attention.
-
-    Raises:
-        BeyondClsError: it is missing or damaged.
     """
     from probe.result_files import ResultError, read_result
 
@@ -168,12 +165,7 @@ def _weights(file: Path, name: str) -> "np.ndarray":
 
 
 def _check_same_images(first: Weights, second: Weights) -> None:
-    """Refuse heads that did not see the same images.
-
-    Raises:
-        BeyondClsError: they belong to different feature sets, or have different numbers of images or patches.
-    """
-
+    """Refuse heads that did not see the same images."""
     if first.key != second.key:
         raise BeyondClsError(
             f"{first.folder} is of the feature set {first.key} and {second.folder} of {second.key}, expected one; "

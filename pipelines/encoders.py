@@ -60,12 +60,7 @@ def main(
 
 
 def _record(file: Path, params: Path, pattern: str) -> None:
-    """Load the encoders of a parameter file whose names have the pattern, one after the other, and write their digests.
-
-    Raises:
-        BeyondClsError: the parameter file or the list cannot be read; or some weights could not be loaded, or are others than
-            those that were recorded, which is said of each.
-    """
+    """Load the encoders of a parameter file whose names have the pattern, one after the other, and write their digests."""
     from dataclasses import replace
 
     from extract.encoders.checkpoints import Checkpoint, read_checkpoints, write_checkpoints

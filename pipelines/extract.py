@@ -205,12 +205,7 @@ def _sources(source: str | None, out: Path, params: Path | None, replaces_stub: 
 
 
 def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:
-    """What to do with the set that is there: a function of `extract.run`.
-
-    Raises:
-        BeyondClsError: two verbs were given, or a repair from another set.
-    """
-
+    """What to do with the set that is there: a function of `extract.run`."""
     if repair and source:
         raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
     requested = {"update": update, "extend": extend, "repair": repair}
@@ -221,12 +216,7 @@ def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:
 
 
 def _places(params: Path | None, out: Path, verb: str) -> Places:
-    """Where the set goes.
-
-    Raises:
-        BeyondClsError: the set at `out` cannot be changed there.
-    """
-
+    """Where the set goes."""
     places = Places.from_params(params)
     if places.root is not None and verb in ("extend", "repair"):
         refuse_changes(places, out, f"--{verb}")

@@ -153,11 +153,7 @@ def _with_lines(text: str, more: str) -> str:
 
 
 def _splits(data: Path) -> dict[str, str]:
-    """What the splits of a data set are called, where that is not train and test.
-
-    Raises:
-        BeyondClsError: it cannot be opened as any form, with the reasons.
-    """
+    """What the splits of a data set are called, where that is not train and test."""
     from extract.datasets import form_of
 
     if not data.is_dir():
@@ -172,12 +168,7 @@ def _splits(data: Path) -> dict[str, str]:
 
 
 def _named_encoders(encoders: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Entries by name: a model's own where it can be one, else what remains of FILE.py:FUNCTION or package:name/of/model.
-
-    Raises:
-        BeyondClsError: two would have one name.
-    """
-
+    """Entries by name: a model's own where it can be one, else what remains of FILE.py:FUNCTION or package:name/of/model."""
     entries: dict[str, dict[str, str]] = {}
     for model in encoders:
         name = re.sub(r"[^\w.+-]", "-", re.split(r"[:/]", model)[-1]).strip("-.") or "encoder"
@@ -190,11 +181,7 @@ def _named_encoders(encoders: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _named_heads(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Entries by name, as `probe --head` names heads.
-
-    Raises:
-        BeyondClsError: there is no such aggregator, or two heads would have one name.
-    """
+    """Entries by name, as `probe --head` names heads."""
     from pipelines.parameters.heads import AskedHead, folders_of
     from probe.aggregators import AGGREGATORS, is_custom
 

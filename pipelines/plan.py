@@ -103,11 +103,7 @@ def main(
 
 
 def _refuse_options_of_one(params: Path | None, given: Mapping[str, Any]) -> None:
-    """Refuse to plan a project without its file, or with options of a single extraction.
-
-    Raises:
-        BeyondClsError: names what to give, or to leave out.
-    """
+    """Refuse to plan a project without its file, or with options of a single extraction."""
     if params is None:
         raise BeyondClsError(
             "there is nothing to plan; give --encoder NAME, --data and --out for one extraction, or --params FILE, e.g. "

@@ -121,6 +121,7 @@ def load_predictor(
         BeyondClsError: as `beyondcls.online` and `beyondcls.online_detector`; an option that does not concern what was trained,
             or a value out of its range.
     """
+    from pipelines.live.online import load_as_recorded, online
     from probe.saved import task_of
 
     task = task_of(trained)
@@ -135,39 +136,32 @@ def load_predictor(
             raise BeyondClsError(f"{flag_of(name)} is {value:g}, expected a number from 0 to 1")
     loading = select_options(given, (*extraction.LOADING, *extraction.TRANSFORM))
 
-    def load(recorded: Mapping[str, Any]) -> "Encoder":
-        return load_encoder_of(encoder, values, loading, recorded, device)
+    def load(recorded: Mapping[str, Any], name: str = encoder, options: Mapping[str, Any] = loading) -> "Encoder":
+        """An encoder as the parameter file, if any, and the command line describe it; the rest is as the probe records."""
+        of_file = {} if values is None else extraction.loading_of(values, name)
+        loaded = load_as_recorded(name, recorded, {**of_file, **options})
+        loaded.model.to(device)
+        return loaded
 
     if task == "segmentation":
-        from pipelines.predictions.label_maps import load_label_maps
+        from pipelines.predictions.label_maps import LabelMaps
+        from probe.segmentation.patch_head import load_patch_head
 
-        return load_label_maps(trained, load)
+        return LabelMaps(online(load(load_patch_head(trained)[1]), trained))
     if task == "detection":
-        from pipelines.predictions.objects import load_objects
+        from pipelines.live.detections import online_detector
+        from pipelines.predictions.objects import Objects
+        from probe.detection.detector import load_detector_with
 
-        return load_objects(trained, load, **select_options(given, OF_OBJECTS))
-    from pipelines.predictions.classes import load_classes
+        detector, about = load_detector_with(trained)
+        return Objects(online_detector(load(about), detector, description=about), *select_options(given, OF_OBJECTS).values())
+    from pipelines.predictions.classes import Classes
+    from probe.saved import load_with
 
-    joined_options = select_options(given, OF_JOINED)
-    joined, load_joined = given.get("joined_encoder"), None
-    if joined is not None:
-        options = {name.removeprefix("joined_"): value for name, value in joined_options.items()}
-        load_joined = lambda recorded: load_encoder_of(joined, values, options, recorded, device)  # noqa: E731
-    elif joined_options:
-        raise BeyondClsError(f"{flag_of(next(iter(joined_options)))} was given without --joined-encoder NAME")
-    return load_classes(trained, load, load_joined, **select_options(given, ("own", "top", "threshold")))
-
-
-def load_encoder_of(
-    name: str,
-    values: Mapping[str, Any] | None,
-    options: Mapping[str, Any],
-    recorded: Mapping[str, Any],
-    device: "torch.device",
-) -> "Encoder":
-    """An encoder as the parameter file, if any, and the command line describe it; the rest is as the probe records."""
-    from pipelines.live.online import load_as_recorded
-
-    encoder = load_as_recorded(name, recorded, {**({} if values is None else extraction.loading_of(values, name)), **options})
-    encoder.model.to(device)
-    return encoder
+    second, of_joined = given.get("joined_encoder"), select_options(given, OF_JOINED)
+    if second is None and of_joined:
+        raise BeyondClsError(f"{flag_of(next(iter(of_joined)))} was given without --joined-encoder NAME")
+    head, about = load_with(trained, given.get("own"))
+    options = {option.removeprefix("joined_"): value for option, value in of_joined.items()}
+    joined = None if second is None else load(about.get("joined_encoder") or {}, second, options)
+    return Classes(online(load(about), head, description=about, joined=joined), **select_options(given, ("top", "threshold")))

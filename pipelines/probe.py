@@ -154,12 +154,7 @@ def main(
 
 
 def _check_loop(in_the_loop: str | None, beside: Mapping[str, Any]) -> None:
-    """Refuse what concerns the encoder in the loop without that.
-
-    Raises:
-        BeyondClsError: such an option was given, or crops that there are not.
-    """
-
+    """Refuse what concerns the encoder in the loop without that."""
     if in_the_loop is None:
         for name, value in beside.items():
             if value is not None:
@@ -180,11 +175,7 @@ def _loop(
     fresh: bool,
     training: "FeatureStore",
 ) -> "EncoderLoop":
-    """The images and the encoder of the training features, as the parameter file and the command line name them.
-
-    Raises:
-        BeyondClsError: there are no such images or no such encoder, or they are not those of the features.
-    """
+    """The images and the encoder of the training features, as the parameter file and the command line name them."""
     from extract.datasets import open_images
     from extract.encoders.encoder import AMP_OF
     from pipelines.live.online import load_as_recorded
@@ -207,11 +198,7 @@ def _loop(
 
 
 def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: str) -> "Engine":
-    """Where runs are computed, as the command line says, or else the parameter file.
-
-    Raises:
-        BeyondClsError: an engine that cannot be, or one in each of several processes.
-    """
+    """Where runs are computed, as the command line says, or else the parameter file."""
     from pipelines.engines import choose_engine
     from pipelines.parameters.layers import engine_of
     from pipelines.parameters.params import read_params
@@ -228,12 +215,7 @@ def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: 
 
 
 def _check_asked(params: Path | None, named: Mapping[str, str | None], places: Mapping[str, Any]) -> None:
-    """Refuse names of a parameter file without the file, and a run that does not say what it reads and writes.
-
-    Raises:
-        BeyondClsError: there is a name, but no file; or a place is missing.
-    """
-
+    """Refuse names of a parameter file without the file, and a run that does not say what it reads and writes."""
     for option, name in named.items():
         if name is not None and params is None:
             raise BeyondClsError(f"--{option} {name} is in a parameter file; name it with --params, e.g. --params params.yaml")
@@ -245,12 +227,7 @@ def _check_asked(params: Path | None, named: Mapping[str, str | None], places: M
 
 
 def _refuse_beside_every(options: Mapping[str, Any]) -> None:
-    """Refuse what stages say themselves: with other values `dvc repro` would train again.
-
-    Raises:
-        BeyondClsError: one of these options was given.
-    """
-
+    """Refuse what stages say themselves: with other values `dvc repro` would train again."""
     for name, value in options.items():
         if value not in (None, False, []):
             raise BeyondClsError(

@@ -73,11 +73,7 @@ def _calibration(result: Mapping[str, Any]) -> str:
 
 
 def _named(option: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Names and places of NAME=PLACE.
-
-    Raises:
-        BeyondClsError: a text of another form, a name that no folder can have, or one that was given twice.
-    """
+    """Names and places of NAME=PLACE."""
     names = set()
     for text in texts:
         name, _, place = text.partition("=")
@@ -90,11 +86,7 @@ def _named(option: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _folders(probes: Path) -> list[Path]:
-    """Folders of heads; those without weights are left out, and named, where others have some.
-
-    Raises:
-        BeyondClsError: there is no head.
-    """
+    """Folders of heads; those without weights are left out, and named, where others have some."""
     if (probes / "metrics.json").is_file():
         return [probes]
     folders = [file.parent for file in sorted(probes.glob("*/metrics.json"))]

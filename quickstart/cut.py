@@ -14,7 +14,7 @@ import typer
 from webdataset import TarWriter
 
 from extract.datasets.webdataset_tars import CLASS_NAMES
-from pipelines.quickstart.compose import png
+from pipelines.quickstart.objects import png
 from quickstart import cifar10
 
 

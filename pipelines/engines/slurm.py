@@ -1,4 +1,4 @@
-"""Job arrays of Slurm: one whose tasks share a set, or one with a task for each run; their scripts, and waiting for them."""
+"""Job arrays of Slurm, with a task for each run: of heads, or of those that share an extraction; scripts, and waiting."""
 
 import os
 import re
@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from pipelines.engines.engine import (
     Agenda,
     Engine,
     Run,
+    Watch,
     following,
     last_lines,
     problem_in,
@@ -40,6 +41,7 @@ ANSWER_S = 10  # seconds to wait for Slurm's controller
 LOGS = ".slurm"  # folder of logs, beside feature sets or in the folder that has all of what runs write
 MAX_ARRAY_SIZE = 1000  # tasks: numbers below Slurm's default MaxArraySize of 1001
 NOT_QUOTED = frozenset("'\"\\")
+SHOWN = 3  # problems in a message
 NOTICE_S = 300  # a task gets its signal so long before its time limit
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -48,12 +50,17 @@ SCRIPT = """\
 #SBATCH --output={logs}/%A_%a.log --open-mode=append
 #SBATCH --requeue --signal=B:USR1@{seconds}
 {given}
-{about}
+# A task for each of these commands, or for several where Slurm takes fewer tasks: one after the other, and what is done ends at
+# once. Before the time of a task ends it gets SIGUSR1, finishes its shard or epoch, and is queued again.
 cd {folder} || exit
 was_killed() {{ [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; }}
 worst=0
-for run in {runs}; do
-  {choice}{setup}(trap '' USR1 && exec {command}) &
+for run in $(seq "$SLURM_ARRAY_TASK_ID" {n_tasks} {last}); do
+  case $run in
+{cases}
+esac
+mkdir -p "${{log%/*}}"; exec >>"$log" 2>&1; export COLUMNS={width}; echo "{begun}beyondcls $*"
+{setup}(trap '' USR1 && exec {program} "$@") &
   child=$!
   trap 'while kill -USR1 $child 2>/dev/null; do sleep 1; done &' USR1  # again, as it may not listen yet
   wait $child; status=$?
@@ -66,12 +73,6 @@ for run in {runs}; do
 done
 exit $worst
 """
-OF_UNITS = """\
-# Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
-# SIGUSR1, finishes its shard, and is queued again."""
-OF_RUNS = """\
-# A task for each of these commands, or for several where Slurm takes fewer tasks: one after the other, and what is done ends at
-# once. Before the time of a task ends it gets SIGUSR1, finishes its epoch, and is queued again."""
 
 
 @dataclass(frozen=True)
@@ -87,44 +88,6 @@ class Slurm(Engine):
 
     def n_tasks(self, n_units: int) -> int:
         return self.tasks or 1
-
-    def script(self, arguments: Sequence[str], out: Path) -> str:
-        """A script for sbatch that runs a command in several tasks; what Slurm cannot be given is refused."""
-        command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
-        array = f"0-{self.n_tasks(1) - 1}"
-        return self.filled(out.name, array, logs_of(out), OF_UNITS, '"$SLURM_ARRAY_TASK_ID"', "", command)
-
-    def filled(self, name: str, array: str, logs: Path, about: str, runs: str, choice: str, command: str) -> str:
-        """`SCRIPT` of these parts: numbers of tasks, as sbatch takes them; the folder of what Slurm says of tasks; a comment on
-        top; words of the shell, one for each run of a task; lines of the shell that prepare `$run`; and the command that
-        follows.
-        """
-        sbatch, setup = self.sbatch or "", self.setup or ()
-        if not sbatch.isprintable():
-            raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, such as --partition=gpu --gres=gpu:1")
-        if strange := next((line for line in setup if not line.isprintable()), None):
-            raise BeyondClsError(f"setup has {strange!r}, expected lines of shell; give each by itself")
-        if not str(logs).isprintable() or not NOT_QUOTED.isdisjoint(str(logs)):
-            raise BeyondClsError(
-                f"the logs would be in {str(logs)!r}, and Slurm takes no quotes, backslashes or unprintable characters; give "
-                "--out without them, in another folder if that one has them"
-            )
-        return SCRIPT.format(
-            name=f"beyondcls-{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)}",
-            array=array,
-            logs=re.sub(r"[ #]", r"\\\g<0>", str(logs).replace("%", "%%")),
-            seconds=NOTICE_S,
-            given=f"#SBATCH {sbatch}" if sbatch else "# #SBATCH --partition=gpu --gres=gpu:1 --time=8:00:00",
-            about=about,
-            folder=shlex.quote(os.getcwd()),
-            runs=runs,
-            choice=choice,
-            setup="".join(f"{line}\n" for line in setup),
-            command=command,
-            ended=ENDED,
-            again=TO_BE_CONTINUED,
-            restarts=self.tries - 1,
-        )
 
     def run_all(self, agenda: Agenda) -> None:
         RunArray(self, agenda.runs).run(agenda)
@@ -146,11 +109,11 @@ def submitted(
         return False
     if verb == "repair":
         raise BeyondClsError("one process repairs a feature set; give --on here with --repair")
-    text, logs, n = engine.script(without_engine(sys.argv[1:]), out), logs_of(out), engine.n_tasks(1)
+    n = engine.n_tasks(1)
+    shared = (*without_engine(sys.argv[1:]), "--n-tasks", str(n), "--task-id")
+    array = RunArray(engine, [Run.writing(f"{out}.task{task}", (*shared, str(task))) for task in range(n)], out.name)
     if script is not None or dry_run:
-        if script is not None:
-            logs.mkdir(parents=True, exist_ok=True)
-        hand_over(text, script, f"logs will be in {logs}", say)
+        array.hand_over(script, say)
         return True
     folder = out.parent if root is None else out.parent / SCRATCH if is_remote(root) else Path(root)
     named = re.compile(re.escape(out.name) + "(-[0-9a-f]{32})+")
@@ -160,21 +123,27 @@ def submitted(
         begun = [f for f in (folder / STAGING).glob("*") if named.fullmatch(f.name) and (f / HEADER).is_file()]
         return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None
 
-    with job_of(text, [logs], "correct --sbatch, or --tasks") as (job, waiting):
-        tasks = f"{n} tasks" if n > 1 else "1 task (--tasks gives more)"
-        say(f"{out}: job {job}, {tasks}; logs in {logs}/{job}_*.log")
-        while waiting.poll() is None:
-            place = staged()
-            if place is not None and (begun := progress_at(LocalFolder(place))) is not None:
-                with progress_bar(out.name, begun.n_images, "images") as progress:
-                    with following(staged, progress) as reported:
-                        waiting.wait()
-                    if waiting.returncode == 0:  # the set is published
-                        progress(begun.n_images - reported())
-            else:
-                time.sleep(SECONDS)
-    if waiting.returncode:
-        raise BeyondClsError(failure(job, logs))
+    say(f"{out}: logs in {array.runs[0].log.parent}{'' if n > 1 else '; --tasks gives more than one task'}")
+    for run in array.runs:
+        run.log.unlink(missing_ok=True)  # of an earlier command
+    whole: list[Callable[[], None]] = []  # completes the bar, from when the set is begun
+
+    def begins() -> bool:
+        """Show how far the set is once it is begun; nothing stops the job."""
+        place = None if whole else staged()
+        if place is not None and (begun := progress_at(LocalFolder(place))) is not None:
+            progress = bars.enter_context(progress_bar(out.name, begun.n_images, "images"))
+            reported = bars.enter_context(following(staged, progress))
+            whole.append(lambda: progress(begun.n_images - reported()))
+        return False
+
+    with ExitStack() as bars:
+        agenda = Agenda(array.runs, engine.tries, Watch(lambda _: None, say, begins), say)
+        array.run(agenda)
+        if whole and not agenda.problems:
+            whole[0]()
+    if agenda.problems:
+        raise BeyondClsError("; ".join(f"{name}: {problem}" for name, problem in list(agenda.problems.items())[:SHOWN]))
     if not (out / "zarr.json").exists():
         raise BeyondClsError(f"the job has ended, but there is no set at {out}; see its logs, and give the command again")
     spec = FeatureStore.describe(out).spec
@@ -187,46 +156,67 @@ def check_script(engine: Engine, script: Path | None, dry_run: bool) -> None:
         raise BeyondClsError(f"{'--dry-run' if dry_run else '--script'} is for the script of a job array; give --on slurm, too")
 
 
-def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], None]) -> None:
-    """Write a script, which only its user can read, or print it if there is no file for it; `about`: where logs will be."""
-    if script is None:
-        say(text.rstrip())
-        return
-    if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
-        raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
-    script.touch(0o600)
-    script.chmod(0o600)  # addresses in it may be signed
-    script.write_text(text)
-    say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")
-
-
 class RunArray:
     """A job array with a task for each run, task t the runs t, t + n_tasks, …: with as many tasks as Slurm takes.
 
-    The output of each run goes to its log; what Slurm itself says of tasks is in `logs`.
+    The output of each run goes to its log; what Slurm itself says of tasks is in `logs`. Its name is that of the job; what
+    Slurm cannot be given is refused.
     """
 
-    def __init__(self, engine: Slurm, runs: Sequence[Run]):
+    def __init__(self, engine: Slurm, runs: Sequence[Run], name: str = "probe"):
         self.runs = list(runs)
-        self.logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
-        most = configuration().get("MaxArraySize", "")
-        self.folders = {self.logs, *(run.log.parent for run in runs)}
+        self.logs = logs = Path(os.path.commonpath([run.log.parent.parent for run in runs])) / LOGS
+        most, sbatch, setup = configuration().get("MaxArraySize", ""), engine.sbatch or "", engine.setup or ()
         self.n_tasks = min(len(runs), max(1, int(most) - 1) if most.isdecimal() else MAX_ARRAY_SIZE)
-        cases = [
-            f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
-            for number, run in enumerate(runs)
-        ]
-        begun = f'mkdir -p "${{log%/*}}"; exec >>"$log" 2>&1; export COLUMNS={WIDTH}; echo "{BEGUN}beyondcls $*"'
-        choice = "\n".join(["case $run in", *cases, "esac", begun, ""])
-        array = f"0-{self.n_tasks - 1}" + (f"%{engine.tasks}" if engine.tasks is not None else "")
-        numbers = f'$(seq "$SLURM_ARRAY_TASK_ID" {self.n_tasks} {len(runs) - 1})'
-        self.script = engine.filled("probe", array, self.logs, OF_RUNS, numbers, choice, f'{_beyondcls(())} "$@"')
+        if not sbatch.isprintable():
+            raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, such as --partition=gpu --gres=gpu:1")
+        if strange := next((line for line in setup if not line.isprintable()), None):
+            raise BeyondClsError(f"setup has {strange!r}, expected lines of shell; give each by itself")
+        if not str(logs).isprintable() or not NOT_QUOTED.isdisjoint(str(logs)):
+            raise BeyondClsError(
+                f"the logs would be in {str(logs)!r}, and Slurm takes no quotes, backslashes or unprintable characters; give "
+                "--out without them, in another folder if that one has them"
+            )
+        self.script = SCRIPT.format(
+            name=f"beyondcls-{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)}",
+            array=f"0-{self.n_tasks - 1}" + (f"%{engine.tasks}" if engine.tasks is not None else ""),
+            logs=re.sub(r"[ #]", r"\\\g<0>", str(logs).replace("%", "%%")),
+            seconds=NOTICE_S,
+            given=f"#SBATCH {sbatch}" if sbatch else "# #SBATCH --partition=gpu --gres=gpu:1 --time=8:00:00",
+            folder=shlex.quote(os.getcwd()),
+            n_tasks=self.n_tasks,
+            last=len(runs) - 1,
+            cases="\n".join(
+                f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
+                for number, run in enumerate(runs)
+            ),
+            width=WIDTH,
+            begun=BEGUN,
+            setup="".join(f"{line}\n" for line in setup),
+            program=shlex.join([sys.executable, "-P", "-m", COMMAND_LINE]),
+            ended=ENDED,
+            again=TO_BE_CONTINUED,
+            restarts=engine.tries - 1,
+        )
+
+    def hand_over(self, script: Path | None, say: Callable[[str], None]) -> None:
+        """Write the script, which only its user can read, or print it if there is no file for it."""
+        if script is None:
+            say(self.script.rstrip())
+            return
+        if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
+            raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
+        self.logs.mkdir(parents=True, exist_ok=True)  # Slurm makes none
+        script.touch(0o600)
+        script.chmod(0o600)  # addresses in it may be signed
+        script.write_text(self.script)
+        say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; each run has its log, e.g. {self.runs[0].log}")
 
     def run(self, agenda: Agenda) -> None:
         left = dict(enumerate(iter(agenda.take, None)))
         sizes: dict[int, int] = {}
         is_told = has_ended = False
-        with job_of(self.script, self.folders, "correct --sbatch") as (job, waiting):
+        with job_of(self.script, self.logs) as (job, waiting):
             tasks = f"{self.n_tasks} task{'s' * (self.n_tasks > 1)}"
             tasks += f" for {len(self.runs)} runs" if len(self.runs) > self.n_tasks else ""
             agenda.say(f"job {job}, {tasks}; what Slurm says of them is in {self.logs}")
@@ -271,17 +261,16 @@ def configuration() -> dict[str, str]:
 
 
 @contextmanager
-def job_of(script: str, folders: Iterable[Path], remedy: str) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
+def job_of(script: str, logs: Path) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
     """Submit a script; yields the number of the job, and the process of sbatch that ends with it. The job is cancelled if
-    waiting for it ends with an error.
+    waiting for it ends with an error. `logs`: the folder of what Slurm says, which makes none.
     """
     if shutil.which("sbatch") is None:
         raise BeyondClsError(
             "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
             "cluster, or write the script with --script FILE and submit it there, or give --on processes"
         )
-    for folder in folders:  # of logs, as Slurm makes none
-        folder.mkdir(parents=True, exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen(
         ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -293,30 +282,10 @@ def job_of(script: str, folders: Iterable[Path], remedy: str) -> "Iterator[tuple
             process.stdin.close()
         number = process.stdout.readline().strip().partition(";")[0]
         if not number:
-            raise BeyondClsError(f"sbatch refuses the job: {process.stderr.read().strip()}; {remedy}")
+            raise BeyondClsError(f"sbatch refuses the job: {process.stderr.read().strip()}; correct --sbatch, or --tasks")
         try:
             yield number, process
         except BaseException:
             subprocess.run(["scancel", number], check=False)
             process.kill()
             raise
-
-
-def _beyondcls(arguments: Sequence[str]) -> str:
-    return shlex.join([sys.executable, "-P", "-m", COMMAND_LINE, *arguments])
-
-
-def logs_of(out: Path) -> Path:
-    return (out.parent / LOGS / out.name).absolute()
-
-
-def failure(job: str, logs: Path) -> str:
-    problems = []
-    for log in sorted(logs.glob(f"{job}_*.log")):
-        lines = last_lines(log)
-        if status_in(lines) != 0:
-            task = re.sub(r".*_", "", log.stem)
-            problems.append(f"task {task}: {problem_in(lines)} (log: {log})")
-    if not problems:
-        return f"job {job} failed before its tasks began; see `scontrol show job {job}`"
-    return f"job {job} failed. " + "; ".join(problems[:3])

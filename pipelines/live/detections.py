@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.encoders import Encoder, load_encoder
-from extract.transform import options_of
-from pipelines.live.online import check_encoder, described_block, described_classes, grid_of
+from extract.encoders import Encoder
+from pipelines.live.online import check_encoder, described_block, described_classes, grid_of, loaded
 from pipelines.live.pictures import Picture
 from pipelines.live.segmenter import OnPatches
 from probe.detection.detected import Detected, in_original
@@ -45,12 +44,7 @@ def online_detector(
         if description is not None:
             raise BeyondClsError(f"{detector} has its own description; leave out description")
         detector, description = load_detector_with(detector)
-    if isinstance(encoder, str):
-        recorded = options_of((description or {}).get("transform") or {})
-        encoder = load_encoder(encoder, **{**recorded, **options})
-    elif options:
-        raise BeyondClsError(f"options {', '.join(options)} are of load_encoder; give them where {encoder.name!r} is loaded")
-    return OnlineDetector(encoder, detector, description)
+    return OnlineDetector(loaded(encoder, description or {}, options), detector, description)
 
 
 class OnlineDetector(OnPatches):
@@ -70,7 +64,7 @@ class OnlineDetector(OnPatches):
         super().__init__(encoder, encoder.block if description is None else described_block(encoder, about))
         self.detector = detector.eval().to(encoder.device)
         self.classes = described_classes(about, detector.n_classes)
-        black = self.black()
+        black = self.tokens(*self.black())
         grid = grid_of(encoder, black.shape[1])
         if grid != detector.grid or black.shape[2] != detector.dim:
             ours, theirs = (" x ".join(map(str, one or ("?",))) for one in (grid, detector.grid))

@@ -7,18 +7,17 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from extract.requests import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
-from pipelines.live.pictures import Picture, opened
-from pipelines.live.segmenter import Segmenter
+from pipelines.live.segmenter import OnEncoders, Segmenter
 from probe.head import TOKENS, Head
 from probe.saved import load_with, task_of
 from probe.segmentation.patch_head import TASK as SEGMENTATION
@@ -73,29 +72,28 @@ def online(
             return _segmenter(encoder, probe, options)
         head, description = load_with(probe, own)
     about = description or {}
-    if isinstance(encoder, str):
-        encoder = load_as_recorded(encoder, about, options)
-    elif options:
-        raise BeyondClsError(f"{encoder.name} is loaded already; give {', '.join(options)} to load_encoder, which loads it")
-    if isinstance(joined, str):
-        joined = load_as_recorded(joined, about.get("joined_encoder") or {}, {})
-    return Online(encoder, head, description, joined)
+    second = None if joined is None else loaded(joined, about.get("joined_encoder") or {}, {})
+    return Online(loaded(encoder, about, options), head, description, second)
 
 
 def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, Any]) -> Segmenter:
-    """A head for patches on its encoder.
-
-    Raises:
-        BeyondClsError: as `online`.
-    """
+    """A head for patches on its encoder."""
     head, about = load_patch_head(probe)
-    if isinstance(encoder, str):
-        encoder = load_as_recorded(encoder, about, options)
+    encoder = loaded(encoder, about, options)
     check_encoder(encoder, about)
     block, names = described_block(encoder, about), described_classes(about, head.n_classes)
     if names is None:
         raise BeyondClsError(f"the head {probe} has no names of classes; train it again: beyondcls segment")
     return Segmenter(encoder, head, {**about, "block": block, "classes": names})
+
+
+def loaded(encoder: Encoder | str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+    """An encoder; by its name it is loaded as a probe records it, and only then there may be options."""
+    if isinstance(encoder, str):
+        return load_as_recorded(encoder, recorded, options)
+    if options:
+        raise BeyondClsError(f"{encoder.name} is loaded already; give {', '.join(options)} to load_encoder, which loads it")
+    return encoder
 
 
 def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
@@ -119,7 +117,7 @@ def _model_of(recorded: Mapping[str, Any]) -> tuple[Any, Any]:
         return None, None
 
 
-class Online(nn.Module):
+class Online(OnEncoders):
     """Images to logits and to a map of the head's weights over the patches. Frozen, always in evaluation mode.
 
     The encoder runs once an image and gives the kinds of features that the head reads, no others; tokens are float32. Encoders
@@ -135,9 +133,8 @@ class Online(nn.Module):
     def __init__(
         self, encoder: Encoder, head: Head, description: Mapping[str, Any] | None = None, joined: Encoder | None = None
     ):
-        super().__init__()
-        self.head = copy.deepcopy(head)
-        self.encoder, self.joined = encoder, joined
+        super().__init__(encoder, *([] if joined is None else [joined]))
+        self.head, self.joined = copy.deepcopy(head), joined
         self.model, self.joined_model = encoder.model, None if joined is None else joined.model  # so that `to` moves them
         self.train()
         about = {} if description is None else description
@@ -181,10 +178,6 @@ class Online(nn.Module):
         """K."""
         return self.head.classifier.out_features
 
-    def train(self, mode: bool = True) -> Self:
-        """Stays in evaluation mode."""
-        return super().train(False)
-
     @torch.no_grad()
     def forward(
         self, images: Float[Tensor, "B 3 H W"], joined: Float[Tensor, "B 3 H2 W2"] | None = None
@@ -225,17 +218,6 @@ class Online(nn.Module):
             read |= self._read(self.joined, joined, [kind for kind in self._names if kind.startswith(JOINED)])
         return read
 
-    def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, ...]:
-        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, H, W], once for each encoder.
-
-        Raises:
-            BeyondClsError: there is no picture, or one cannot be read; names it.
-        """
-        encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
-        return tuple(
-            e.normalised(torch.stack([e.views.evaluation(image) for image in opened(pictures, e.pixels)])) for e in encoders
-        )
-
     def _read(self, encoder: Encoder, images: Tensor, kinds: Sequence[str]) -> dict[str, Tensor]:
         expected = tuple(encoder.config["input_size"])
         if images.shape[1:] != expected:
@@ -257,8 +239,7 @@ class Online(nn.Module):
 
     def _features_of_black_image(self) -> dict[str, Tensor]:
         """Features of one black image, so that mismatches are found before the first batch."""
-        encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
-        features = self.features(*(torch.zeros(1, *e.config["input_size"], device=e.device) for e in encoders))
+        features = self.features(*self.black())
         for kind, values in features.items():
             if kind_of(kind) in TOKENS and values.shape[-1] != self.head.aggregator.dim:
                 raise BeyondClsError(
@@ -321,11 +302,7 @@ def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
 
 
 def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder) -> tuple[int, ...]:
-    """Blocks that names of these kinds mention.
-
-    Raises:
-        BeyondClsError: the encoder has no such block.
-    """
+    """Blocks that names of these kinds mention."""
     blocks = [name.block for name in map(ArrayName.parse, names) if name.kind in kinds and name.block is not None]
     return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
 

@@ -18,26 +18,45 @@ from store import BeyondClsError
 from store.truths import VOID
 
 
-class OnPatches(nn.Module):
-    """What reads the patch tokens of one block of a live encoder. Frozen, always in evaluation mode; tokens are float32."""
+class OnEncoders(nn.Module):
+    """What reads live encoders, which are shared with the caller. Frozen, always in evaluation mode; tokens are float32."""
 
-    def __init__(self, encoder: Encoder, block: int):
+    def __init__(self, *encoders: Encoder):
         super().__init__()
-        self.encoder, self.block = encoder, block
+        self.encoder, self.encoders = encoders[0], encoders
 
     def train(self, mode: bool = True) -> Self:
         """Stays in evaluation mode."""
         return super().train(False)
+
+    def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, ...]:
+        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, H, W], once for each encoder.
+
+        Raises:
+            BeyondClsError: there is no picture, or one cannot be read; names it.
+        """
+        return tuple(
+            e.normalised(torch.stack([e.views.evaluation(image) for image in opened(pictures, e.pixels)]))
+            for e in self.encoders
+        )
+
+    def black(self) -> list[Float[Tensor, "1 3 _H _W"]]:
+        """One black image for each encoder, by which mismatches are found before the first batch."""
+        return [torch.zeros(1, *e.config["input_size"], device=e.device) for e in self.encoders]
+
+
+class OnPatches(OnEncoders):
+    """What reads the patch tokens of one block of a live encoder."""
+
+    def __init__(self, encoder: Encoder, block: int):
+        super().__init__(encoder)
+        self.block = block
 
     @torch.no_grad()
     def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B T D"]:
         """Patch tokens of the block, before the final norm and before any rounding that a store applies."""
         encoded = self.encoder(images, (self.block,))
         return arrays_by_name(encoded, 0)[f"patch/block{self.block}/view0"].float()
-
-    def black(self) -> Float[Tensor, "1 T D"]:
-        """Tokens of one black image, so that mismatches are found before the first batch."""
-        return self.tokens(torch.zeros(1, *self.encoder.config["input_size"], device=self.encoder.device))
 
     def cut(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, list[tuple[Crop, tuple[int, int]]]]:
         """Views of pictures or their files, and of each what its view shows, and its height and width.
@@ -77,7 +96,7 @@ class Segmenter(OnPatches):
         self.interpolated = description.get("protocol") != "logistic"
         self.train()
         self.to(encoder.device)
-        tokens = self.black()
+        tokens = self.tokens(*self.black())
         expected = (head.grid[0] * head.grid[1], head.dim)
         if tuple(tokens.shape[1:]) != expected:
             raise BeyondClsError(
@@ -115,12 +134,3 @@ class Segmenter(OnPatches):
         else:
             label_map[upsampling.shown] = upsampling.nearest(logits.argmax(0).numpy())
         return label_map
-
-    def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor]:
-        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, H, W].
-
-        Raises:
-            BeyondClsError: there is no picture, or one cannot be read; names it.
-        """
-        images = [self.encoder.views.evaluation(picture) for picture in opened(pictures, self.encoder.pixels)]
-        return (self.encoder.normalised(torch.stack(images)),)

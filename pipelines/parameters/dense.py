@@ -88,11 +88,7 @@ def datasets_of_task(params: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 
 def _checked(where: str, value: Any, option: Option) -> Any:
-    """A value as the command takes it.
-
-    Raises:
-        BeyondClsError: of another type, or too small.
-    """
+    """A value as the command takes it."""
     if isinstance(value, list | tuple) and option.type == list[str]:
         value = [str(one) for one in value]
     option.check(where, value)

@@ -10,11 +10,7 @@ from store.errors import BeyondClsError
 
 
 def _gpus(option: str, text: str) -> int | str:
-    """`all`, or a number.
-
-    Raises:
-        BeyondClsError: names the option.
-    """
+    """`all`, or a number."""
     if text != "all" and not (text.isdecimal() and int(text) > 0):
         raise BeyondClsError(f"{option} is {text!r}, expected all, or how many GPUs")
     return text if text == "all" else int(text)

@@ -159,11 +159,7 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def _entry_of(name: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The entry of a head in the parameter file.
-
-    Raises:
-        BeyondClsError: the file has no such head, or it has a value of another type.
-    """
+    """The entry of a head in the parameter file."""
     from probe.aggregators import is_custom
 
     heads = heads_of(params or {})
@@ -196,9 +192,6 @@ def _plan(values: Mapping[str, Any], of_neighbours: Mapping[str, Any]) -> "HeadP
     Args:
         values: its aggregator and all that was given for it: the aggregator's options, and parameters.
         of_neighbours: options of k-NN on the command line, which win.
-
-    Raises:
-        BeyondClsError: unknown names, or invalid values.
     """
     from probe.grid import HeadPlan, HeadSpec
     from probe.recipe import PRESET_INITS, make_recipe
@@ -221,9 +214,6 @@ def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | Non
 
     Args:
         of_neighbours: options of k-NN on the command line, which win.
-
-    Raises:
-        BeyondClsError: unknown names, or invalid values.
     """
     from probe.closed import make_closed
 
@@ -240,9 +230,6 @@ def _check_options(where: str, aggregator: Any, options: Mapping[str, Any], para
     Args:
         where: options were given.
         parameters: that may be there, too.
-
-    Raises:
-        BeyondClsError: neither an option of the aggregator nor a parameter; suggests the nearest of both.
     """
     from probe.aggregators import AGGREGATORS
 

@@ -84,11 +84,7 @@ def from_yaml(text: str) -> Any:
 
 
 def _measure(node: Any, measured: dict[Any, tuple[int, int] | None]) -> tuple[int, int]:
-    """Values and levels of a node; None in `measured` is of a node that this one is in.
-
-    Raises:
-        yaml.YAMLError: there are too many, or a name appears twice.
-    """
+    """Values and levels of a node; None in `measured` is of a node that this one is in."""
     if node in measured:
         if (known := measured[node]) is None:
             raise yaml.MarkedYAMLError(None, None, "an alias stands for what it is in", node.start_mark)

@@ -101,11 +101,7 @@ def _items(stage: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _value(reference: str, values: Mapping[str, Any]) -> Any:
-    """What `${item.encoder}` stands for.
-
-    Raises:
-        BeyondClsError: nothing has this name.
-    """
+    """What `${item.encoder}` stands for."""
     found: Any = values
     for name in reference.strip("${}").split("."):
         if not isinstance(found, Mapping) or name not in found:

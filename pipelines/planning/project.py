@@ -90,11 +90,7 @@ def plan_project(
 
 
 def _check(params: Mapping[str, Any], file: Path) -> None:
-    """Refuse a parameter file that describes no project, before anything is measured.
-
-    Raises:
-        BeyondClsError: no encoders or data sets, unknown names, or invalid values.
-    """
+    """Refuse a parameter file that describes no project, before anything is measured."""
     encoders = section(params, "encoders")
     for name, there, example in (("encoders", encoders, "{mae-b16: {}}"), ("datasets", params.get("datasets"), "[cifar10]")):
         if not there:

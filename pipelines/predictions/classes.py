@@ -2,29 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 
-from pipelines.live.online import Online, online
+from pipelines.live.online import Online
 from pipelines.live.overlay import blend, cut_out
-from pipelines.predictions.predictor import DRAWN, LoadEncoder, Predicted, Predictor
-from probe.saved import load_with
-
-
-def load_classes(
-    trained: Path, load: LoadEncoder, load_joined: LoadEncoder | None = None, own: str | None = None, **shown: Any
-) -> "Classes":
-    """A probe behind its encoder. `shown`: `top` and `threshold`.
-
-    Raises:
-        BeyondClsError: as `load_probe` and `online`.
-    """
-    head, about = load_with(trained, own)
-    joined = None if load_joined is None else load_joined(about.get("joined_encoder") or {})
-    return Classes(online(load(about), head, description=about, joined=joined), **shown)
+from pipelines.predictions.predictor import DRAWN, Predicted, Predictor
 
 
 @dataclass(frozen=True)

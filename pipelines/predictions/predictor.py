@@ -1,15 +1,12 @@
 """A prediction for an image, and what makes predictions: the interface that each task implements."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
 
-from extract.encoders import Encoder
-
-LoadEncoder = Callable[[Mapping[str, Any]], Encoder]  # what was recorded of the encoder in training -> the encoder
 DRAWN = 224  # pixels of the shorter side of an overlay, at least
 
 

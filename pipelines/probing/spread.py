@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from pipelines.engines.engine import Agenda, Engine, Run, Watch
-from pipelines.engines.slurm import RunArray, Slurm, hand_over
+from pipelines.engines.slurm import RunArray, Slurm
 from pipelines.parameters.engine import without, without_engine
 from pipelines.parameters.heads import folders_of
 from pipelines.parameters.params import read_params
@@ -91,10 +91,7 @@ def spread(engine: Engine, runs: Sequence[Run], script: Path | None, dry_run: bo
         BeyondClsError: runs have failed, which names them; or the engine cannot compute here.
     """
     if isinstance(engine, Slurm) and (script is not None or dry_run):
-        array = RunArray(engine, runs)
-        for folder in array.folders if script is not None else ():
-            folder.mkdir(parents=True, exist_ok=True)
-        hand_over(array.script, script, f"each run has its log, e.g. {runs[0].log}", typer.echo)
+        RunArray(engine, runs).hand_over(script, typer.echo)
         return True
     for run in runs:
         run.log.unlink(missing_ok=True)  # of an earlier command

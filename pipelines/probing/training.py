@@ -141,11 +141,7 @@ def subset_of(store: FeatureStore, of_run: dict[str, Any]) -> tuple[np.ndarray |
 
 
 def _listed(store: FeatureStore, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Rows of the images that a file lists, and its record in description.json: a digest of its content, not its path.
-
-    Raises:
-        StoreError: no such file, or images that are not in the set.
-    """
+    """Rows of the images that a file lists, and its record in description.json: a digest of its content, not its path."""
     named = read_ids(file)
     rows = rows_of_ids(store, named)
     if unusable := int((~store.labelled[rows]).sum()):
@@ -155,11 +151,7 @@ def _listed(store: FeatureStore, file: Path) -> tuple[np.ndarray, dict[str, Any]
 
 
 def _joined(training: str | None, test: str | None, params: Path | None) -> tuple[FeatureStore, FeatureStore] | None:
-    """The second pair of feature sets.
-
-    Raises:
-        BeyondClsError: there is one of the two.
-    """
+    """The second pair of feature sets."""
     if (training is None) != (test is None):
         raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
     return None if training is None or test is None else (open_features(training, params), open_features(test, params))

@@ -7,56 +7,17 @@ same photographs and seed give the same bytes.
 """
 
 import csv
-import io
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from jaxtyping import Float, UInt8
-from PIL import Image
 
 from extract.datasets import open_images
+from pipelines.quickstart.objects import compose, png
 from store import BeyondClsError
 
 COLUMNS = ("id", "path", "label", "x0", "y0", "x1", "y1")
-OCTAVES = (2, 4, 8)  # cells along each side, each octave half as strong as the one before
-
-
-def png(image: UInt8[np.ndarray, "..."]) -> bytes:
-    """The content of a file."""
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
-
-
-def background(side: int, generator: np.random.Generator) -> UInt8[np.ndarray, "side side 3"]:
-    """A smooth random texture: noise of several octaves in each colour, stretched over a random range of brightness."""
-    texture = sum(_noise(cells, side, generator) / 2**octave for octave, cells in enumerate(OCTAVES))
-    texture -= texture.min((0, 1))
-    texture /= texture.max((0, 1))
-    low, high = np.sort(generator.uniform(0, 255, (2, 3)), axis=0)  # of each colour
-    return (low + texture * (high - low)).round().astype(np.uint8)
-
-
-def _noise(cells: int, side: int, generator: np.random.Generator) -> Float[np.ndarray, "side side 3"]:
-    colours = [Image.fromarray(noise) for noise in generator.normal(size=(3, cells, cells)).astype(np.float32)]
-    return np.stack([np.asarray(colour.resize((side, side), Image.Resampling.BICUBIC)) for colour in colours], -1)
-
-
-def compose(
-    photo: Image.Image, canvas: int, sizes: tuple[int, int], generator: np.random.Generator
-) -> tuple[UInt8[np.ndarray, "canvas canvas 3"], tuple[int, int, int, int]]:
-    """A photograph on a background, at a size within `sizes` (both included) and a place that are drawn at random.
-
-    Returns:
-        The picture, and x0, y0, x1, y1 around the photograph; x1 and y1 are one past its last pixel.
-    """
-    side = int(generator.integers(sizes[0], sizes[1] + 1))
-    x, y = (int(at) for at in generator.integers(0, canvas - side + 1, 2))
-    picture = Image.fromarray(background(canvas, generator))
-    picture.paste(photo.resize((side, side), Image.Resampling.BICUBIC), (x, y))
-    return np.asarray(picture), (x, y, x + side, y + side)
 
 
 def main(
@@ -81,11 +42,12 @@ def main(
     rows: list[tuple[object, ...]] = []
     for row in np.random.default_rng(seed).permutation(len(photos))[:n_images].tolist():
         sample = photos.samples[row]
-        picture, box = compose(photos.image(row), canvas, (smallest, largest), np.random.default_rng((seed, row)))
+        picture = compose([photos.image(row)], [0], canvas, (smallest, largest), np.random.default_rng((seed, row)))
         path = f"images/{len(rows):05d}.png"
-        (out / path).write_bytes(png(picture))
+        (out / path).write_bytes(png(picture.pixels))
+        x, y, width, height = next(picture.objects())["bbox"]
         label = "" if sample.label is None else photos.classes[sample.label] if photos.classes else sample.label
-        rows.append((sample.id, path, label, *box))
+        rows.append((sample.id, path, label, x, y, x + width, y + height))
     with (out / "images.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

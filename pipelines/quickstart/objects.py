@@ -8,6 +8,7 @@ labels/SPLIT, label-classes.txt (`background`, then the classes of the photograp
 photographs and seed give the same bytes.
 """
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,16 +17,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 from extract.datasets import ImageSet, open_images
-from pipelines.quickstart.compose import background, png
 from store import BeyondClsError
 from store.truths import rle
 
 BACKGROUND = "background"
 MOST = 3  # photographs of a picture
+OCTAVES = (2, 4, 8)  # cells along each side, each octave half as strong as the one before
 VISIBLE = 0.25  # of each photograph at least this share is not covered
 
 
@@ -57,6 +58,27 @@ class Picture:
             box = [x, y, int(columns[-1]) + 1 - x, int(rows[-1]) + 1 - y]
             mask_of_file = {"size": list(mask.shape), "counts": counts.decode("ascii")}
             yield {"category_id": label + 1, "bbox": box, "area": int(mask.sum()), "iscrowd": 0, "segmentation": mask_of_file}
+
+
+def png(image: UInt8[np.ndarray, "..."]) -> bytes:
+    """The content of a file."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def background(side: int, generator: np.random.Generator) -> UInt8[np.ndarray, "side side 3"]:
+    """A smooth random texture: noise of several octaves in each colour, stretched over a random range of brightness."""
+    texture = sum(_noise(cells, side, generator) / 2**octave for octave, cells in enumerate(OCTAVES))
+    texture -= texture.min((0, 1))
+    texture /= texture.max((0, 1))
+    low, high = np.sort(generator.uniform(0, 255, (2, 3)), axis=0)  # of each colour
+    return (low + texture * (high - low)).round().astype(np.uint8)
+
+
+def _noise(cells: int, side: int, generator: np.random.Generator) -> Float[np.ndarray, "side side 3"]:
+    colours = [Image.fromarray(noise) for noise in generator.normal(size=(3, cells, cells)).astype(np.float32)]
+    return np.stack([np.asarray(colour.resize((side, side), Image.Resampling.BICUBIC)) for colour in colours], -1)
 
 
 def compose(

@@ -162,11 +162,7 @@ def open_features(path: str | os.PathLike[str], params: Path | None = None) -> F
 
 
 def _check(store: FeatureStore, receipt: Receipt | None, described: FeatureStore | None) -> None:
-    """Refuse a set that is not the one that receipt and stub describe.
-
-    Raises:
-        StoreError: the set at the root is another one.
-    """
+    """Refuse a set that is not the one that receipt and stub describe."""
     (receipt or Receipt.from_store(store)).check(store, whole=True)
     if described is not None and digest_of(described) != digest_of(store):
         raise StoreError(f"{store.where} has the key of {described.where}, but another zarr.json; extract it again")

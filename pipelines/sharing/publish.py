@@ -54,11 +54,7 @@ def destination(places: Places, out: Path, key: str, takes_over: bool = False) -
 
 
 def _check_vacant(places: Places, out: Path) -> None:
-    """See that a stub can be left.
-
-    Raises:
-        StoreError: `out` holds more than one.
-    """
+    """See that a stub can be left."""
     if not is_stub(out) and not holds_only(out):
         raise StoreError(
             f"{out} holds files, but feature sets go to {places.shown}, and only stubs stay here; put it there with "
@@ -89,11 +85,7 @@ def writes_conditionally(places: Places, folder: Path) -> bool:
 
 
 def _finished(places: Places, out: Path, key: str) -> FeatureStore | None:
-    """The set of a key at the root; None if it is not there, or incomplete and to be sent again.
-
-    Raises:
-        StoreError: the folder at the root is incomplete.
-    """
+    """The set of a key at the root; None if it is not there, or incomplete and to be sent again."""
     try:
         return places.find(out.name, key, Receipt.from_store)  # of all arrays, or none
     except StoreError as error:

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +12,15 @@ import typer
 
 from pipelines.sharing.places import FEATURES, PROJECT, RECEIPTS, Places
 from pipelines.store.find import files_of_sets, is_feature_set, nbytes_of, staged_in
-from pipelines.store.references import ProjectOption, Reference, md5_of, references_in
-from pipelines.store.remove import key_at, remove, remove_objects
+from pipelines.store.references import ProjectOption, Reference, md5_of, naming, references_in
+from pipelines.store.remove import key_at, remove
 from pipelines.store.table import size, table
 from store import StoreError
 from store.format.spec import key_in
 from store.format.unfinished import is_of_writers, is_stub
 from store.moving.transfer import AT_ONCE
-from store.places import is_remote, place_at
+from store.places import is_remote
+from store.places.disk import content_of
 from store.places.object_store import ObjectStore
 from store.places.place import map_parallel
 from store.writing.publishing import file_names, foreign
@@ -35,21 +36,38 @@ class Leftover:
 
     Attributes:
         name: of the set, without its key.
-        keys: keys in its files and its name.
-        state: in words; empty for a whole set.
+        key: in its name at a root.
+        content: of its zarr.json; None if it has none.
         why_left: why it must not be removed even if nothing names it; empty if it may be.
-        md5: of its zarr.json; None if it has none.
-        remove: removes it; raises StoreError if a process is writing it.
+        files: in an object store.
     """
 
     address: str
     name: str
-    keys: frozenset[str]
+    key: str | None
+    content: bytes | None
     nbytes: int
-    state: str
     why_left: str
-    md5: str | None
-    remove: Callable[[], None] = field(compare=False)
+    files: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> set[str]:
+        """In its zarr.json and its name."""
+        return {key for key in (self.key, key_in(self.content or b"")) if key}
+
+    @property
+    def state(self) -> str:
+        """In words; empty for a whole set."""
+        incomplete = self.content is None and self.files
+        return "not written completely" if incomplete else "" if key_in(self.content or b"") else "damaged"
+
+    def remove(self) -> None:
+        """Remove it; a StoreError if a process is writing it, or the service refuses."""
+        if self.files:
+            ObjectStore(self.address).remove(["zarr.json"])  # first, so that nobody finds half a set
+            ObjectStore(self.address).remove([name for name in self.files if name != "zarr.json"])
+        else:
+            remove(Path(self.address), Path(self.address), key_at(Path(self.address)))
 
 
 def _in_folder(folder: Path, at_root: bool) -> Iterator[Leftover]:
@@ -64,59 +82,33 @@ def _in_folder(folder: Path, at_root: bool) -> Iterator[Leftover]:
             continue
         if not is_feature_set(path) or is_stub(path):
             continue
-        content = (path / "zarr.json").read_bytes() if (path / "zarr.json").is_file() else None
-        key = key_in(content) if content else None
+        content = content_of(path / "zarr.json")
         # Writers of an extension with another key count, too.
         writer = next((w for staged in staged_in(path.parent) if staged.feature_set == path and (w := staged.writer)), None)
         why_left = "" if content is not None else f"{path}/zarr.json is missing; remove it by hand"
         if writer or (other := next(foreign(path), None)) is not None:
             why_left = f"being written by {writer}" if writer else FOREIGN.format(other)
-        yield Leftover(
-            str(path),
-            named[1] if named else path.name,
-            frozenset(filter(None, (key, named and named[2]))),
-            nbytes_of(path),
-            "" if key else "damaged",
-            why_left,
-            None if content is None else md5_of(content),
-            lambda path=path: remove(path, path, key_at(path)),  # type: ignore[misc]
-        )
+        name, key = named.groups() if named else (path.name, None)
+        yield Leftover(str(path), name, key, content, nbytes_of(path), why_left)
 
 
 def _in_object_store(root: str) -> Iterator[Leftover]:
-    """What was written of the sets ROOT/NAME-KEY.
-
-    Raises:
-        StoreError: it cannot be listed.
-    """
+    """What was written of the sets ROOT/NAME-KEY; a StoreError if it cannot be listed."""
     sizes = {name: files for name, files in files_of_sets(root).items() if AT_ROOT.fullmatch(name)}
 
     def look(set_name: str) -> Leftover:
-        address, files, (name, key) = f"{root}/{set_name}", sizes[set_name], set_name.rsplit("-", 1)
-        content = place_at(address).content("zarr.json") if "zarr.json" in files else None
-        stated, why_left = key_in(content) if content else None, ""
+        place, files, why_left = ObjectStore(f"{root}/{set_name}"), sizes[set_name], ""
+        content = place.content("zarr.json") if "zarr.json" in files else None
         if others := [file for file in sorted(files) if not (is_of_writers(file) or file_names()[0].fullmatch(file))]:
-            why_left = FOREIGN.format(f"{address}/{others[0]}")
-        elif content is None and not _is_old(address):
-            why_left = "its last file came within a day, or nobody says when: it may still be being written"
-        return Leftover(
-            address,
-            name,
-            frozenset(filter(None, (key, stated))),
-            sum(files.values()),
-            "not written completely" if content is None else "" if stated else "damaged",
-            why_left,
-            None if content is None else md5_of(content),
-            lambda: remove_objects(address, sorted(files)),
-        )
+            why_left = FOREIGN.format(place.address(others[0]))
+        elif content is None:
+            times = [written for written in place.times().values() if written is not None]
+            if not times or datetime.now(UTC) - max(times) <= RECENT:
+                why_left = "its last file came within a day, or nobody says when: it may still be being written"
+        name, key = set_name.rsplit("-", 1)
+        return Leftover(f"{root}/{set_name}", name, key, content, sum(files.values()), why_left, tuple(sorted(files)))
 
     yield from map_parallel(look, list(sizes), AT_ONCE)
-
-
-def _is_old(address: str) -> bool:
-    """Whether the last file at an address is older than RECENT; False if the service gives no times."""
-    times = [written for written in ObjectStore(address).times().values() if written is not None]
-    return bool(times) and datetime.now(UTC) - max(times) > RECENT
 
 
 def gc(
@@ -183,26 +175,21 @@ def gc(
 
 def _decide(listed: Sequence[Leftover], references: Sequence[Reference]) -> tuple[dict[Leftover, str], list[Leftover]]:
     """What is kept, with the reason, and what nothing names."""
-    of_md5 = {one.md5: one.keys for one in listed if one.md5 is not None}
-    by_key: dict[str, str] = {}
-    by_name: dict[str, str] = {}  # in doubt
-    for one in references:
-        known = [one.key] if one.key is not None else sorted(of_md5.get(one.md5 or "", ()))
-        by_key |= {key: by_key.get(key, one.source) for key in known}
-        if not known:
-            by_name.setdefault(
-                one.name, f"{one.source}: its key is not known here, so any set of the name {one.name} may be it"
-            )
-    outs = {_real(str(one.folder)): f"an out of {one.source}" for one in references if one.folder is not None}
+    of_md5: dict[str, list[str | None]] = {md5_of(one.content): [*one.keys] for one in listed if one.content is not None}
+    keys = ((one, [one.key] if one.key else of_md5.get(one.md5 or "") or [None]) for one in references)
+    known = [replace(one, key=key) for one, of_one in keys for key in of_one]
+    doubts = {
+        one.name: f"{one.source}: its key is not known here, so any set of the name {one.name} may be it"
+        for one in reversed(known)
+        if one.key is None
+    }
 
-    def reasons(one: Leftover) -> Iterator[str | None]:
-        yield one.why_left
-        yield outs.get(_real(one.address))
-        yield from map(by_key.get, sorted(one.keys))
-        yield from map(by_name.get, (one.name, FEATURES, RECEIPTS))
+    def why(one: Leftover) -> str:
+        named = one.why_left or naming(one.address, one.keys, one.content, known)
+        return named or next(filter(None, map(doubts.get, (one.name, FEATURES, RECEIPTS))), "")
 
-    why = {one: next(filter(None, reasons(one)), "") for one in listed}
-    return {one: reason for one, reason in why.items() if reason}, [one for one, reason in why.items() if not reason]
+    reasons = [(one, why(one)) for one in listed]
+    return {one: reason for one, reason in reasons if reason}, [one for one, reason in reasons if not reason]
 
 
 def _show(kept: dict[Leftover, str], unused: Sequence[Leftover], show_all: bool) -> None:

@@ -53,7 +53,7 @@ def ls(
             continue
         kinds = "stub" if stub else ",".join(kind for kind in store.kinds if kind not in ("images", "norm"))
         described = [str(store.attributes["encoder"]), f"{len(store):,}", kinds, store.spec.dtype]
-        lock = naming(path, store.spec.key, store.place.content("zarr.json") or b"", references)
+        lock = naming(path, [store.spec.key], store.place.content("zarr.json"), references)
         rows.append([path, *described, size(nbytes), store.spec.key[:8], "" if remote else _last_used(Path(path)), lock])
     if len(rows) > 1:
         for line in table(rows, right=(2, 5)):

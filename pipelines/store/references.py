@@ -17,6 +17,7 @@ from store.format.layout import KINDS, kind_of
 from store.format.spec import key_in
 from store.format.unfinished import is_stub
 from store.moving.receipt import Receipt, is_receipt_name
+from store.places import is_remote
 
 LOCK = "dvc.lock"
 EXPERIMENTS = ".dvc/tmp/exps"  # where DVC runs experiments
@@ -37,7 +38,7 @@ class Reference:
         source: what refers to it, in words.
         key: of the set; None if it is unknown here.
         md5: of the set's zarr.json, if a lock file gives it.
-        folder: of the set, if it is an output in a lock file.
+        folder: of the set, without links, if it is an output in a lock file.
     """
 
     name: str
@@ -53,10 +54,11 @@ def locked(projects: Sequence[Path] | None) -> list[Reference]:
     return [one for file in files if file.is_file() or file != files[0] for one in of_lock_file(file)]
 
 
-def naming(address: str, key: str, content: bytes, references: Sequence[Reference]) -> str:
-    """What names a set, by its folder, its key or the content of its zarr.json; empty if nothing does."""
-    md5, folder = md5_of(content), Path(os.path.abspath(address))
-    return next((one.source for one in references if key == one.key or md5 == one.md5 or folder == one.folder), "")
+def naming(address: str, keys: Collection[str], content: bytes | None, references: Sequence[Reference]) -> str:
+    """What names a set, by its folder, its keys or the content of its zarr.json; empty if nothing does."""
+    md5, folder = content and md5_of(content), None if is_remote(address) else Path(os.path.realpath(address))
+    names = (r.source for r in references if r.key in keys or (md5 and md5 == r.md5) or (folder and folder == r.folder))
+    return next(names, "")
 
 
 def references_in(place: Path, without: Collection[Path] = ()) -> list[Reference]:
@@ -117,12 +119,12 @@ def of_lock_file(file: Path) -> list[Reference]:
     for path, md5 in outs.items():
         out = Path(os.path.abspath(file.parent / path))
         if out.name == "zarr.json":
-            name, folder, key = out.parent.name, out.parent, _key_with(out, md5)
+            name, folder, key = out.parent.name, _real(out.parent), _key_with(out, md5)
         elif out.parent.name == RECEIPTS and is_receipt_name(out.name):
             name, folder, key, md5 = out.stem, None, _key_with(out, md5), None
         elif md5 is None or md5.endswith(".dir"):  # a folder with unknown content
             folder = out.parent if out.name in KINDS and out.parent.name != FEATURES else out
-            name, key, md5 = folder.name, None, None
+            name, folder, key, md5 = folder.name, _real(folder), None, None
         else:
             continue
         before = found.get(name, Reference(name, _shown(file)))
@@ -158,6 +160,10 @@ def _unreadable(error: OSError) -> None:
         raise StoreError(
             f"{error.filename} cannot be searched ({error.strerror}); it may refer to any feature set: get access to it"
         )
+
+
+def _real(folder: Path) -> Path:
+    return Path(os.path.realpath(folder))
 
 
 def _shown(path: Path) -> str:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +39,7 @@ def rm(
     for folder, _, _ in targets:
         _check_own(folder)
     if not (staging or force) and (
-        lock := naming(str(path), targets[0][2], (path / "zarr.json").read_bytes(), locked(project))
+        lock := naming(str(path), [targets[0][2]], (path / "zarr.json").read_bytes(), locked(project))
     ):
         raise StoreError(f"{lock} names {path}, so it stays; --force removes it, and its stage of DVC makes it again")
     shown = ", ".join(f"{folder} ({size(nbytes_of(folder))})" for folder, _, _ in targets)
@@ -89,25 +88,6 @@ def _check_own(folder: Path, named: Path | None = None) -> None:
     if (other := next(foreign(folder), None)) is not None:
         other = (named or folder) / other.relative_to(folder)
         raise StoreError(f"{other} does not belong to a feature set; move it away first, then remove {named or folder}")
-
-
-def remove_objects(address: str, files: Sequence[str]) -> None:
-    """Remove files of a feature set in an object store, zarr.json first, so that nobody finds half a set.
-
-    Raises:
-        StoreError: the service refuses or fails.
-    """
-    import fsspec  # type: ignore[import-untyped]
-
-    try:
-        fs, path = fsspec.core.url_to_fs(address)
-        for names in ([name for name in files if (name == "zarr.json") is is_first] for is_first in (True, False)):
-            if names:
-                fs.rm([f"{path}/{name}" for name in names])
-    except Exception as error:  # each service has its own errors
-        raise StoreError(
-            f"{address} cannot be removed: {error}; check the network and your right to, and give the command again"
-        ) from error
 
 
 def key_at(path: Path) -> str:

@@ -10,7 +10,7 @@ from PIL import Image
 from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
-from pipelines.quickstart import compose
+from pipelines.quickstart import compose, objects
 from store import BeyondClsError, FeatureStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def test_boxes_hold_the_photographs(tmp_path):
 
 
 def test_backgrounds_are_smooth_and_differ():
-    backgrounds = [compose.background(64, np.random.default_rng(seed)).astype(int) for seed in (0, 1)]
+    backgrounds = [objects.background(64, np.random.default_rng(seed)).astype(int) for seed in (0, 1)]
     assert backgrounds[0].shape == (64, 64, 3)
     assert np.abs(backgrounds[0] - backgrounds[1]).mean() > 10
     for picture in backgrounds:

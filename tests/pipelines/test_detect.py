@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.detect import settings
-from pipelines.live.objects import COLOURS, OPACITY, draw_objects
+from pipelines.predictions.objects import COLOURS, OPACITY, draw_objects
 from probe.result_files import read_result
 from store import BeyondClsError
 from tests.probe.detection.features import write_objects

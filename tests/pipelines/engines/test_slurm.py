@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.engines.engine import Run
-from pipelines.engines.slurm import RunArray, Slurm, failure
+from pipelines.engines.slurm import RunArray, Slurm
 from pipelines.parameters.engine import without_engine
 from store import BeyondClsError
 from tests.features import write_features
@@ -36,6 +36,12 @@ def executable(file: Path, *lines: str) -> Path:
     return file
 
 
+def script_of(slurm: Slurm, out: Path, *arguments: str) -> str:
+    """That of an extraction which tasks share."""
+    runs = [Run.writing(f"{out}.task{n}", ("extract", *arguments, "--task-id", str(n))) for n in range(slurm.n_tasks(1))]
+    return RunArray(slurm, runs, out.name).script
+
+
 @pytest.mark.parametrize(
     ("end", "restarts", "requeued"),
     [("0", 0, False), ("1", 0, False), ("75", 5, True), ("137", 0, True), ("137", 2, False), ("told", 5, True)],
@@ -46,31 +52,36 @@ def test_which_tasks_are_queued_again(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "python", 'echo "$@" > given', ENDS[end])))
     executable(tmp_path / "scontrol", "echo $@ > asked; exit 1")
-    script = executable(tmp_path / "job", Slurm(tasks=4).script(["extract", "--data", "my images"], tmp_path / "f"))
-    tasks = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_JOB_ID": "12"}
-    environment = {**os.environ, **tasks, "SLURM_RESTART_COUNT": str(restarts), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = executable(tmp_path / "job", script_of(Slurm(tasks=4), tmp_path / "f", "--data", "my images"))
+    environment = {
+        **os.environ,
+        **TASK,
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_RESTART_COUNT": str(restarts),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
     with subprocess.Popen(["bash", script], env=environment) as process:
         while end == "told" and not Path("begun").exists():
             time.sleep(0.01)
         if end == "told":
             process.send_signal(signal.SIGUSR1)
     assert process.returncode == (75 if end == "told" else int(end))
-    assert Path("given").read_text() == "-P -m pipelines.cli extract --data my images --task-id 3 --n-tasks 4\n"
+    assert Path("given").read_text() == "-P -m pipelines.cli extract --data my images --task-id 3\n"
     assert (Path("asked").read_text() if Path("asked").exists() else None) == (REQUEUED if requeued else None)
 
 
 def test_options_of_sbatch_win(tmp_path: Path) -> None:
-    lines = Slurm(tasks=3, sbatch="--partition=gpu --gres=gpu:1").script(["extract"], tmp_path / "f").splitlines()
+    lines = script_of(Slurm(tasks=3, sbatch="--partition=gpu --gres=gpu:1"), tmp_path / "f").splitlines()
     options = [line for line in lines if line.startswith("#SBATCH")]
-    assert "#SBATCH --array=0-2" in options
+    assert "#SBATCH --array=0-2%3" in options
     assert options[-1] == "#SBATCH --partition=gpu --gres=gpu:1"
     with pytest.raises(BeyondClsError, match="expected options in one line, such as"):
-        Slurm(sbatch="-p gpu\nrm").script(["extract"], tmp_path)
+        script_of(Slurm(sbatch="-p gpu\nrm"), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["f\n#SBATCH --wrap=x", "f --wrap=x", "f;x", "f#x", "$(x)", "-x", "größe"])
 def test_names_of_jobs_are_one_word(name: str, tmp_path: Path) -> None:
-    lines = Slurm().filled(name, "0", tmp_path, "", "", "", "").splitlines()
+    lines = RunArray(Slurm(), [Run.writing(str(tmp_path / "f"), ())], name).script.splitlines()
     (given,) = (line for line in lines if "--job-name" in line)
     assert re.fullmatch(r"#SBATCH --job-name=beyondcls-[A-Za-z0-9_.+-]+", given)
     assert len([line for line in lines if line.startswith("#SBATCH")]) == 4
@@ -78,19 +89,15 @@ def test_names_of_jobs_are_one_word(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["f\n#SBATCH --wrap=x", "f'x", 'f"x', "f\\x", "f\rx", "f\x1b[0m", "f\u2028x"])
 def test_logs_in_folders_whose_names_slurm_cannot_be_given(name: str, tmp_path: Path) -> None:
-    for script in (
-        lambda: Slurm().script(["extract"], tmp_path / name / "f"),
-        lambda: RunArray(Slurm(), [Run.writing(str(tmp_path / name / head), ()) for head in ("a", "b")]),
-    ):
-        with pytest.raises(BeyondClsError, match=r"the logs would be in .*, and Slurm takes no quotes.*; give --out without"):
-            script()
+    with pytest.raises(BeyondClsError, match=r"the logs would be in .*, and Slurm takes no quotes.*; give --out without"):
+        RunArray(Slurm(), [Run.writing(str(tmp_path / name / head), ()) for head in ("a", "b")])
     with pytest.raises(BeyondClsError, match="expected options in one line"):
-        Slurm(sbatch=f"-p {name}\n").script(["extract"], tmp_path)
+        script_of(Slurm(sbatch=f"-p {name}\n"), tmp_path)
 
 
 def test_other_characters_of_folders_are_escaped(tmp_path: Path) -> None:
-    lines = Slurm().script(["extract"], tmp_path / "my #1 100% größe;x" / "f").splitlines()
-    assert rf"#SBATCH --output={tmp_path}/my\ \#1\ 100%%\ größe;x/.slurm/f/%A_%a.log --open-mode=append" in lines
+    lines = script_of(Slurm(), tmp_path / "my #1 100% größe;x" / "f").splitlines()
+    assert rf"#SBATCH --output={tmp_path}/my\ \#1\ 100%%\ größe;x/.slurm/%A_%a.log --open-mode=append" in lines
 
 
 def test_arguments_are_one_word_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +120,11 @@ def test_lines_of_the_user_run_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "python", 'echo "$COLOUR: $4" >> given')))
     slurm = Slurm(setup=LINES)
-    for script in (slurm.script(["extract"], tmp_path / "f"), RunArray(slurm, [Run.writing("p", ("probe",))]).script):
+    for script in (script_of(slurm, tmp_path / "f"), RunArray(slurm, [Run.writing("p", ("probe",))]).script):
         assert subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK).returncode == 0
     assert Path("given").read_text() == "deep {red}: extract\ndeep {red}: probe\n"
     with pytest.raises(BeyondClsError, match=r"setup has 'a\\nb', expected lines of shell; give each by itself"):
-        Slurm(setup=["a\nb"]).script(["extract"], tmp_path / "f")
+        script_of(Slurm(setup=["a\nb"]), tmp_path / "f")
 
 
 def test_lines_of_the_cluster_in_the_users_own_configuration(
@@ -147,25 +154,15 @@ def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
     assert without_engine(shlex.split(given)) == ["extract", "--out", "f", "--data", "--update"]
 
 
-def test_what_is_said_of_a_job_that_failed(tmp_path: Path) -> None:
-    (tmp_path / "7_0.log").write_text("f: 5 images\nbeyondcls ended with status 0\n")
-    (tmp_path / "7_1.log").write_text(
-        "a bar\nerror: 'a/0100' cannot be decoded\nmend the data\nbeyondcls ended with status 1\n"
-    )
-    (tmp_path / "7_2.log").write_text("Killed\n")
-    (tmp_path / "8_0.log").write_text("error: of another job\n")
-    assert failure("7", tmp_path) == (
-        f"job 7 failed. task 1: 'a/0100' cannot be decoded\nmend the data (log: {tmp_path}/7_1.log); "
-        f"task 2: Killed (log: {tmp_path}/7_2.log)"
-    )
-    assert "job 9 failed before its tasks began" in failure("9", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("sbatch", "message"),
     [
         (("echo 'no such partition' >&2", "exit 1"), "sbatch refuses the job: no such partition; correct --sbatch, or --tasks"),
-        (("cat > job", "echo 7", "echo 'error: bad' > .slurm/f/7_0.log", "exit 1"), "job 7 failed. task 0: bad (log: "),
+        (
+            ("cat > job", "echo 7", "mkdir .runs", "echo 'a bar\nerror: bad\nmend it' > .runs/f.task0.log", "exit 1"),
+            "f.task0: Slurm has ended it: bad mend it (log: ",
+        ),
+        (("cat > job", "echo 7", "exit 1"), "f.task0: it did not begin; see `scontrol show job 7_0`"),
         (("cat > job", "echo '7;cluster'"), "the job has ended, but there is no set at f; see its logs"),
     ],
 )
@@ -178,8 +175,8 @@ def test_jobs_that_fail(
     said = beyondcls("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", fails=True)
     assert message in said
     if "cat > job" in sbatch:
-        assert "f: job 7, 1 task (--tasks gives more); logs in " in said
-        assert "extract --encoder any --data nowhere --out f --task-id" in Path("job").read_text()
+        assert "job 7, 1 task; what Slurm says of them is in " in said
+        assert "extract --encoder any --data nowhere --out f --n-tasks 1 --task-id 0;;" in Path("job").read_text()
 
 
 # An sbatch that runs two tasks at a time.
@@ -187,7 +184,7 @@ TWO_TASKS = """\
 cat > job
 echo 7
 export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_COUNT=2
-for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash job > .slurm/f/7_$task.log 2>&1 & pids="$pids $!"; done
+for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash job > .slurm/7_$task.log 2>&1 & pids="$pids $!"; done
 for pid in $pids; do wait $pid || failed=1; done
 [ -z "$failed" ]
 """
@@ -218,7 +215,9 @@ def test_a_script_for_those_who_submit_by_hand(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     given = ("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", "--tasks", 4)
-    assert "job.sh: submit it with `sbatch job.sh`; logs will be in" in beyondcls(*given, "--script", "job.sh")
+    assert f"job.sh: submit it with `sbatch job.sh`; each run has its log, e.g. {tmp_path}/.runs/f.task0.log" in beyondcls(
+        *given, "--script", "job.sh"
+    )
     assert stat.S_IMODE(Path("job.sh").stat().st_mode) == 0o600, "addresses in it may be signed"
     beyondcls(*given, "--script", "job.sh")  # again
     (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH --array=1-3\n")
@@ -364,7 +363,7 @@ def test_a_real_job_array(beyondcls: Callable[..., str], tmp_path: Path, monkeyp
     assert files(tmp_path / "features/a") == files(tmp_path / "features/b")
     (tmp_path / "images/a/0100.png").write_bytes(b"none")
     said = beyondcls(*given, "--out", "features/c", "--on", "slurm", fails=True)
-    assert "failed. task 0: 'a/0100' in images/a/0100.png cannot be decoded" in said
+    assert "c.task0: 'a/0100' in images/a/0100.png cannot be decoded" in said
 
 
 def test_heads_by_a_real_job_array(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engines.slurm import Slurm
+from pipelines.engines.engine import Run
+from pipelines.engines.slurm import RunArray, Slurm
 from tests.extract.pictures import picture, write_file
 from tests.machines.project import ROOT
 from tests.pipelines.engines.test_slurm import TASK
@@ -63,7 +64,7 @@ def test_the_command_and_its_processes(folder: Path) -> None:
 
 
 def test_a_task_of_slurm(folder: Path) -> None:
-    start("bash", text=Slurm().script(["params"], folder / "f").replace("--task-id", "; exit; "))
+    start("bash", text=RunArray(Slurm(), [Run.writing(str(folder.parent / "logs/f"), ("params",))]).script)
 
 
 def test_the_check_of_what_dvc_runs(folder: Path) -> None:

@@ -113,7 +113,7 @@ def test_another_encoder_is_refused(world):
     for refused, message in (
         (lambda: online_detector(tiny_encoder(), detector), "4 x 4 patches, 32 wide; .* load the encoder"),
         (lambda: online_detector(encoder, detector).detect([]), "no pictures"),
-        (lambda: online_detector(encoder, detector, mean=(0, 0, 0)), "mean are of load_encoder"),
+        (lambda: online_detector(encoder, detector, mean=(0, 0, 0)), "give mean to load_encoder"),
         (lambda: online_detector(encoder, path, description={}), "has its own description"),
     ):
         with pytest.raises(BeyondClsError, match=message):

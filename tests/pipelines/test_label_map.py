@@ -1,6 +1,6 @@
 import numpy as np
 
-from pipelines.live.label_map import OPACITY, draw_label_map
+from pipelines.predictions.label_maps import OPACITY, draw_label_map
 from probe.segmentation.saved_maps import palette
 
 CLASSES = [f"class {label}" for label in range(300)]
