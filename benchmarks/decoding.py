@@ -15,7 +15,6 @@ What is not installed is named, and has no ratio. The last line is JSON.
 
 import argparse
 import io
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 from PIL import Image, features
 
+from benchmarks.timing import conclude
 from extract.transform import Views
 
 CONFIG = {
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _, cpu = compared(contents, names, rounds, 1, lambda decode, content: decode(content))
     ratios |= {f"{name}_decoding": ratio for name, ratio in cpu.items()}
     ratios |= {f"{name}_equal_pixels": equal_pixels(contents, name) for name in names}
-    print(json.dumps({name: round(ratio, 4) for name, ratio in ratios.items()}))
+    conclude(ratios, n >= 200 and rounds >= 3, digits=4)
 
 
 def cut(decode: Callable[[bytes], Image.Image], content: bytes) -> Any:

@@ -10,7 +10,6 @@ The last line is JSON.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.timing import conclude
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from pipelines.process.device import keep_freed_memory
@@ -57,7 +57,7 @@ def main() -> None:
     for name, seconds in times.items():
         print(f"{name:6} {statistics.median(seconds[1:]):7.2f} s a step of {batch} images, {side} pixels")
     ratios = [loop / cache for loop, cache in zip(times["loop"][1:], times["cache"][1:], strict=True)]
-    print(json.dumps({"loop_vs_cache": round(statistics.median(ratios), 2)}))
+    conclude({"loop_vs_cache": statistics.median(ratios)}, not given.quick and rounds >= 3)
 
 
 def tokens_of(encoder: Encoder, images: Tensor) -> Tensor:

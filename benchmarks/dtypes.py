@@ -12,13 +12,12 @@ Prints top-1 in percent, and ends with one line of JSON: the largest difference 
 """
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
 import yaml
 
-from benchmarks.timing import ROOT
+from benchmarks.timing import ROOT, conclude
 from extract.datasets import ImageSet, open_images
 from extract.encoders import load_encoder
 from extract.run import extract
@@ -59,7 +58,7 @@ def main() -> None:
                 largest = max(largest, abs(other - one))
                 both = f"float16 {one:.2f} ± {spread:.2f}, {given.dtype} {other:.2f} ± {other_spread:.2f}"
                 print(f"{name} {head}: {both}: {other - one:+.2f}", flush=True)
-    print(json.dumps({f"{given.dtype}_vs_float16_points": round(largest, 2)}))
+    conclude({f"{given.dtype}_vs_float16_points": largest}, not given.quick)
 
 
 def images(cifar10: Path, scratch: Path) -> list[ImageSet]:

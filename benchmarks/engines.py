@@ -54,7 +54,7 @@ def main() -> None:
     for name in names:
         wall = statistics.median(seconds[name])
         print(f"{name:9} {wall:6.1f} s, {statistics.median(cpu[name]):6.1f} CPU s ({overhead[name]:+.0%})")
-    print(json.dumps({"equal_bytes": equal, "cpu_overhead": overhead}))
+    print(json.dumps({"equal_bytes": equal, "cpu_overhead": overhead, "evidence": repeats >= 3}))
 
 
 def command(model: str, out: Path, *engine: str) -> list[str]:

@@ -14,7 +14,6 @@ The last line is JSON.
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -33,7 +32,7 @@ import timm
 import torch
 from torch import Tensor
 
-from benchmarks.timing import ROOT
+from benchmarks.timing import ROOT, conclude
 from extract.copies import Packed, Replay, streams_of
 from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoded, Encoder
@@ -85,7 +84,7 @@ def main() -> None:
         "vs_unfused": over("unfused", "pass"),
         "peak_memory_vs_bare": peaks["extract"] / peaks["bare"],
     }
-    print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
+    conclude(ratios, n >= 256 and rounds >= 3)
 
 
 class Decoded:

@@ -33,7 +33,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import ROOT
+from benchmarks.timing import ROOT, conclude
 
 SECONDS = {"extraction": 300, "profile": 40, "loader": 60, "grid": 100, "tests": 240}  # after which a part is stopped
 LIMIT_S = 570  # of all together
@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> None:
         print("\n".join(found[name].lines) + (f"\nFAILED: {found[name].failure}" if found[name].failure else ""), flush=True)
         write(given.out, about, quick, found)
     print(f"{given.out / 'gpu.json'}, {given.out / 'gpu.md'}")
-    print(json.dumps({name: round(value, 3) for name, value in ratios_of(found).items()}))
+    conclude(ratios_of(found), not quick)
     sys.exit(any(part.failure for part in found.values()))
 
 

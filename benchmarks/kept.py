@@ -10,7 +10,6 @@ training images would take on this machine, in shards of the size that extractio
 """
 
 import argparse
-import json
 import math
 import os
 import shutil
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timing import ROOT
+from benchmarks.timing import ROOT, conclude
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
@@ -64,7 +63,7 @@ def main() -> None:
     estimate_imagenet(8 if given.quick else given.images, test)
     ratio = lambda one, other: round(statistics.median(a / b for a, b in zip(times[one], times[other], strict=True)), 2)  # noqa: E731
     ratios = {"extraction_vs_check": ratio("extraction", "its check")}
-    print(json.dumps(ratios | {"training_vs_check": ratio("training", "its check by request")}))
+    conclude(ratios | {"training_vs_check": ratio("training", "its check by request")}, rounds >= 3)
 
 
 def one_round(

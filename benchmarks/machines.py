@@ -11,7 +11,6 @@ training AbMILP / seconds of extraction and training it where the images are. Th
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.remotes import REMOTES, Remote, lacking
+from benchmarks.timing import conclude
 from tests.machines import project
 from tests.machines.machine import Machine, git
 from tests.machines.objects import Locked, kind_of
@@ -41,7 +41,7 @@ def main() -> None:
             result = run(folder, remote, given.quick)
         finally:
             remote.close()
-    print(json.dumps({"remote": given.remote, **result}))
+    conclude({"remote": given.remote, **result}, not given.quick)
 
 
 def run(folder: Path, remote: Remote, quick: bool) -> dict[str, float]:

@@ -18,7 +18,6 @@ With --quick 60 images, the last head, two epochs: under a minute, and no eviden
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import tempfile
@@ -28,6 +27,7 @@ from pathlib import Path
 from benchmarks.peer_tables import OURS, Round, page_with, tables
 from benchmarks.peer_ways import WAYS, Bench, Cost
 from benchmarks.study import HEADS, Study, write_images
+from benchmarks.timing import conclude
 
 BATCH, TIMED_EPOCHS, WORKERS = 256, 2, 2
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(text)
     if given.out:
         given.out.write_text(page_with(given.out, study.encoder, text), encoding="utf-8")
-    print(json.dumps({name: round(value, 2) for name, value in ratios(study, rounds).items()}))
+    conclude(ratios(study, rounds), not given.quick)
 
 
 def measure(study: Study, folder: Path, repeats: int, to_the_end: bool = False) -> list[Round]:

@@ -18,7 +18,6 @@ The last line is JSON.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -37,7 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.plain_heads import PlainHead
 from benchmarks.roofline import shares_of_limit
-from benchmarks.timing import ROOT
+from benchmarks.timing import ROOT, conclude
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
@@ -77,7 +76,7 @@ def main() -> None:
         ratios["table1_vs_recompute"] = table1_vs_recompute(device, *((96, 32, 4) if given.quick else (5000, 1000, 90)))
     if given.only in (None, "step"):
         ratios |= shares_of_limit(device, given.quick)
-    print(json.dumps({name: round(value, 2) for name, value in ratios.items()}))
+    conclude(ratios, rounds >= 3)
 
 
 @dataclass

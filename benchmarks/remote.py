@@ -22,7 +22,6 @@ larger the shards are; the ratios to raw GETs are valid nevertheless. The last l
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
 import shutil
@@ -40,7 +39,7 @@ import numpy as np
 
 from benchmarks import data
 from benchmarks.readers import BLOCK, blocks
-from benchmarks.timing import forget
+from benchmarks.timing import conclude, forget
 from store import FeatureStore, Loader
 from store.places.cache import DiskCache
 from store.places.object_store import PIECE_NBYTES, REQUESTS
@@ -79,7 +78,7 @@ def main() -> None:
         shutil.rmtree(folder)
     if given.endpoint:
         ratios = {name: value for name, value in ratios.items() if not name.startswith("bytes_")}
-    print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
+    conclude(ratios, size >= 1 and rounds >= 3)
 
 
 def serve(port: int, latency: float, given: Any) -> None:

@@ -12,7 +12,6 @@ nine from tokens. With --quick fewer images: under a minute, and no evidence. Th
 """
 
 import argparse
-import json
 import statistics
 import time
 import warnings
@@ -25,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.timing import conclude
 from pipelines.process.device import keep_freed_memory
 from probe.recipe import Recipe
 from probe.segmentation.label_maps import Upsampling
@@ -52,7 +52,7 @@ def main() -> None:
         "logistic_vs_sklearn": logistic(x[::4], y[::4], CS[:3] if quick else CS, rounds),
         "linear_vs_recompute": linear(*((8, 1, 2) if quick else (367, 40, 16))),
     }
-    print(json.dumps({name: round(value, 2) for name, value in ratios.items()}))
+    conclude(ratios, rounds >= 3)
 
 
 def patches(n_images: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,6 @@ The last line is JSON.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import shutil
@@ -29,7 +28,7 @@ import torch
 
 from benchmarks import data
 from benchmarks.tensorstores import WAYS
-from benchmarks.timing import measured, measured_disk, remember
+from benchmarks.timing import conclude, measured, measured_disk, remember
 from store.places.place import aligned_zeros
 
 BATCH = 256
@@ -51,7 +50,7 @@ def main() -> None:
         ratios = run(folder, int(size * 1e9), rounds, given.peers, ways)
     finally:
         shutil.rmtree(folder)
-    print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
+    conclude(ratios, size >= 1 and rounds >= 3)
 
 
 def run(folder: Path, nbytes: int, rounds: int, peers: Sequence[str], ways: Sequence[str]) -> dict[str, float]:

@@ -180,7 +180,7 @@ class Index:
         before = self._states(files)
 
         def read(some: Sequence[int]) -> bytes:
-            return b"".join(xxhash.xxh3_128_digest(self.samples[row].read()) for row in some)
+            return b"".join(map(xxhash.xxh3_128_digest, self.samples.encoded(some)))
 
         digests = bytearray()
         with (self.bars if len(rows) >= MANY else no_bars)("digests", len(rows), "images") as progress:

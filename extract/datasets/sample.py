@@ -102,6 +102,8 @@ ENCODING = "utf-8", "surrogateescape"  # names of files need not be UTF-8
 INTEGERS = ("file", "offset", "size", "labels", "label_ends", "box_labels", "box_ends")
 COLUMNS = (*INTEGERS, "has_labels", "boxes")
 UNKNOWN = -1  # class of a box
+NEAR = 1 << 16  # bytes between two images that are read with them rather than left out
+AT_ONCE = 1 << 22  # bytes that are read at once, but for the end of the last image
 
 
 def narrow(numbers: Sequence[int] | Int[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
@@ -240,6 +242,29 @@ class Samples(Sequence[Sample]):
             self.problems.get(row),
             tuple(map(Box._make, zip(*self.boxes[boxes].T.tolist(), self.box_labels[boxes].tolist(), strict=True))),
         )
+
+    def encoded(self, rows: Sequence[int]) -> Iterator[bytes | memoryview]:
+        """The encoded images of some rows; those that are near one another in a file, as in a tar, are read at once.
+
+        Raises:
+            BeyondClsError: see `Sample.read`.
+        """
+        begin = self.offset[rows].astype(np.int64)
+        end = begin + self.size[rows]
+        is_alone = np.array([row in self.others for row in rows]) | (begin == end)
+        gap = begin[1:] - end[:-1]
+        is_near = (self.file[rows][1:] == self.file[rows][:-1]) & (gap >= 0) & (gap <= NEAR) & ~is_alone[1:] & ~is_alone[:-1]
+        is_near &= begin[1:] // AT_ONCE == begin[:-1] // AT_ONCE
+        for run in np.split(np.arange(len(rows)), np.flatnonzero(~is_near) + 1):
+            first, last = self[rows[run[0]]], run[-1]
+            if len(run) == 1:
+                yield first.read()
+                continue
+            nbytes = int(end[last] - first.offset)
+            what = f"{first} (and {len(run) - 1} behind it)"
+            content = memoryview(patiently(partial(read_range, first.file, first.offset, nbytes), what))
+            for i in run:
+                yield content[begin[i] - first.offset : end[i] - first.offset]
 
     @staticmethod
     def _range(ends: Int[np.ndarray, "N"], row: int) -> slice:

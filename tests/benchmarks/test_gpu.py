@@ -51,6 +51,7 @@ def test_all_parts_on_a_bare_machine_without_git(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=gpu.ROOT)
     assert done.returncode == 1, done.stderr  # of the tests alone
     ratios = json.loads(done.stdout.splitlines()[-1])
+    assert ratios.pop("evidence") is False, "the CPU says nothing of a GPU"
     assert ratios.keys() == gpu.GOALS.keys()
     assert all(value > 0 for value in ratios.values())
     written = json.loads((tmp_path / "new" / "out" / "gpu.json").read_text())
@@ -122,7 +123,7 @@ def test_parts_that_end_early_leave_what_they_found_and_no_process(
     assert "ValueError: 7" in parts["grid"]["failure"]
     assert all(part["ratios"] == {"e2e_vs_bare": 0.9} for part in parts.values())
     assert all(ended(int(part["lines"][0])) for part in parts.values())
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"e2e_vs_bare": 0.9}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"e2e_vs_bare": 0.9, "evidence": False}
     assert {file.name for file in tmp_path.iterdir()} == {
         "gpu.json", "gpu.md", "extraction.log", "loader.log", "grid.log"
     }  # fmt: skip

@@ -11,11 +11,11 @@ import xxhash
 from PIL import Image
 
 from beyondcls.testing.datasets import Split, picture, splits
-from extract.datasets import DATASETS, DataError, ImageSet, Sample, open_images
+from extract.datasets import DATASETS, DataError, ImageSet, Sample, open_images, sample
 from extract.datasets.index import FOLDER, index_of
 from store import BeyondClsError
 from tests.extract.datasets.test_imagenet import VAL, annotation, devkit, flat_val, mapping
-from tests.extract.pictures import write_example, write_text
+from tests.extract.pictures import samples, write_example, write_tar, write_text
 
 INDEXED = [name for name in DATASETS if DATASETS[name].is_made_of_states]
 OLD = 1_700_000_000_000_000_000  # ns
@@ -72,6 +72,27 @@ def test_nothing_is_read_twice(images: Path, read: list[str]) -> None:
     opened = open_images(str(images))
     assert opened.part([3, 1]).digest == opened.part([3, 1]).digest
     assert read == []
+
+
+def test_images_of_a_tar_are_read_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where something else lies between them, where one is far behind the last, and where one is missing."""
+    monkeypatch.setattr(sample, "NEAR", 12_000)
+    monkeypatch.setattr(sample, "AT_ONCE", 40_000)
+    content = samples(200)
+    content[52] |= {"json": b" " * 2000}
+    content[100] |= {"json": b" " * 9000}
+    del content[150]["png"]
+    tar = write_tar(tmp_path / "images.tar", content)
+    ranges: list[tuple[int, int]] = []
+    real = sample.read_range
+    monkeypatch.setattr(sample, "read_range", lambda *place: (ranges.append(place[1:]), real(*place))[1])
+    opened = open_images(str(tar))
+    np.testing.assert_array_equal(opened.image_digests, true_digests(opened))
+    assert tar.stat().st_size / 40_000 < len(ranges) < 45
+    assert max(nbytes for _, nbytes in ranges) < 45_000
+    near, far = (opened.samples.offset[[row - 1, row]] for row in (52, 100))
+    assert [begin for begin, nbytes in ranges if begin <= near[0] and begin + nbytes > near[1]]
+    assert not [begin for begin, nbytes in ranges if begin <= far[0] and begin + nbytes > far[1]]
 
 
 def test_what_has_changed_is_read_again(images: Path, read: list[str]) -> None:
