@@ -1,7 +1,10 @@
 """Where tests run, and their order; `--no-loadscope-reorder` keeps it where several processes share them."""
 
+import contextlib
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests import shapes  # before anything of the program is imported
 
 ROOT = Path(__file__).resolve().parents[1]
 
+MEMORY = Path("/dev/shm")  # a file system in memory: on some disks, to remove an empty folder takes milliseconds
 gc.disable()  # until all is imported and collected
 os.environ["BEYONDCLS_CONFIG"] = ""  # a developer's own configuration is not read, by processes that tests start neither
 os.environ["BEYONDCLS_LOG"] = ""  # nor are logs of commands written to the developer's folder
@@ -36,6 +40,15 @@ def _power_does_not_fail() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+def pytest_configure() -> None:
+    """Let temporary folders be in memory where it does what a disk does: large, of programs too, and past the page cache."""
+    if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < 4 << 30 or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        return
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=MEMORY) as file:
+        os.close(os.open(file.name, os.O_RDONLY | os.O_DIRECT))
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_runtest_setup() -> None:

@@ -13,10 +13,12 @@ from store.codecs import CODECS
 from store.exchange import EXCHANGES, form_of, import_from
 from store.places.disk import partial_name
 from tests.folders import files
+from tests.store import exported as sets_to_export
 from tests.store.conftest import flip
 from tests.store.exported import PATCH, SHARD, export, import_as, write_set
 
 Made = Callable[[str], Path]
+store, ready = sets_to_export.store, sets_to_export.ready
 pytestmark = pytest.mark.parametrize("form", EXCHANGES)
 
 
@@ -25,18 +27,6 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A set of each codec, not to be changed."""
     folder = tmp_path_factory.mktemp("sets")
     return lambda codec: folder / codec if (folder / codec).exists() else write_set(folder / codec, codec)
-
-
-@pytest.fixture(scope="module")
-def store(sets: Made) -> FeatureStore:
-    return FeatureStore.open(sets("float16"))
-
-
-@pytest.fixture(scope="module")
-def ready(store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """The set in each form, not to be changed."""
-    made: dict[str, Path] = {}
-    return lambda form: made.setdefault(form, made.get(form) or export(store, form, tmp_path_factory.mktemp(form)))
 
 
 def copied(source: Path, out: Path) -> Path:

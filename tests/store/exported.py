@@ -1,9 +1,11 @@
 """A set to export: any bit pattern, ids that no file name can be trusted with, several codecs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from store import ArrayLayout, FeatureStore, FeatureWriter
 from store.codecs import CODECS
@@ -56,3 +58,15 @@ def export(store: FeatureStore, form: str, folder: Path, asked: list[str] | None
 def import_as(form: str, source: Path, out: Path) -> FeatureStore:
     with EXCHANGES[form].read(source) as opened:
         return import_from(opened, out)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    return FeatureStore.open(write_set(tmp_path_factory.mktemp("sets") / "float16"))
+
+
+@pytest.fixture(scope="module")
+def ready(store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The set in each form, not to be changed."""
+    made: dict[str, Path] = {}
+    return lambda form: made.setdefault(form, made.get(form) or export(store, form, tmp_path_factory.mktemp(form)))

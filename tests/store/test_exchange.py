@@ -26,20 +26,11 @@ from store.format.layout import ATTRIBUTE
 from store.format.reader import with_digest
 from tests.folders import files
 from tests.pickled import Payload
+from tests.store import exported as sets_to_export
 from tests.store.conftest import put_at, same
-from tests.store.exported import BYTES, PATCH, N, export, import_as, write_set
+from tests.store.exported import BYTES, PATCH, N, import_as, write_set
 
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
-    return FeatureStore.open(write_set(tmp_path_factory.mktemp("sets") / "float16"))
-
-
-@pytest.fixture(scope="module")
-def ready(store: FeatureStore, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The set in each form, not to be changed."""
-    made: dict[str, Path] = {}
-    return lambda form: made.setdefault(form, made.get(form) or export(store, form, tmp_path_factory.mktemp(form)))
+store, ready = sets_to_export.store, sets_to_export.ready
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, CONSTANTS, edit, layouts, put, values, write
 from tests.store.tiny import Tiny
 
-PARTS, EACH = 2, 80
+EACH = 80
 
 JUNK: list[Any] = [
     *(None, True, 0, 1, -1, 31, 10**12, -(10**18), 10**300, 1.5, 1e308, float("nan"), float("inf"), -0.0),
@@ -175,9 +175,9 @@ def _read_all(folder: Path, contents: dict[str, np.ndarray]) -> bool:
     return True
 
 
-def _fuzz(folder: Path, contents: dict[str, np.ndarray], part: int, change: Callable[[random.Random], None]) -> int:
+def _fuzz(folder: Path, contents: dict[str, np.ndarray], change: Callable[[random.Random], None]) -> int:
     """How many of the changed sets were read."""
-    generator, sound, n_read = random.Random(part), {p: p.read_bytes() for p in folder.rglob("zarr.json")}, 0
+    generator, sound, n_read = random.Random(0), {p: p.read_bytes() for p in folder.rglob("zarr.json")}, 0
     for i in range(EACH):
         try:
             change(generator)
@@ -186,7 +186,7 @@ def _fuzz(folder: Path, contents: dict[str, np.ndarray], part: int, change: Call
                 with suppress(StoreError):
                     assert all(problem is None or isinstance(problem, str) for _, _, problem in verify(folder))
         except Exception as error:
-            raise AssertionError(f"mutation {i} of part {part}") from error
+            raise AssertionError(f"mutation {i}") from error
         finally:
             for path, content in sound.items():
                 path.write_bytes(content)
@@ -196,9 +196,8 @@ def _fuzz(folder: Path, contents: dict[str, np.ndarray], part: int, change: Call
 ARRAYS = ("images/label", "images/id", "patch/block0/view0", "patch/block0/view0-scale", "cls/block0/view0", "norm/bias")
 
 
-@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("vouch", [False, True])
-def test_metadata_of_arrays(folder: Path, contents: dict[str, np.ndarray], part: int, vouch: bool) -> None:
+def test_metadata_of_arrays(folder: Path, contents: dict[str, np.ndarray], vouch: bool) -> None:
     def change(generator: random.Random) -> None:
         name = generator.choice(ARRAYS)
         content = (folder / name / "zarr.json").read_bytes()
@@ -208,13 +207,12 @@ def test_metadata_of_arrays(folder: Path, contents: dict[str, np.ndarray], part:
             content = json.dumps(_mutated(json.loads(content), generator)).encode()
         put(folder, content, name, vouch)
 
-    n_read = _fuzz(folder, contents, part, change)
+    n_read = _fuzz(folder, contents, change)
     assert n_read > 5 if vouch else n_read == 0  # some fields do not matter
 
 
-@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("how", ["mangled", "mutated", "vouched", "with its key"])
-def test_metadata_of_the_group(folder: Path, contents: dict[str, np.ndarray], part: int, how: str) -> None:
+def test_metadata_of_the_group(folder: Path, contents: dict[str, np.ndarray], how: str) -> None:
     def change(generator: random.Random) -> None:
         content = (folder / "zarr.json").read_bytes()
         if how == "mangled":
@@ -224,7 +222,7 @@ def test_metadata_of_the_group(folder: Path, contents: dict[str, np.ndarray], pa
         else:
             edit(folder, lambda meta: _change_description(meta, generator, how == "with its key"))
 
-    n_read = _fuzz(folder, contents, part, change)
+    n_read = _fuzz(folder, contents, change)
     assert n_read == 0 if how in ("mangled", "mutated") else 8 < n_read < EACH * 0.8
 
 
@@ -252,13 +250,12 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, by
     return out, dict(TINY.expected(tmp_path_factory.mktemp("expected") / "one"))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("vouch", [False, True])
 @pytest.mark.parametrize("name", KEPT)
-def test_headers_and_records(tmp_path: Path, staged: tuple[Path, dict[str, bytes]], part: int, vouch: bool, name: str) -> None:
+def test_headers_and_records(tmp_path: Path, staged: tuple[Path, dict[str, bytes]], vouch: bool, name: str) -> None:
     """What a kill or a bad disk leaves is noticed; even a forged one does no harm."""
     killed, expected = staged
-    generator, n_finished = random.Random(part), 0
+    generator, n_finished = random.Random(0), 0
     folder = shutil.copytree(killed.parent, tmp_path / "a")
     file = folder / ".staging" / f"one-{TINY.spec.key}" / name
     sound = files(folder)
@@ -273,7 +270,7 @@ def test_headers_and_records(tmp_path: Path, staged: tuple[Path, dict[str, bytes
             if (folder / "one").exists() and not vouch:
                 assert files(folder / "one") == expected
         except Exception as error:
-            raise AssertionError(f"mutation {i} of part {part}: {changed!r}") from error
+            raise AssertionError(f"mutation {i}: {changed!r}") from error
         finally:
             shutil.rmtree(folder)
             for path, data in sound.items():

@@ -25,6 +25,8 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files
         self.root = Path(tempfile.mkdtemp())
         self.path = self.root / "features" / "one"
         self.published: Tiny | None = None
@@ -35,6 +37,7 @@ class Life(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.writer is not None:
             self.writer.close()
+        self.patch.undo()
         shutil.rmtree(self.root)
 
     def _base(self) -> FeatureStore | None:

@@ -11,6 +11,7 @@ import pytest
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.places.object_store import PIECE_NBYTES, REQUESTS, ObjectStore
+from tests.folders import files
 from tests.s3 import served
 from tests.store.conftest import SPEC, N, same, shuffle_quality, values, write
 from tests.store.service import Service
@@ -174,16 +175,14 @@ def test_a_lost_connection(wide: Path, placement: Any, error: Exception) -> None
         store.tokens("patch").all()
 
 
-def test_s3(written: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3(written_small: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 7}})
     with served("bucket") as fs:
-        _check_s3(fs, written, contents)
+        _check_s3(fs, written_small, contents)
 
 
-def _check_s3(fs: Any, written: Path, contents: dict[str, np.ndarray]) -> None:
-    for file in written.rglob("*"):
-        if file.is_file():
-            fs.pipe(f"bucket/sets/one/{file.relative_to(written)}", file.read_bytes())
+def _check_s3(fs: Any, path: Path, contents: dict[str, np.ndarray]) -> None:
+    fs.pipe({f"bucket/sets/one/{name}": content for name, content in files(path).items()})
     store = FeatureStore.open("s3://bucket/sets/one", key=SPEC.key)
     assert isinstance(store.place, ObjectStore)
     assert store.place._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}

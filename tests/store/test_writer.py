@@ -1,7 +1,6 @@
 """What is special to a folder: staging beside the place of a set, links to files of another set, processes that are stopped."""
 
 import os
-import shutil
 import signal
 import time
 from dataclasses import replace
@@ -19,7 +18,7 @@ from store.places.disk import ABANDONED_S
 from store.writing import claims
 from tests.folders import files
 from tests.forked import CONTEXT, start
-from tests.store.conftest import ATTRIBUTES, CONSTANTS, SPEC, flip, layouts, notes_of, unit_of
+from tests.store.conftest import ATTRIBUTES, CONSTANTS, SPEC, flip, layouts, unit_of
 from tests.store.tiny import Tiny
 
 Contents = dict[str, np.ndarray]
@@ -32,30 +31,17 @@ def _begin(path: Path) -> FeatureWriter:
     return FeatureWriter(path, SPEC, layouts(), CONSTANTS)
 
 
-def _go_on(writer: FeatureWriter, contents: Contents) -> None:
-    for unit in writer.missing_units():
-        writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
-    writer.finish(ATTRIBUTES)
-
-
 class TestStaging:
     def test_another_key_is_staged_beside(self, tmp_path: Path, contents: Contents) -> None:
         _begin(tmp_path / "new").write_unit(0, unit_of(contents, layouts(), 0))
         other = FeatureWriter(tmp_path / "new", replace(SPEC, weights="2" * 32), layouts(), CONSTANTS)
         assert other.missing_units() == [0, 1, 2]
 
-    def test_occupied_path(self, tmp_path: Path, written: Path) -> None:
-        with pytest.raises(StoreError, match="already holds files"):
-            _begin(written)
+    def test_a_file_at_the_path(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         with pytest.raises(StoreError, match="is a file, expected a folder"):
             _begin(tmp_path / "file")
         assert not (tmp_path / ".staging").exists()
-
-    def test_empty_folders_at_the_path_give_way(self, tmp_path: Path, written: Path, contents: Contents) -> None:
-        (tmp_path / "empty" / "patch").mkdir(parents=True)
-        _go_on(_begin(tmp_path / "empty"), contents)
-        assert files(tmp_path / "empty") == files(written)
 
     def test_old_files_without_a_name_are_removed(self, tmp_path: Path) -> None:
         with TINY.begin(tmp_path / "f") as writer:
@@ -80,16 +66,6 @@ class TestStaging:
             assert writer.missing_units() == [2]
             TINY.finish(writer)
         assert files(tmp_path / "f") == TINY.expected(tmp_path / "whole")
-
-    def test_one_whose_folder_was_removed(self, tmp_path: Path) -> None:
-        with TINY.begin(tmp_path / "f") as writer:
-            assert writer.claim(0)
-            shutil.rmtree(writer.staging)
-            with pytest.raises(StoreError, match="was removed while it was being written; give the command again"):
-                TINY.write(writer, 0)
-            with pytest.raises(StoreError, match="was removed while it was being written; give the command again"):
-                writer.claim(1)
-        assert files(tmp_path) == {}, "nothing is made again"
 
 
 class TestRows:

@@ -611,12 +611,16 @@ class TestWhatIsThere:
     def test_nothing_any_more(self, where: Where) -> None:
         with begin(where, LEAN) as writer:
             write(writer, 1, LEAN)
+            uses: list[Any] = [lambda: writer.finish(ATTRIBUTES)]
             if isinstance(where, Path):
                 shutil.rmtree(writer.staging)
+                uses += [lambda: write(writer, 0, LEAN), lambda: writer.claim(0)]
             else:
                 writer.place.remove(list(content(where)))
-            with pytest.raises(StoreError, match="was removed while it was being written; give the command again"):
-                writer.finish(ATTRIBUTES)
+            for use in uses:
+                with pytest.raises(StoreError, match="was removed while it was being written; give the command again"):
+                    use()
+        assert content(where) == {}, "nothing is made again"
 
     def test_a_record_that_another_has_removed(self, where: Where, whole: Any) -> None:
         """As it found a shard of its unit damaged, between two looks of this one."""
