@@ -29,7 +29,7 @@ from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.markdown_table import to_markdown
 from pipelines.report.sections.accuracy import gains_table, scores
-from pipelines.report.sections.datasets import by_head
+from pipelines.report.sections.leaderboard import leaderboard
 from probe.result_files import METRICS, array_of, over_seeds, read_result, write_result
 from store import BeyondClsError
 
@@ -135,7 +135,7 @@ def tables(inputs: Inputs, data: str) -> str:
     """In Markdown: the paper's claims, accuracies, all heads, attention by block."""
     n_training, n_test = (max(getattr(p, n) for p in inputs.probes.values()) for n in ("n_training", "n_test"))
     lines = [f"# Measured on {data}: {n_training:,} training and {n_test:,} test images\n"]
-    shown = [claims.table(inputs), main_table(inputs), gains_table(inputs), by_head(data, inputs.probes)]
+    shown = [claims.table(inputs), main_table(inputs), gains_table(inputs), leaderboard(inputs)]
     shown += [by_block(inputs.attention)] if inputs.attention else []
     return "\n".join([*lines, *(to_markdown(table) for table in shown if table is not None)]).replace("\N{NO-BREAK SPACE}", " ")
 

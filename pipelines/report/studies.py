@@ -118,7 +118,7 @@ def trained_alike(probes: Iterable[Probe]) -> str:
         return NOT_ALIKE if ways else ""
     (probe,) = ways.values()
     recipe = pairs({name: probe.protocol[name] for name in TRAINED_BY if name in probe.protocol})
-    return recipe and f"All heads were trained alike: {recipe}, {len(probe.seeds)} seed(s); {RATE}"
+    return recipe and f"All heads were trained alike: {recipe}, seeds {len(probe.seeds)}; {RATE}"
 
 
 def _price(probe: Probe) -> tuple[float, float, int, str]:

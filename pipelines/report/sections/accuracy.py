@@ -26,7 +26,7 @@ from probe.result_files import BALANCED, NLL, REACHED, SHORT
 
 CONVERGED = (
     "Converged: logistic regression on the vectors that the trained aggregator gives; where it is ahead, the head is not "
-    "trained out."
+    "trained out. "
 )
 MANY = 8  # heads, of which more make a table that is folded: the leaderboard has the same numbers
 

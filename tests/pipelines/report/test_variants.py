@@ -49,10 +49,10 @@ def test_counts():
 
 def test_how_heads_were_trained():
     """Rates of their own are alike where each was selected from a grid."""
-    assert "epochs 4, optimiser sgd, batch_size 128, base_lr 0.03, 3 seed(s)" in trained_alike(HEADS)
+    assert "epochs 4, optimiser sgd, batch_size 128, base_lr 0.03, seeds 3" in trained_alike(HEADS)
     other = studied("mae", "longer", 50.0, recipe={**RECIPE, "base_lr": 0.1})
     fewer = studied("mae", "fewer", 50.0, n_seeds=2)
     assert trained_alike((*HEADS, other)) == trained_alike((*HEADS, fewer)) == NOT_ALIKE
     selected = [Probe(probe, recorded={"selected": {"by": "top1"}}) for probe in (*HEADS, other)]
-    assert "batch_size 128, 3 seed(s)" in trained_alike(selected)
+    assert "batch_size 128, seeds 3" in trained_alike(selected)
     assert trained_alike([studied("mae", "closed", 50.0, recipe={"name": "ridge"})]) == ""
