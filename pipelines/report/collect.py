@@ -49,6 +49,7 @@ class Folders:
     norms: Path | None = None
     few_shot: Path | None = None
     correspondence: Path | None = None
+    retrieval: Path | None = None
     scores: Path | None = None
     dataset: str = ""
     receipts: Path | None = None

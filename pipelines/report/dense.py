@@ -56,6 +56,7 @@ NEEDED = {
     "similarity": " ".join(f"pairs.*.{side}.{name}" for side in "ab" for name in ("encoder", "vector", "block")),
     "few-shot": "n_images vectors.*.vector vectors.*.block vectors.*.protocol.name",
     "correspond": "n_pairs n_points n_points_outside at blocks.*.block blocks.*.chance",
+    "retrieve": "n_images searches.*.vector searches.*.block searches.*.protocol searches.*.n_queries",
     "norms": "n_images times blocks.*.block blocks.*.share! blocks.*.images!",
     "blocks": "measure n_test rows.*.head rows.*.protocol rows.*.block rows.*.bytes_per_image",
 }

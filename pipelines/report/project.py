@@ -45,6 +45,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         localised=_localised(folder, main),
         scores=folder / "scores",
         correspondence=folder / "correspondence",
+        retrieval=folder / "retrieval",
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",

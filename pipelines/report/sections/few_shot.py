@@ -1,4 +1,4 @@
-"""What a few images of each class tell, and whether patches alike are the same point of an object."""
+"""What a few images of each class tell, whether images alike show the same, and patches alike the same point of it."""
 
 import re
 
@@ -20,21 +20,26 @@ POINTS = (
     "of its object's box; of all points, and on average over pairs. Chance: a patch that is drawn. Brackets: 95 % over images, "
     "left out with all pairs of theirs. Points that no view shows are counted nowhere."
 )
+SEARCHES = (
+    "What is found for a query by cosine of vectors, %: mean average precision (trapezoids), the share of right ones among the "
+    "ten nearest, and the average precision of all pairs in one ranking (micro AP). Brackets: 95 % over queries."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
-    """None where neither `beyondcls few-shot` nor `correspond` was run."""
+    """None where none of `beyondcls few-shot`, `correspond` and `retrieve` was run."""
     files = {
         "few-shot": files_in(inputs.folders.few_shot, "*/metrics.json"),
         "correspond": files_in(inputs.folders.correspondence, "*/*/metrics.json"),
+        "retrieve": files_in(inputs.folders.retrieval, "*/*/metrics.json"),
     }
     found = {
         command: trained_first(one for one in (result_of(file, command) for file in some) if one.encoder in inputs.encoders)
         for command, some in files.items()
     }
-    blocks = (_few(found["few-shot"]), _points(found["correspond"]))
+    blocks = (_few(found["few-shot"]), _points(found["correspond"]), _searches(found["retrieve"]))
     kept = tuple(block for block in blocks if block.rows)
-    return Section("few-shot", "Few shots and correspondence", kept) if kept else None
+    return Section("few-shot", "Few shots, correspondence, retrieval", kept) if kept else None
 
 
 def _few(results: list[Entries]) -> Table:
@@ -78,4 +83,23 @@ def _points(results: list[Entries]) -> Table:
         each(at, lambda t: numbers(f"chance_{t:g}", f"Chance@{t:g}", lambda row: row[1].chance.get(f"{t:g}"), 1)),
         numbers("pairs", "Pairs", lambda row: row[0].n_pairs, 0),
         within=lambda row: row[0].folder.parent.name,
+    )
+
+
+def _searches(results: list[Entries]) -> Table:
+    measures = (("map", "mAP"), ("precision_10", "Precision at 10"), ("micro_ap", "Micro AP"))
+    return table(
+        "retrieval",
+        "Images found by the most similar vector",
+        SEARCHES,
+        [(one, search) for one in results for search in one.searches],
+        texts("dataset", "Data set", lambda row: row[0].folder.parent.name),
+        encoders(lambda row: row[0]),
+        texts("vector", "Vector", lambda row: title(row[1].vector)),
+        numbers("block", "Block", lambda row: row[1].block, 0),
+        texts("protocol", "Protocol", lambda row: row[1].protocol),
+        each(measures, lambda m: cells(m[0], m[1], lambda row: cell_of(row[1].get(m[0]), 1), best="column")),
+        numbers("queries", "Queries", lambda row: row[1].n_queries, 0),
+        numbers("images", "Images", lambda row: row[0].n_images, 0),
+        within=lambda row: (row[0].folder.parent.name, row[1].protocol),
     )

@@ -72,6 +72,7 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         write_norms(root / "norms", encoder, {0: 4 + more, 1: 2.0})
         write_few_shot(root / "few_shot", encoder, 20 + more)
         write_correspondence(root / "correspondence" / EVIL, encoder, 30 + more)
+        write_retrieval(root / "retrieval" / EVIL, encoder, 30 + more)
         for k, name in enumerate(("first", EVIL, "fog-1", "fog-2")):
             right = (np.arange(N) + 0.5) / N < np.array([[0.5 - k / 10 + more / 100], [0.52 - k / 10]])
             write_score(root / "scores", name, encoder, "cls" if i % 2 else EVIL, right, more=more)
@@ -106,7 +107,7 @@ def write_dense(root: Path, dataset: str, more: float) -> None:
 def folders(root: Path) -> Folders:
     """Of what `everything` writes."""
     of_encoders = ("probes", "attention", "divergence", "localisation", "blocks", "geometry", "similarity", "norms", "few_shot")
-    others = ("correspondence", "scores", "segmentation", "detection")
+    others = ("correspondence", "retrieval", "scores", "segmentation", "detection")
     return Folders(
         **{name: root / name for name in (*of_encoders, *others)},
         studies=(root / "studies",),
@@ -313,6 +314,16 @@ def write_correspondence(root: Path, encoder: str, percent: float) -> None:
         for b, p in ((0, 8.0), (1, percent))
     ]
     write_of(root, encoder, **counts, blocks=blocks)
+
+
+def write_retrieval(root: Path, encoder: str, percent: float) -> None:
+    """One RETRIEVAL/DATASET/ENCODER/metrics.json: two protocols of [cls] of a block, the second of which is harder."""
+    searches = [
+        {"vector": "cls", "block": 1, "protocol": name, "n_queries": 5}
+        | {"map": over_groups(p), "precision_10": over_groups(p + 1), "micro_ap": over_groups(p - 1)}
+        for name, p in (("medium", percent), ("hard", percent / 2))
+    ]
+    write_of(root, encoder, n_images=9, n_queries=5, searches=searches)
 
 
 def write_score(

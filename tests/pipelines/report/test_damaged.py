@@ -65,6 +65,7 @@ CASES = [
     ("norms/mae/description.json", ('"share"', '"part"'), "has no 'share'", "norms"),
     ("few_shot/mae/description.json", ('"vector"', '"part"'), "has no 'vector'", "few-shot"),
     (f"correspondence/{EVIL}/mae/description.json", ('"chance"', '"part"'), "has no 'chance'", "correspond"),
+    (f"retrieval/{EVIL}/mae/description.json", ('"protocol"', '"part"'), "has no 'protocol'", "retrieve"),
     (f"{DETECTED}/description.json", "[]", "is damaged", "detect"),
     (f"{DETECTED}/description.json", ('"ap50"', '"ap40"'), "has no 'ap50'", "detect"),
     (
@@ -121,6 +122,7 @@ READ: dict[str, Callable[[Path], object]] = {
     "similarity": lambda root: geometry.section(inputs(root)),
     "norms": lambda root: geometry.section(inputs(root)),
     "few-shot": lambda root: few_shot.section(inputs(root)),
+    "retrieve": lambda root: few_shot.section(inputs(root)),
     "correspond": lambda root: few_shot.section(inputs(root)),
     "segment": lambda root: segmentation.section(inputs(root, 1)),
     "detect": lambda root: detection.section(inputs(root, 1)),

@@ -1,4 +1,4 @@
-"""Few shots and correspondence: tables of results that are written here."""
+"""Few shots, correspondence and retrieval: tables of results that are written here."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.few_shot import section
-from tests.pipelines.report.everything import write_correspondence, write_few_shot
+from tests.pipelines.report.everything import write_correspondence, write_few_shot, write_retrieval
 from tests.pipelines.report.written import shown, studied, tables
 
 
@@ -16,10 +16,12 @@ def inputs(tmp_path: Path) -> Inputs:
     for encoder, percent in (("mae", 40.0), ("random", 20.0), ("not shown", 90.0)):
         write_few_shot(tmp_path / "few", encoder, percent)
         write_correspondence(tmp_path / "pairs/spair", encoder, percent)
-    return Inputs(probes, folders=Folders(few_shot=tmp_path / "few", correspondence=tmp_path / "pairs"))
+        write_retrieval(tmp_path / "searches/roxford", encoder, percent)
+    folders = Folders(few_shot=tmp_path / "few", correspondence=tmp_path / "pairs", retrieval=tmp_path / "searches")
+    return Inputs(probes, folders=folders)
 
 
-def test_both_tables(inputs):
+def test_three_tables(inputs):
     by_name = tables(section(inputs))
     few = by_name["few-shot"]
     assert [column.name for column in few.columns] == ["encoder", "vector", "classifier", "top1_1shot", "top1_10shot"]
@@ -33,6 +35,11 @@ def test_both_tables(inputs):
     assert pairs[1][3].startswith("40.0")
     assert pairs[1][4].startswith("39.0")
     assert pairs[1][5:] == ["4.0", "7"]
+    searches = shown(by_name["retrieval"])
+    assert [row[:5] for row in searches][1] == ["roxford", "mae", "[cls]", "1", "hard"]
+    assert [row[5].split(" ")[0] for row in searches] == ["40.0", "20.0", "20.0", "10.0"]
+    assert searches[0][8:] == ["5", "9"]
+    assert [row.cells[5].best for row in by_name["retrieval"].rows] == [True, True, False, False]
 
 
 def test_draws_widen_the_interval(inputs):

@@ -128,6 +128,7 @@ def test_the_layout(tmp_path: Path):
         norms=folder / "norms/two",
         few_shot=folder / "few_shot/two",
         correspondence=folder / "correspondence",
+        retrieval=folder / "retrieval",
         scores=folder / "scores",
         dataset="two",
         receipts=folder / "receipts",
