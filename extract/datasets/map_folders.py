@@ -13,7 +13,7 @@ from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_maps import Codes, Indices, LabelMaps, read_colours, read_map, segmented
 from extract.datasets.listed import first_folder, inner_folder, lines, listed, parsing, read_objects
-from extract.datasets.sample import Sample
+from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store.truths import rle
 from store.truths.reading import VOID, Instance
@@ -60,11 +60,22 @@ def _paired(
 
     `end` is that of the name of an image of which only the map is there. Before the point, names of images and of maps end in
     `marks`, without which they are ids.
+
+    Raises:
+        DataError: two images have one name, but for their endings.
     """
 
     def names_by_id(folder: Path, mark: str) -> dict[str, str]:
-        stems = {PurePosixPath(name).with_suffix("").as_posix(): name for name in images_in(folder)}
-        return {stem.removesuffix(mark): name for stem, name in stems.items() if stem.endswith(mark)}
+        found: dict[str, str] = {}
+        for name in images_in(folder):
+            stem = PurePosixPath(name).with_suffix("").as_posix()
+            if not stem.endswith(mark):
+                continue
+            other = found.setdefault(stem.removesuffix(mark), name)
+            if other != name and folder == images:  # of maps only .png is read
+                both = " and ".join(sorted((other, name)))
+                raise DataError(f"{folder} has {both}, expected one image for each label map; remove or rename the other")
+        return found
 
     names = names_by_id(images, marks[0])
     ids = sorted(names.keys() | names_by_id(maps, marks[1]).keys())

@@ -67,6 +67,16 @@ def test_what_is_wrong_with_a_map(content: bytes | None, problem: str, tmp_path:
     assert images.truth_columns("segmentation").arrays["first"].tolist() == [0, 0], "what has a problem has no truths"
 
 
+def test_two_images_of_one_map(tmp_path: Path) -> None:
+    """In any order in which a disk lists them."""
+    source = write_example(tmp_path, "label-maps")
+    (tmp_path / "images/test/c.jpg").write_bytes(picture(1, "jpeg"))
+    with pytest.raises(DataError, match=r"has c\.jpg and c\.png, expected one image for each label map"):
+        open_images(source, split="test")
+    (tmp_path / "images/test/c.jpg").rename(tmp_path / "labels/test/c.jpg")
+    assert open_images(source, split="test").samples.ids[0] == "c", "of maps only .png is read"
+
+
 def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
     """Of instances, and in colours, beside those of labels."""
     source = write_example(tmp_path, "cityscapes")

@@ -228,7 +228,7 @@ class TestReader:
         assert write("data", out)["images"] == before
         colours, label_map, objects = source / "label-colours.txt", source / "labels/test/c.png", source / "instances/test.json"
         changes: list[Callable[[], object]] = [
-            lambda: (source / "images/test/c.jpg").write_bytes(picture(7, "jpeg")),
+            lambda: (source / "images/test/c.png").write_bytes(picture(7)),
             lambda: Image.new("RGB", Image.open(label_map).size, (70, 70, 70)).save(label_map),
             lambda: colours.write_text(colours.read_text().replace("brick", "long")),
             lambda: objects.write_text(objects.read_text().replace("cart", "car")),
