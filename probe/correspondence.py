@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import grid_sample, normalize
 
-from probe.subsets import over_images
-from store import BeyondClsError, FeatureStore, rows_of_ids
+from probe.subsets import over_images, readable_rows
+from store import BeyondClsError, FeatureStore
 
 THRESHOLDS = (0.05, 0.1, 0.15)  # shares of a pair's size within which a point is found
 COLUMNS = ("source", "target", "x", "y", "target_x", "target_y", "size")  # of a table of points; `category` may be one, too
@@ -124,12 +124,7 @@ def shown(store: FeatureStore, pairs: Sequence[Pair]) -> Shown:
         BeyondClsError: an image of a pair is not in the set, or could not be read; or no point is shown.
     """
     names = list(dict.fromkeys(name for pair in pairs for name in (pair.source, pair.target)))
-    row_of = dict(zip(names, rows_of_ids(store, names).tolist(), strict=True))
-    if unread := [name for name, row in row_of.items() if not store.valid[row]]:
-        raise BeyondClsError(
-            f"{len(unread)} of {len(names)} images of pairs could not be read when {store.where} was extracted, first "
-            f"{unread[0]!r}; see `beyondcls store verify`, or leave out their pairs"
-        )
+    row_of = dict(zip(names, readable_rows(store, names).tolist(), strict=True))
     crops = store.array("images/crop/view0").all().astype(np.float64)
     kept, rows, n_all = [], [], 0
     for pair in pairs:

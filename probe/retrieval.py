@@ -1,20 +1,18 @@
 """Retrieval of instances: whether the images most like a query are those that show the same building, or are copies of it.
 
-Nothing is trained. What is to be found is said by ROxford and RParis as they are published, or by a table.
+Nothing is trained.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from probe.geometry import vectors
-from probe.subsets import over_images
-from store import BeyondClsError, FeatureStore, rows_of_ids
+from probe.subsets import over_images, readable_rows
+from store import BeyondClsError, FeatureStore
 from store.format.layout import ArrayName
 
 # Relations of an image to a query by which it is to be found, and by which it counts neither way (Radenović et al. 2018).
@@ -25,8 +23,6 @@ PROTOCOLS = {
 }
 RELATIONS = ("easy", "hard", "junk")
 KS = (1, 5, 10)  # images from the nearest on, of which precision is measured
-COLUMNS = ("query", "image")
-FORM = "gnd_roxford5k.mat or gnd_rparis6k.mat, or a .csv with the columns query, image and, for several protocols, relation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,52 +44,6 @@ class Search:
         """Those that have something to be found; without hard images "medium" alone, as all others would say the same."""
         named = {relation for of_query in self.relations for relation, ids in of_query.items() if ids}
         return [name for name in PROTOCOLS if named & {*PROTOCOLS[name][0]}] if "hard" in named else ["medium"]
-
-
-def read_search(file: str | Path) -> Search:
-    """What a file of ROxford or RParis, or a table, says is to be found.
-
-    Raises:
-        BeyondClsError: the file is neither, or nothing is to be found.
-    """
-    path = Path(file)
-    reader = {".mat": _of_matlab, ".csv": _of_table}.get(path.suffix)
-    if reader is None or not path.is_file():
-        raise BeyondClsError(f"{path} is no file of this kind; expected {FORM}")
-    try:
-        search = reader(path)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, NotImplementedError, csv.Error) as error:
-        raise BeyondClsError(f"{path} cannot be read ({type(error).__name__}: {error}); expected {FORM}") from error
-    if not any(of_query.get("easy") or of_query.get("hard") for of_query in search.relations):
-        raise BeyondClsError(f"{path} has no image that is to be found for a query; expected {FORM}")
-    return search
-
-
-def _of_matlab(file: Path) -> Search:
-    from scipy.io import loadmat
-
-    content = loadmat(str(file), simplify_cells=True)
-    images, queries = ([str(name) for name in np.atleast_1d(content[key])] for key in ("imlist", "qimlist"))
-    relations = []
-    for of_query in content["gnd"]:
-        numbers = {name: np.atleast_1d(np.asarray(of_query[name], np.float64)).astype(int) for name in RELATIONS}
-        if any(number < 1 for some in numbers.values() for number in some):
-            raise ValueError("images are numbered from 1 on")
-        relations.append({name: [images[number - 1] for number in some] for name, some in numbers.items()})
-    if len(relations) != len(queries):
-        raise ValueError(f"{len(queries)} queries, and what is to be found for {len(relations)}")
-    return Search(queries, relations, images)
-
-
-def _of_table(file: Path) -> Search:
-    by_query: dict[str, dict[str, list[str]]] = {}
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        for row in csv.DictReader(lines):
-            relation = row.get("relation") or "easy"
-            if relation not in RELATIONS:
-                raise ValueError(f"relation {relation!r}, expected one of {', '.join(RELATIONS)}")
-            by_query.setdefault(row["query"], {}).setdefault(relation, []).append(row["image"])
-    return Search(list(by_query), list(by_query.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +68,11 @@ def ranked(search: Search, store: FeatureStore, queries: FeatureStore) -> Ranked
     Raises:
         BeyondClsError: an image that is named is not there, or could not be read.
     """
-    of_queries = _usable(queries, search.queries)
-    rows = np.flatnonzero(store.valid) if search.images is None else _usable(store, search.images)
+    of_queries = readable_rows(queries, search.queries)
+    rows = np.flatnonzero(store.valid) if search.images is None else readable_rows(store, search.images)
     place_of = {int(row): place for place, row in enumerate(rows)}
     names = sorted({name for of_query in search.relations for ids in of_query.values() for name in ids})
-    row_of = dict(zip(names, _usable(store, names).tolist(), strict=True))
+    row_of = dict(zip(names, readable_rows(store, names).tolist(), strict=True))
 
     def places(query: int, relations: Sequence[str], is_junk: bool) -> Int[np.ndarray, "K"]:
         found = {row_of[name] for relation in relations for name in search.relations[query].get(relation, ())}
@@ -201,13 +151,3 @@ def _of_ranks(ranks: Int[np.ndarray, "K"]) -> list[float]:
 def _of_unit_length(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
     return (x / np.maximum(lengths, 1e-30)).astype(np.float32)
-
-
-def _usable(store: FeatureStore, ids: Sequence[str]) -> Int[np.ndarray, "n"]:
-    rows = rows_of_ids(store, ids)
-    if unread := [name for name, row in zip(ids, rows, strict=True) if not store.valid[row]]:
-        raise BeyondClsError(
-            f"{len(unread)} of {len(ids)} images could not be read when {store.where} was extracted, first {unread[0]!r}; see "
-            "`beyondcls store verify`, or leave them out"
-        )
-    return rows

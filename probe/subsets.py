@@ -6,14 +6,14 @@ no separate extraction. Unlabelled rows (-1) are never drawn. `rows` restricts t
 leaves out what could not be read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int, Integer, UInt64
 
 from probe.result_files import over_seeds
-from store import BeyondClsError
+from store import BeyondClsError, FeatureStore, rows_of_ids
 
 MASK = (1 << 64) - 1
 N_GROUPS = 20
@@ -182,3 +182,18 @@ def _turns(classes: np.ndarray, draws: np.ndarray) -> np.ndarray:
 def _shares(classes: np.ndarray, turns: np.ndarray) -> np.ndarray:
     """The share of its class at which Webster's method takes each image: the n-th of N at (n - ½) / N."""
     return (turns + 0.5) / np.bincount(classes)[classes]
+
+
+def readable_rows(store: FeatureStore, ids: Sequence[str]) -> Int[np.ndarray, "n"]:
+    """Rows of images that are named.
+
+    Raises:
+        BeyondClsError: an image is not in the set, or could not be read.
+    """
+    rows = rows_of_ids(store, ids)
+    if unread := [name for name, row in zip(ids, rows, strict=True) if not store.valid[row]]:
+        raise BeyondClsError(
+            f"{len(unread)} of {len(ids)} images could not be read when {store.where} was extracted, first {unread[0]!r}; see "
+            "`beyondcls store verify`, or leave them out"
+        )
+    return rows

@@ -103,7 +103,7 @@ INTEGERS = ("file", "offset", "size", "labels", "label_ends", "box_labels", "box
 COLUMNS = (*INTEGERS, "has_labels", "boxes")
 UNKNOWN = -1  # class of a box
 NEAR = 1 << 16  # bytes between two images that are read with them rather than left out
-AT_ONCE = 1 << 22  # bytes that are read at once, but for the end of the last image
+READ_NBYTES = 1 << 22  # that are read at once, but for the end of the last image
 
 
 def narrow(numbers: Sequence[int] | Int[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
@@ -254,7 +254,7 @@ class Samples(Sequence[Sample]):
         is_alone = np.array([row in self.others for row in rows]) | (begin == end)
         gap = begin[1:] - end[:-1]
         is_near = (self.file[rows][1:] == self.file[rows][:-1]) & (gap >= 0) & (gap <= NEAR) & ~is_alone[1:] & ~is_alone[:-1]
-        is_near &= begin[1:] // AT_ONCE == begin[:-1] // AT_ONCE
+        is_near &= begin[1:] // READ_NBYTES == begin[:-1] // READ_NBYTES
         for run in np.split(np.arange(len(rows)), np.flatnonzero(~is_near) + 1):
             first, last = self[rows[run[0]]], run[-1]
             if len(run) == 1:

@@ -159,7 +159,7 @@ def test_the_command_reads_either_form(store, tmp_path: Path, capsys: pytest.Cap
         ({"trg_bndbox": [5, 9, 5, 9]}, "a size of 0 pixels"),
         ({"trg_bndbox": [5, 9]}, "trg|values to unpack"),
         ({"src_kps": "no"}, "ValueError"),
-        ({"src_imname": "000003.jpg"}, "1 of 2 images of pairs could not be read .* first 'a/000003.jpg'"),
+        ({"src_imname": "000003.jpg"}, "1 of 2 images could not be read .* first 'a/000003.jpg'"),
         ({"src_imname": "none.jpg"}, "1 of 2 ids are not in"),
     ],
 )

@@ -1,24 +1,28 @@
 """Retrieval: against counting along each ranking, scikit-learn, ROxford's layout made small, and bad input."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.io import savemat
 from sklearn.metrics import average_precision_score
 
 from beyondcls import read_rows
-from pipelines.retrieve import main
+from pipelines.retrieve import main, read_search
 from probe.geometry import vectors, vectors_in
-from probe.retrieval import KS, PROTOCOLS, Search, _measured, _of_ranks, ranked, read_search, retrieval
+from probe.retrieval import KS, PROTOCOLS, Search, _measured, _of_ranks, ranked, retrieval
 from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
-from tests.extract.pictures import write_text
+from tests.extract.datasets.test_matlab import DEPTH, file, nested
+from tests.extract.pictures import write_file, write_pictures, write_text
 from tests.features import write_features
 
 N, N_QUERIES = 60, 25
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +131,7 @@ def roxford(folder: Path, search: Search, **changed: Any) -> Path:
         for relation, names in relations.items():
             truth[relation][0, query] = np.array([[images.index(image) + 1 for image in names]], float)
     content = {"gnd": truth, "imlist": cells(images), "qimlist": cells(search.queries)}
+    folder.mkdir(exist_ok=True)
     savemat(folder / "gnd_roxford5k.mat", content | changed)
     return folder / "gnd_roxford5k.mat"
 
@@ -144,8 +149,8 @@ def test_the_layout_of_roxford(store: FeatureStore, asked: FeatureStore, search:
     assert read.images == ids(range(N - 1))
     rows = [f"{query},{i},{r}" for query, of in zip(search.queries, search.relations, strict=True) for r in of for i in of[r]]
     table = write_text(tmp_path / "relevant.csv", "query,image,relation", *rows)
-    for file in (tmp_path / "gnd_roxford5k.mat", table):
-        main(store.where, file, tmp_path / "retrieval/data" / file.stem, queries=asked.where)
+    for relevant in (tmp_path / "gnd_roxford5k.mat", table):
+        main(store.where, relevant, tmp_path / "retrieval/data" / relevant.stem, queries=asked.where)
     one, other = (
         json.loads((tmp_path / f"retrieval/data/{name}/description.json").read_text()) for name in ("gnd_roxford5k", "relevant")
     )
@@ -159,12 +164,22 @@ def test_the_layout_of_roxford(store: FeatureStore, asked: FeatureStore, search:
     assert found["value"].tolist() == pytest.approx([expected["map"]["mean"]])
 
 
+def test_queries_are_cut_out_as_documented(search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    roxford(tmp_path / "roxford5k", search)
+    write_pictures(tmp_path / "roxford5k/jpg", *(f"{name}.jpg" for name in search.queries))
+    (block,) = re.findall("```python\n(.*?)```", (ROOT / "docs/geometry.md").read_text(), re.DOTALL)
+    exec(block, {})
+    sizes = {Image.open(file).size for file in (tmp_path / "roxford5k/queries").iterdir()}
+    assert (len(search.queries), sizes) == (len(list((tmp_path / "roxford5k/queries").iterdir())), {(29, 38)})
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
         ("truth.pkl", ["x"], r"truth.pkl is no file of this kind; expected gnd_roxford5k.mat"),
         ("truth.csv", ["query,image,relation", "a,b,nice"], "relation 'nice', expected one of easy, hard, junk"),
-        ("truth.csv", ["query,picture", "a,b"], "KeyError: 'image'"),
+        ("truth.csv", ["query,picture", "a,b"], "KeyError.*'image'"),
         ("truth.csv", ["query,image,relation", "a,b,junk"], "has no image that is to be found"),
         ("truth.mat", ["MATLAB 5.0 MAT-file"], "truth.mat cannot be read"),
     ],
@@ -172,6 +187,11 @@ def test_the_layout_of_roxford(store: FeatureStore, asked: FeatureStore, search:
 def test_no_such_truth(name: str, lines: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(BeyondClsError, match=message):
         read_search(write_text(tmp_path / name, *lines))
+
+
+def test_cells_in_cells_do_not_end_the_process(tmp_path: Path) -> None:
+    with pytest.raises(BeyondClsError, match=r"gnd_roxford5k.mat cannot be read \(RecursionError"):
+        read_search(write_file(tmp_path / "gnd_roxford5k.mat", file(nested(DEPTH))))
 
 
 def test_truth_that_does_not_fit(store: FeatureStore, asked: FeatureStore, search: Search, tmp_path: Path) -> None:
