@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 import zarr
+from PIL import Image
 from safetensors.torch import load_file
 
 import beyondcls
@@ -27,9 +28,11 @@ from pipelines.report import drawing
 from pipelines.report.attention_statistics import in_order
 from probe.grid import HeadPlan
 from probe.recipe import PRESETS, Recipe
+from probe.retrieval import Search
 from probe.run import probe
 from store import FeatureStore
-from tests.extract.pictures import samples, write_example, write_tar
+from tests.extract.pictures import samples, write_example, write_pictures, write_tar
+from tests.probe.test_retrieval import roxford
 
 ROOT = Path(__file__).resolve().parents[1]
 TOCTREE = re.findall(r"^([a-z-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
@@ -101,6 +104,8 @@ def project(tmp_path_factory) -> Iterator[Path]:
         torch.save(timm_model("vit_small_patch16_224").state_dict(), "mine.pth")
         write_example(folder, "cub")
         write_example(folder / "CamVid", "camvid")
+        roxford(folder / "roxford5k", Search(["query", "other"], [{"easy": ["000000"]}] * 2))
+        write_pictures(folder / "roxford5k/jpg", "query.jpg", "other.jpg")
         for shard in range(2):
             write_tar(Path(f"train-{shard:03d}.tar"), samples(8, first=8 * shard))
         Path("heads").mkdir()
@@ -184,7 +189,7 @@ def test_commands_run(page, command, outcomes):
 
 
 @pytest.mark.slow
-def test_python_runs(outcomes):
+def test_python_runs(project, outcomes):
     store, using, training = (outcomes[page, block("python", part)].variables for page, part in PYTHON)
     assert store["patch"].shape == (3, 64, 192)
     assert store["head"].classifier.out_features == 2
@@ -192,6 +197,7 @@ def test_python_runs(outcomes):
     assert using["attention"].shape == (2, 8, 8)
     assert training["patch"].shape == (96, 64, 192)
     assert training["loader"].reason.startswith("memory: ")
+    assert Image.open(project / "roxford5k/queries/query.png").size == (29, 38)
 
 
 @pytest.mark.slow

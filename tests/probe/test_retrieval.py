@@ -1,13 +1,11 @@
 """Retrieval: against counting along each ranking, scikit-learn, ROxford's layout made small, and bad input."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from scipy.io import savemat
 from sklearn.metrics import average_precision_score
 
@@ -18,11 +16,10 @@ from probe.retrieval import KS, PROTOCOLS, Search, _measured, _of_ranks, ranked,
 from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
 from tests.extract.datasets.test_matlab import DEPTH, file, nested
-from tests.extract.pictures import write_file, write_pictures, write_text
+from tests.extract.pictures import write_file, write_text
 from tests.features import write_features
 
 N, N_QUERIES = 60, 25
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -162,16 +159,6 @@ def test_the_layout_of_roxford(store: FeatureStore, asked: FeatureStore, search:
     found = found[(found["head"] == "cls") & (found["recipe"] == '{"name": "hard"}')]
     expected = next(s for s in one["searches"] if (s["vector"], s["block"], s["protocol"]) == ("cls", 1, "hard"))
     assert found["value"].tolist() == pytest.approx([expected["map"]["mean"]])
-
-
-def test_queries_are_cut_out_as_documented(search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    roxford(tmp_path / "roxford5k", search)
-    write_pictures(tmp_path / "roxford5k/jpg", *(f"{name}.jpg" for name in search.queries))
-    (block,) = re.findall("```python\n(.*?)```", (ROOT / "docs/geometry.md").read_text(), re.DOTALL)
-    exec(block, {})
-    sizes = {Image.open(file).size for file in (tmp_path / "roxford5k/queries").iterdir()}
-    assert (len(search.queries), sizes) == (len(list((tmp_path / "roxford5k/queries").iterdir())), {(29, 38)})
 
 
 @pytest.mark.parametrize(
