@@ -6,7 +6,8 @@
 
 FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json and description.json
 into OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify
-correctly (trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. Other draws of a random twin's weights,
+correctly (trained/correct.npz); OUT/attention/DATA/ENCODER/*; what other stages measured, OUT/geometry/DATA/ENCODER/* and so
+on; and OUT/tables.md. Other draws of a random twin's weights,
 ENCODER-1, ENCODER-2, …, are kept as further seeds of ENCODER. The report shows quickstart/full/probes beside the quickstart's
 own (`other_probes` in params.yaml); `python -m quickstart.readme` writes the figures of README and of docs/results.md
 from both.
@@ -28,6 +29,8 @@ from pipelines.report.attention_statistics import by_block
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.markdown_table import to_markdown
+from pipelines.report.sections import by_block as by_block_section
+from pipelines.report.sections import few_shot, geometry
 from pipelines.report.sections.accuracy import gains_table, scores
 from pipelines.report.sections.leaderboard import leaderboard
 from probe.result_files import METRICS, array_of, over_seeds, read_result, write_result
@@ -38,6 +41,7 @@ KEPT = ("metrics.json", "description.json", "timing.json")  # of which timing.js
 BY_IMAGE = (*MAIN_HEADS, "cls-average")  # whose trained/correct.npz is kept
 DRAW = re.compile(r"(.*-random)-\d+")  # an encoder that is another draw of a twin's weights
 ATTENTION = ("summary.json", "statistics.csv", "heads.csv")
+OTHERS = ("geometry", "similarity", "norms", "few_shot", "blocks")  # stages of which KEPT is kept
 
 
 def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | None = None) -> None:
@@ -84,6 +88,12 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
         place.mkdir(parents=True)
         for name in ATTENTION:
             shutil.copyfile(statistics / name, place / name)
+    for result in (result for stage in OTHERS for result in sorted(folder.glob(f"{stage}/{data}/{encoders}/"))):
+        place = out / result.relative_to(folder)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for name in (name for name in KEPT if (result / name).is_file()):
+            shutil.copyfile(result / name, place / name)
 
 
 def _join_draws(probes: Path) -> None:
@@ -122,7 +132,7 @@ def _metrics(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 def kept(out: Path, data: str) -> Inputs:
     """What `keep` left in `out`."""
-    return collect(Folders(out / "probes" / data, out / "attention" / data))
+    return collect(Folders(out / "probes" / data, out / "attention" / data, **{stage: out / stage / data for stage in OTHERS}))
 
 
 def main_table(inputs: Inputs) -> Table:
@@ -132,11 +142,13 @@ def main_table(inputs: Inputs) -> Table:
 
 
 def tables(inputs: Inputs, data: str) -> str:
-    """In Markdown: the paper's claims, accuracies, all heads, attention by block."""
+    """In Markdown: the paper's claims, accuracies, all heads, attention by block, and what other stages measured."""
     n_training, n_test = (max(getattr(p, n) for p in inputs.probes.values()) for n in ("n_training", "n_test"))
     lines = [f"# Measured on {data}: {n_training:,} training and {n_test:,} test images\n"]
     shown = [claims.table(inputs), main_table(inputs), gains_table(inputs), leaderboard(inputs)]
     shown += [by_block(inputs.attention)] if inputs.attention else []
+    measured = (section.section(inputs) for section in (by_block_section, geometry, few_shot))
+    shown += [block for section in measured if section for block in section.blocks if isinstance(block, Table)]
     return "\n".join([*lines, *(to_markdown(table) for table in shown if table is not None)]).replace("\N{NO-BREAK SPACE}", " ")
 
 

@@ -1,0 +1,92 @@
+"""Extraction of a few images by the command, against a plain script: what somebody sees who tries the program.
+
+    python -m benchmarks.short_runs [--quick] [--images 16,100,500] [--rounds 5] [--model vit_small_patch16_224]
+
+Both are processes of their own, timed from start to end, imports included, interleaved: `beyondcls extract` of a folder of
+JPEGs with its defaults, and a script that imports torch and timm, loads the same weights, decodes and cuts the images one by
+one, runs timm's forward pass in batches, and saves patch tokens and [cls] by numpy.save. `short_N` is seconds of the script
+/ of the command for N images. The last line is JSON.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import timm
+from PIL import Image
+from safetensors.torch import save_file
+
+from benchmarks.footprint import Footprint, footprint
+from benchmarks.timing import conclude
+
+PLAIN = """
+import sys
+from pathlib import Path
+import numpy as np, timm, torch
+from PIL import Image
+from safetensors.torch import load_file
+
+images, weights, out, name = sys.argv[1:]
+model = timm.create_model(name, num_classes=0).eval()
+model.load_state_dict(load_file(weights))
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+files, features = sorted(Path(images).rglob("*.jpg")), []
+with torch.inference_mode():
+    for start in range(0, len(files), 32):
+        batch = torch.stack([transform(Image.open(file).convert("RGB")) for file in files[start : start + 32]])
+        features.append(model.forward_features(batch).half().numpy())
+tokens = np.concatenate(features)
+np.save(f"{out}-patch.npy", tokens[:, 1:])
+np.save(f"{out}-cls.npy", tokens[:, 0])
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="16 images, one round: under a minute, and no evidence")
+    parser.add_argument("--images", default="16,100,500")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", default="vit_small_patch16_224")
+    given = parser.parse_args()
+    sizes, rounds = ([16], 1) if given.quick else ([int(n) for n in given.images.split(",")], given.rounds)
+    ratios = {}
+    with tempfile.TemporaryDirectory(prefix="beyondcls-benchmark-") as scratch:
+        folder = Path(scratch)
+        weights = folder / "weights.safetensors"
+        save_file(timm.create_model(given.model, num_classes=0).state_dict(), weights)
+        for n in sizes:
+            images = write_images(folder / f"images-{n}", n)
+            seconds: dict[str, list[float]] = {"plain": [], "extract": []}
+            for number in range(rounds):
+                for way in ("plain", "extract") if number % 2 == 0 else ("extract", "plain"):
+                    seconds[way].append(run(way, images, weights, folder / f"{way}-{n}-{number}", given.model).seconds)
+            medians = {way: statistics.median(taken) for way, taken in seconds.items()}
+            ratios[f"short_{n}"] = medians["plain"] / medians["extract"]
+            said = ", ".join(
+                f"{way} {medians[way]:.2f} s ({min(taken):.2f} to {max(taken):.2f})" for way, taken in seconds.items()
+            )
+            print(f"{n} images: {said}; {1 / ratios[f'short_{n}']:.2f} times as long")
+    conclude(ratios, rounds >= 3)
+
+
+def write_images(folder: Path, n: int) -> Path:
+    """JPEGs of 500 x 375 pixels, smooth as photographs are."""
+    (folder / "all").mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for i in range(n):
+        coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), np.uint8))
+        coarse.resize((500, 375), Image.Resampling.BICUBIC).save(folder / "all" / f"{i:06}.jpg")
+    return folder
+
+
+def run(way: str, images: Path, weights: Path, out: Path, model: str) -> Footprint:
+    plain = [sys.executable, "-c", PLAIN, str(images), str(weights), str(out), model]
+    command = ["extract", "--encoder", model, "--checkpoint", str(weights), "--data", str(images), "--out", str(out)]
+    return footprint(plain if way == "plain" else [sys.executable, "-m", "pipelines.cli", *command])
+
+
+if __name__ == "__main__":
+    main()
