@@ -280,7 +280,7 @@ def test_a_deleted_object(extracted, project, beyondcls):
         assert f"{name} is missing" in output
     else:
         assert status == 1
-        assert f"mend it: beyondcls store repair {extracted['train']}" in output
+        assert f"beyondcls store verify {extracted['train']}" in output
         repair = ("store", "repair", extracted["train"], "--data", "data/train", "--params", "params.yaml", "--encoder", "tiny")
         status, output = beyondcls(*repair, "--device", "cpu")
         assert status == 0, output
