@@ -284,7 +284,8 @@ class TestFetching:
         assert Receipt.read("receipts/tiny-test.json") == Receipt.from_store(FeatureStore.open("features/tiny-test"))
         assert not is_stub(project / "features/tiny-test")
         fs, path = at(address)
-        fs.mv(path, path.replace("tiny-test", "theirs"), recursive=True)
+        fs.rm(path, recursive=True)
+        upload(FeatureStore.open("features/tiny-test"), address.replace("tiny-test", "theirs"))
         assert address.replace("tiny-test", "theirs") in beyondcls(*push, "--params", "params.yaml")
         assert not content(address), "what is there under another name is not sent again"
         beyondcls(*push, fails=True)
