@@ -49,9 +49,8 @@ def ls(
         described = [str(store.attributes["encoder"]), f"{len(store):,}", kinds, store.spec.dtype]
         lock = naming(one.address, one.content, named)
         rows.append([one.address, *described, size(one.nbytes), store.spec.key[:8], one.day, lock])
-    typer.echo("\n".join(table(rows, right=(2, 5)) if len(rows) > 1 else [f"no feature sets below {root}"]))
-    for problem in problems:
-        typer.echo(problem)
+    lines = table(rows, right=(2, 5)) if len(rows) > 1 else [f"no feature sets below {root}"]
+    typer.echo("\n".join([*lines, *problems]))
     if remote:
         return
     for scratch in sorted(path for path in Path(root).rglob(f"{SCRATCH}/*") if path.is_dir() and not path.name.startswith(".")):
