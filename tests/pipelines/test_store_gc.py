@@ -170,7 +170,7 @@ def test_other_bytes_of_a_named_set_are_kept_and_its_old_versions_and_whole_copi
     shared.send("two", "one")
     shared.receipt("one")
     shared.copy("two")
-    shared.lock({"features/one/zarr.json": shared.zarr("one")})
+    shared.lock({"features/one/zarr.json": shared.zarr("one"), "receipts/one.json": b"x", "features/one/patch": None})
     assert shared.listed()["again"] == "receipts/one.json"
     shared.delete()
     kept = {f"one-{shared.keys['one']}", f"again-{again.spec.key}", f"{OTHER}-{shared.keys[OTHER]}"}
