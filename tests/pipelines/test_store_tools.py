@@ -229,6 +229,7 @@ class TestRm:
         (path / "registers").unlink()
         (tmp_path / "link").symlink_to(path)
         assert command("store", "rm", tmp_path / "link", "--yes")[0] == 1
+        assert (tmp_path / "link").is_symlink()
         # A file that is a link, as data version control makes them, goes; what it leads to stays.
         shard = path / PATCH / "c/0/0/0"
         shard.rename(tmp_path / "cached")
