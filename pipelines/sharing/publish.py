@@ -92,7 +92,7 @@ def _finished(places: Places, out: Path, key: str) -> FeatureStore | None:
         address = places.address(out.name, key)
         if place_at(address).content("zarr.json") is not None:
             if not is_remote(address):
-                raise StoreError(f"{error}; mend it: beyondcls store repair {address}") from error
+                raise StoreError(f"{error}; `beyondcls store verify {address}` says how to mend it") from error
             typer.echo(f"note: {error}\nit is extracted again, and what is missing there is sent", err=True)
         return None
 

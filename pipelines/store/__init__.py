@@ -1,20 +1,18 @@
-"""`beyondcls store`: looking at feature sets, checking, mending, exchanging, sharing and removing them."""
+"""`beyondcls store`: looking at feature sets, checking, exchanging, sharing and removing them."""
 
 import typer
 
-from pipelines.store import exchange, gc, look, mend, pull, remove
+from pipelines.store import look, move, remove
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at feature sets; check, mend, exchange, share and remove them."
+    no_args_is_help=True, rich_markup_mode=None, help="Look at feature sets; check, exchange, share and remove them."
 )
 app.command("ls")(look.ls)
 app.command("info")(look.info)
-app.command("du")(look.du)
-app.command("verify")(mend.verify)
-app.command("repair")(mend.repair)
-app.command("pull")(pull.pull)
-app.command("push")(pull.push)
-app.command("export")(exchange.export)
-app.command("import")(exchange.import_)
+app.command("verify")(look.verify)
+app.command("pull")(move.pull)
+app.command("push")(move.push)
+app.command("export")(move.export)
+app.command("import")(move.import_)
 app.command("rm")(remove.rm)
-app.command("gc")(gc.gc)
+app.command("gc")(remove.gc)

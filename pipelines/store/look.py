@@ -1,27 +1,25 @@
-"""`beyondcls store ls | info | du`: the feature sets in a folder, the content of one, and the sizes of its arrays."""
+"""`beyondcls store ls | info | verify`: the feature sets in a folder, the content of one, and whether it is sound."""
 
 import shlex
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from pipelines.process.progress import progress_bar
 from pipelines.sharing.places import open_features
 from pipelines.sharing.publish import SCRATCH
-from pipelines.store.find import feature_sets, files_of_sets, nbytes_of, staged_below
-from pipelines.store.references import ProjectOption, locked, naming
+from pipelines.store.find import Stored, feature_sets, nbytes_of, staged_below
+from pipelines.store.move import Params
+from pipelines.store.named import ProjectOption, named_in, naming
 from pipelines.store.table import size, table
-from store import ArrayReader, FeatureStore, StoreError
-from store.format.layout import SCALE, groups_of
+from store import FeatureStore, StoreError
+from store import verify as check
+from store.format.layout import kind_of
 from store.format.unfinished import is_stub, progress_at
-from store.places import is_remote, place_at
+from store.places import LocalFolder, is_remote, place_at
 
 FeatureSet = Annotated[str, typer.Argument(help="folder of a feature set, or its address (s3://…)")]
-Params = Annotated[
-    Path | None,
-    typer.Option(help="parameter file with store.root, where the arrays of a stub are  [default: your configuration's]"),
-]
 
 
 def ls(
@@ -30,58 +28,43 @@ def ls(
 ) -> None:
     """List the feature sets below a folder, or in one of an object store, including damaged and unfinished ones and stubs.
 
-    With the day on which each was read last, as far as the file system records that, and the lock file of DVC that names it:
-    dvc.lock of this folder, or of --project.
+    With the day on which each was read last, as far as the file system records that, or written; and the lock file of DVC that
+    names it: dvc.lock of this folder, or of --project.
     """
-    remote, references = is_remote(root), locked(project)
+    remote, named = is_remote(root), named_in([Path(), *(project or ())], only_locks=True)
     if not remote and not Path(root).is_dir():
         raise StoreError(f"there is no folder {root}; name one that holds feature sets")
     rows = [["feature set", "encoder", "images", "kinds", "dtype", "bytes", "key", "used", "named by"]]
     problems = []
-    if remote:
-        sets = {f"{root.rstrip('/')}/{name}": sum(files.values()) for name, files in files_of_sets(root).items()}
-    else:
-        sets = {str(path): nbytes_of(path) for path in feature_sets(Path(root))}
-    for path, nbytes in sets.items():
-        stub = not remote and is_stub(Path(path))
+    for one in Stored.at_root(root.rstrip("/")) if remote else map(Stored.in_folder, feature_sets(Path(root))):
+        stub = not remote and is_stub(Path(one.address))
         try:
-            store = FeatureStore.describe(path) if stub else FeatureStore.open(path)
+            store = FeatureStore.describe(one.address) if stub else FeatureStore.open(one.address)
         except StoreError as error:
-            state = "unfinished" if remote and progress_at(place_at(path)) else "damaged"
+            state = "unfinished" if remote and progress_at(place_at(one.address)) else "damaged"
             problems.append(f"{state}: {error}")
-            rows.append([path, state, "", "", "", size(nbytes), "", "", ""])
+            rows.append([one.address, state, "", "", "", size(one.nbytes), "", "", ""])
             continue
         kinds = "stub" if stub else ",".join(kind for kind in store.kinds if kind not in ("images", "norm"))
         described = [str(store.attributes["encoder"]), f"{len(store):,}", kinds, store.spec.dtype]
-        lock = naming(path, [store.spec.key], store.place.content("zarr.json"), references)
-        rows.append([path, *described, size(nbytes), store.spec.key[:8], "" if remote else _last_used(Path(path)), lock])
-    if len(rows) > 1:
-        for line in table(rows, right=(2, 5)):
-            typer.echo(line)
-    else:
-        typer.echo(f"no feature sets below {root}")
-    for problem in problems:
-        typer.echo(problem)
+        lock = naming(one.address, one.content, named)
+        rows.append([one.address, *described, size(one.nbytes), store.spec.key[:8], one.day, lock])
+    lines = table(rows, right=(2, 5)) if len(rows) > 1 else [f"no feature sets below {root}"]
+    typer.echo("\n".join([*lines, *problems]))
     if remote:
         return
     for scratch in sorted(path for path in Path(root).rglob(f"{SCRATCH}/*") if path.is_dir() and not path.name.startswith(".")):
         remedy = "give its command again, or remove that folder"
         typer.echo(f"not uploaded yet: {scratch} ({size(nbytes_of(scratch))}); {remedy}")
     for staged in staged_below(Path(root)):
-        remedy = f"give its command again, or: beyondcls store rm --staging {shlex.quote(str(staged.folder))}"
+        remedy = f"give its command again, or: beyondcls store rm {shlex.quote(str(staged.folder))}"
         typer.echo(f"unfinished: {staged.folder} ({size(nbytes_of(staged.folder))}): {staged.state()}; {remedy}")
-
-
-def _last_used(folder: Path) -> str:
-    """The day on which a shard was read or written last, 2026-01-31; empty for a stub."""
-    times = [file.stat() for file in folder.rglob("c/**/*") if file.is_file()]
-    return datetime.fromtimestamp(max(max(t.st_atime, t.st_mtime) for t in times)).date().isoformat() if times else ""
 
 
 def info(path: FeatureSet, params: Params = None) -> None:
     """Print key, encoder, arrays, shapes and bytes."""
     store = open_features(path, params)
-    total = sum(_nbytes(store, array) for array in store.arrays.values()) + _groups_nbytes(store)
+    total = sum(array.nbytes for array in store.arrays.values())
     invalid, problems = len(store.attributes["invalid"]), len(store.attributes.get("problems") or ())
     typer.echo(f"{path}: {store.attributes['encoder']}, {len(store):,} images, key {store.spec.key}")
     typer.echo(f"  {size(total)}, {size(total / len(store))} an image; encoder key {store.spec.encoder_key}")
@@ -92,44 +75,53 @@ def info(path: FeatureSet, params: Params = None) -> None:
         typer.echo(f"  {name}: {value}")
     typer.echo(f"  classes: {len(store.attributes.get('classes') or ()) or 'without names'}")
     rows = [
-        [f"  {a.name}", a.layout.codec or a.layout.dtype, str(list(a.shape)), f"{a.layout.n_shards} shards", size(a.nbytes)]
+        [
+            f"  {a.name}",
+            a.layout.codec or a.layout.dtype,
+            str(list(a.shape)),
+            f"{a.layout.n_shards} shards",
+            size(a.nbytes),
+        ]
         for a in store.arrays.values()
     ]
-    for line in table(rows, right=(3, 4)):
-        typer.echo(line)
+    typer.echo("\n".join(table(rows, right=(3, 4))))
 
 
-def du(path: FeatureSet, params: Params = None) -> None:
-    """Print the bytes of each array, largest first: values, scales, and the overhead of digests, indices and descriptions."""
-    store = open_features(path, params)
-    parts: list[tuple[str, list[int]]] = []  # bytes of values, of scales, of the rest, and their sum
-    for array in store.arrays.values():
-        if array.name.endswith(SCALE) and array.name.removesuffix(SCALE) in store.arrays:
-            continue  # counted with the array that it scales
-        with_scale = [array] if array.scale is None else [array, array.scale]
-        whole = sum(_nbytes(store, part) for part in with_scale)
-        values, scales = _values_nbytes(array), sum(map(_values_nbytes, with_scale[1:]))
-        parts.append((array.name, [values, scales, whole - values - scales, whole]))
-    parts.sort(key=lambda part: (-part[1][-1], part[0]))
-    groups = _groups_nbytes(store)
-    parts.append(("description of the set", [0, 0, groups, groups]))
-    parts.append(("total", [sum(column) for column in zip(*(sizes for _, sizes in parts), strict=True)]))
-    rows = [["array", "values", "scales", "overhead", "bytes", "an image"]]
-    rows += [[name, *(f"{n:,}" for n in sizes), size(sizes[-1] / len(store))] for name, sizes in parts]
-    for line in table(rows, right=range(1, 6)):
-        typer.echo(line)
+def verify(path: FeatureSet) -> None:
+    """Read every shard and compare it with its digests; list the damaged ones with the command that mends them, and fail."""
+    store = FeatureStore.describe(path)
+    if isinstance(store.place, LocalFolder) and is_stub(store.path):
+        raise StoreError(f"{path} is a stub: its arrays are at store.root; give ROOT/{store.path.name}-{store.spec.key}")
+    stored = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
+    bad: list[str] = []
+    with progress_bar(f"verify {path}", len(stored), "arrays") as progress:
+        previous = ""
+        for name, _, problem in check(path):
+            progress(name != previous)
+            previous = name
+            bad += [problem] if problem else []
+    for problem in bad:
+        typer.echo(problem, err=True)
+    typer.echo(f"{path}: {len(bad)} damaged shards")
+    if bad:
+        typer.echo("to mend them, with the images and other options that it was extracted with (--checkpoint, --params, …):")
+        typer.echo(_mending(path, store))
+        raise typer.Exit(1)
 
 
-def _values_nbytes(array: ArrayReader) -> int:
-    return array.layout.row_nbytes * array.layout.shape[0]
-
-
-def _nbytes(store: FeatureStore, array: ArrayReader) -> int:
-    """Bytes of an array's files."""
-    shards = sum(array.layout.nbytes(shard) for shard in range(array.layout.n_shards))
-    return shards + (store.place.size(f"{array.name}/zarr.json") or 0)
-
-
-def _groups_nbytes(store: FeatureStore) -> int:
-    """Bytes of the zarr.json files that belong to no array."""
-    return sum(store.place.size(f"{name}zarr.json") or 0 for name in ("", *(f"{g}/" for g in groups_of(list(store.arrays)))))
+def _mending(path: str, store: FeatureStore) -> str:
+    """The command that extracts what is damaged again, with the options that a set describes."""
+    spec = store.spec
+    options: dict[str, Any] = {
+        "encoder": store.attributes["encoder"],
+        "views": spec.n_views if spec.n_views > 1 else None,
+        "drop-path": spec.drop_path or None,
+        "amp": {"bfloat16": "bf16", "float16": "fp16"}.get(spec.compute_dtype),
+        "blocks": ",".join(map(str, spec.blocks)),
+        "statistics": ",".join(spec.statistics) or "none",
+        "dtype": spec.dtype,
+        "on-error": "record" if store.attributes["invalid"] or store.attributes["problems"] else None,
+    }
+    given = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
+    maps = "--maps" if spec.maps else "--no-maps"
+    return shlex.join(["beyondcls", "extract", "--repair", "--data", "IMAGES", "--out", path, *given, maps])

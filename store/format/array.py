@@ -274,7 +274,7 @@ class ArrayReader:
     def _damage_error(self, shard: int, rows: str) -> StoreError:
         return StoreError(
             f"{self._path(shard)} is damaged ({rows}): its bytes do not have the digest that was recorded; "
-            "pull or extract it again, or see `beyondcls store repair`"
+            "pull it again, or extract it again as `beyondcls store verify` says"
         )
 
     def tail(self, shard: int, file: ShardFile) -> bytes:

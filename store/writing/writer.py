@@ -167,8 +167,8 @@ class FeatureWriter:
         if begun_as != [self.spec.key, arrays]:
             raise StoreError(
                 f"{self.place.address()} was begun with other shards, or other options; give the command that it was begun "
-                "with again, or remove it: `beyondcls store rm --staging`, or `beyondcls store gc` a day after its last file "
-                "was written"
+                "with again, or remove it: `beyondcls store rm` with its folder in .staging, or at an object store `beyondcls store "
+                "gc --unused-for 1` a day after its last file was written"
             )
 
     def _look_for_set(self) -> bool:
@@ -315,8 +315,8 @@ class FeatureWriter:
         how = f": {difference}" if difference else ""
         return StoreError(
             f"{file} (unit {unit} of {layout.name}) holds other values than were computed here{how}. Do all tasks have the "
-            "same program and images? If no other task is at work, remove that file, or all that is begun (beyondcls store rm "
-            "--staging), and give the command again"
+            "same program and images? If no other task is at work, remove that file, or all that is begun (beyondcls store rm, "
+            "with its folder in .staging), and give the command again"
         )
 
     def _created(self, name: str, content: bytes) -> bytes:

@@ -1,22 +1,25 @@
 """What names a feature set, and what `beyondcls store gc` keeps, removes and never touches; `ls` and `rm` of named ones."""
 
 import hashlib
-import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from pipelines.store import gc
-from store import FeatureStore
+from pipelines.store import named
+from store import FeatureStore, StoreError
 from store.format.unfinished import write_stub
 from store.moving.receipt import Receipt
 from store.moving.transfer import upload
@@ -27,7 +30,7 @@ from tests.folders import files
 from tests.pipelines.test_store_tools import held
 
 OTHER = "other"  # a set that is always named: where nothing is, nothing is removed
-DELETE = ("--delete", "--only-this-project")
+NOTHING = "no: nothing names it"
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +45,29 @@ def made(tmp_path_factory) -> Path:
 class Shared:
     """A project, and a root with the sets `one` and `other`; a receipt names `other`."""
 
-    def __init__(self, folder: Path, root: str, made: Path, command: Callable[..., tuple[int, str, str]]):
-        self.folder, self.root, self.made, self.command = folder, root, made, command
+    def __init__(self, root: str, made: Path, command: Callable[..., tuple[int, str, str]]):
+        self.root, self.made, self.command = root, made, command
         self.keys = {name: FeatureStore.open(made / name).spec.key for name in ("one", "two", OTHER)}
+        for name in ("one", OTHER):
+            self.send(name)
+        self.receipt(OTHER)
 
     def send(self, name: str, called: str | None = None) -> str:
         upload(FeatureStore.open(self.made / name), address := f"{self.root}/{called or name}-{self.keys[name]}")
         return address
 
-    def receipt(self, name: str, called: str | None = None, folder: Path = Path()) -> bytes:
-        (receipt := Receipt.from_store(FeatureStore.open(self.made / name))).write(folder / f"receipts/{called or name}.json")
-        return receipt.to_json()
+    def receipt(self, name: str, called: str | None = None, folder: Path = Path()) -> None:
+        Receipt.from_store(FeatureStore.open(self.made / name)).write(folder / f"receipts/{called or name}.json")
 
-    def stub(self, name: str) -> bytes:
-        write_stub(Path(f"features/{name}"), content := (self.made / name / "zarr.json").read_bytes())
-        return content
+    def zarr(self, name: str) -> bytes:
+        return (self.made / name / "zarr.json").read_bytes()
+
+    def stub(self, name: str) -> None:
+        write_stub(Path(f"features/{name}"), self.zarr(name))
+
+    def copy(self, *names: str) -> None:
+        for name in names:
+            shutil.copytree(self.made / name, f"features/{name}")
 
     def lock(self, contents: dict[str, bytes | None], file: Path = Path("dvc.lock")) -> None:
         """A lock file with these outputs; None is a folder of unknown content."""
@@ -64,49 +75,45 @@ class Shared:
             {"path": path, "hash": "md5", "md5": f"{'0' * 32}.dir" if content is None else hashlib.md5(content).hexdigest()}
             for path, content in contents.items()
         ]
-        file.write_text(yaml.safe_dump({"schema": "2.0", "stages": {"extract": {"cmd": "beyondcls", "outs": outs}}}))
+        stages = {"stages": {"extract": {"outs": outs}}}
+        file.write_text(yaml.safe_dump({"outs": outs} if file.suffix == ".dvc" else stages))
 
-    def zarr(self, name: str) -> bytes:
-        return (self.made / name / "zarr.json").read_bytes()
-
-    def gc(self, *options: object, status: int = 0) -> str:
-        got, out, err = self.command("store", "gc", "--root", self.root, *options)
+    def gc(self, *options: object, status: int = 0, place: str | None = None, days: int = 0) -> str:
+        got, out, err = self.command("store", "gc", place or self.root, "--unused-for", days, *options)
         assert got == status, out + err
         return out + err
 
-    def unused(self, *options: object) -> set[str]:
-        """What it lists, by the addresses' last part."""
-        listed = re.findall(r"^(\S+) +[\d.]+ k?B  ", self.gc(*options).partition("\nkept ")[0], re.MULTILINE)
-        return {address.rpartition("/")[2].rpartition("-")[0] for address in listed}
+    def listed(self, *options: object, place: str | None = None, days: int = 0) -> dict[str, str]:
+        """Names of sets, and why they are kept."""
+        lines = (re.split(r" {2,}", line) for line in self.gc(*options, place=place, days=days).splitlines())
+        rows = {row[0].rpartition("/")[2]: row[-1] for row in lines if len(row) > 3 and row[0] != "feature set"}
+        return {re.sub("-[0-9a-f]{32}$", "", name): why for name, why in rows.items()}
 
-    def why(self, name: str, *options: object) -> str:
-        """Why a set at the root is kept."""
-        row = rf"^{re.escape(self.root)}/{name}-\w+ +[\d.]+ k?B  (.*)$"
-        (why,) = re.findall(row, self.gc("--all", *options).partition("kept ")[2], re.MULTILINE)
-        return why
+    def unused(self, *options: object, place: str | None = None) -> set[str]:
+        return {name for name, why in self.listed(*options, place=place).items() if why == NOTHING}
+
+    def delete(self, *options: object, status: int = 0) -> str:
+        return self.gc("--delete", "--project", ".", *options, status=status)
 
     def left(self) -> set[str]:
         return {name.rpartition("-")[0] for name in place_at(self.root).names() if not name.startswith(".")}
 
 
-def shared_at(root: str, tmp_path: Path, made: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> Shared:
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
     (folder := tmp_path / "project").mkdir()
     monkeypatch.chdir(folder)
-    shared = Shared(folder, root, made, command)
-    for name in ("one", OTHER):
-        shared.send(name)
-    shared.receipt(OTHER)
-    return shared
+    return folder
 
 
 @pytest.fixture
-def shared(tmp_path, made, command, monkeypatch) -> Shared:
-    return shared_at(str(tmp_path / "root"), tmp_path, made, command, monkeypatch)
+def shared(project, made, command) -> Shared:
+    return Shared(str(project.parent / "root"), made, command)
 
 
 @pytest.fixture
-def remote(tmp_path, made, command, monkeypatch) -> Shared:
-    return shared_at(f"memory://{uuid.uuid4().hex}/sets", tmp_path, made, command, monkeypatch)
+def remote(project, made, command) -> Shared:
+    return Shared(f"memory://{uuid.uuid4().hex}/sets", made, command)
 
 
 @pytest.fixture(params=["shared", "remote"])
@@ -115,154 +122,151 @@ def anywhere(request) -> Shared:
 
 
 def test_what_nothing_names_goes(anywhere):
-    output = anywhere.gc()
-    assert f"{anywhere.root}/one-{anywhere.keys['one']}" in output
-    assert "nothing was removed; --delete does it" in output
-    assert "other branches and clones are not looked at" in output
+    address = f"{anywhere.root}/one-{anywhere.keys['one']}"
+    assert anywhere.listed() == {"one": NOTHING, OTHER: "receipts/other.json"}
     assert anywhere.left() == {"one", OTHER}, "a dry run"
-    assert re.search(r"unused: 1 \([\d.]+ kB\); kept: 1 \([\d.]+ kB\); --all lists them", output)
-    output = anywhere.gc(*DELETE)
-    assert f"removed {anywhere.root}/one-{anywhere.keys['one']}" in output
-    assert "freed " in output
+    output = anywhere.delete()
+    user = "" if "://" in anywhere.root else f", made by {Path(anywhere.root).owner()}"
+    assert f"removed {address}{user}\n" in output
     assert anywhere.left() == {OTHER}
     assert FeatureStore.open(f"{anywhere.root}/{OTHER}-{anywhere.keys[OTHER]}").arrays
     assert not anywhere.unused()
 
 
+def partial(shared: Shared) -> None:
+    shared.copy("one")
+    shutil.rmtree("features/one/patch")
+
+
 @pytest.mark.parametrize(
-    ("write", "why"),
+    ("write", "file", "place"),
     [
-        (lambda s: s.receipt("one", "called-otherwise"), "receipts/called-otherwise.json"),
-        (lambda s: s.receipt("one", folder=Path("runs/first")), "runs/first/receipts/one.json"),
-        (lambda s: s.stub("one"), "features/one/zarr.json"),
-        (lambda s: s.lock({"features/one/zarr.json": s.zarr("one"), "features/one/patch": None}), "dvc.lock"),
-        (lambda s: s.lock({"features/one/zarr.json": s.zarr("one")}, Path("features.dvc")), "features.dvc"),
+        (lambda s: s.receipt("one", "called-otherwise"), "receipts/called-otherwise.json", None),
+        (lambda s: s.receipt("one", folder=Path("runs/first")), "runs/first/receipts/one.json", "runs/first"),
+        (lambda s: s.stub("one"), "features/one/zarr.json", None),
+        (partial, "features/one/zarr.json", None),
+        (lambda s: s.lock({"features/mine/zarr.json": s.zarr("one"), "features/mine/patch": None}), "dvc.lock", None),
+        (lambda s: s.lock({"features/mine/zarr.json": s.zarr("one")}, Path("branch")), "branch", "branch"),
+        (lambda s: s.lock({"features/mine/zarr.json": s.zarr("one")}, Path("x.dvc")), "x.dvc", "x.dvc"),
+        # Where a lock file does not tell the content, all sets of that name are kept.
+        (lambda s: s.lock({"receipts/one.json": b"x"}), "dvc.lock", None),
+        (lambda s: s.lock({"features/one": None}), "dvc.lock", None),
+        (lambda s: s.lock({"features": None}), "dvc.lock", None),
     ],
-    ids=["receipt", "receipt below", "stub", "lock file", "a .dvc file"],
 )
-def test_what_names_a_set(write, why, shared):
+def test_what_names_a_set(write, file, place, shared):
     write(shared)
-    assert shared.why("one") == why
-    Path(why).unlink()
+    assert shared.listed(*(("--project", place) if place else ()))["one"] == file
+    if place:
+        assert shared.unused() == {"one"}
+    Path(file).unlink()
     Path("receipts/one.check.json").write_text("{}")  # what a sample was compared with is no receipt
     assert shared.unused() == {"one"}
 
 
-def test_a_copy_that_lacks_arrays_names_it(shared):
-    shutil.copytree(shared.made / "one", "features/one")
-    assert f"{shared.root}/one-" in shared.gc(), "all of it is here"
-    shutil.rmtree("features/one/patch")
-    assert shared.why("one") == "features/one/zarr.json"
-
-
-def test_features_and_receipts_on_another_disk_and_experiments_that_run(shared, tmp_path):
-    shared.receipt("one")
-    Path("receipts").rename(tmp_path / "theirs")
-    Path("receipts").symlink_to(tmp_path / "theirs")
-    assert shared.why("one") == "receipts/one.json"
-    Path("receipts/one.json").unlink()
-    (folder := Path(".dvc/tmp/exps/standalone/tmp1")).mkdir(parents=True)
-    shared.lock({"features/one/zarr.json": shared.zarr("one")}, folder / "dvc.lock")
-    assert shared.why("one") == f"{folder}/dvc.lock"
-
-
-def test_it_is_the_key_that_counts(shared, tmp_path):
-    """Other bytes of the same set are kept, too; and its old versions are not."""
+def test_other_bytes_of_a_named_set_are_kept_and_its_old_versions_and_whole_copies_are_not(shared, tmp_path):
     again = write_features(tmp_path / "again", 8, 4, 4, seed=0, signal=1.0)
     upload(again, f"{shared.root}/again-{again.spec.key}")
     shared.send("two", "one")
-    shared.lock({"features/one/zarr.json": shared.zarr("one")})
-    assert shared.why("again") == "dvc.lock"
-    assert shared.unused() == {"one"}
-    assert f"one-{shared.keys['two']}" in shared.gc()
+    shared.receipt("one")
+    shared.copy("two")
+    shared.lock({"features/one/zarr.json": shared.zarr("one"), "receipts/one.json": b"x", "features/one/patch": None})
+    assert shared.listed()["again"] == "receipts/one.json"
+    shared.delete()
+    kept = {f"one-{shared.keys['one']}", f"again-{again.spec.key}", f"{OTHER}-{shared.keys[OTHER]}"}
+    assert {name for name in place_at(shared.root).names() if not name.startswith(".")} == kept
 
 
-@pytest.mark.parametrize("out", ["receipts/one.json", "features/one", "features/one/patch", "features"])
-def test_without_a_key_or_a_digest_at_hand_every_set_of_that_name_is_kept(out, shared):
-    shared.send("two")
-    content = shared.receipt("one") if out.startswith("receipts") else None
-    shared.lock({out: content})
-    if content is not None:
-        assert shared.why("one") == "dvc.lock", "the very file is there"
-        Path("receipts/one.json").unlink()
-    assert shared.unused() == (set() if out == "features" else {"two"})
-    assert "its key is not known here" in shared.why("one")
-    assert "kept in doubt: dvc.lock" in shared.gc()
+def age(shared: Shared, days: float) -> None:
+    """As if the set `one` had been read last so many days ago, or written if it is in an object store."""
+    fs, root = fsspec.core.url_to_fs(f"{shared.root}/one-{shared.keys['one']}")
+    for file in fs.find(root):
+        if "://" in shared.root:
+            fs.store[file].created = fs.store[file].modified = datetime.now(UTC) - timedelta(days)
+        else:
+            os.utime(file, (time.time() - 86_400 * days, 0))
+
+
+def test_what_was_used_of_late_is_kept(anywhere):
+    for days, is_kept in ((0, True), (6.9, True), (7.1, False)):
+        age(anywhere, days)
+        assert (anywhere.listed(days=7)["one"] != NOTHING) is is_kept
+    assert anywhere.command("store", "gc", anywhere.root)[1].count(NOTHING) == 0, "30 days"
 
 
 class TestFolder:
-    """features/ of the project; the root has its own tests."""
-
-    def in_features(self, shared: Shared, *options: str) -> set[str]:
-        return set(
-            re.findall(r"^features/(\S+) ", shared.command("store", "gc", "--root", "project", *options)[1], re.MULTILINE)
-        )
+    """features/ of the project."""
 
     def test_outs_and_receipts(self, shared):
-        for name in ("one", "two", OTHER):
-            shutil.copytree(shared.made / name, f"features/{name}")
-        assert self.in_features(shared) == {"one", "two"}
+        shared.copy("one", "two", OTHER)
+        assert shared.unused(place="features") == {"one", "two"}
         shared.receipt("two")
         shared.lock({"features/one/zarr.json": b"changed since"})
-        assert self.in_features(shared) == set()
+        assert shared.unused(place="features") == set()
         Path("receipts/two.json").unlink()
-        assert self.in_features(shared, "--delete") == {"two"}
+        shared.gc("--delete", place="features")
         assert {p.name for p in Path("features").iterdir()} == {"one", OTHER}
         assert shared.left() == {"one", OTHER}, "the root was not looked at"
 
     def test_named_sets_are_shown_and_stay(self, shared, tmp_path):
         """`ls` and `rm`, of a set that this project's lock file names and of one that another's does."""
-        for name in ("one", "two", OTHER):
-            shutil.copytree(shared.made / name, f"features/{name}")
-            for file in Path(f"features/{name}").rglob("c/**/*"):
-                os.utime(file, (86_400 * 365, 0))
+        shared.copy("one", "two", OTHER)
+        for file in Path("features").rglob("c/**/*"):
+            os.utime(file, (86_400 * 365, 0))
         shared.lock({"features/one/zarr.json": shared.zarr("one")})
-        shared.lock({"features/mine/zarr.json": shared.zarr("two")}, branch := tmp_path / "branch.lock")
-        rows = [line.split() for line in shared.command("store", "ls", "--project", branch)[1].splitlines()]
-        assert [(row[0], row[-2], row[-1]) for row in rows[1:3]] == [
+        shared.lock({"features/mine/zarr.json": shared.zarr("two")}, Path("branch"))
+        rows = [line.split() for line in shared.command("store", "ls", "--project", "branch")[1].splitlines()]
+        assert [(row[0], row[-2], row[-1]) for row in rows[1:]] == [
             ("features/one", "1971-01-01", "dvc.lock"),
             ("features/other", shared.keys[OTHER][:8], "1971-01-01"),
+            ("features/two", "1971-01-01", "branch"),
         ]
-        assert (rows[3][0], rows[3][-1]) == ("features/two", str(branch))
-        remove = ("store", "rm", "--yes", "--project", branch)
-        for name, lock in (("one", "dvc.lock"), ("two", branch)):
-            status, _, err = shared.command(*remove, f"features/{name}")
-            assert (status, f"{lock} names features/{name}, so it stays; --force removes it" in err) == (1, True)
+        remove = ("store", "rm", "--yes", "--project", "branch")
+        assert [shared.command(*remove, f"features/{name}")[0] for name in ("one", "two")] == [1, 1]
         assert shared.command(*remove, "features/other")[0] == 0, "a receipt alone does not keep it"
         assert shared.command("store", "rm", "--yes", "features/two")[0] == 0
         assert shared.command(*remove, "features/one", "--force")[0] == 0
         assert list(Path("features").iterdir()) == []
-        status, _, err = shared.command("store", "ls", "--project", tmp_path / "none")
-        assert (status, "none is not a readable lock file" in err) == (1, True)
 
     def test_stubs_stay(self, shared):
         shared.stub("one")
-        assert "unused: 0" in shared.gc(*DELETE)
+        assert shared.listed(place="features") == {}
+        shared.delete()
         assert Path("features/one").is_dir()
 
 
 class TestNeverTouched:
     def test_what_is_being_written(self, shared, monkeypatch):
         claims = held(staging_of(Path(f"{shared.root}/one-{shared.keys['one']}"), "0" * 32))
-        assert "being written by process" in shared.why("one")
-        shared.gc(*DELETE)
+        assert "one" not in shared.unused()
         with monkeypatch.context() as patch:  # as if it had begun after it was listed
-            patch.setattr(gc, "staged_in", lambda folder: [])
-            output = shared.gc(*DELETE, status=1)
-        assert f"left: {shared.root}/one-{shared.keys['one']}" in output
+            patch.setattr("pipelines.store.remove._why_kept", lambda one, *_: "" if "/one-" in one.address else "kept")
+            shared.delete(status=1)
         assert shared.left() == {"one", OTHER}
         claims.close()
-        shared.gc(*DELETE)
+        shared.delete()
         assert shared.left() == {OTHER}
+
+    def test_what_came_to_its_place_since_it_was_listed(self, anywhere, monkeypatch):
+        address, naming = f"{anywhere.root}/one-{anywhere.keys['one']}", named.naming
+        fs, root = fsspec.core.url_to_fs(address)
+
+        def slow(*arguments: Any) -> str:
+            fs.pipe_file(f"{root}/zarr.json", anywhere.zarr("two"))
+            return naming(*arguments)
+
+        monkeypatch.setattr("pipelines.store.remove.naming", slow)
+        anywhere.delete(status=1)
+        assert anywhere.left() == {"one", OTHER}
 
     def test_foreign_files(self, anywhere):
         fs, root = fsspec.core.url_to_fs(anywhere.root)
         fs.pipe_file(notes := f"{root}/one-{anywhere.keys['one']}/notes.txt", b"mine")
-        assert "notes.txt does not belong to a feature set; move it away first" in anywhere.why("one")
-        anywhere.gc(*DELETE)
+        assert "notes.txt" in anywhere.listed()["one"]
+        anywhere.delete()
         assert anywhere.left() == {"one", OTHER}
         fs.rm(notes)
-        anywhere.gc(*DELETE)
+        anywhere.delete()
         assert anywhere.left() == {OTHER}
 
     def test_what_does_not_look_like_ours(self, shared):
@@ -272,22 +276,22 @@ class TestNeverTouched:
         Path(f"{shared.root}/results-{'0' * 32}/metrics.json").write_text("{}")
         before = files(Path(shared.root))
         shared.receipt("one")
-        assert "results-" not in shared.gc("--all")
-        assert "unused: 0" in shared.command("store", "gc", shared.root, "--root", shared.root)[1], "the root as a folder"
-        shared.gc(*DELETE)
+        assert shared.listed().keys() == {"one", OTHER}
+        shared.delete()
         assert files(Path(shared.root)) == before
 
-    def test_an_upload_that_may_still_go_on(self, remote, monkeypatch):
+    def test_an_upload_that_may_still_go_on(self, remote):
         fs, root = fsspec.core.url_to_fs(remote.root)
         fs.rm(f"{root}/one-{remote.keys['one']}/zarr.json")
         fs.pipe_file(f"{root}/one-{remote.keys['one']}/.writing/claims/0-0", b"{}")  # tasks may be at work
-        assert "its last file came within a day" in remote.why("one")
-        monkeypatch.setattr(gc, "RECENT", timedelta(0))
-        assert "not written completely" in remote.gc()
+        age(remote, 0.9)
+        assert "one" not in remote.unused()
+        age(remote, 1.1)
+        assert remote.unused() == {"one"}
         remote.receipt("one")
         assert remote.unused() == set(), "its command goes on with it"
         Path("receipts/one.json").unlink()
-        remote.gc(*DELETE)
+        remote.delete()
         assert remote.left() == {OTHER}
 
     def test_killed_half_way(self, remote, monkeypatch):
@@ -303,79 +307,66 @@ class TestNeverTouched:
 
         with monkeypatch.context() as patch:
             patch.setattr(type(fs), "rm", killed)
-            assert "cannot be removed: away" in remote.gc(*DELETE, status=1)
-        with pytest.raises(ValueError, match=r"it has no zarr\.json"):
+            remote.delete(status=1)
+        with pytest.raises(StoreError):
             FeatureStore.open(f"{remote.root}/one-{remote.keys['one']}")
-        monkeypatch.setattr(gc, "RECENT", timedelta(0))
-        remote.gc(*DELETE)
+        age(remote, 2)
+        remote.delete()
         assert remote.left() == {OTHER}
 
 
 class TestInDoubt:
     def test_other_projects(self, anywhere, tmp_path):
-        output = anywhere.gc("--delete", status=1)
-        assert f"{anywhere.root}/one-{anywhere.keys['one']} is outside of this project ({anywhere.folder})" in output
-        assert anywhere.left() == {"one", OTHER}
-        theirs, branch = tmp_path / "theirs", tmp_path / "branch.lock"
-        anywhere.receipt("one", "mine", theirs)
-        anywhere.lock({"features/two/zarr.json": anywhere.zarr("two")}, branch)
+        anywhere.gc("--delete", status=1)
+        assert anywhere.left() == {"one", OTHER}, "outside of this project"
+        anywhere.receipt("one", "mine", theirs := tmp_path / "theirs")
         anywhere.send("two")
-        assert anywhere.unused("--project", theirs) == {"two"}
-        both = ("--project", theirs, "--project", branch)
-        assert anywhere.why("one", *both) == f"{theirs}/receipts/mine.json"
-        assert anywhere.why("two", *both) == str(branch)
-        anywhere.gc("--delete", *both)
-        assert anywhere.left() == {"one", OTHER, "two"}
+        assert anywhere.listed("--project", theirs)["one"] == "../theirs/receipts/mine.json"
         anywhere.gc("--delete", "--project", theirs)
         assert anywhere.left() == {"one", OTHER}
 
     def test_nothing_names_anything_or_another_project_is_none(self, shared, tmp_path):
         (tmp_path / "empty").mkdir()
-        assert f"nothing in {tmp_path}/empty refers to a feature set" in shared.gc("--project", tmp_path / "empty", status=1)
-        assert f"there is no folder {tmp_path}/none" in shared.gc("--project", tmp_path / "none", status=1)
+        for options in (["--project", tmp_path / "empty"], ["--project", tmp_path / "none"]):
+            shared.gc("--delete", *options, status=1)
         shutil.rmtree("receipts")
-        assert "nothing here refers to any feature set" in shared.gc(*DELETE, status=1)
+        shared.delete(status=1)
         assert shared.left() == {"one", OTHER}
 
-    def test_a_root_in_the_project(self, tmp_path, made, command, monkeypatch):
-        shared = shared_at("sets", tmp_path, made, command, monkeypatch)
+    def test_a_root_in_the_project(self, project, made, command):
+        shared = Shared("sets", made, command)
         shared.gc("--delete")
         assert shared.left() == {OTHER}
 
-    @pytest.mark.parametrize("content", ["a: [", "- 5", "stages: {a: {outs: [{md5: x}]}}", "stages: [a]", "<<<<<<< ours\nx"])
-    def test_a_lock_file_that_cannot_be_read(self, content, shared):
-        Path("dvc.lock").write_text(content)
-        assert "dvc.lock is not a readable lock file of DVC" in shared.gc(*DELETE, status=1)
-
-    def test_other_files_that_cannot_be_read(self, shared, monkeypatch):
-        Path("receipts/bad.json").write_text("{}")
-        assert "receipts/bad.json is not a receipt" in shared.gc(status=1)
-        Path("receipts/bad.json").unlink()
+    def test_files_that_cannot_be_read(self, shared):
+        for file, content in (("dvc.lock", "<<<<<<< ours\nx"), ("receipts/bad.json", "{}")):
+            Path(file).write_text(content)
+            assert file in shared.delete(status=1)
+            Path(file).unlink()
         shared.stub("two")
         file = Path("features/two/zarr.json")
         file.write_text(file.read_text().replace('"key"', '"kye"', 1))
-        assert "features/two" in shared.gc(status=1)
-        shutil.rmtree("features")
-        Path("closed").mkdir()
-        scandir = os.scandir
+        assert "features/two" in shared.delete(status=1)
+        assert shared.left() == {"one", OTHER}
 
-        def refuse(path: Any = ".") -> Any:
-            if Path(path).name == "closed":
-                raise PermissionError(13, "Permission denied", str(path))
-            return scandir(path)
 
-        monkeypatch.setattr(os, "scandir", refuse)
-        assert f"{shared.folder}/closed cannot be searched (Permission denied)" in shared.gc(status=1)
+@given(content=st.text(max_size=40) | st.recursive(st.text() | st.integers(), st.lists, max_leaves=4).map(str))
+@example(content="stages: {a: {outs: [{md5: x}]}}")
+@example(content="stages: [a]")
+@example(content="outs: {path: x}")
+def test_a_lock_file_names_nothing_or_is_refused(content, tmp_path_factory):
+    (file := tmp_path_factory.mktemp("lock") / "dvc.lock").write_text(content)
+    with suppress(StoreError):
+        assert named.named_in([file]) == {}
 
 
 def test_where_it_looks(shared, command, tmp_path, monkeypatch):
-    status, _, err = command("store", "gc")
-    assert (status, "there is no folder features, and no store.root" in err) == (1, True)
-    Path("params.yaml").write_text(json.dumps({"store": {"root": shared.root}}))
-    assert "unused: 1 " in command("store", "gc", "--params", "params.yaml")[1]
+    assert command("store", "gc")[0] == 1, "there is no folder"
+    assert command("store", "gc", "features")[0] == 1
+    Path("params.yaml").write_text(f"store: {{root: {shared.root}}}")
+    assert command("store", "gc", "--unused-for", "0", "--params", "params.yaml")[1].count(NOTHING) == 1
     (tmp_path / "user.toml").write_text(f'[store]\nroot = "{shared.root}"\n')
     monkeypatch.setenv("BEYONDCLS_CONFIG", str(tmp_path / "user.toml"))
-    assert "unused: 1 " in command("store", "gc")[1]
-    assert command("store", "gc", "--root", "project")[0] == 1
-    assert "unused: 1 " in command("store", "gc", shared.root)[1]
-    assert "store.root is '/', expected a folder or an address" in command("store", "gc", "--root", "/")[2]
+    shared.copy("two")
+    for arguments, n in (((), 2), (("features",), 1), ((f"file://{shared.root}",), 1)):
+        assert command("store", "gc", "--unused-for", "0", *arguments)[1].count(NOTHING) == n

@@ -24,21 +24,16 @@ def run(name: str, log: str = "") -> Run:
     return made
 
 
-def test_logs_are_beside_what_runs_write(tmp_path: Path) -> None:
-    run = Run.writing("probes/a/", ())
-    assert (run.name, run.log) == ("probes/a", tmp_path / "probes/.runs/a.log")
-
-
 def test_a_run_that_is_killed_is_next_until_it_was_too_often() -> None:
     watched = Watched([A, B], tries=2)
     agenda = watched.agenda
+    assert Run.writing("probes/a/", ()).log == Path.cwd() / "probes/.runs/a.log", "beside what it writes"
     assert agenda.take() is A
     agenda.ended(A, -signal.SIGKILL)
-    assert watched.warned == ["probes/a: was killed (SIGKILL), perhaps for lack of memory; it is started again, and goes on"]
+    assert ["SIGKILL" in line for line in watched.warned] == [True]
     assert agenda.take() is A
     agenda.ended(A, 128 + signal.SIGTERM)  # as a shell says it
-    assert agenda.problems.keys() == {"probes/a"}
-    assert agenda.problems["probes/a"].startswith("it failed 2 times; the last time it was killed (SIGTERM) (log: ")
+    assert ["2 times" in problem and "SIGTERM" in problem for problem in agenda.problems.values()] == [True]
     assert agenda.take() is B
     assert agenda.take() is None
     assert not agenda.is_done

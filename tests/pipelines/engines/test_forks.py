@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pipelines.engines.engine import Run
-from pipelines.engines.processes import Place, alone, cores, run_in_forks, threads_of_each
+from pipelines.engines.processes import Place, run_in_forks
 from tests import forked
 from tests.extract.pictures import picture, write_file
 from tests.features import write_features
@@ -69,17 +69,3 @@ def test_runs_end_with_the_process_that_began_them(tmp_path: Path) -> None:
     os.kill(process.pid or 0, signal.SIGKILL)
     gone, _ = psutil.wait_procs(below, timeout=20)
     assert len(gone) == len(below)
-
-
-def test_each_sees_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert (alone("cpu"), alone("cuda:2")) == ({}, {"CUDA_VISIBLE_DEVICES": "2"})
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, MIG-4, 5")
-    assert alone("cuda:1") == {"CUDA_VISIBLE_DEVICES": "MIG-4"}, "of those that this process sees"
-
-
-def test_they_divide_the_cores_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert (threads_of_each(1), threads_of_each(1000)) == (cores(), 1)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads_of_each(1) is None

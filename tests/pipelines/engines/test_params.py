@@ -42,29 +42,24 @@ def test_units_by_the_model_of_their_device() -> None:
     }
 
 
-def test_where_it_runs_is_nothing_that_is_asked_of_a_set() -> None:
-    params = from_yaml(
-        "encoders: {a: {on: ray, tries: 2}}\ndatasets: [d]\ndata: x\nextract: {on: slurm, tasks: 3, dtype: int8}"
+def test_where_it_runs_is_nothing_that_is_asked_of_a_set_or_a_head() -> None:
+    data = "datasets: [d]\ndata: x\n"
+    recipes = dict(
+        all_recipes(from_yaml(f"{data}encoders: {{a: {{on: ray, tries: 2}}}}\nextract: {{on: slurm, tasks: 3, dtype: int8}}"))
     )
-    recipes = dict(all_recipes(params))
     assert recipes["encoders/a"] == {"dtype": "int8"}
     assert recipes["extract/a-d-train"].keys() == {"dtype", "data", "split"}
-
-
-def test_nor_of_a_head() -> None:
-    text = "encoders: {a: {}}\ndatasets: [d]\ndata: x\nheads: {abmilp: {}}\nprobe: {epochs: 3"
+    text = f"{data}encoders: {{a: {{}}}}\nheads: {{abmilp: {{}}}}\nprobe: {{epochs: 3"
     engine = "on: slurm, tasks: 3, gpus: all, tries: 2, address: auto, sbatch: -p gpu, setup: [module load cuda]"
     params = from_yaml(f"{text}, {engine}, log: [csv, wandb]}}")
     assert dict(all_recipes(params)) == dict(all_recipes(from_yaml(f"{text}}}")))
     assert engine_of(params) == from_yaml(f"{{{engine}}}")
-    with pytest.raises(BeyondClsError, match=r"probe\.gpus is 'some', expected all, or how many"):
-        engine_of({"probe": {"gpus": "some"}})
-    for lines in ("module load cuda", [5]):
-        with pytest.raises(BeyondClsError, match=r"probe\.setup is .*, expected a list of texts, in brackets"):
-            engine_of({"probe": {"setup": lines}})
 
 
-@pytest.mark.parametrize(("given", "message"), [("gpus: some", "expected all, or how many"), ("on: 3", "expected a name")])
-def test_values_that_cannot_be(given: str, message: str, beyondcls: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text(f"encoders: {{tiny: {ENCODER}}}\nextract: {{{given}}}\n")
-    assert message in beyondcls("params", "--params", tmp_path / "params.yaml", "--encoder", "tiny", fails=True)
+@pytest.mark.parametrize("values", [{"gpus": "some"}, {"setup": "module load cuda"}, {"setup": [5]}, {"on": 3}])
+def test_values_that_cannot_be(values: dict[str, object], beyondcls: Callable[..., str], tmp_path: Path) -> None:
+    (name,) = values
+    with pytest.raises(BeyondClsError, match=rf"probe\.{name} is .*, expected"):
+        engine_of({"probe": values})
+    (tmp_path / "params.yaml").write_text(f"encoders: {{tiny: {ENCODER}}}\nextract: {json.dumps(values)}\n")
+    assert name in beyondcls("params", "--params", tmp_path / "params.yaml", "--encoder", "tiny", fails=True)

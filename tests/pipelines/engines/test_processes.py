@@ -72,11 +72,10 @@ def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
     assert len(loaded.seen()) == n_loaded, "no task is started for a set that is there"
 
 
-@pytest.mark.parametrize("seed", range(1))
 def test_tasks_that_are_killed_at_random(
-    seed: int, command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    drawn, killed = random.Random(seed), list[int]()
+    drawn, killed = random.Random(0), list[int]()
 
     def kill() -> None:
         if len(killed) < 12 and (found := tasks()):
@@ -196,26 +195,33 @@ def test_what_differs_is_computed_again(
         ({"tasks": 3}, 2, ["cuda:0", "cuda:1", "cuda:0"]),
         ({"tasks": 2, "device": "cpu"}, 2, ["cpu", "cpu"]),
         ({}, 0, ["cpu"] * max(1, cores() // 4)),
+        *(({"gpus": "all"}, 0, None), ({"gpus": 3}, 2, None), ({"device": "cuda:1"}, 2, None)),  # not there
     ],
 )
-def test_devices(given: dict, n_gpus: int, devices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices(given: dict, n_gpus: int, devices: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     engine = Processes(**given)
-    assert engine.devices() == devices
-    assert (engine.n_tasks(100), engine.n_tasks(1)) == (len(devices), 1)
+    if devices is None:
+        with pytest.raises(BeyondClsError):
+            engine.devices()
+    else:
+        assert engine.devices() == devices
+        assert (engine.n_tasks(100), engine.n_tasks(1)) == (len(devices), 1)
 
 
 def test_each_task_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = list[processes.Place]()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(processes, "run_in_forks", lambda _, given: places.extend(given))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, MIG-4, 5")
     Processes(gpus="all").run_all(Watched(runs_in(tmp_path, "a", "b")).agenda)
-    assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": name} for name in ("3", "MIG-4")]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert (processes.alone("cpu"), processes.alone("cuda:2")) == ({}, {"CUDA_VISIBLE_DEVICES": "2"})
 
 
-@pytest.mark.parametrize(("given", "n_gpus"), [({"gpus": "all"}, 0), ({"gpus": 3}, 2), ({"device": "cuda:1"}, 2)])
-def test_devices_that_are_not_there(given: dict, n_gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    with pytest.raises(BeyondClsError, match=r"leave it out|torch sees 2|auto, cpu or cuda"):
-        Processes(**given).devices()
+def test_they_divide_the_cores_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert (processes.threads_of_each(1), processes.threads_of_each(1000)) == (cores(), 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert processes.threads_of_each(1) is None

@@ -1,7 +1,5 @@
-"""`beyondcls store pull | push`: feature sets from and to the root that machines share."""
+"""`beyondcls store pull | push`: feature sets from and to the root that machines share; `export | import`: in other formats."""
 
-import re
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +8,7 @@ import typer
 from pipelines.process.progress import progress_bar
 from pipelines.sharing.places import FEATURES, Places, receipt_of, set_and_receipt
 from pipelines.sharing.publish import send
+from pipelines.store.find import AT_ROOT
 from pipelines.store.table import size
 from store import FeatureStore, StoreError
 from store.format.layout import kind_of
@@ -19,6 +18,7 @@ from store.moving.transfer import pull as fetch
 from store.places import is_remote
 
 Params = Annotated[Path | None, typer.Option(help="parameter file with store.root  [default: your configuration's]")]
+FORMS = "hdf5, npy, or webdataset"
 
 
 def pull(
@@ -33,10 +33,10 @@ def pull(
     what was read: DVC sees arrays in the place of stubs as a change.
     """
     places = Places.from_params(params)
-    at_root = re.fullmatch(r".*?([^/]+)-[0-9a-f]{32}/*", feature_set)  # ROOT/NAME-KEY, the root being a folder
+    at_root = AT_ROOT.fullmatch(name := feature_set.rstrip("/").rpartition("/")[2])  # ROOT/NAME-KEY, the root being a folder
     if is_remote(feature_set) or (at_root and Path(feature_set, "zarr.json").is_file()):
         address, receipt = feature_set.rstrip("/"), None
-        folder = Path(FEATURES) / (at_root[1] if at_root else address.rsplit("/", 1)[-1])
+        folder = Path(FEATURES) / (at_root[1] if at_root else name)
     else:
         bare = "/" not in feature_set and not feature_set.endswith(".json") and not Path(feature_set).exists()
         folder, file = set_and_receipt(f"{FEATURES}/{feature_set}" if bare else feature_set)
@@ -51,11 +51,9 @@ def pull(
     kinds_to_fetch = checked_kinds(source, chosen)
     arrays = (array for name, array in source.arrays.items() if kind_of(name) in kinds_to_fetch)
     nbytes = sum(shard["nbytes"] for array in arrays for shard in array.shards)
-    start = time.perf_counter()
     with progress_bar("pull", nbytes, "bytes") as progress:
         store = fetch(address, folder, chosen, progress)
-    seconds = time.perf_counter() - start
-    typer.echo(f"{folder}: {', '.join(store.kinds)} of {len(store):,} images; {size(nbytes)} in {seconds:.1f} s from {address}")
+    typer.echo(f"{folder}: {', '.join(store.kinds)} of {len(store):,} images; {size(nbytes)} from {address}")
 
 
 def push(
@@ -79,3 +77,49 @@ def push(
         send(store, address)
     content.write(file)
     typer.echo(f"{address}: {len(store):,} images, {', '.join(store.kinds)}; receipt in {file}")
+
+
+def export(
+    path: Annotated[str, typer.Argument(help="folder of a feature set, or its address (s3://…)")],
+    out: Annotated[Path, typer.Argument(help="file (hdf5) or folder to make")],
+    to: Annotated[str, typer.Option(help=FORMS)],
+    arrays: Annotated[
+        str | None, typer.Option(help="names, or their beginnings (patch, cls/block5), with commas  [default: all]")
+    ] = None,
+) -> None:
+    """Write a feature set's stored values and its description as one HDF5 file, .npy files, or WebDataset tars.
+
+    Values of int8, int4, bfloat16 and float8 are written as they are stored; scales are separate arrays.
+    """
+    from store.exchange import get_exchange
+    from store.exchange.exchange import chosen_arrays
+
+    form = get_exchange(to)
+    store = FeatureStore.open(path)
+    names = chosen_arrays(store, None if arrays is None else arrays.split(","))
+    n_shards = sum(store.arrays[name].layout.n_shards for name in names)
+    with progress_bar(f"export {path}", n_shards, "shards") as progress:
+        form.export(store, out, names, progress)
+    files = [out] if out.is_file() else [file for file in out.rglob("*") if file.is_file()]
+    n_missing = len(store.attributes["arrays"]) - len(names)
+    partly = f"; without {n_missing} arrays it cannot be imported again" if n_missing else ""
+    typer.echo(f"{out}: {len(names)} arrays of {len(store):,} images, {size(sum(f.stat().st_size for f in files))}{partly}")
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(help="what `beyondcls store export` wrote, of all arrays")],
+    out: Annotated[Path, typer.Argument(help="folder of the feature set to make")],
+    form: Annotated[str | None, typer.Option("--from", help=f"{FORMS}; seen from the source by default")] = None,
+) -> None:
+    """Restore an exported feature set, the same to the last byte; every value is compared with its digest.
+
+    An interrupted import goes on when the same command is given again.
+    """
+    from store.exchange import form_of, get_exchange, import_from
+
+    exchange = form_of(source) if form is None else get_exchange(form)
+    with exchange.read(source) as exported:
+        arrays = [array for array in exported.store.arrays.values() if array.layout.has_image_axis]
+        with progress_bar(f"import {source}", sum(array.layout.n_shards for array in arrays), "shards") as progress:
+            store = import_from(exported, out, progress)
+    typer.echo(f"{out}: {len(store):,} images, {', '.join(store.kinds)}, key {store.spec.key}")
