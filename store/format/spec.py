@@ -67,6 +67,11 @@ class FeatureSpec:
         return tuple(sorted(int(block) for kind, block in named if kind == "average"))
 
     @property
+    def has_windows(self) -> bool:
+        """Whether views are windows, which show an image together; else view 0 is the evaluation crop."""
+        return self.transform.get("crop_mode") == "slide"
+
+    @property
     def deepest(self) -> int:
         """The block that is read where none is named: the deepest whose tokens are kept, or else whose vectors are."""
         return (self.blocks or self.vector_blocks)[-1]
