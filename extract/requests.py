@@ -18,11 +18,11 @@ from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.forward import check_branches, checked_rate
 from extract.layouts import DIMENSIONS, annotation_layouts, arrays_by_name, codec_of
-from extract.transform import SLIDE
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.errors import unknown
 from store.format.layout import kind_of, shard_rows_of
+from store.format.spec import SLIDE
 
 TRUTHS = ("segmentation", "instances")
 VECTORS = ("kept", "all", "only")  # [cls] of the blocks whose tokens are kept; vectors of all blocks beside; in place of tokens
@@ -144,8 +144,8 @@ class Request:
         image = self.images.image(row, held)
         if (n := len(self.encoder.views.covering(image.size))) > self.n_views:
             raise DataError(
-                f"{self.images.samples[row]} has {image.width} x {image.height} pixels, {n} windows, but views is {self.n_views}; "
-                f"give --views {n}, or as many as the longest image needs"
+                f"{self.images.samples[row]} has {image.width} x {image.height} pixels, {n} windows, but views is "
+                f"{self.n_views}; give --views {n}, or as many as the longest image needs"
             )
         return image
 

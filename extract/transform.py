@@ -23,13 +23,13 @@ from torchvision.transforms import functional as F
 
 from store import BeyondClsError
 from store.errors import unknown
+from store.format.spec import SLIDE
 
 # Names of timm; all are part of the key.
 TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 # Of what is decoded; part of the key where they are not these values, so that sets without them keep their keys.
 OF_PIXELS: Mapping[str, Any] = {"scale": None, "orientation": "stored"}
 STRIDE = 32  # of convolutional networks, from pixels to the last feature map
-SLIDE = "slide"  # crop mode: the image fills the input, and windows slide along its longer side
 
 
 def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Views:
             [min(i * _stride(side), length - side) for i in range(1 - (side - length) // _stride(side))]
             for side, length in zip(sides, scaled, strict=True)
         )
-        return scaled, list(product(*starts))  # type: ignore[return-value]
+        return scaled, list(product(*starts))
 
     def _window(self, image: Image.Image, view: int) -> UInt8[Tensor, "3 H W"]:
         scaled, places = self._windows(image.size)

@@ -15,9 +15,9 @@ from pipelines.parameters.options import Option, check_values
 from pipelines.parameters.params import check_names, named_values, read_params, section
 from pipelines.parameters.training import OF_AN_ENCODER
 from store import BeyondClsError
+from store.format.spec import SLIDE
 
 RECOMPUTE = "recompute"
-SLIDE = "slide"  # crop mode whose views are windows
 WHOLE_IMAGES = {"crop_mode": "squash", "crop_pct": 1.0}
 
 Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, of any ViT of timm, or as --model has them")]
@@ -116,9 +116,9 @@ def resolve_extraction(
     """What a parameter file says of an extraction, and where: `extract`, then datasets.NAME, then encoders.NAME, which wins.
 
     `block` of an encoder is what is stored of it if it has no `blocks`. Random crops, `views` of a data set or an encoder, are
-    of training images; those of `extract`, and windows, are of all. `drop_path` is of training images wherever it is. Of the data sets of
-    dense tasks all truths are kept, and whole images are seen, unless dense.datasets.NAME says otherwise; what that says of
-    crops and sizes wins over the encoder.
+    of training images; those of `extract`, and windows, are of all. `drop_path` is of training images wherever it is. Of the
+    data sets of dense tasks all truths are kept, and whole images are seen, unless dense.datasets.NAME says otherwise; what
+    that says of crops, windows and sizes wins over the encoder.
 
     Args:
         params: the parameter file.

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int16, Integer
 from torch import Tensor
 
-from probe.segmentation.label_maps import LabelMaps, Resolution, Upsampling, label_map_of, shown_of, shows_more
+from probe.segmentation.label_maps import LabelMaps, Resolution, Upsampling, label_map_of, shown_by, shown_of, shows_more
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.subsets import groups_of
@@ -164,17 +164,16 @@ def evaluate(
         logits = {name: _logits(model.head, tokens, n_views) for name, model in models.items() if model.head is not None}
         for i, row in enumerate(rows.tolist()):
             views = np.flatnonzero(more[row])
-            shown = (
-                {r: [of_view[view].upsampling(row, r) for view in views] for r in (*resolutions, "original")} if maps else {}
+            truths, upsamplings = (
+                _truths([of_view[view] for view in views], row, resolutions, labelled) if of_view else ({}, {})
             )
-            truths = _truths(maps, row, resolutions, labelled, shown["original"]) if maps is not None else {}
             for name, model in models.items():
                 on_grids = logits[name][i] if model.labels is None else model.labels[position].reshape(n_views, *grid)
                 measured[name].confusions[GRID].add(
                     test.labels[row].reshape(n_views, *grid), _labels(on_grids), groups[position]
                 )
                 for number, (resolution, truth) in enumerate(truths.items()):
-                    predicted = label_map_of(on_grids[views], shown[resolution], truth.shape, model.interpolated)
+                    predicted = label_map_of(on_grids[views], upsamplings[resolution], truth.shape, model.interpolated)
                     seen = np.where(predicted == VOID, VOID, truth)
                     measured[name].confusions[resolution].add(seen, predicted, groups[position])
                     if keep is not None and number == 0:
@@ -194,16 +193,16 @@ def _logits(head: PatchHead, tokens: Float[Tensor, "B VT D"], n_views: int) -> F
 
 
 def _truths(
-    maps: LabelMaps, row: int, resolutions: Sequence[Resolution], labelled: list[int], shown: Sequence[Upsampling]
-) -> dict[Resolution, np.ndarray]:
-    """True label maps of an image; and count its labelled pixels, and those that its views show."""
+    views: Sequence[LabelMaps], row: int, resolutions: Sequence[Resolution], labelled: list[int]
+) -> tuple[dict[Resolution, np.ndarray], dict[Resolution, list[Upsampling]]]:
+    """True label maps of an image, and the way to them from each of its views; and count its labelled pixels, and those that
+    views show.
+    """
+    maps, shown = views[0], {r: [view.upsampling(row, r) for view in views] for r in (*resolutions, "original")}
     original = maps.original(row)
-    seen = np.zeros(original.shape, bool)
-    for one in shown:
-        seen[one.shown] = True
     labelled[0] += int((original != VOID).sum())
-    labelled[1] += int((original[seen] != VOID).sum())
-    return {r: maps.in_frame(row, maps.frame(r)) if isinstance(r, int) else original for r in resolutions}
+    labelled[1] += int((original[shown_by(shown["original"], original.shape)] != VOID).sum())
+    return {r: maps.in_frame(row, maps.frame(r)) if isinstance(r, int) else original for r in resolutions}, shown
 
 
 def _labels(on_grids: Float[Tensor, "V K rows columns"] | Int16[np.ndarray, "V rows columns"]) -> np.ndarray:

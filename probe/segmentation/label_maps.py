@@ -102,6 +102,14 @@ class Upsampling:
         return down.T @ (of_pixels @ across)
 
 
+def shown_by(upsamplings: Sequence[Upsampling], size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
+    """Whether any view shows a pixel."""
+    shown = np.zeros(size, bool)
+    for one in upsamplings:
+        shown[one.shown] = True
+    return shown
+
+
 def mean_logits(
     on_grids: Float[Tensor, "V K rows columns"],
     upsamplings: Sequence[Upsampling],
@@ -148,9 +156,8 @@ def label_map_of(
     for top in range(0, size[0], step):
         stop = min(top + step, size[0])
         parts = [Upsampling(one.down.part(top, stop), one.across) for one in upsamplings]
-        highest = mean_logits(on_grids, parts, (stop - top, size[1]), interpolated).max(0)
-        labels[top:stop] = highest.indices.where(~highest.values.isnan(), VOID).numpy()
-    return labels
+        labels[top:stop] = mean_logits(on_grids, parts, (stop - top, size[1]), interpolated).argmax(0).numpy()
+    return np.where(shown_by(upsamplings, size), labels, np.int16(VOID))
 
 
 def shows_more(store: FeatureStore, views: Sequence[int]) -> Bool[np.ndarray, "N V"]:

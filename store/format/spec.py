@@ -14,6 +14,7 @@ FORMAT_VERSION = 2
 DATA_FIELDS = ("data", "n_images", "truths")  # fields that describe the data set, not the encoder
 # What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
 EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "vectors", "n_views", "drop_path")
+SLIDE = "slide"  # crop mode of a transform: an image just fills the input, and views are windows along its longer side
 MOST_NAMED = 3  # vectors that a message names
 # So that sets without them have the keys that they had before there was such a field.
 ABSENT_IF_EMPTY = ("vectors", "truths", "drop_path")
@@ -69,7 +70,7 @@ class FeatureSpec:
     @property
     def has_windows(self) -> bool:
         """Whether views are windows, which show an image together; else view 0 is the evaluation crop."""
-        return self.transform.get("crop_mode") == "slide"
+        return self.transform.get("crop_mode") == SLIDE
 
     @property
     def deepest(self) -> int:
