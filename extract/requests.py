@@ -144,8 +144,8 @@ class Request:
         image = self.images.image(row, held)
         if (n := len(self.encoder.views.covering(image.size))) > self.n_views:
             raise DataError(
-                f"{self.images.samples[row]} has {image.width} x {image.height} pixels, {n} windows, but views is "
-                f"{self.n_views}; give --views {n}, or as many as the longest image needs"
+                f"{self.images.samples[row]} is {image.width} x {image.height} pixels, of which {n} windows show all, but "
+                f"views is {self.n_views}; give --views {n}, or as many as the longest image needs"
             )
         return image
 
