@@ -179,13 +179,12 @@ class Passes:
 
     def decode(self, row: int, views: Sequence[int], targets: Mapping[int, Tensor]) -> Decoded:
         """An image and its views; their pixels go to `targets`, and of views without one only the crop is made."""
-        images, cutter = self.request.images, self.request.encoder.views
-        sample = images.samples[row]
+        cutter, sample = self.request.encoder.views, self.request.images.samples[row]
         if sample.problem:
             return Decoded({}, (0, 0), f"{sample}: {sample.problem}")
         with ExitStack() as held:  # an image is in memory until its views are cut
             try:
-                image = images.image(row, held)
+                image = self.request.image(row, held)
             except DataError as error:
                 return Decoded({}, (0, 0), str(error))
             decoded = Decoded({}, (image.height, image.width), orientation=image.info.get("orientation"))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -9,10 +10,11 @@ from typing import Self
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from PIL import Image
 from torch import Tensor
 
 from extract.attention import PER_BLOCK, STATISTICS, facts_of
-from extract.datasets import ImageSet
+from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.forward import check_branches, checked_rate
 from extract.layouts import DIMENSIONS, annotation_layouts, arrays_by_name, codec_of
@@ -20,6 +22,7 @@ from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.errors import unknown
 from store.format.layout import kind_of, shard_rows_of
+from store.format.spec import SLIDE
 
 TRUTHS = ("segmentation", "instances")
 VECTORS = ("kept", "all", "only")  # [cls] of the blocks whose tokens are kept; vectors of all blocks beside; in place of tokens
@@ -35,7 +38,7 @@ class Request:
         blocks: whose tokens are kept, counted from 0, ascending; none for vectors alone.
         statistics: attention statistics of every block, in the encoder's order.
         map_blocks: whose attention maps are kept.
-        n_views: of each image: the evaluation crop, and random crops beside it.
+        n_views: of each image: the evaluation crop, and random crops beside it; or as many windows as the longest image needs.
         dtype: codec of tokens.
         shard_rows: images per shard file, a multiple of 32; None: as suits the set (4 to 512 MB).
         vector_blocks: whose [cls] and average patch token are kept beside the tokens.
@@ -80,7 +83,7 @@ class Request:
             blocks: whose tokens to keep; negative ones count from the end. By default the encoder's own choice.
             statistics: attention statistics, of every block; all that the encoder can have by default.
             maps: keep attention maps of these blocks, if the encoder has attention.
-            views: of each image: the evaluation crop, and random crops beside it.
+            views: as `n_views`.
             vectors: "all" keeps [cls] and the average patch token of every block, beside the tokens of `blocks`; "kept" only
                 [cls] of these; "only" [cls] and the average patch token of `blocks`, without their patch tokens and registers.
                 Each keeps what an encoder's own pooling gives, if it has one.
@@ -91,7 +94,7 @@ class Request:
 
         Raises:
             BeyondClsError: unknown block, statistic, codec or value of `vectors`; a number that cannot be; truths that
-                the data set does not have; or a rate without crops, or for blocks whose branches cannot be dropped.
+                the data set does not have; or a rate without random crops, or for blocks whose branches cannot be dropped.
         """
         get_codec(dtype)
         if shard_rows is not None and (shard_rows % 32 or shard_rows < 32):
@@ -99,6 +102,10 @@ class Request:
         if views < 1:
             raise BeyondClsError(f"views is {views}, expected 1 (the evaluation crop) or more")
         drop_path = checked_rate(drop_path, views)
+        if drop_path and encoder.config["crop_mode"] == SLIDE:
+            raise BeyondClsError(
+                f"drop_path is {drop_path}, expected 0 with the crop mode {SLIDE}: heads are measured on windows"
+            )
         if drop_path:
             check_branches(encoder.name, encoder.model.blocks)  # type: ignore[arg-type]
         if vectors not in VECTORS:
@@ -126,6 +133,21 @@ class Request:
         """Features of a batch of views, on any device: pixels, or normalised already; `factors` as `factors_of` gives them."""
         kept = (self.blocks, self.statistics, self.map_blocks, self.vector_blocks, self.pooled)
         return self.encoder(views, *kept, factors)
+
+    def image(self, row: int, held: ExitStack | None = None) -> Image.Image:
+        """A decoded image; `held`: as for `Pixels.decoded`.
+
+        Raises:
+            DataError: it is not whole, or its views would not show all of it; the message names id and file.
+            BeyondClsError: as `ImageSet.image`.
+        """
+        image = self.images.image(row, held)
+        if (n := len(self.encoder.views.covering(image.size))) > self.n_views:
+            raise DataError(
+                f"{self.images.samples[row]} is {image.width} x {image.height} pixels, of which {n} windows show all, but "
+                f"views is {self.n_views}; give --views {n}, or as many as the longest image needs"
+            )
+        return image
 
     def factors_of(self, rows: Sequence[int], view: int) -> Float[Tensor, "B L 2"] | None:
         """What branches are multiplied by in a view of some of the images; None if nothing is dropped there."""

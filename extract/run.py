@@ -140,7 +140,7 @@ def update(
         return run.write_anew([source, older, stored])
     if not run.confirms(stored):
         return run.write_anew([source, older])
-    stale, readable = stale_annotations(stored, request.images), _readable_again(stored, request.images)
+    stale, readable = stale_annotations(stored, request.images), _readable_again(stored, request)
     if run.is_current(stored) and not stale and not readable:
         settings.progress(len(stored))
         return stored
@@ -201,7 +201,7 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
     run = _Run(request, settings, Found.at(out))
     base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None))
     rows = np.arange(len(base))
-    rows[_readable_again(base, request.images)] = -1
+    rows[_readable_again(base, request)] = -1
     return run.write(layouts, base, rows, skip)
 
 
@@ -289,7 +289,7 @@ class _Run:
         if self.settings.is_first:
             if note := _training_difference(stored, self.attributes):
                 self.settings.warn(f"{note}. It stays as it is{why}")
-            if rows := _readable_again(stored, self.request.images):
+            if rows := _readable_again(stored, self.request):
                 self.settings.warn(
                     f"{stored.where} has {len(rows)} invalid rows whose images can be read now, the first is {rows[0]}. It "
                     f"stays as it is{why}"
@@ -395,7 +395,7 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     images, n = request.images, len(request.images)
     if len(store) <= n and store.spec.data == images.digest_of(len(store)):
         rows = np.where(np.arange(n) < len(store), np.arange(n), -1)
-        rows[_readable_again(store, images)] = -1  # others stay invalid, with what was noted
+        rows[_readable_again(store, request)] = -1  # others stay invalid, with what was noted
         return rows
     if DIGEST not in store.arrays:
         raise StoreError(too_old(store.where, "no digests of its images", f"an array {DIGEST}", "extract without it"))
@@ -423,13 +423,13 @@ def _rows_by_content(store: FeatureStore, images: ImageSet, with_ids: bool) -> n
     return rows
 
 
-def _readable_again(store: FeatureStore, images: ImageSet) -> list[int]:
-    """Rows of a set of these very images that are invalid although their images can be decoded now."""
+def _readable_again(store: FeatureStore, request: Request) -> list[int]:
+    """Rows of a set of these very images that are invalid although their images can be decoded now, and shown whole."""
     rows = []
     for row in (note["row"] for note in store.attributes["invalid"]):
-        if row not in images.samples.problems:
+        if row not in request.images.samples.problems:
             with suppress(DataError):
-                images.image(row)
+                request.image(row)
                 rows.append(row)
     return rows
 

@@ -1,6 +1,6 @@
 """What an encoder sees of an image: the values that say how it is resized, cropped and normalised, and how its views are cut.
 
-View 0 is the evaluation crop, the others are random crops that any machine repeats.
+View 0 is the evaluation crop, the others are random crops that any machine repeats; with the crop mode "slide" all are windows.
 """
 
 import math
@@ -8,6 +8,8 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from torchvision.transforms import functional as F
 
 from store import BeyondClsError
 from store.errors import unknown
+from store.format.spec import SLIDE
 
 # Names of timm; all are part of the key.
 TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
@@ -34,6 +37,10 @@ def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
     scale, orientation. What is as in sets that do not record it is left out; unknown names and bad values are refused.
     """
     checked = {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
+    if checked.get("crop_mode") == SLIDE and checked.setdefault("crop_pct", 1.0) != 1:
+        raise BeyondClsError(
+            f"crop_pct is {checked['crop_pct']}, expected 1 with the crop mode {SLIDE}, which shows whole images; leave it out"
+        )
     return {name: value for name, value in checked.items() if value != OF_PIXELS.get(name)}
 
 
@@ -84,7 +91,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "mean": _colours,
     "std": _colours,
     "crop_pct": _share,
-    "crop_mode": _one_of("crop mode", ("center", "squash", "border")),
+    "crop_mode": _one_of("crop mode", ("center", "squash", "border", SLIDE)),
     "interpolation": _one_of("interpolation", ("bicubic", "bilinear", "lanczos", "hamming", "box", "nearest")),
     "scale": _scale,
     "orientation": _one_of("orientation", ("stored", "exif")),
@@ -188,26 +195,65 @@ class Views:
 
     def __init__(self, config: Mapping[str, Any]):
         self.config = dict(config)
-        self.evaluation: Callable[[Image.Image], Tensor] = create_transform(**self.config, is_training=False, normalize=False)
         self._size = tuple(self.config["input_size"][1:])  # height, width
-        # How random views are drawn, for the key.
-        self.described = {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
+        self.evaluation: Callable[[Image.Image], Tensor]
+        # How views are placed or drawn, for the key.
+        self.described: dict[str, Any] = {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
+        self._slides = self.config["crop_mode"] == SLIDE
+        if self._slides:
+            self.evaluation, self.described = partial(self._window, view=0), {"stride": [_stride(side) for side in self._size]}
+        else:
+            self.evaluation = create_transform(**self.config, is_training=False, normalize=False)
 
     def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
         """The pixels of a view, which `Encoder.normalised` makes the encoder's input, and what it shows."""
         crop = self.crop(image.size, image_id, view)
+        if self._slides:
+            return self._window(image, view), crop
         if view == 0:
             return self.evaluation(image), crop
-        interpolation = Image.Resampling[InterpolationMode(self.config["interpolation"]).name]
-        part = image.crop(crop.box).resize(self._size[::-1], interpolation)
+        part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return F.pil_to_tensor(part), crop
 
+    def covering(self, size: tuple[int, int]) -> range:
+        """Views that are measured of an image of `size` (width, height): view 0, or its windows, which later views repeat."""
+        return range(len(self._windows(size)[1]) if self._slides else 1)
+
+    def _windows(self, size: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+        """Width and height to which an image is resized, so that it just fills the input, and left and top of its windows.
+
+        As mmsegmentation slides: the last window is flush with the border.
+        """
+        sides = self._size[::-1]
+        scale = max(side / length for side, length in zip(sides, size, strict=True))
+        scaled = tuple(max(side, int(scale * length + 0.5)) for side, length in zip(sides, size, strict=True))
+        starts = (
+            [min(i * _stride(side), length - side) for i in range(1 - (side - length) // _stride(side))]
+            for side, length in zip(sides, scaled, strict=True)
+        )
+        return scaled, list(product(*starts))
+
+    def _window(self, image: Image.Image, view: int) -> UInt8[Tensor, "3 H W"]:
+        scaled, places = self._windows(image.size)
+        left, top = places[view % len(places)]
+        whole = image.resize(scaled, self._interpolation)  # a window alone would be resized otherwise at its borders
+        return F.pil_to_tensor(whole.crop((left, top, left + self._size[1], top + self._size[0])))
+
+    @property
+    def _interpolation(self) -> Image.Resampling:
+        return Image.Resampling[InterpolationMode(self.config["interpolation"]).name]
+
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
+        (width, height), (high, wide) = size, self._size
+        if self._slides:
+            (across, down), places = self._windows(size)
+            left, top = places[view % len(places)]
+            x0, x1, y0, y1 = left / across, (left + wide) / across, top / down, (top + high) / down
+            return Crop((x0 * width, y0 * height, x1 * width, y1 * height), flip=False)
         if view:
             return random_crop(image_id, view, size)
-        (width, height), (high, wide) = size, self._size
         share, mode = self.config["crop_pct"], self.config["crop_mode"]
         scaled_high, scaled_wide = math.floor(high / share), math.floor(wide / share)  # then the central part is cut
         if mode == "squash":
@@ -218,6 +264,11 @@ class Views:
             crop_width, crop_height = wide * pixel, high * pixel
         box = ((width - crop_width) / 2, (height - crop_height) / 2, (width + crop_width) / 2, (height + crop_height) / 2)
         return Crop(box, flip=False)
+
+
+def _stride(side: int) -> int:
+    """From a window of `side` pixels to the next: two thirds of it, 341 of 512."""
+    return max(1, 2 * side // 3)
 
 
 def random_crop(image_id: str, view: int, size: tuple[int, int]) -> Crop:

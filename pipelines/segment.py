@@ -96,7 +96,8 @@ def main(
         learn,
         judge,
         validation,
-        views=shown_views(learn, options.get("views"), False),  # random crops alone where there are any
+        # Random crops alone where there are any, or all windows.
+        views=shown_views(learn, options.get("views"), learn.spec.has_windows),
         workers=workers,
         device=choose_device(device),
         **{"share" if name == "held_out" else name: options[name] for name in OF_SETS if name in options},

@@ -71,7 +71,8 @@ def load_encoder(
         mean, std: of red, green and blue, on the scale on which pixels are 0 to 1.
         crop_pct: share of the resized image's side that is kept: 0.875 keeps the central 224 of 256 pixels.
         crop_mode: "center" resizes the shorter side and cuts the longer one, "squash" resizes both alike to a square (with a
-            `crop_pct` of 1 the whole image), "border" resizes the longer side and pads the shorter one with the mean.
+            `crop_pct` of 1 the whole image), "border" resizes the longer side and pads the shorter one with the mean; "slide"
+            resizes the shorter side, and views are windows along the longer one, each two thirds of its side after the last.
         interpolation: "bicubic", "bilinear", …
         input_size: side of the square input, in pixels, or height and width ("336x448", or two numbers); positions that the
             model has learnt are interpolated.

@@ -12,10 +12,9 @@ from extract.encoders import Encoder
 from extract.layouts import arrays_by_name
 from extract.transform import Crop
 from pipelines.live.pictures import Picture, opened
-from probe.segmentation.label_maps import Upsampling
+from probe.segmentation.label_maps import Upsampling, label_map_of
 from probe.segmentation.patch_head import PatchHead
 from store import BeyondClsError
-from store.truths import VOID
 
 
 class OnEncoders(nn.Module):
@@ -121,16 +120,17 @@ class Segmenter(OnPatches):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        views, shown = self.cut(pictures)
-        return [self._at_pixels(one, *of_image) for one, of_image in zip(self(views).cpu(), shown, strict=True)]
+        images, cutter = opened(pictures, self.encoder.pixels), self.encoder.views
+        cut = [[cutter.cut(image, "", view) for view in cutter.covering(image.size)] for image in images]
+        views = torch.stack([pixels for of_image in cut for pixels, _ in of_image])
+        logits = self(self.encoder.normalised(views)).cpu().split([len(of_image) for of_image in cut])
+        return [
+            self._at_pixels(one, [crop for _, crop in of_image], (image.height, image.width))
+            for one, of_image, image in zip(logits, cut, images, strict=True)
+        ]
 
     def _at_pixels(
-        self, logits: Float[Tensor, "K rows columns"], crop: Crop, size: tuple[int, int]
+        self, logits: Float[Tensor, "V K rows columns"], crops: Sequence[Crop], size: tuple[int, int]
     ) -> Int16[np.ndarray, "_h _w"]:
-        upsampling = Upsampling.to_original(self.grid, crop.box, crop.flip, size)
-        label_map = np.full(size, VOID, np.int16)
-        if self.interpolated:
-            label_map[upsampling.shown] = upsampling.bilinear(logits).argmax(0).numpy()
-        else:
-            label_map[upsampling.shown] = upsampling.nearest(logits.argmax(0).numpy())
-        return label_map
+        upsamplings = [Upsampling.to_original(self.grid, crop.box, crop.flip, size) for crop in crops]
+        return label_map_of(logits, upsamplings, size, self.interpolated)

@@ -15,6 +15,7 @@ from pipelines.parameters.options import Option, check_values
 from pipelines.parameters.params import check_names, named_values, read_params, section
 from pipelines.parameters.training import OF_AN_ENCODER
 from store import BeyondClsError
+from store.format.spec import SLIDE
 
 RECOMPUTE = "recompute"
 WHOLE_IMAGES = {"crop_mode": "squash", "crop_pct": 1.0}
@@ -115,9 +116,9 @@ def resolve_extraction(
     """What a parameter file says of an extraction, and where: `extract`, then datasets.NAME, then encoders.NAME, which wins.
 
     `block` of an encoder is what is stored of it if it has no `blocks`. Random crops, `views` of a data set or an encoder, are
-    of training images; those of `extract` are of all. `drop_path` is of training images wherever it is. Of the data sets of
-    dense tasks all truths are kept, and whole images are seen, unless dense.datasets.NAME says otherwise; what that says of
-    crops and sizes wins over the encoder.
+    of training images; those of `extract`, and windows, are of all. `drop_path` is of training images wherever it is. Of the
+    data sets of dense tasks all truths are kept, and whole images are seen, unless dense.datasets.NAME says otherwise; what
+    that says of crops, windows and sizes wins over the encoder.
 
     Args:
         params: the parameter file.
@@ -135,7 +136,10 @@ def resolve_extraction(
         geometry = WHOLE_IMAGES | _given(entry, GEOMETRY)
     else:
         of_dataset, geometry = _given(entry, OF_EXTRACTION), {}
-    if split == "test":
+    slides = {**of_encoder, **geometry}.get("crop_mode") == SLIDE
+    if slides:  # how many windows there are is up to the images
+        geometry |= _given(entry, ["views"])
+    if split == "test" and not slides:
         of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))
     if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
         of_encoder["blocks"] = [of_encoder["block"]]

@@ -44,7 +44,9 @@ TRANSFORM = {
     "mean": Option(list[float], "of red, green and blue, pixels being 0 to 1, e.g. 0.5,0.5,0.5", OWN),
     "std": Option(list[float], "what they are divided by, e.g. 0.5,0.5,0.5", OWN),
     "crop_pct": Option(float, "share of the resized image's side that is kept", f"{OWN}, mostly 0.875"),
-    "crop_mode": Option(str, "center, squash (whole image to a square, with --crop-pct 1), border", OWN),
+    "crop_mode": Option(
+        str, "center, squash (whole image to a square, with --crop-pct 1), border, slide (views are windows)", OWN
+    ),
     "interpolation": Option(str, "bicubic, bilinear, …", OWN),
     "input_size": Option(str, "side of the square input in pixels, or HEIGHTxWIDTH, e.g. 336x448", OWN, read=_sides),
     # Of the images rather than of an encoder, so the entry of a data set in params.yaml may have them, too.
@@ -75,7 +77,13 @@ FEATURES = {
         "label maps and instances to keep: segmentation, instances, with commas; all that the data set has; or none",
         "all for forms of dense tasks, none for others",
     ),
-    "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
+    "views": Option(
+        int,
+        "of each image: the evaluation crop, and random crops beside it; with --crop-mode slide as many windows as the "
+        "longest image needs",
+        "1",
+        least=1,
+    ),
     "drop_path": Option(
         float, "stochastic depth of random crops: the rate, below 1, at which branches of the last block are left out", "0"
     ),

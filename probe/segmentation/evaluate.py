@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int, Int16, Integer
 from torch import Tensor
 
-from probe.segmentation.label_maps import LabelMaps, Resolution, shown_of
+from probe.segmentation.label_maps import LabelMaps, Resolution, Upsampling, label_map_of, shown_by, shown_of, shows_more
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.subsets import groups_of
@@ -142,6 +141,8 @@ def evaluate(
 ) -> tuple[dict[Any, Measured], dict[str, Any] | None]:
     """Compare the predictions of models with the truth, on the grid and at other resolutions.
 
+    Of several views of an image, which are windows, logits are averaged where they overlap, and one-hot labels likewise.
+
     Args:
         resolutions: "original", or sides of frames in pixels; beside the grid.
         maps: of the test images; not needed for the grid alone.
@@ -156,25 +157,27 @@ def evaluate(
         name: Measured({resolution: Confusion(test.n_classes) for resolution in (GRID, *resolutions)}) for name in models
     }
     grid, position, labelled, groups = test.source.store.grid, 0, [0, 0], groups_of(len(test)).tolist()
+    n_views, of_view = len(test.views), [LabelMaps(maps.store, view) for view in test.views] if maps is not None else []
+    more = shows_more(test.source.store, test.views) if n_views > 1 else np.ones((len(test.labels), 1), bool)
     batches = test.images() if any(model.head is not None for model in models.values()) else _without_tokens(test)
     for rows, tokens in batches:
-        logits = {name: model.head.of_tokens(tokens).cpu() for name, model in models.items() if model.head is not None}
+        logits = {name: _logits(model.head, tokens, n_views) for name, model in models.items() if model.head is not None}
         for i, row in enumerate(rows.tolist()):
-            truths = _truths(maps, row, resolutions, labelled) if maps is not None else {}
+            views = np.flatnonzero(more[row])
+            truths, upsamplings = (
+                _truths([of_view[view] for view in views], row, resolutions, labelled) if of_view else ({}, {})
+            )
             for name, model in models.items():
-                on_grid = logits[name][i] if model.labels is None else model.labels[position].reshape(grid)
-                if isinstance(on_grid, Tensor) and not model.interpolated:
-                    on_grid = _labels(on_grid)
-                measured[name].confusions[GRID].add(test.labels[row].reshape(grid), _labels(on_grid), groups[position])
+                on_grids = logits[name][i] if model.labels is None else model.labels[position].reshape(n_views, *grid)
+                measured[name].confusions[GRID].add(
+                    test.labels[row].reshape(n_views, *grid), _labels(on_grids), groups[position]
+                )
                 for number, (resolution, truth) in enumerate(truths.items()):
-                    assert maps is not None
-                    upsampling = maps.upsampling(row, resolution)
-                    predicted = _at_pixels(on_grid, upsampling)
-                    measured[name].confusions[resolution].add(truth[upsampling.shown], predicted, groups[position])
+                    predicted = label_map_of(on_grids[views], upsamplings[resolution], truth.shape, model.interpolated)
+                    seen = np.where(predicted == VOID, VOID, truth)
+                    measured[name].confusions[resolution].add(seen, predicted, groups[position])
                     if keep is not None and number == 0:
-                        whole = np.full(truth.shape, VOID, np.int16)
-                        whole[upsampling.shown] = predicted
-                        keep(name, row, whole)
+                        keep(name, row, predicted)
             position += 1
         progress(len(rows))
     shown = shown_of(maps, test.rows, *labelled) if maps is not None else None
@@ -185,20 +188,22 @@ def _without_tokens(test: Patches) -> Any:
     return ((test.rows[i : i + 1], None) for i in range(len(test)))
 
 
-def _truths(maps: LabelMaps, row: int, resolutions: Sequence[Resolution], labelled: list[int]) -> dict[Resolution, np.ndarray]:
-    """True label maps of an image; and count its labelled pixels, and those that the view shows."""
+def _logits(head: PatchHead, tokens: Float[Tensor, "B VT D"], n_views: int) -> Float[Tensor, "B V K rows columns"]:
+    return head.of_tokens(tokens.unflatten(1, (n_views, -1)).flatten(0, 1)).unflatten(0, (-1, n_views)).cpu()
+
+
+def _truths(
+    views: Sequence[LabelMaps], row: int, resolutions: Sequence[Resolution], labelled: list[int]
+) -> tuple[dict[Resolution, np.ndarray], dict[Resolution, list[Upsampling]]]:
+    """True label maps of an image, and the way to them from each of its views; and count its labelled pixels, and those that
+    views show.
+    """
+    maps, shown = views[0], {r: [view.upsampling(row, r) for view in views] for r in (*resolutions, "original")}
     original = maps.original(row)
     labelled[0] += int((original != VOID).sum())
-    labelled[1] += int((original[maps.upsampling(row, "original").shown] != VOID).sum())
-    return {r: maps.in_frame(row, maps.frame(r)) if isinstance(r, int) else original for r in resolutions}
+    labelled[1] += int((original[shown_by(shown["original"], original.shape)] != VOID).sum())
+    return {r: maps.in_frame(row, maps.frame(r)) if isinstance(r, int) else original for r in resolutions}, shown
 
 
-def _labels(on_grid: Tensor | np.ndarray) -> np.ndarray:
-    return on_grid.argmax(0).numpy().astype(np.int16) if isinstance(on_grid, Tensor) else on_grid
-
-
-def _at_pixels(on_grid: Float[Tensor, "K rows columns"] | Int16[np.ndarray, "rows columns"], upsampling: Any) -> np.ndarray:
-    """Labels of the pixels that a view shows, [h, w] int16."""
-    if isinstance(on_grid, np.ndarray):
-        return upsampling.nearest(on_grid)
-    return torch.argmax(upsampling.bilinear(on_grid), 0).numpy().astype(np.int16)
+def _labels(on_grids: Float[Tensor, "V K rows columns"] | Int16[np.ndarray, "V rows columns"]) -> np.ndarray:
+    return on_grids.argmax(1).numpy().astype(np.int16) if isinstance(on_grids, Tensor) else on_grids

@@ -1,18 +1,22 @@
 """True label maps of images as their views show them, and the way from the patches of a view to pixels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int16, Integer, Shaped
+from jaxtyping import Bool, Float, Int, Int16, Integer
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from probe.localisation.truths import frame_of
 from store import FeatureStore
+from store.truths import VOID
 from store.truths.view import Crop, map_in_view
 
 Resolution = str | int  # "original", or the shorter side of the view's frame in pixels
+LOGITS_AT_ONCE = 1 << 26  # of pixels, whose mean over windows is taken at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +55,12 @@ class Axis:
             nearest, weights = n_patches - 1 - nearest, weights[:, ::-1].copy()
         return cls(shown, nearest, torch.from_numpy(weights).float())
 
+    def part(self, start: int, stop: int) -> "Axis":
+        """Of the pixels from `start` to `stop` alone, which are counted from 0."""
+        low, high = (min(max(end, self.shown.start), self.shown.stop) for end in (start, stop))
+        inside = slice(low - self.shown.start, high - self.shown.start)
+        return Axis(slice(low - start, high - start), self.nearest[inside], self.weights[inside])
+
 
 @dataclass(frozen=True, eq=False)
 class Upsampling:
@@ -77,9 +87,9 @@ class Upsampling:
         """The pixels that the view shows."""
         return self.down.shown, self.across.shown
 
-    def nearest(self, labels: Shaped[np.ndarray, "rows columns"]) -> Shaped[np.ndarray, "h w"]:
-        """The value of the patch that covers each shown pixel."""
-        return labels[np.ix_(self.down.nearest, self.across.nearest)]
+    def nearest(self, values: Any) -> Any:
+        """The value of the patch that covers each shown pixel: an array or tensor [..., h, w] from one [..., rows, columns]."""
+        return values[..., self.down.nearest[:, None], self.across.nearest]
 
     def bilinear(self, logits: Float[Tensor, "*many rows columns"]) -> Float[Tensor, "*many h w"]:
         """Values between the patches, at each shown pixel."""
@@ -90,6 +100,71 @@ class Upsampling:
         """The gradient of patches from that of pixels: the transpose of `bilinear`."""
         down, across = self.down.weights.to(of_pixels), self.across.weights.to(of_pixels)
         return down.T @ (of_pixels @ across)
+
+
+def shown_by(upsamplings: Sequence[Upsampling], size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
+    """Whether any view shows a pixel."""
+    shown = np.zeros(size, bool)
+    for one in upsamplings:
+        shown[one.shown] = True
+    return shown
+
+
+def mean_logits(
+    on_grids: Float[Tensor, "V K rows columns"],
+    upsamplings: Sequence[Upsampling],
+    size: tuple[int, int],
+    interpolated: bool = True,
+) -> Float[Tensor, "K h w"]:
+    """At each pixel of `size` (height, width) the mean over the views that show it; NaN where none does.
+
+    Args:
+        upsamplings: of each view, to these pixels.
+        interpolated: between patches; else a pixel has the logits of the patch that covers it.
+    """
+    sums, n = on_grids.new_zeros(on_grids.shape[1], *size), on_grids.new_zeros(size)
+    for on_grid, upsampling in zip(on_grids, upsamplings, strict=True):
+        sums[:, *upsampling.shown] += upsampling.bilinear(on_grid) if interpolated else upsampling.nearest(on_grid)
+        n[upsampling.shown] += 1
+    return sums.div_(n)
+
+
+def label_map_of(
+    on_grids: Float[Tensor, "V K rows columns"] | Int16[np.ndarray, "V rows columns"],
+    upsamplings: Sequence[Upsampling],
+    size: tuple[int, int],
+    interpolated: bool = True,
+) -> Int16[np.ndarray, "h w"]:
+    """The class of each pixel, from the logits or the labels of patches: -1 where no view shows it.
+
+    Several views are windows: the highest of the `mean_logits` counts, of labels the most frequent, the lowest of those.
+
+    Args:
+        upsamplings, size, interpolated: as for `mean_logits`.
+    """
+    labels = np.full(size, VOID, np.int16)
+    if len(on_grids) == 1:
+        (upsampling,), (on_grid,) = upsamplings, on_grids
+        if isinstance(on_grid, Tensor) and interpolated:
+            labels[upsampling.shown] = upsampling.bilinear(on_grid).argmax(0).numpy()
+        else:
+            labels[upsampling.shown] = upsampling.nearest(on_grid.argmax(0).numpy() if isinstance(on_grid, Tensor) else on_grid)
+        return labels
+    if not isinstance(on_grids, Tensor):
+        on_grids, interpolated = one_hot(torch.from_numpy(on_grids).long()).movedim(-1, 1).float(), False
+    step = max(1, LOGITS_AT_ONCE // (on_grids.shape[1] * size[1]))
+    for top in range(0, size[0], step):
+        stop = min(top + step, size[0])
+        parts = [Upsampling(one.down.part(top, stop), one.across) for one in upsamplings]
+        labels[top:stop] = mean_logits(on_grids, parts, (stop - top, size[1]), interpolated).argmax(0).numpy()
+    return np.where(shown_by(upsamplings, size), labels, np.int16(VOID))
+
+
+def shows_more(store: FeatureStore, views: Sequence[int]) -> Bool[np.ndarray, "N V"]:
+    """Whether a view of each image shows what none of those before it does; windows repeat where an image needs fewer."""
+    crops = np.stack([store.array(f"images/crop/view{view}").all() for view in views], 1)  # [N, V, 4]
+    same = (crops[:, :, None] == crops[:, None]).all(-1)  # [N, V, V]
+    return ~np.tril(same, -1).any(-1)
 
 
 @dataclass(eq=False)
@@ -134,12 +209,15 @@ class LabelMaps:
 def shown_of(maps: LabelMaps, rows: Int[np.ndarray, "n"], labelled: int, inside: int) -> dict[str, Any]:
     """What the views of images show that have this many labelled pixels, of which `inside` are shown; plain values.
 
-    - `shows`: the "whole" image, squashed where it is not square; all of it, "padded"; a central "crop"; a "random" crop;
+    - `shows`: the "whole" image, squashed where it is not square; all of it, "padded" or in "windows"; a central "crop"; a
+      "random" crop;
     - `percent_outside`: of the labelled pixels, which nothing is predicted for and no measure counts;
     - `words`: both.
     """
     sizes = maps.store.array("images/size").rows(rows)
     frame = frame_of(maps.crops[rows], sizes, max(maps.store.grid), maps.view, labelled, inside)
+    if maps.store.spec.has_windows:
+        return {"shows": "windows", "percent_outside": frame.percent_outside, "words": "whole image, in windows that overlap"}
     words = {"whole": "whole image", "padded": "whole image, padded", "crop": "central crop", "random": "random crop"}[
         frame.shows
     ]

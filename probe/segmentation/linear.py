@@ -145,7 +145,7 @@ def train_linear(
         BeyondClsError: fewer than two images, features that are not finite, or a damaged checkpoint.
     """
     grid, norm = patches.source.store.grid, patches.final_norm
-    heads = [SPEC.build(patches.dim, patches.n_patches, patches.n_classes, seed=member.seed) for member in members]
+    heads = [SPEC.build(patches.dim, grid[0] * grid[1], patches.n_classes, seed=member.seed) for member in members]
     family = Family.of(PatchStack(heads, patches.device), members)
     family.stack.template.final_norm = norm
     family.begin(recipe)

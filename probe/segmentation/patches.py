@@ -1,6 +1,6 @@
 """Patch tokens of some images, in the order of their rows, with the label of each; never more in memory than a block."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -28,9 +28,9 @@ class Patches:
     Attributes:
         source: their feature set, and the block that is read.
         rows: of the images in it.
-        labels: of the patches, -1 where void; of all images of the set.
+        labels: of the patches in all views, view by view, -1 where void; of all images of the set.
         n_classes: K.
-        view: of the images.
+        views: of the images, whose patches are read.
         final_norm: applied to the tokens, if given.
         placement: where tokens are between two passes over them: "memory", "stream", or "auto".
         device: where they are wanted.
@@ -41,7 +41,7 @@ class Patches:
     rows: Int[np.ndarray, "N"]
     labels: Int16[np.ndarray, "_all T"]
     n_classes: int
-    view: int = 0
+    views: tuple[int, ...] = (0,)
     final_norm: FinalNorm | None = None
     placement: Placement = "stream"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -70,7 +70,7 @@ class Patches:
 
     @property
     def n_patches(self) -> int:
-        """T, patches of an image."""
+        """T, patches of an image in all views."""
         return self.labels.shape[1]
 
     @cached_property
@@ -86,19 +86,28 @@ class Patches:
 
     @cached_property
     def loader(self) -> Loader:
-        """Batches of whole images, in the order of their rows."""
-        return self.batches((self.view,), IMAGES_AT_ONCE, shuffle=False)
+        """Batches of whole images in all views, in the order of their rows."""
+        arrays = dict(zip(self._names, self.source.arrays("patch", self.views), strict=True))
+        return self._batches(arrays, max(1, IMAGES_AT_ONCE // len(self.views)), shuffle=False)
 
-    def batches(self, views: Sequence[int], size: int, **options: Any) -> Loader:
-        """Batches of whole images, each in one of the views at random; `options` are those of `Loader`."""
+    def batches(self, views: Sequence[int], size: int) -> Loader:
+        """Batches of whole images, each in one of these views at random."""
+        return self._batches({"patch": self.source.arrays("patch", views)}, size)
+
+    @property
+    def _names(self) -> list[str]:
+        """Of views in the batches of `loader`."""
+        return [f"view{view}" for view in self.views]
+
+    def _batches(self, arrays: Mapping[str, Any], size: int, **options: Any) -> Loader:
         placed: dict[str, Any] = {"device": self.device, "placement": self.placement, "buffer_nbytes": self.buffer_nbytes}
-        arrays = {"patch": self.source.arrays("patch", views)}
         return Loader(arrays, self.labels, self.rows, size, **placed, **options)
 
     def images(self) -> Iterator[tuple[Int[np.ndarray, "B"], Float[Tensor, "B T D"]]]:
         """Rows and tokens (float32) of a few images at a time."""
         for batch in self.loader.epoch():
-            tokens = {"patch": batch["patch"]}
+            views = [batch[name] for name in self._names]
+            tokens = {"patch": torch.cat(views, 1) if len(views) > 1 else views[0]}
             yield batch["row"].cpu().numpy(), tokens["patch"] if self.final_norm is None else self.final_norm(tokens)["patch"]
 
     def blocks(self, size: int, labelled: bool = True) -> Iterator[tuple[Float[Tensor, "n D"], Int[Tensor, "n"]]]:

@@ -115,8 +115,12 @@ def segment(
         keep: called with a protocol, a row of the test set and its predicted label map, in pixels of the first resolution.
 
     Raises:
-        BeyondClsError: too few labelled patches or classes, or a linear head that diverged.
+        BeyondClsError: too few labelled patches or classes, a linear head that diverged, or a resolution without windows.
     """
+    if sets.test.spec.has_windows and (frames := [one for one in resolutions if one != "original"]):
+        raise BeyondClsError(
+            f"at is {frames[0]}, but views of {sets.test.where} are windows, which have no frame in common; expected original"
+        )
     run: dict[str, Callable[[], Outcome]] = {
         "knn": lambda: _neighbours(sets, protocols.knn, bars),
         "logistic": lambda: _logistic(sets, protocols.logistic, bars),

@@ -48,7 +48,8 @@ class SavedMaps:
             truth = maps.original(row) if whole else maps.in_frame(row, maps.frame(int(resolution)))
             save_label_map(self._folder / TRUTH / self._name(row), truth, len(self._classes))
             image: dict[str, Any] = {"id": self._store.ids[row], "file": self._name(row)}
-            images.append(image | {"crop": maps.crops[row].tolist(), "flip": bool(maps.flips[row])})
+            crop = [0, 0, *truth.shape[::-1]] if self._store.spec.has_windows else maps.crops[row].tolist()
+            images.append(image | {"crop": crop, "flip": bool(maps.flips[row])})
         content = {
             "data": self._store.spec.data,
             "resolution": resolution,

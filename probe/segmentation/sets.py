@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from probe.head import FinalNorm
-from probe.segmentation.label_maps import LabelMaps
+from probe.segmentation.label_maps import LabelMaps, shows_more
 from probe.segmentation.patches import Patches
 from probe.sources import Source, check_encoder
 from probe.subsets import hold_out
 from store import FeatureStore, StoreError
 from store.loading.placement import Placement
+from store.truths import VOID
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,7 @@ class Sets:
     Attributes:
         validation: images to select on; without them a share of the training images is held out.
         block: whose tokens are read, of all sets; by default the deepest one of the training set.
-        views: of the training images that the linear head trains on; view 0 is what all else reads.
+        views: of the training images that the linear head trains on; all else reads view 0, or all windows.
         share, seed: of the hold-out.
         workers: processes that decode label maps in training, beside this one.
 
@@ -117,11 +118,14 @@ class Sets:
 
     def _patches(self, store: FeatureStore) -> Patches:
         norm = FinalNorm.from_store(self.training).to(self.device) if self.final_norm else None
+        views, maps = tuple(range(store.spec.n_views if store.spec.has_windows else 1)), store.segmentation
+        labels = np.stack([maps.patch_labels(view) for view in views], 1)  # [N, views, T]
         return Patches(
             Source(store, block=self.block),
             np.flatnonzero(store.valid),
-            store.segmentation.patch_labels(),
+            np.where(shows_more(store, views)[..., None], labels, np.int16(VOID)).reshape(len(labels), -1),
             len(self.classes),
+            views,
             final_norm=norm,
             device=self.device,
         )

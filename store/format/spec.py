@@ -14,6 +14,7 @@ FORMAT_VERSION = 2
 DATA_FIELDS = ("data", "n_images", "truths")  # fields that describe the data set, not the encoder
 # What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
 EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "vectors", "n_views", "drop_path")
+SLIDE = "slide"  # crop mode of a transform: an image just fills the input, and views are windows along its longer side
 MOST_NAMED = 3  # vectors that a message names
 # So that sets without them have the keys that they had before there was such a field.
 ABSENT_IF_EMPTY = ("vectors", "truths", "drop_path")
@@ -65,6 +66,11 @@ class FeatureSpec:
         """Blocks whose average patch token is kept, and [cls] where the encoder has it, ascending."""
         named = (name.partition("/block")[::2] for name in self.vectors)  # (kind, block)
         return tuple(sorted(int(block) for kind, block in named if kind == "average"))
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether views are windows, which show an image together; else view 0 is the evaluation crop."""
+        return self.transform.get("crop_mode") == SLIDE
 
     @property
     def deepest(self) -> int:

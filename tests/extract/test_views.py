@@ -12,9 +12,11 @@ from timm.data import create_transform
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import functional as F
 
+from extract.encoders import load_encoder
 from extract.transform import Crop, Normalisation, Views, random_crop
+from store import BeyondClsError
 from tests.extract.extracting import extract
-from tests.extract.tiny import tiny_encoder
+from tests.extract.tiny import TINY, tiny_encoder
 
 CONFIG = {
     "input_size": (3, 28, 28),
@@ -141,6 +143,53 @@ def test_view_0_is_that_of_timm(mode, sides, interpolation):
     assert pixels.dtype == torch.uint8
     normalised = Normalisation(config["mean"], config["std"])(pixels)
     assert torch.equal(normalised, create_transform(**config, is_training=False)(image))
+
+
+SLIDE = {**CONFIG, "crop_mode": "slide", "crop_pct": 1.0}
+
+
+@pytest.mark.parametrize(("size", "n"), [((28, 28), 1), ((47, 47), 1), ((63, 47), 2), ((150, 60), 4), ((50, 90), 3)])
+def test_windows_slide_as_those_of_mmsegmentation(size, n):
+    """28 pixels wide, each 18 after the last; the last one is flush."""
+    image, views, factor = noise(*size), Views(SLIDE), 28 / min(size)
+    whole = image.resize([int(side * factor + 0.5) for side in size], Image.Resampling.BICUBIC)
+    boxes = []
+    for row in range(max(whole.height - 28 + 18 - 1, 0) // 18 + 1):
+        for column in range(max(whole.width - 28 + 18 - 1, 0) // 18 + 1):
+            bottom, right = min(row * 18 + 28, whole.height), min(column * 18 + 28, whole.width)
+            boxes.append((right - 28, bottom - 28, right, bottom))
+    assert views.covering(size) == range(len(boxes)) == range(n)
+    for view in range(2 * n):
+        box = boxes[view % n]
+        pixels, crop = views.cut(image, "a", view)
+        assert torch.equal(pixels, F.pil_to_tensor(whole.crop(box)))
+        assert not crop.flip
+        ratio = size[0] / whole.width, size[1] / whole.height
+        assert crop.box == pytest.approx([box[0] * ratio[0], box[1] * ratio[1], box[2] * ratio[0], box[3] * ratio[1]])
+    assert torch.equal(views.evaluation(image), views.cut(image, "a", 0)[0])
+    assert views.cut(image, "a", n - 1)[1].box[2:] == pytest.approx(size), "the whole image is shown"
+
+
+def test_the_window_of_a_square_is_its_evaluation_crop():
+    image = noise(61, 61)
+    pixels, crop = Views(SLIDE).cut(image, "a", 3)
+    assert torch.equal(pixels, Views({**SLIDE, "crop_mode": "center"}).evaluation(image))
+    assert crop == Crop((0, 0, 61, 61), False)
+
+
+def test_strides_are_two_thirds():
+    assert Views({**SLIDE, "input_size": (3, 512, 518)}).described == {"stride": [341, 345]}
+    assert "stride" not in Views(CONFIG).described, "keys of other sets stay"
+
+
+def test_windows_in_the_way_of_other_options(forty, tmp_path):
+    arguments = {"model": "vit_tiny_patch16_224", "arguments": TINY, "random_seed": 0, "crop_mode": "slide"}
+    with pytest.raises(BeyondClsError, match=r"crop_pct is 0.9, expected 1 with the crop mode slide"):
+        load_encoder("tiny", crop_pct=0.9, **arguments)
+    encoder = load_encoder("tiny", **arguments)
+    assert encoder.described_transform["crop_pct"] == 1
+    with pytest.raises(BeyondClsError, match=r"drop_path is 0.1, expected 0 with the crop mode slide"):
+        extract(encoder, forty, tmp_path / "f", views=2, drop_path=0.1)
 
 
 def test_an_encoder_takes_pixels_too():

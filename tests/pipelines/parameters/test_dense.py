@@ -69,6 +69,14 @@ class TestDataSets:
     def test_crops_are_of_training_images(self, params: dict[str, Any]) -> None:
         assert resolve_extraction(params, "mae-b16", "camvid", "test")["views"].value == 1
 
+    def test_windows_are_of_all_images(self, params: dict[str, Any]) -> None:
+        """And as many as the data set says, whatever crops an encoder has elsewhere."""
+        params["dense"]["datasets"]["camvid"] |= {"crop_mode": "slide"}
+        params["encoders"]["mae-b16"] |= {"views": 5}
+        for split in ("train", "test"):
+            given = resolve_extraction(params, "mae-b16", "camvid", split)
+            assert (given["views"].value, given["crop_mode"].value, given["crop_pct"].value) == (2, "slide", 1)
+
     def test_other_data_sets_are_extracted_as_ever(self, file: Path) -> None:
         loading, options = from_params(file, "mae-b16", "cub", {"split": "train"})
         assert loading == {"crop_pct": 0.9, "mean": [0.5, 0.5, 0.5], "input_size": 384}
