@@ -1,6 +1,6 @@
 """Patch tokens of some images, in the order of their rows, with the label of each; never more in memory than a block."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,12 @@ IMAGES_AT_ONCE = 16
 BLOCK = 8192
 
 
+def patch_vectors(features: Mapping[str, Tensor]) -> Float[Tensor, "B T _W"]:
+    """Patch tokens [B, T, D]; [B, T, 2 D] with the image's [cls] token behind each of them, where the features have `cls`."""
+    patch, cls = features["patch"], features.get("cls")
+    return patch if cls is None else torch.cat([patch, cls[:, None].expand_as(patch)], -1)
+
+
 @dataclass(frozen=True, eq=False)
 class Patches:
     """The patches of N images.
@@ -35,6 +41,7 @@ class Patches:
         placement: where tokens are between two passes over them: "memory", "stream", or "auto".
         device: where they are wanted.
         buffer_nbytes: memory for streaming, if not as `Loader` has it.
+        with_cls: whether [cls] is behind each patch (`patch_vectors`).
     """
 
     source: Source
@@ -46,6 +53,7 @@ class Patches:
     placement: Placement = "stream"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     buffer_nbytes: int | None = None
+    with_cls: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.rows):
@@ -65,8 +73,8 @@ class Patches:
 
     @property
     def dim(self) -> int:
-        """D of the tokens."""
-        return self.source.dim
+        """Width of what is learnt from: D of the tokens, or twice that with [cls]."""
+        return self.source.dim * (1 + self.with_cls)
 
     @property
     def n_patches(self) -> int:
@@ -92,14 +100,14 @@ class Patches:
     def batches(self, views: Sequence[int], size: int, **options: Any) -> Loader:
         """Batches of whole images, each in one of the views at random; `options` are those of `Loader`."""
         placed: dict[str, Any] = {"device": self.device, "placement": self.placement, "buffer_nbytes": self.buffer_nbytes}
-        arrays = {"patch": self.source.arrays("patch", views)}
+        arrays = {kind: self.source.arrays(kind, views) for kind in ("patch", *["cls"] * self.with_cls)}
         return Loader(arrays, self.labels, self.rows, size, **placed, **options)
 
     def images(self) -> Iterator[tuple[Int[np.ndarray, "B"], Float[Tensor, "B T D"]]]:
         """Rows and tokens (float32) of a few images at a time."""
         for batch in self.loader.epoch():
-            tokens = {"patch": batch["patch"]}
-            yield batch["row"].cpu().numpy(), tokens["patch"] if self.final_norm is None else self.final_norm(tokens)["patch"]
+            tokens: Mapping[str, Tensor] = {kind: batch[kind] for kind in ("patch", "cls") if kind in batch}
+            yield batch["row"].cpu().numpy(), patch_vectors(tokens if self.final_norm is None else self.final_norm(tokens))
 
     def blocks(self, size: int, labelled: bool = True) -> Iterator[tuple[Float[Tensor, "n D"], Int[Tensor, "n"]]]:
         """Tokens and labels of `size` patches at a time, the last ones fewer.
