@@ -33,7 +33,7 @@ def main(
     ] = False,
     epochs: Annotated[int, typer.Option(min=1, help="passes over the training images")] = 20,
     batch_size: Annotated[int, typer.Option(min=2, help="images of a step")] = 16,
-    base_lr: Annotated[float, typer.Option(help="AdamW's peak learning rate for 256 images a step")] = 0.032,
+    base_lr: Annotated[float, typer.Option(help="AdamW's peak learning rate for 256 images a step")] = 0.128,
     weight_decay: Annotated[float, typer.Option(help="of AdamW")] = 0.01,
     seeds: Annotated[str, typer.Option(help="with commas; each trains a head")] = "0,1,2",
     loss_size: Annotated[
@@ -95,7 +95,11 @@ def main(
     with ResultFolder(out, DESCRIPTION).written() as folder:
         write(folder, {**content, "command": recorded_command()}, trained)
     for name, measured in content["protocols"].items():
-        values = (f"{measure} {value['mean']:.4g}" for measure, value in measured.items() if "mean" in value)
+        values = (
+            f"{measure} {value['mean']:.4g}"
+            for measure, value in measured.items()
+            if isinstance(value, dict) and "mean" in value
+        )
         typer.echo(f"{name}: {', '.join(values)}")
     pixels = content["pixels"]["test"]
     typer.echo(

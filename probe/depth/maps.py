@@ -113,7 +113,7 @@ class Maps(View):
         """From a grid that covers the view to the pixels of the original that it shows."""
         return Upsampling.to_original(grid, self.crops[row], bool(self.flips[row]), self.size(row))
 
-    def shown(self, row: int, read: Float32[np.ndarray, "c h w"] | None = None) -> Float32[np.ndarray, "c h w"]:
+    def shown(self, row: int, read: Float32[np.ndarray, "c h w"] | None = None) -> Float32[np.ndarray, "c _h _w"]:
         """As `original`, those pixels that the view shows."""
         return self.original(row, read)[:, *self.upsampling(row, self.store.grid).shown]
 
