@@ -151,10 +151,12 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
     Raises:
         BeyondClsError: maps that cannot be read or have no value; fewer than two training images; or a head that diverged.
     """
-    one, target, plan = regression, regression.target, regression.plan
+    one, plan = regression, regression.plan
     maps = [one.maps_of(one.training, one.maps, view) for view in one.views]
     test_maps = one.maps_of(one.test, one.test_maps, eigen_crop=one.eigen_crop)
     learnt, tested = Counts.of(maps[0]), Counts.of(test_maps)  # all files are read before anything trains
+    mean = learnt.sums / learnt.measured
+    target = one.target.starting_at(mean)
     patches, recipe = one.patches(one.training, learnt.rows), plan.recipe
     members = [Member(NAME, recipe.base_lr, recipe.weight_decay, seed) for seed in plan.seeds]
     size = one.loss_size or min(one.training.spec.transform["input_size"][1:])
@@ -163,7 +165,7 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
         trained, lost = train_linear(patches.placed(one.placement), maps, size, members, recipe, **options)
     if lost:
         raise BeyondClsError(f"{next(iter(lost))} {next(iter(lost.values()))}")
-    per_image = _measured(one, test_maps, tested.rows, [t.head for t in trained], learnt.sums / learnt.measured, bars)
+    per_image = _measured(one, target, test_maps, tested.rows, [t.head for t in trained], mean, bars)
     about = {"seeds": list(plan.seeds), "recipe": asdict(recipe), "loss_size": size, "n_views": len(one.views)}
     content = {
         "task": target.name,
@@ -188,12 +190,18 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
 
 
 def _measured(
-    one: Regression, maps: Maps, rows: Sequence[int], heads: Sequence[PatchHead], mean: Float[np.ndarray, "C"], bars: Bars
+    one: Regression,
+    target: Target,
+    maps: Maps,
+    rows: Sequence[int],
+    heads: Sequence[PatchHead],
+    mean: Float[np.ndarray, "C"],
+    bars: Bars,
 ) -> list[PerImage]:
     """Measures of each head, and at last of the mean, by name, of each image."""
     heads = [head.to(one.device) for head in heads]
     measured: list[list[dict[str, float]]] = [[] for _ in range(len(heads) + 1)]
-    constant = one.target.at_pixels(torch.from_numpy(mean)[:, None, None])[:, 0].numpy()
+    constant = target.at_pixels(torch.from_numpy(mean)[:, None, None])[:, 0].numpy()
     with bars("measure", len(rows), "images") as progress:
         for of_batch, tokens in one.patches(one.test, rows).images():
             logits = [head.of_tokens(tokens) for head in heads]
@@ -201,11 +209,11 @@ def _measured(
                 truth = maps.shown(row).astype(np.float64)
                 seen = ~np.isnan(truth[0])
                 for member, of_head in enumerate(logits):
-                    predicted = one.target.predicted(of_head[i], partial(maps.upsampling, row)).cpu().numpy().astype(np.float64)
-                    predicted = one.target.mirrored(predicted) if maps.flips[row] else predicted
-                    measured[member].append(one.target.measures(predicted[:, seen], truth[:, seen]))
+                    predicted = target.predicted(of_head[i], partial(maps.upsampling, row)).cpu().numpy().astype(np.float64)
+                    predicted = target.mirrored(predicted) if maps.flips[row] else predicted
+                    measured[member].append(target.measures(predicted[:, seen], truth[:, seen]))
                 everywhere = np.broadcast_to(constant, (len(constant), int(seen.sum())))
-                measured[-1].append(one.target.measures(everywhere, truth[:, seen]))
+                measured[-1].append(target.measures(everywhere, truth[:, seen]))
             progress(len(of_batch))
     return [{name: np.array([of[name] for of in images]) for name in images[0]} for images in measured]
 

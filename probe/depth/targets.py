@@ -3,8 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -42,6 +42,10 @@ class Target(ABC):
     def usable(self, values: Float32[np.ndarray, "c h w"]) -> Float32[np.ndarray, "c h w"]:
         """NaN also where values are not learnt and not measured."""
         return values
+
+    def starting_at(self, mean: Float[np.ndarray, "C"]) -> Self:
+        """The same, predicted from the mean of the training pixels on."""
+        return self
 
     def mirrored(self, values: Shaped[np.ndarray, "c h w"]) -> Shaped[np.ndarray, "c h w"]:
         """The values of pixels of an image that is mirrored, pixels where they were."""
@@ -152,8 +156,14 @@ def _within_factor(predicted: np.ndarray, truth: np.ndarray, factor: float) -> f
 @dataclass(frozen=True)
 class Normals(Target):
     """Unit vectors, of which the first value is along the rows of the image. What has no length, or half of 1 too much or too
-    little, points nowhere: it is missing."""
+    little, points nowhere: it is missing.
 
+    Attributes:
+        start: what logits are added to. Where they are 0, and a direction has no length, gradients have no bound, and AdamW
+            hardly moves after them.
+    """
+
+    start: tuple[float, ...] = (0.0, 0.0, 0.0)
     name: ClassVar[str] = "normals"
     expected: ClassVar[str] = "an RGB PNG of 8 bits in which 0 … 255 is -1 … 1, or a .npy of floats [height, width, 3]"
     n_outputs: ClassVar[int] = 3
@@ -166,8 +176,14 @@ class Normals(Target):
         points = (length > LENGTHS[0]) & (length < LENGTHS[1])
         return np.where(points, vectors / np.where(points, length, 1), np.nan).astype(np.float32)
 
+    def starting_at(self, mean: Float[np.ndarray, "C"]) -> Self:
+        return replace(self, start=tuple((mean / max(float(np.linalg.norm(mean)), 1e-12)).tolist()))
+
     def mirrored(self, values: Shaped[np.ndarray, "c h w"]) -> Shaped[np.ndarray, "c h w"]:
         return values * np.array([-1, 1, 1], values.dtype)[:, None, None]
+
+    def on_grid(self, logits: Float[Tensor, "*many K rows columns"]) -> Float[Tensor, "*many C _r _c"]:
+        return logits + torch.tensor(self.start, dtype=logits.dtype, device=logits.device)[:, None, None]
 
     def at_pixels(self, values: Float[Tensor, "*many C h w"]) -> Float[Tensor, "*many C h w"]:
         return normalize(values, dim=-3)

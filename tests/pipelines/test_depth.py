@@ -50,7 +50,7 @@ def extracted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyondcls: Comman
 
 
 SETS = ("--features", "features/train", "--test", "features/test")
-QUICK = ("--epochs", 30, "--base-lr", 0.5, "--seeds", "0,1", "--loss-size", 16)
+QUICK = ("--epochs", 20, "--batch-size", 2, "--base-lr", 0.5, "--seeds", "0,1", "--loss-size", 16)
 
 
 def test_the_layout_of_nyu(extracted: Path, beyondcls: Command) -> None:
@@ -64,7 +64,7 @@ def test_the_layout_of_nyu(extracted: Path, beyondcls: Command) -> None:
     assert linear["rmse"]["mean"] < mean["rmse"]["mean"], "an image's brightness is its depth"
     assert (linear["seeds"], len(linear["rmse"]["values"]), len(linear["rmse"]["without"])) == ([0, 1], 2, 4)
     assert "4 test images; 4,800 pixels measured" in said
-    assert len((extracted / "depth/nyu/tiny/curves.csv").read_text().splitlines()) == 1 + 2 * 30
+    assert len((extracted / "depth/nyu/tiny/curves.csv").read_text().splitlines()) == 1 + 2 * 20
     rows = read_rows(extracted).query("kind == 'depth' and metric == 'rmse'")
     assert rows["value"].tolist() == pytest.approx([*linear["rmse"]["values"], *mean["rmse"]["values"]])
     assert (rows["dataset"].tolist(), rows["head"].tolist()) == (["nyu"] * 3, ["linear", "linear", "mean"])
@@ -90,9 +90,11 @@ def test_the_layout_of_nyu(extracted: Path, beyondcls: Command) -> None:
 
 def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
     maps = ("--maps", "nyu/depth/train", "--test-maps", "nyu/depth/test", "--out", "depth/nyu/tiny")
-    said = beyondcls("depth", *SETS, "--maps", "nyu/images/train", "--test-maps", "nyu", "--out", "out", fails=True)
-    assert "8 of 8" not in said
-    assert "4 of 4 images" in said
+    said = beyondcls("depth", *SETS, *maps, "--test-maps", "nyu", fails=True)
+    assert "4 of 4 images of features/test have no file of depth in nyu, first '0009'" in said
+    said = beyondcls("depth", *SETS, *maps, "--maps", "nyu/images/train", fails=True)
+    assert "0001.png holds [30, 40, 3] uint8" in said
     assert "--eigen-crop is a part of NYUv2's 640 x 480" in beyondcls("depth", *SETS, *maps, "--eigen-crop", fails=True)
-    assert "0 missing" not in beyondcls("depth", *SETS, *maps, "--max-depth", 0.5, fails=True)
+    said = beyondcls("depth", *SETS, *maps, "--max-depth", 0.5, fails=True)
+    assert "usable value of depth: 0 are missing, 9600 beyond the range of depths" in said
     assert not Path("depth").exists()
