@@ -4,15 +4,6 @@ Truths are kept at the resolution of the original image, without loss: every mas
 """
 
 from store.truths.reading import VOID, Instance, Instances, InstancesOfImage
-from store.truths.view import boxes_in_view, map_in_view, masks_in_view, values_in_view
+from store.truths.view import boxes_in_view, map_in_view, masks_in_view
 
-__all__ = [
-    "VOID",
-    "Instance",
-    "Instances",
-    "InstancesOfImage",
-    "boxes_in_view",
-    "map_in_view",
-    "masks_in_view",
-    "values_in_view",
-]
+__all__ = ["VOID", "Instance", "Instances", "InstancesOfImage", "boxes_in_view", "map_in_view", "masks_in_view"]
