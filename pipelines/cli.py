@@ -21,6 +21,7 @@ from pipelines import (
     compare,
     correspond,
     demo,
+    depth,
     detect,
     divergence,
     encoders,
@@ -105,6 +106,7 @@ app.command("similarity")(similarity.main)
 app.command("norms")(norms.main)
 app.command("localise")(localise.main)
 app.command("segment")(segment.main)
+app.command("depth")(depth.main)
 app.command("detect")(detect.main)
 app.command("report")(report.main)
 app.command("compare")(compare.main)

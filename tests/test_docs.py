@@ -32,6 +32,7 @@ from probe.retrieval import Search
 from probe.run import probe
 from store import FeatureStore
 from tests.extract.pictures import samples, write_example, write_pictures, write_tar
+from tests.pipelines.test_depth import nyu
 from tests.probe.test_retrieval import roxford
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,6 +105,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
         torch.save(timm_model("vit_small_patch16_224").state_dict(), "mine.pth")
         write_example(folder, "cub")
         write_example(folder / "CamVid", "camvid")
+        nyu(folder / "nyu")
         roxford(folder / "roxford5k", Search(["query", "other"], [{"easy": ["000000"]}] * 2))
         write_pictures(folder / "roxford5k/jpg", "query.jpg", "other.jpg")
         for shard in range(2):
@@ -197,6 +199,7 @@ def test_python_runs(project, outcomes):
     assert using["attention"].shape == (2, 8, 8)
     assert training["patch"].shape == (96, 64, 192)
     assert training["loader"].reason.startswith("memory: ")
+    assert Image.open(project / "nyu/images/test/0009.png").size == (40, 30)
     assert Image.open(project / "roxford5k/queries/query.png").size == (29, 38)
 
 

@@ -57,6 +57,7 @@ class Folders:
     classes: Path | None = None
     pixels: Mapping[str, Any] = field(default_factory=dict)
     segmentation: Path | None = None
+    depth: Path | None = None
     detection: Path | None = None
     dense_images: DenseImages = field(default_factory=DenseImages)
     primary: Primary | None = None
@@ -64,7 +65,8 @@ class Folders:
     @property
     def need_no_probes(self) -> bool:
         """Whether there is anything to show without them."""
-        return any(folder is not None for folder in (self.attention, self.localisation, self.segmentation, self.detection))
+        folders = (self.attention, self.localisation, self.segmentation, self.depth, self.detection)
+        return any(folder is not None for folder in folders)
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Inputs:
     against: Mapping[str, Sequence[PublishedRow]] = field(default_factory=dict)  # by the name of their file
     segmentation: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
     detection: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
+    depth: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
 
     @property
     def encoders(self) -> list[str]:
@@ -158,6 +161,7 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
         examples,
         segmentation=by_dataset(folders.segmentation, "segment"),
         detection=by_dataset(folders.detection, "detect"),
+        depth=by_dataset(folders.depth, "depth"),
     )
 
 
@@ -210,7 +214,7 @@ def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
     Raises:
         BeyondClsError: there are no results of one of them, or none of them was probed.
     """
-    dense = [*inputs.segmentation.values(), *inputs.detection.values()]
+    dense = [*inputs.segmentation.values(), *inputs.detection.values(), *inputs.depth.values()]
     known = list(dict.fromkeys([*inputs.encoders, *(name for results in dense for name in results)]))
     for name in encoders:
         if name not in known:
@@ -225,7 +229,7 @@ def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
     probes = of(inputs.probes)
     if inputs.probes and not probes:
         raise BeyondClsError(f"no head was probed on {', '.join(encoders)}, expected one at least; run `beyondcls probe` first")
-    several = ("studies", "datasets", "segmentation", "detection")  # groups that have none of these are left out
+    several = ("studies", "datasets", "segmentation", "detection", "depth")  # groups that have none of these are left out
     groups: dict[str, Any] = {
         name: {key: kept for key, one in getattr(inputs, name).items() if (kept := of(one))} for name in several
     }

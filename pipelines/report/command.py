@@ -25,6 +25,7 @@ HOLDS = {
     "retrieval": "DATASET/ENCODER/metrics.json",
     "scores": "TEST/ENCODER/HEAD/metrics.json",
     "segmentation": "DATASET/ENCODER/metrics.json",
+    "depth": "DATASET/ENCODER/metrics.json",
     "detection": "DATASET/ENCODER/metrics.json",
 }
 # Fields of Folders, of the project's or of those that are named.
@@ -100,8 +101,8 @@ def main(
 
     Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, similarity/DATASET,
     norms/DATASET, few_shot/DATASET, studies, scores, correspondence, retrieval, divergence, localisation, segmentation,
-    detection, and the images that params.yaml names. With --probes, of the folders and images that are named and of nothing
-    else; so with --only and --attention, --localisation, --segmentation or --detection, which need no probes.
+    depth, detection, and the images that params.yaml names. With --probes, of the folders and images that are named and of
+    nothing else; so with --only and --attention, --localisation, --segmentation, --depth or --detection, which need no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png,
     .pdf), and prints the accuracies.

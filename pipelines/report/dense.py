@@ -48,6 +48,8 @@ NEEDED = {
     "segment": f"{_OF_TASK} shown protocols.*.chosen protocols.*.selected protocols.*.seeds protocols.*.seconds "
     "protocols.*.notes foreground?.maps.*.share! foreground?.maps.*.gain! foreground?.maps.*.chance "
     "foreground?.maps.*.n_images",
+    "depth": "task data block n_training n_test n_without.test pixels.test.missing pixels.test.beyond pixels.test.outside "
+    "protocols.linear.seeds",
     "detect": f"{_OF_TASK} seeds recipe detector n_parameters objects.test.objects.large objects.test.objects.medium "
     f"objects.test.objects.small {' '.join(f'{kind}?.{name}' for kind in KINDS for name in MEASURES)}",
     "localise": "data n_images n_images_outside size frame.words frame.official maps.*.max_box_acc_v2! maps.*.max_box_acc! "

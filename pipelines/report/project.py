@@ -49,6 +49,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",
+        depth=folder / "depth",
         detection=folder / "detection",
         dense_images=of_params(folder, params),
         primary=primary_of(params),

@@ -21,6 +21,7 @@ KINDS = {
     "studies": (("**/metrics.json",), "beyondcls probe"),
     "scores": (("**/metrics.json",), "beyondcls score"),
     "segmentation": (("*/metrics.json", "*/*/metrics.json"), "beyondcls segment"),
+    "depth": (("*/metrics.json", "*/*/metrics.json"), "beyondcls depth"),
     "detection": (("*/metrics.json", "*/*/metrics.json"), "beyondcls detect"),
     "localisation": (("*/localisation.json", "*/*/localisation.json"), "beyondcls localise"),
     "blocks": (("*/metrics.json", "*/*/metrics.json"), "beyondcls blocks"),

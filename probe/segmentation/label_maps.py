@@ -168,8 +168,8 @@ def shows_more(store: FeatureStore, views: Sequence[int]) -> Bool[np.ndarray, "N
 
 
 @dataclass(eq=False)
-class LabelMaps:
-    """Label maps of a feature set in one view.
+class View:
+    """What one view shows of the images of a feature set.
 
     Attributes:
         crops: x0, y0, x1, y1 that the view shows, in pixels of the original.
@@ -190,6 +190,10 @@ class LabelMaps:
         rows, columns = self.store.grid
         return round(shorter * rows / min(rows, columns)), round(shorter * columns / min(rows, columns))
 
+
+class LabelMaps(View):
+    """Label maps of a feature set in one view."""
+
     def original(self, row: int) -> Int16[np.ndarray, "h w"]:
         """In pixels of the original."""
         return self.store.segmentation.label_map(row)
@@ -206,7 +210,7 @@ class LabelMaps:
         return Upsampling.to_original(self.store.grid, self.crops[row], bool(self.flips[row]), size)
 
 
-def shown_of(maps: LabelMaps, rows: Int[np.ndarray, "n"], labelled: int, inside: int) -> dict[str, Any]:
+def shown_of(maps: View, rows: Int[np.ndarray, "n"], labelled: int, inside: int) -> dict[str, Any]:
     """What the views of images show that have this many labelled pixels, of which `inside` are shown; plain values.
 
     - `shows`: the "whole" image, squashed where it is not square; all of it, "padded" or in "windows"; a central "crop"; a

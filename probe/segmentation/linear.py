@@ -1,13 +1,13 @@
 """A linear classifier of patches, trained by its logits at pixels: all learning rates, weight decays and seeds in one pass."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int16
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.data import Dataset
@@ -16,9 +16,9 @@ from probe.checkpoint import go_on
 from probe.cores import cores
 from probe.grid import HeadSpec, Member
 from probe.recipe import Recipe
-from probe.segmentation.label_maps import LabelMaps, Upsampling
+from probe.segmentation.label_maps import Upsampling
 from probe.segmentation.patch_head import PatchHead
-from probe.segmentation.patches import Patches
+from probe.segmentation.patches import Patches, patch_vectors
 from probe.softmax_regression import LEAST
 from probe.stack import Stack
 from probe.train import Family
@@ -26,6 +26,7 @@ from probe.truth_batches import TruthBatches
 
 NAME = "linear"
 KEPT_NBYTES = 1 << 28  # of label maps that training sees again in each epoch
+Losses = Callable[[Tensor, Sequence[Tensor], Sequence[Upsampling]], Tensor]  # as `pixel_loss`
 SPEC = HeadSpec("average")  # its normalisation and classifier, with each patch in the place of an image's average
 
 
@@ -88,7 +89,7 @@ class PatchStack(Stack):
     """Heads whose vectors are the patches themselves: logits [M, B · T, K]."""
 
     def _pooled(self, features: Mapping[str, Tensor], training: bool) -> tuple[Tensor, None]:
-        return features["patch"].flatten(0, 1), None
+        return patch_vectors(features).flatten(0, 1), None
 
 
 @dataclass(frozen=True)
@@ -105,18 +106,18 @@ class Trained:
 
 
 class FrameMaps(Dataset[Any]):
-    """Label maps by row and view, in a frame of `size` that the view fills."""
+    """Label maps, or other values of pixels, by row and view, in a frame of `size` that the view fills."""
 
-    def __init__(self, maps: Sequence[LabelMaps], size: tuple[int, int]):
+    def __init__(self, maps: Sequence[Any], size: tuple[int, int]):
         self.maps, self.size = {one.view: one for one in maps}, size
 
-    def __getitem__(self, row_and_view: tuple[int, int]) -> Int16[np.ndarray, "h w"]:
+    def __getitem__(self, row_and_view: tuple[int, int]) -> Shaped[np.ndarray, "*c h w"]:
         row, view = row_and_view
         return self.maps[view].in_frame(row, self.size)
 
 
 def patch_batches(
-    patches: Patches, maps: Sequence[LabelMaps], size: tuple[int, int], batch_size: int, workers: int = 0
+    patches: Patches, maps: Sequence[Any], size: tuple[int, int], batch_size: int, workers: int = 0
 ) -> TruthBatches:
     """Batches of images, each in one of the views of the maps at random, with its label map in a frame of this size."""
     views = [one.view for one in maps]
@@ -125,19 +126,22 @@ def patch_batches(
 
 def train_linear(
     patches: Patches,
-    maps: Sequence[LabelMaps],
+    maps: Sequence[Any],
     loss_size: int,
     members: Sequence[Member],
     recipe: Recipe,
     *,
+    pixel_losses: Losses = pixel_loss,
     workers: int = 0,
     **following: Any,
 ) -> tuple[list[Trained], dict[Member, str]]:
     """Train members side by side; those that diverge are left out, with a note each.
 
     Args:
-        maps: of the views of the training images; one of them at random is shown in each epoch.
+        maps: of the views of the training images, `LabelMaps` or others that have `frame` and `in_frame`; one of them at random
+            is shown in each epoch.
         loss_size: shorter side of the frame, in pixels, at whose pixels the loss is computed.
+        pixel_losses: each member's loss, summed over the images, from logits on the grid and what `maps` give.
         workers: processes that decode label maps beside this one.
         following: of `go_on`: checkpoint, progress, …
 
@@ -156,7 +160,7 @@ def train_linear(
     def losses(logits: Float[Tensor, "M n K"], batch: Mapping[str, Any]) -> Float[Tensor, "M"]:
         labels = [torch.from_numpy(label_map).to(logits.device) for label_map in batch["truths"]]
         on_grid = logits.unflatten(1, (len(labels), *grid))
-        return pixel_loss(on_grid, labels, [upsampling] * len(labels))
+        return pixel_losses(on_grid, labels, [upsampling] * len(labels))
 
     go_on([family], batches, None, recipe, final_norm=norm, losses=losses, **following)
     trained = [

@@ -21,6 +21,12 @@ IMAGES_AT_ONCE = 16
 BLOCK = 8192
 
 
+def patch_vectors(features: Mapping[str, Tensor]) -> Float[Tensor, "B T _W"]:
+    """Patch tokens [B, T, D]; [B, T, 2 D] with the image's [cls] token behind each of them, where the features have `cls`."""
+    patch, cls = features["patch"], features.get("cls")
+    return patch if cls is None else torch.cat([patch, cls[:, None].expand_as(patch)], -1)
+
+
 @dataclass(frozen=True, eq=False)
 class Patches:
     """The patches of N images.
@@ -35,6 +41,7 @@ class Patches:
         placement: where tokens are between two passes over them: "memory", "stream", or "auto".
         device: where they are wanted.
         buffer_nbytes: memory for streaming, if not as `Loader` has it.
+        with_cls: whether [cls] is behind each patch (`patch_vectors`).
     """
 
     source: Source
@@ -46,6 +53,7 @@ class Patches:
     placement: Placement = "stream"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     buffer_nbytes: int | None = None
+    with_cls: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.rows):
@@ -65,8 +73,8 @@ class Patches:
 
     @property
     def dim(self) -> int:
-        """D of the tokens."""
-        return self.source.dim
+        """Width of what is learnt from: D of the tokens, or twice that with [cls]."""
+        return self.source.dim * (1 + self.with_cls)
 
     @property
     def n_patches(self) -> int:
@@ -88,11 +96,13 @@ class Patches:
     def loader(self) -> Loader:
         """Batches of whole images in all views, in the order of their rows."""
         arrays = dict(zip(self._names, self.source.arrays("patch", self.views), strict=True))
-        return self._batches(arrays, max(1, IMAGES_AT_ONCE // len(self.views)), shuffle=False)
+        cls = {"cls": self.source.arrays("cls", self.views)} if self.with_cls else {}
+        return self._batches(arrays | cls, max(1, IMAGES_AT_ONCE // len(self.views)), shuffle=False)
 
     def batches(self, views: Sequence[int], size: int) -> Loader:
         """Batches of whole images, each in one of these views at random."""
-        return self._batches({"patch": self.source.arrays("patch", views)}, size)
+        kinds = ("patch", "cls") if self.with_cls else ("patch",)
+        return self._batches({kind: self.source.arrays(kind, views) for kind in kinds}, size)
 
     @property
     def _names(self) -> list[str]:
@@ -107,8 +117,9 @@ class Patches:
         """Rows and tokens (float32) of a few images at a time."""
         for batch in self.loader.epoch():
             views = [batch[name] for name in self._names]
-            tokens = {"patch": torch.cat(views, 1) if len(views) > 1 else views[0]}
-            yield batch["row"].cpu().numpy(), tokens["patch"] if self.final_norm is None else self.final_norm(tokens)["patch"]
+            tokens: Mapping[str, Tensor] = {"patch": torch.cat(views, 1) if len(views) > 1 else views[0]}
+            tokens = {**tokens, "cls": batch["cls"]} if self.with_cls else tokens
+            yield batch["row"].cpu().numpy(), patch_vectors(tokens if self.final_norm is None else self.final_norm(tokens))
 
     def blocks(self, size: int, labelled: bool = True) -> Iterator[tuple[Float[Tensor, "n D"], Int[Tensor, "n"]]]:
         """Tokens and labels of `size` patches at a time, the last ones fewer.

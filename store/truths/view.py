@@ -7,7 +7,7 @@ pixels, then mirrored if `flip`. `images/crop/view{V}` and `images/flip/view{V}`
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int16
+from jaxtyping import Bool, Float, Float32, Int16
 
 Crop = Sequence[float] | np.ndarray
 
@@ -26,6 +26,13 @@ def masks_in_view(
     return _in_view(masks, crop, flip, size, False)
 
 
+def values_in_view(
+    values: Float32[np.ndarray, "c h w"], crop: Crop, flip: bool, size: tuple[int, int]
+) -> Float32[np.ndarray, "c rows columns"]:
+    """Values of pixels as a view of `size` (rows, columns) shows them: at the centres of its pixels, NaN beyond the image."""
+    return _in_view(values, crop, flip, size, np.nan)
+
+
 def boxes_in_view(boxes: Float[np.ndarray, "n 4"], crop: Crop, flip: bool, size: tuple[int, int]) -> Float[np.ndarray, "n 4"]:
     """Boxes x0, y0, x1, y1 of the original in pixels of a view of `size` (rows, columns); they may reach beyond it."""
     x0, y0, x1, y1 = (float(corner) for corner in crop)
@@ -36,7 +43,7 @@ def boxes_in_view(boxes: Float[np.ndarray, "n 4"], crop: Crop, flip: bool, size:
     return placed.astype(boxes.dtype)
 
 
-def _in_view(values: np.ndarray, crop: Crop, flip: bool, size: tuple[int, int], beyond: int | bool) -> np.ndarray:
+def _in_view(values: np.ndarray, crop: Crop, flip: bool, size: tuple[int, int], beyond: float) -> np.ndarray:
     x0, y0, x1, y1 = (float(corner) for corner in crop)
     # The pixel of the original at the centre of each of the view's: floor(start + (i + 1/2) (stop - start) / n). Numerators are
     # exact for corners of 32 bits, and so is numpy's division with rest.

@@ -15,6 +15,7 @@ from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.galleries.images import DenseImages
 from pipelines.report.published.row import PublishedRow
+from pipelines.report.sections import depth
 from probe.result_files import METRICS, read_result, write_result
 from tests.pipelines.report.written import pretraining_of, write_attention, write_correct, write_images, write_probe
 
@@ -102,12 +103,14 @@ def write_dense(root: Path, dataset: str, more: float) -> None:
         about = {"data": digest, "classes": list(classes), "notes": [EVIL], "preset": EVIL, "recipe": {EVIL: EVIL}}
         folder = write_detection(root / "detection" / dataset, encoder, box, mask, **about)
         write_examples(folder, ids, digest, classes)
+        for task, names in depth.MEASURES.items():
+            write_depth(root / "depth" / f"{dataset} {task}", encoder, task, dict.fromkeys(names, 3.0 + i + more))
 
 
 def folders(root: Path) -> Folders:
     """Of what `everything` writes."""
     of_encoders = ("probes", "attention", "divergence", "localisation", "blocks", "geometry", "similarity", "norms", "few_shot")
-    others = ("correspondence", "retrieval", "scores", "segmentation", "detection")
+    others = ("correspondence", "retrieval", "scores", "segmentation", "depth", "detection")
     return Folders(
         **{name: root / name for name in (*of_encoders, *others)},
         studies=(root / "studies",),
@@ -186,6 +189,15 @@ def write_segmentation(
         for i, name in enumerate(classes):
             writer.writerow([name, 100 * i, 10 * i, *("" if i == 2 else 10 * i + j for j in range(len(columns)))])
     return folder
+
+
+def write_depth(root: Path, encoder: str, task: str, measures: dict[str, float]) -> Path:
+    """One DEPTH/DATASET/ENCODER: the mean of the training pixels has twice as much of each measure."""
+    of_test = {"measured": 1000, "missing": 3, "beyond": 20, "outside": 400}
+    linear = {name: over_groups(value) for name, value in measures.items()} | {"seeds": [0]}
+    mean = {name: over_groups(2 * value) for name, value in measures.items()}
+    content = {"task": task, "data": "d", "block": 11, "n_training": 12, "n_test": 7, "n_without": {"training": 0, "test": 1}}
+    return write_of(root, encoder, **content, pixels={"test": of_test}, protocols={"linear": linear, "mean": mean})
 
 
 def write_maps(

@@ -66,6 +66,7 @@ CASES = [
     ("few_shot/mae/description.json", ('"vector"', '"part"'), "has no 'vector'", "few-shot"),
     (f"correspondence/{EVIL}/mae/description.json", ('"chance"', '"part"'), "has no 'chance'", "correspond"),
     (f"retrieval/{EVIL}/mae/description.json", ('"protocol"', '"part"'), "has no 'protocol'", "retrieve"),
+    ("depth/one depth/mae/description.json", ('"missing"', '"part"'), "has no 'missing'", "depth"),
     (f"{DETECTED}/description.json", "[]", "is damaged", "detect"),
     (f"{DETECTED}/description.json", ('"ap50"', '"ap40"'), "has no 'ap50'", "detect"),
     (
@@ -125,5 +126,6 @@ READ: dict[str, Callable[[Path], object]] = {
     "retrieve": lambda root: few_shot.section(inputs(root)),
     "correspond": lambda root: few_shot.section(inputs(root)),
     "segment": lambda root: segmentation.section(inputs(root, 1)),
+    "depth": inputs,
     "detect": lambda root: detection.section(inputs(root, 1)),
 }

@@ -133,6 +133,7 @@ def test_the_layout(tmp_path: Path):
         dataset="two",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",
+        depth=folder / "depth",
         detection=folder / "detection",
     )
 

@@ -1,0 +1,1 @@
+"""Depth and surface normals of pixels from cached patch tokens, by a linear head."""

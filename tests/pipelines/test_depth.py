@@ -1,0 +1,100 @@
+"""`beyondcls depth` of NYUv2's layout made small: unpacked as the page says, extracted, measured, in rows and on the page."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+from scipy.io import savemat
+
+from beyondcls import read_rows
+from pipelines.report.collect import Folders, collect
+from pipelines.report.sections.depth import section
+from probe.result_files import read_result
+from tests.pipelines.report.written import shown, tables
+from tests.pipelines.test_own_images import ENCODER
+
+ROOT = Path(__file__).resolve().parents[2]
+N, HEIGHT, WIDTH = 12, 30, 40
+Command = Callable[..., str]
+
+
+def nyu(folder: Path) -> None:
+    """The published files, of other sizes: images whose brightness is their depth, metres; MATLAB's axes are the other way."""
+    folder.mkdir()
+    depths = np.random.default_rng(0).uniform(1, 5, (N, 1, 1)) + np.linspace(0, 1, WIDTH)[:, None] + np.zeros((1, HEIGHT))
+    with h5py.File(folder / "nyu_depth_v2_labeled.mat", "w") as file:
+        file["depths"] = depths.astype(np.float32)
+        file["images"] = np.repeat((40 * depths).astype(np.uint8)[:, None], 3, 1)
+    savemat(folder / "splits.mat", {"trainNdxs": np.arange(1, 9)[:, None], "testNdxs": np.arange(9, N + 1)[:, None]})
+
+
+@pytest.fixture
+def extracted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyondcls: Command) -> Path:
+    monkeypatch.chdir(tmp_path)
+    nyu(tmp_path / "nyu")
+    (unpacking,) = (
+        text
+        for text in re.findall("```python\n(.*?)```", (ROOT / "docs/dense-data.md").read_text(), re.DOTALL)
+        if "h5py" in text
+    )
+    exec(unpacking, {})
+    Path("params.yaml").write_text(yaml.safe_dump({"encoders": {"tiny": ENCODER}}))
+    for split in ("train", "test"):
+        given = ("--encoder", "tiny", "--params", "params.yaml", "--data", f"nyu/images/{split}", "--out", f"features/{split}")
+        beyondcls("extract", *given, "--crop-mode", "squash", "--crop-pct", 1)
+    return tmp_path
+
+
+SETS = ("--features", "features/train", "--test", "features/test")
+QUICK = ("--epochs", 20, "--batch-size", 2, "--base-lr", 0.5, "--seeds", "0,1", "--loss-size", 16)
+
+
+def test_the_layout_of_nyu(extracted: Path, beyondcls: Command) -> None:
+    maps = ("--maps", "nyu/depth/train", "--test-maps", "nyu/depth/test")
+    said = beyondcls("depth", *SETS, *maps, *QUICK, "--cls", "--final-norm", "--out", "depth/nyu/tiny")
+    content = read_result(extracted / "depth/nyu/tiny/metrics.json")
+    assert (content["task"], content["n_training"], content["n_test"], content["grid"]) == ("depth", 8, 4, [4, 4])
+    pixels = {"measured": 4 * HEIGHT * WIDTH, "missing": 0, "beyond": 0, "outside": 0}
+    assert (content["pixels"]["test"], content["n_without"]) == (pixels, {"training": 0, "test": 0})
+    linear, mean = content["protocols"]["linear"], content["protocols"]["mean"]
+    assert linear["rmse"]["mean"] < mean["rmse"]["mean"], "an image's brightness is its depth"
+    assert (linear["seeds"], len(linear["rmse"]["values"]), len(linear["rmse"]["without"])) == ([0, 1], 2, 4)
+    assert "4 test images; 4,800 pixels measured" in said
+    assert len((extracted / "depth/nyu/tiny/curves.csv").read_text().splitlines()) == 1 + 2 * 20
+    rows = read_rows(extracted).query("kind == 'depth' and metric == 'rmse'")
+    assert rows["value"].tolist() == pytest.approx([*linear["rmse"]["values"], *mean["rmse"]["values"]])
+    assert (rows["dataset"].tolist(), rows["head"].tolist()) == (["nyu"] * 3, ["linear", "linear", "mean"])
+
+    for split in ("train", "test"):
+        (extracted / "nyu/normals" / split).mkdir(parents=True)
+        for file in (extracted / "nyu/depth" / split).iterdir():
+            np.save(extracted / "nyu/normals" / split / file.name, np.tile(np.float32([0, 0.6, 0.8]), (HEIGHT, WIDTH, 1)))
+    maps = ("--maps", "nyu/normals/train", "--test-maps", "nyu/normals/test")
+    beyondcls("depth", "--normals", *SETS, *maps, *QUICK, "--out", "depth/nyu-normals/tiny")
+    angles = read_result(extracted / "depth/nyu-normals/tiny/metrics.json")["protocols"]
+    assert angles["linear"]["mean_angle"]["mean"] < 20, "all of them are one"
+    assert angles["mean"]["mean_angle"]["mean"] == pytest.approx(0, abs=1e-3)
+
+    of_page = section(collect(Folders(depth=extracted / "depth")))
+    assert of_page is not None
+    by_name = tables(of_page)
+    assert [row[:4] for row in shown(by_name["depth"])] == [["nyu", "tiny", head, "1"] for head in ("linear", "mean, no image")]
+    assert shown(by_name["depth"])[0][-4:] == ["4", "0", "0", "0"]
+    assert [row[0] for row in shown(by_name["normals"])] == ["nyu-normals"] * 2
+    assert beyondcls("report", "--only", "depth", "--depth", "depth")
+
+
+def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
+    maps = ("--maps", "nyu/depth/train", "--test-maps", "nyu/depth/test", "--out", "depth/nyu/tiny")
+    said = beyondcls("depth", *SETS, *maps, "--test-maps", "nyu", fails=True)
+    assert "4 of 4 images of features/test have no file of depth in nyu, first '0009'" in said
+    said = beyondcls("depth", *SETS, *maps, "--maps", "nyu/images/train", fails=True)
+    assert "0001.png holds [30, 40, 3] uint8" in said
+    assert "--eigen-crop is a part of NYUv2's 640 x 480" in beyondcls("depth", *SETS, *maps, "--eigen-crop", fails=True)
+    said = beyondcls("depth", *SETS, *maps, "--max-depth", 0.5, fails=True)
+    assert "usable value of depth: 0 are missing, 9600 beyond the range of depths" in said
+    assert not Path("depth").exists()
