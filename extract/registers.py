@@ -8,7 +8,7 @@ neurons of a block the largest value among them, [cls] included.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,8 @@ def install(name: str, model: Any, layout: TokenLayout, neurons: Neurons, n: int
         moves.append((layer, _Move(units, first, n, first + n + n_patches)))
     for layer, move in moves:
         layer.register_forward_pre_hook(move)
-    for module in (part for block in model.blocks if isinstance(block, nn.Module) for part in block.modules()):
+    parts: Iterable[Any] = (part for block in model.blocks if isinstance(block, nn.Module) for part in block.modules())
+    for module in parts:
         if isinstance(getattr(module, "num_prefix_tokens", None), int):  # from which tokens on positions rotate
             module.num_prefix_tokens += n
     before = getattr(model, "norm_pre", None)  # CLIP's, which the authors put zeros through

@@ -24,15 +24,16 @@ NEURONS = {0: [NEURON, 17], 1: [3]}
 
 
 def with_outlier() -> Encoder:
-    """Its neuron 5 of block 0 writes a token of norm 1,000 into patch 6 of any image, which it knows by its position."""
+    """Its neuron 5 of block 0 writes a token of norm 5,000 into patch 6 of any image, which it knows by its position."""
     encoder = tiny_encoder()
     model: Any = encoder.model
-    position = torch.linspace(-9, 9, 32)
+    position = torch.linspace(-1.7, 1.7, 32)  # of standard deviation 1
     with torch.no_grad():
-        model.pos_embed[0, 1 + PATCH] = position
+        model.pos_embed[0, 1 + PATCH] = 3 * position
         mlp = model.blocks[0].mlp
-        mlp.fc1.weight[NEURON], mlp.fc1.bias[NEURON] = position, -200  # it is 160 to 300 there, after the norm, else about 0
-        mlp.fc2.weight[:, NEURON] = torch.eye(32)[0] * 10
+        mlp.fc1.weight[NEURON], mlp.fc1.bias[NEURON] = position, -24  # times the norm of tokens: about 30 there
+        mlp.fc2.weight[:, NEURON] = torch.eye(32)[0] * 1000
+        mlp.fc1.bias[7], mlp.fc2.weight[:, 7] = 99, 0  # large everywhere, so none of them
     return encoder
 
 
@@ -136,8 +137,12 @@ def test_they_are_in_the_key_and_none_is_the_plain_pass(tmp_path) -> None:
 
 
 def test_its_own_pooling_does_not_see_them() -> None:
+    def known(_module: nn.Module, _inputs: Any, x: Tensor) -> Tensor:
+        patches = torch.arange(16 * 32.0).sin().view(1, 16, 32).expand(len(x), -1, -1)
+        return torch.cat([patches[:, : x.shape[1] - 16].flip(2), patches], 1)
+
     encoder = tiny_encoder(model="vit_base_patch16_siglip_224")
-    encoder.model.blocks[1].register_forward_hook(lambda _m, _i, x: x * 0 + 1)  # type: ignore[index, operator]
+    encoder.model.blocks[1].register_forward_hook(known)  # type: ignore[index, operator]
     before = encoder(IMAGES, [1], pooled=True).pooled
     encoder.add_registers(NEURONS, 2)
     assert torch.equal(before, encoder(IMAGES, [1], pooled=True).pooled)  # type: ignore[arg-type]
@@ -179,7 +184,15 @@ def test_what_cannot_be(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", "null", '{"register_neurons": [1]}', "[" * 10_000, '{"register_neurons": 1' + " " * 2_000_000 + "}"],
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"register_neurons": [1]}',
+        "[" * 10_000,
+        '{"register_neurons": {"0": [1]}' + " " * 2_000_000 + "}",
+    ],
 )
 def test_files_that_hold_none(content: str, tmp_path) -> None:
     (tmp_path / "n.json").write_text(content)

@@ -183,7 +183,7 @@ def test_register_neurons_are_found_and_used(beyondcls, tmp_path):
     assert [json.loads(one.spec.architecture).get("register_neurons") for one in sets] == [by_block, None]
     assert ["registers" in one.kinds for one in sets] == [True, False]
     assert sets[0].array("registers/block5/view0").shape[:2] == (5, 1)
-    assert "images      5" in beyondcls("plan", *common, "--out", tmp_path / "h")
+    assert "images 5" in beyondcls("plan", *common, "--out", tmp_path / "h")
 
 
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
