@@ -226,3 +226,14 @@ def test_an_mlp_that_hooks_do_not_see() -> None:
     encoder.model.blocks[0].mlp.fc2.__class__ = Unseen  # type: ignore[index, union-attr]
     with pytest.raises(BeyondClsError, match="in a way that hooks don't see"):
         encoder.add_registers({0: [1]})
+
+
+def test_a_function_that_has_added_some(tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import beyondcls\nfrom tests.extract.tiny import tiny_encoder\n\n\ndef make():\n"
+        "    encoder = beyondcls.wrap(tiny_encoder().model, mean=(0, 0, 0), std=(1, 1, 1))\n"
+        "    encoder.add_registers({0: [1]})\n    return encoder\n"
+    )
+    with pytest.raises(BeyondClsError, match="has added test-time registers; leave them to --register-neurons"):
+        load_encoder("mine", model=f"{file}:make")
