@@ -35,6 +35,7 @@ from pipelines import (
     plan,
     predict,
     probe,
+    registers,
     retrieve,
     run_all,
     score,
@@ -111,6 +112,7 @@ app.command("detect")(detect.main)
 app.command("report")(report.main)
 app.command("compare")(compare.main)
 app.command("encoders")(encoders.main)
+app.command("registers")(registers.main)
 app.command("params")(params.main)
 app.command("doctor")(doctor.main)
 app.add_typer(store.app, name="store")

@@ -11,6 +11,7 @@ from extract.encoders import capi, joint, masked, quickstart, supervised
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.libraries import OF_HUBS, is_of_library, load_from_library
 from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained, checked_family, cls_caution
+from extract.registers import read_neurons
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
@@ -54,6 +55,8 @@ def load_encoder(
     checkpoint_key: str | None = None,
     checkpoint_prefix: str | None = None,
     ignore: str | Sequence[str] | None = None,
+    register_neurons: str | Path | Mapping[Any, Sequence[int]] | None = None,
+    test_time_registers: int | None = None,
 ) -> Encoder:
     """A frozen encoder.
 
@@ -84,6 +87,9 @@ def load_encoder(
             for an architecture of timm is searched, and one for a name of the registry is read as its authors write it.
         checkpoint_prefix: what their names begin with, likewise.
         ignore: patterns ("decoder.*", listed or with commas) of names that may be in the checkpoint and that the model lacks.
+        register_neurons: hidden units of its MLPs, by block, or a file of them (`beyondcls registers`): what they write into
+            outliers goes to test-time registers, as `Encoder.add_registers` does it.
+        test_time_registers: how many of these there are; one where there are neurons, 0 leaves them out.
 
     Raises:
         BeyondClsError: unknown name or family (with the nearest one), missing or unfitting checkpoint, another digest,
@@ -141,6 +147,15 @@ def load_encoder(
         raise BeyondClsError(
             f"the weights of {name} have digest {encoder.weights}, expected {weights}{drawn if is_drawn else ''}; "
             "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
+        )
+    if register_neurons is not None and test_time_registers != 0:
+        is_given = isinstance(register_neurons, Mapping)
+        neurons = register_neurons if is_given else read_neurons(register_neurons)  # type: ignore[arg-type]
+        encoder.add_registers(neurons, 1 if test_time_registers is None else test_time_registers)  # type: ignore[arg-type]
+    elif test_time_registers:
+        raise BeyondClsError(
+            f"{name} was given {test_time_registers!r} test-time registers without register neurons, expected both; give "
+            "--register-neurons FILE, which `beyondcls registers` writes"
         )
     for note in filter(None, notes):
         warnings.warn(note, BeyondClsWarning, stacklevel=2)

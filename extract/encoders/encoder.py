@@ -18,9 +18,10 @@ from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
 from extract.encoders.weights import weights_digest
 from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropped
+from extract.registers import N_REGISTERS, NEURONS, Neurons, checked_form, install
 from extract.transform import OF_PIXELS, STRIDE, TRANSFORM, Normalisation, Views
 from store import BeyondClsError, onednn
-from store.errors import unknown
+from store.errors import first_line, unknown
 from store.format.pretraining import UNKNOWN, Pretraining
 
 AMP = {"none": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -105,6 +106,7 @@ class Encoder:
         self.cls_caution, self.pretraining = cls_caution, pretraining
         self.compute_dtype = "float32"  # in which matrices are multiplied
         self.is_compiled = False
+        self.n_untrained = 0  # registers that were added
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format
         self._linear: Callable[[], AbstractContextManager[Any]] = FastLinear if onednn.is_faster() else nullcontext
@@ -134,6 +136,38 @@ class Encoder:
             self._linear = nullcontext  # inductor chooses
             self._forward = torch.compile(self.model.forward_features, dynamic=False)  # type: ignore[arg-type]
             self.is_compiled = True
+
+    def add_registers(self, neurons: Neurons, n: int = 1) -> None:
+        """Add test-time registers, `n` untrained tokens that take what register neurons write into outliers; part of the key.
+
+        They count as registers, and the model's own pooling does not see them. Positions of patches stay as they are. Call it
+        once, before `run_with`.
+
+        Args:
+            neurons: hidden units of the MLPs, by block, all counted from 0; `beyondcls registers` finds them.
+
+        Source: Jiang et al. 2025, arXiv 2506.08010.
+
+        Raises:
+            BeyondClsError: there are such registers already, no such neurons, or more registers than patches; or the model is
+                no plain ViT that takes more tokens.
+        """
+        if self.n_untrained:
+            raise BeyondClsError(f"{self.name} has {self.n_untrained} test-time registers; load it again for others")
+        neurons = checked_form(f"{NEURONS} of {self.name}", neurons)
+        moves = install(self.name, self.model, self.layout, neurons, n)
+        self.n_untrained, self.layout = n, replace(self.layout, n_prefix=self.layout.n_prefix + n)
+        added = {NEURONS: {str(block): list(units) for block, units in neurons.items()}, N_REGISTERS: n}
+        self.architecture = json.dumps({**json.loads(self.architecture), **added}, sort_keys=True)
+        try:
+            self(torch.zeros(1, *self.config["input_size"]), [self.n_blocks - 1], self.statistics, pooled=True)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise BeyondClsError(
+                f"{self.name} does not run with {n} more tokens ({first_line(error)}): its positions may be between tokens, or "
+                "its tokens be arranged anew; leave test-time registers out"
+            ) from error
+        if not all(move.has_run for move in moves):
+            raise BeyondClsError(f"{self.name} computes MLPs in a way that hooks don't see; leave test-time registers out")
 
     def normalised(self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 3 H W"]:
         """Views as the encoder takes them, on its device; those that are not uint8 are normalised already."""
@@ -297,7 +331,9 @@ class Encoder:
             forward: Any = self._forward if len(images) > 1 and factors is None else self.model.forward_features
             final = forward(images.contiguous(memory_format=self._memory_format))
             if pooled and self.pools:
-                out.pooled = self.model.forward_head(final, pre_logits=True).float()  # type: ignore[operator]
+                at = self.layout.n_prefix
+                given = torch.cat([final[:, : at - self.n_untrained], final[:, at:]], 1) if self.n_untrained else final
+                out.pooled = self.model.forward_head(given, pre_logits=True).float()  # type: ignore[operator]
         n_tokens = final.flatten(2).shape[2] if final.ndim == 4 else final.shape[1]
         for block, n_of_block in n_tokens_of.items():
             if self.attends and n_of_block != n_tokens:  # CaiT and XCiT add [cls] after these blocks

@@ -96,6 +96,8 @@ def load_from_library(
         raise BeyondClsError(
             f"the function of {name} has wrapped it for its own input size; leave input_size out, or wrap for it"
         )
+    if made_by_user.n_untrained:
+        raise BeyondClsError(f"the function of {name} has added test-time registers; leave them to --register-neurons")
     pretraining = Pretraining(options.pop("family")) if "family" in options else made_by_user.pretraining
     transform = {key: value for key, value in made_by_user.described_transform.items() if key != "views"}
     transform |= checked_transform(options)

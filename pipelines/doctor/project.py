@@ -94,7 +94,8 @@ def _encoder(machine: Machine, name: str, dataset: str | None) -> None:
     checked_transform({option: loading.get(option) for option in CHECKS})
     checked_family(loading.get("family"))
     model = str(loading.get("model") or name)
-    for kind, file in (("checkpoint", loading.get("checkpoint")), ("model", file_of(model))):
+    files = {kind: loading.get(kind) for kind in ("checkpoint", "register_neurons")}
+    for kind, file in {**files, "model": file_of(model)}.items():
         if file is not None and not (machine.folder / str(file)).is_file():
             raise BeyondClsError(f"{kind} of encoder {name!r} is {str(file)!r}, no file here; correct it, or pull it")
     is_named = is_of_library(model) or model in ENCODERS or model.partition(".")[0] in timm_names()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.layouts import arrays_by_name
+from extract.registers import N_REGISTERS, NEURONS
 from extract.requests import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
 from pipelines.live.segmenter import OnEncoders, Segmenter
@@ -102,19 +103,20 @@ def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[st
     Raises:
         BeyondClsError: as `load_encoder`; or it is of a package that is not installed.
     """
-    transform, (model, package) = recorded.get("transform"), _model_of(recorded)
-    if model == (options.get("model") or name):
-        ENCODERS.check_package(model, package, "the probe")
-    return load_encoder(name, **{**(options_of(transform) if isinstance(transform, Mapping) else {}), **options})
+    transform, architecture = recorded.get("transform"), _architecture_of(recorded)
+    if (model := architecture.get("model")) == (options.get("model") or name):
+        ENCODERS.check_package(model, architecture.get("package"), "the probe")
+    registers = {option: architecture[option] for option in (NEURONS, N_REGISTERS) if option in architecture}
+    return load_encoder(name, **{**(options_of(transform) if isinstance(transform, Mapping) else {}), **registers, **options})
 
 
-def _model_of(recorded: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What makes a recorded encoder, and the package that it is of; None of what is not recorded."""
+def _architecture_of(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is recorded of an encoder's architecture; empty if nothing is."""
     try:
         architecture = json.loads(recorded["architecture"])
-        return architecture.get("model"), architecture.get("package")
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
-        return None, None
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    return architecture if isinstance(architecture, Mapping) else {}
 
 
 class Online(OnEncoders):

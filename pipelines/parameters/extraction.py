@@ -69,6 +69,10 @@ LOADING = {
     **MODEL,
     "random_seed": Option(int, "random weights from this seed: the untrained twin"),
     "weights": Option(str, "digest that the weights must have"),
+    "register_neurons": Option(
+        Path, "file of hidden units, as `beyondcls registers` writes it: what they write into outliers goes to added tokens"
+    ),
+    "test_time_registers": Option(int, "how many tokens are added for them", "1 with --register-neurons, else 0", least=0),
 }
 FAMILY = {
     "family": Option(

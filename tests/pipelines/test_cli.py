@@ -1,5 +1,6 @@
 """The command line on small real data: what it writes, and what it says of bad input."""
 
+import json
 import os
 import re
 import signal
@@ -164,6 +165,25 @@ def test_what_is_chosen_of_a_checkpoint(beyondcls, tmp_path):
     for name, options in (("mine", ()), ("bare", chosen)):
         assert f"patch {written}," in beyondcls("plan", "--encoder", name, *place, *options)
     assert "unexpected (2): neck, norm_pre.weight" in beyondcls("plan", "--encoder", "bare", *place, fails=True)
+
+
+def test_register_neurons_are_found_and_used(beyondcls, tmp_path):
+    from store import FeatureStore
+
+    params, neurons = tmp_path / "p.yaml", tmp_path / "n.json"
+    params.write_text(f"encoders: {{quickstart-random: {{register_neurons: {neurons}}}}}\n")
+    common = ("--encoder", "quickstart-random", "--data", some_images(tmp_path), "--params", params)
+    found = ("registers", *common, "--out", neurons, "--highest-block", 1, "--norm", 0.1, "--n-neurons", 4, "--n-images", 2)
+    for _ in range(2):  # what params.yaml names need not be there, and changes nothing
+        assert "n.json: 4 neurons of quickstart-random in blocks" in beyondcls(*found)
+    beyondcls("extract", *common, "--out", tmp_path / "f")
+    beyondcls("extract", *common, "--out", tmp_path / "g", "--test-time-registers", 0)
+    sets = [FeatureStore.open(tmp_path / name) for name in "fg"]
+    by_block = json.loads(neurons.read_bytes())["register_neurons"]
+    assert [json.loads(one.spec.architecture).get("register_neurons") for one in sets] == [by_block, None]
+    assert ["registers" in one.kinds for one in sets] == [True, False]
+    assert sets[0].array("registers/block5/view0").shape[:2] == (5, 1)
+    assert "images 5" in beyondcls("plan", *common, "--out", tmp_path / "h")
 
 
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):

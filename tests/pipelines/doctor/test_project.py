@@ -43,6 +43,7 @@ DENSE = "data: d\nencoders: {dino-s16: {}}\ndense: "
         ("encoders: [mae-b16]", "encoders"),
         ("encoders: {mine: {model: resnet18}}", "mine"),
         ("encoders: {mine: {model: mae-b16, checkpoint: none.pt}}", "none.pt"),
+        ("encoders: {mae-b16: {register_neurons: none.json}}", "none.json"),
         ("encoders: {mine: {model: 'models/my.py:ViT'}}", "models/my.py"),
         ("encoders: {mine: {model: mae-b16, family: joint}}", "'joint embedding'"),
         ("encoders: {mae-b16: {weight: 3}}", "'weights'"),
