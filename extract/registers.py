@@ -3,8 +3,8 @@
 A few hidden units of its MLPs, register neurons, are large at outliers alone. Their largest activation over patches is moved
 to added tokens, which start as zeros, and they are zero at the patches; [cls] and trained registers stay as they are.
 
-Source: Jiang et al. 2025, arXiv 2506.08010. Each neuron is moved by itself, as the paper has it; the authors' code gives all
-neurons of a block the largest value among them, [cls] included.
+Source: Jiang et al. 2025, arXiv 2506.08010. Each neuron is moved by itself; the authors' code gives all neurons of a
+block the largest value among them, [cls] included.
 """
 
 import json

@@ -34,6 +34,7 @@ def main(
     from store.writing.results import ResultFolder
 
     store, result = open_features(features, params), ResultFolder(out, "summary.json", ("maps/cls_map.npy", "maps/crops.npy"))
+    store.check_evaluation_crop()
     rows = np.flatnonzero(store.valid)
     per_block, per_head = [], []
     for name in store.spec.statistics:

@@ -39,6 +39,7 @@ def main(
     from store.writing.results import ResultFolder
 
     store, result = open_features(features, params), ResultFolder(out, DESCRIPTION, ("block*.svg", "where.npz"))
+    store.check_evaluation_crop()
     rows, heads = np.flatnonzero(store.valid), weights_of_heads(probes or [])
     for head in heads:
         if head.key != store.spec.key or len(head.weights) != len(rows):

@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import grid_sample, normalize
 
-from probe.sources import check_evaluation_crop
 from probe.subsets import over_images, readable_rows
 from store import BeyondClsError, FeatureStore
 
@@ -124,7 +123,6 @@ def shown(store: FeatureStore, pairs: Sequence[Pair]) -> Shown:
     Raises:
         BeyondClsError: an image of a pair is not in the set, or could not be read; or no point is shown.
     """
-    check_evaluation_crop(store)
     names = list(dict.fromkeys(name for pair in pairs for name in (pair.source, pair.target)))
     row_of = dict(zip(names, readable_rows(store, names).tolist(), strict=True))
     crops = store.array("images/crop/view0").all().astype(np.float64)

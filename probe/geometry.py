@@ -326,8 +326,10 @@ def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.
     """Images that are usable in all sets, ascending; `n` of them, the same on every machine, if there are more.
 
     Raises:
-        BeyondClsError: `n` is below 1, or sets are of other images.
+        BeyondClsError: `n` is below 1, sets are of other images, or of windows.
     """
+    for store in stores:
+        store.check_evaluation_crop()
     for other in stores[1:]:
         if (other.spec.data, len(other)) != (stores[0].spec.data, len(stores[0])):
             raise BeyondClsError(

@@ -87,7 +87,7 @@ class Source:
         Raises:
             StoreError: no image is usable, or the subset has rows that this set does not have; or view 0 is no evaluation crop.
         """
-        check_evaluation_crop(self.store)
+        self.store.check_evaluation_crop()
         usable = self.store.labelled.copy()
         if self.joined is not None:
             usable &= self.row_of_joined >= 0
@@ -217,19 +217,6 @@ def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     mask = np.zeros(len(store), bool)
     mask[rows.astype(np.int64)] = True
     return mask
-
-
-def check_evaluation_crop(store: FeatureStore) -> None:
-    """Refuse a set whose view 0 shows one of several windows of an image.
-
-    Raises:
-        StoreError: it is such a set.
-    """
-    if store.spec.has_windows:
-        raise StoreError(
-            f"views of {store.where} are windows (crop_mode slide), expected an evaluation crop: only `beyondcls segment` puts "
-            "windows together; extract the images with --crop-mode center, squash or border"
-        )
 
 
 def check_encoder(training: FeatureStore, other: FeatureStore) -> None:

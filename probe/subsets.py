@@ -188,8 +188,9 @@ def readable_rows(store: FeatureStore, ids: Sequence[str]) -> Int[np.ndarray, "n
     """Rows of images that are named.
 
     Raises:
-        BeyondClsError: an image is not in the set, or could not be read.
+        BeyondClsError: an image is not in the set, or could not be read; or views are windows.
     """
+    store.check_evaluation_crop()
     rows = rows_of_ids(store, ids)
     if unread := [name for name, row in zip(ids, rows, strict=True) if not store.valid[row]]:
         raise BeyondClsError(

@@ -132,7 +132,8 @@ def _metrics(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 def kept(out: Path, data: str) -> Inputs:
     """What `keep` left in `out`."""
-    return collect(Folders(out / "probes" / data, out / "attention" / data, **{stage: out / stage / data for stage in OTHERS}))
+    others: dict[str, Any] = {stage: out / stage / data for stage in OTHERS}
+    return collect(Folders(out / "probes" / data, out / "attention" / data, **others))
 
 
 def main_table(inputs: Inputs) -> Table:

@@ -82,6 +82,7 @@ class Regression:
                 f"{self.training.where} has a grid of {self.training.grid} patches, {self.test.where} {self.test.grid}"
             )
         for store in (self.training, self.test):
+            store.check_evaluation_crop()
             store.tokens("patch", self.block)
             if self.with_cls:
                 store.tokens("cls", self.block)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from probe.detection.targets import cut_to, frame_of, has_area
-from probe.sources import check_encoder, check_evaluation_crop
+from probe.sources import check_encoder
 from store import FeatureStore, StoreError
 from store.truths import boxes_in_view
 
@@ -66,7 +66,7 @@ def check_sets(training: FeatureStore, test: FeatureStore) -> None:
         StoreError: they are of two encoders or extractions, or have other classes.
     """
     check_encoder(training, test)
-    check_evaluation_crop(test)
+    test.check_evaluation_crop()
     ours, theirs = training.instances.classes, test.instances.classes
     if ours != theirs:
         only = [name for name in (*ours, *theirs) if (name in ours) != (name in theirs)]

@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from probe.localisation.maps import ScoreMaps
 from probe.localisation.truths import has_boxes
 from probe.result_files import over_seeds
-from probe.sources import check_evaluation_crop
 from probe.subsets import without_each
 from store import BeyondClsError, FeatureStore
 from store.truths.view import Crop, boxes_in_view, masks_in_view
@@ -65,7 +64,7 @@ def foreground_of(
         BeyondClsError: a class that the set does not have, label maps alone without a choice of classes, or neither label maps
             nor objects.
     """
-    check_evaluation_crop(store)
+    store.check_evaluation_crop()
     truth, labels = _truth(store, classes), _labels(store, classes)
     crops = store.array(f"images/crop/view{view}").all()
     flips = store.array(f"images/flip/view{view}").all().astype(bool)

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from probe.localisation.boxes import into_view
-from probe.sources import check_evaluation_crop
 from store import BeyondClsError, FeatureStore
 
 OFFICIAL_SIZE = 224  # pixels; Choe et al. 2020 squash the whole image to it
@@ -98,7 +97,7 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
     Raises:
         BeyondClsError: the set has no boxes; StoreError: it has no such view, or windows.
     """
-    check_evaluation_crop(store)
+    store.check_evaluation_crop()
     boxes = _boxes(store)
     n_boxes = np.array([len(of_image) for of_image in boxes])
     rows = np.flatnonzero((n_boxes > 0) & store.valid)

@@ -404,6 +404,18 @@ class FeatureStore:
             )
         return side, side
 
+    def check_evaluation_crop(self) -> None:
+        """Refuse a set whose view 0 shows one of several windows of an image.
+
+        Raises:
+            StoreError: it is such a set.
+        """
+        if self.spec.has_windows:
+            raise StoreError(
+                f"views of {self.where} are windows (crop_mode slide), expected an evaluation crop: only `beyondcls segment` "
+                "puts windows together; extract the images with --crop-mode center, squash or border"
+            )
+
     @cached_property
     def valid(self) -> np.ndarray:
         """[N] bool: false for images that could not be read and were recorded as such."""

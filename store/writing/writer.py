@@ -167,8 +167,8 @@ class FeatureWriter:
         if begun_as != [self.spec.key, arrays]:
             raise StoreError(
                 f"{self.place.address()} was begun with other shards, or other options; give the command that it was begun "
-                "with again, or remove it: `beyondcls store rm` with its folder in .staging, or at an object store `beyondcls store "
-                "gc --unused-for 1` a day after its last file was written"
+                "with again, or remove it: `beyondcls store rm` with its folder in .staging, or at an object store `beyondcls "
+                "store gc --unused-for 1` a day after its last file was written"
             )
 
     def _look_for_set(self) -> bool:

@@ -1,5 +1,6 @@
 """Windows of an image put together: as a plain loop over them does that pads, adds up and counts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from extract.transform import Views
+from pipelines import attention, norms
+from probe.depth.run import Regression
+from probe.depth.targets import Depth
+from probe.geometry import rows_of_all
 from probe.segmentation import label_maps
 from probe.segmentation.evaluate import GRID, Predicted, evaluate
 from probe.segmentation.label_maps import LabelMaps, Upsampling, label_map_of, mean_logits
@@ -16,6 +21,7 @@ from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.run import Protocols, segment
 from probe.segmentation.sets import Sets
 from probe.sources import Source
+from probe.subsets import readable_rows
 from store import BeyondClsError, FeatureStore, StoreError
 from tests.features import write_features
 from tests.probe.segmentation.features import CLASSES
@@ -109,5 +115,14 @@ def test_only_segmentation_puts_windows_together(tmp_path: Path) -> None:
     store = write_windows(tmp_path)
     with pytest.raises(BeyondClsError, match=r"at is 64, but views of .*set are windows, .* expected original"):
         segment(Sets(store, store), Protocols(), ["original", 64])
-    with pytest.raises(StoreError, match=r"views of .*set are windows \(crop_mode slide\), expected an evaluation crop"):
-        _ = Source(store).rows
+    others: list[Callable[[], object]] = [
+        lambda: Source(store).rows,
+        lambda: rows_of_all([store]),
+        lambda: readable_rows(store, store.ids[:1]),
+        lambda: Regression(store, store, Depth(), tmp_path, tmp_path),
+        lambda: attention.main(store.where, tmp_path / "attention"),
+        lambda: norms.main(store.where, tmp_path / "norms"),
+    ]
+    for other in others:
+        with pytest.raises(StoreError, match=r"views of .*set are windows \(crop_mode slide\), expected an evaluation crop"):
+            other()
