@@ -17,6 +17,7 @@ from pipelines.report.sections import (
     geometry,
     leaderboard,
     localisation,
+    measures,
     open_questions,
     overlays,
     provenance,
@@ -38,6 +39,7 @@ Build = Callable[[Inputs], Section | None]
 SECTIONS: tuple[Build, ...] = (
     summary.section,
     leaderboard.section,
+    measures.section,
     cost.section,
     by_block.section,
     geometry.section,
