@@ -86,7 +86,8 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["block_studies"] = {"deep": {"study": "blocks", **alone, "stored": "1,-1", "heads": heads}}
         params["divergence"] = params["few_shot"] = params["norms"] = {"random": alone}
         composed = {**alone, "features": "quickstart-random-few-composed"}
-        params["scores"] = {"random": {**composed, "head": "abmilp", "test": "composed"}}
+        again = {"test": "again", "features": "quickstart-random-few-test"}
+        params["scores"] = {"random": {**alone, "head": "abmilp", **again}}
         params["correspondence"] = {"random": {**composed, "pairs": "data/pairs.csv"}}
         same = {"queries": composed["features"], "relevant": "data/searches.csv"}
         params["retrieval"] = {"random": {**composed, **same}}
