@@ -100,7 +100,7 @@ def units(params: Params, project: Project) -> Iterator[Unit]:
     yield Unit("detect", ("pipelines.detect",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("divergence", ("pipelines.divergence",), {})
     for name in ("correspond", "few-shot", "geometry", "norms", "retrieve", "similarity"):
-        yield Unit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: ()})
+        yield Unit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: (), READERS: ()})
     yield Unit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("report", ("pipelines.report.command",), {READERS: ()})
     yield Unit("segment", ("pipelines.segment",), {AGGREGATORS: (), PROTOCOLS: ()})
