@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -145,7 +145,12 @@ def _of_results(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
                 vector, seeds = title(part.get("vector") or part.get("head") or ""), one.encoder if part.get("seeds") else None
                 for (name, value), (pattern, key) in product(part.items(), MEASURED[kind]):
                     if isinstance(value, Measure) and (match := re.fullmatch(pattern, name)):
-                        about = {"measure": match.expand(key.measure), "dataset": dataset, "of": of, "vector": vector}
+                        about: dict[str, Any] = {
+                            "measure": match.expand(key.measure),
+                            "dataset": dataset,
+                            "of": of,
+                            "vector": vector,
+                        }
                         yield key._replace(**about), one.encoder, of_measure(value, images, seeds)
 
 
