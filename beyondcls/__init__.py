@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from probe.recipe import PRESETS, Recipe, make_recipe
     from probe.run import probe
     from probe.saved import load_probe
+    from probe.score import score
     from probe.subsets import hold_out, k_shot, percentage
     from store import BeyondClsError, FeatureStore, Loader, open_store, read_ids, rows_of_ids
     from store.errors import BeyondClsWarning
@@ -97,6 +98,7 @@ _HOME = {
     "read_rows": "pipelines.report.read_results",
     "repair": "extract.run",
     "rows_of_ids": "store",
+    "score": "probe.score",
     "softmax_pool": "probe.pooling",
     "update": "extract.run",
     "upload": "store.moving.transfer",
@@ -152,6 +154,7 @@ __all__ = [
     "read_rows",
     "repair",
     "rows_of_ids",
+    "score",
     "softmax_pool",
     "update",
     "upload",

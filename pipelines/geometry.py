@@ -21,6 +21,9 @@ def main(
         typer.Option(help="may be repeated  [default: all that the set allows]"),
     ] = None,
     images: Annotated[int | None, typer.Option(help="so many, the same on every machine  [default: all]")] = None,
+    entry: Annotated[
+        str | None, typer.Option(help="of `geometry` in the parameter file, which says how many images, if it has `images`")
+    ] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
     """Measure vectors without a head: effective rank, decay of the spectrum, intrinsic dimension, and clusters against classes.
@@ -35,6 +38,8 @@ def main(
     from probe.result_files import DESCRIPTION, METRICS, described_images, write_result
     from store.writing.results import ResultFolder
 
+    if images is None and entry is not None:
+        images = images_of_entry(entry, params or Path("params.yaml"))
     store, result = open_features(features, params), ResultFolder(out, DESCRIPTION)
     names, rows = vectors_in(store, vector or VECTORS), rows_of_all([store], images)
     measured_of_all = []
@@ -55,3 +60,20 @@ def main(
         numbers = ", ".join(f"{m} {value['mean']:.3g}" for m, value in measured.items() if m in GEOMETRY)
         typer.echo(f"{place}: {numbers}")
     typer.echo(f"{out}: {len(rows):,} images")
+
+
+def images_of_entry(entry: str, params: Path) -> int | None:
+    """How many images an entry of `geometry` asks for; None for all.
+
+    Raises:
+        BeyondClsError: there is no such entry, or it asks for what is no number of images.
+    """
+    from pipelines.parameters.params import read_params, section, shown
+    from store import BeyondClsError
+
+    n = section(read_params(params), "geometry", entry).get("images")
+    if n is not None and (type(n) is not int or n < 1):
+        raise BeyondClsError(
+            f"geometry.{entry}.images in {params} is {shown(n)}, expected a number of images, or none for all; correct it"
+        )
+    return n

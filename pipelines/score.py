@@ -20,6 +20,13 @@ def main(
             "others are compared with. Names as CORRUPTION-SEVERITY (fog-3) are averaged in the report"
         ),
     ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME=FEATURES that test sets are compared with, in place of the first one; its results are written only if "
+            "--test names it, too"
+        ),
+    ] = None,
     map_: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,14 +56,16 @@ def main(
     from probe.score import score
     from probe.trained import load_trained
 
-    tests = {name: open_features(place, params) for name, place in _named("--test", test)}
+    named = dict(_named("--test", test))
+    every = {**dict(_named("--against", [against] if against else [])), **named}  # with that first
+    tests = {name: open_features(place, params) for name, place in every.items()}
     maps = {name: Path(file) for name, file in _named("--map", map_ or ())}
     if others := [name for name in maps if name not in tests]:
         raise BeyondClsError(f"--map {others[0]}=… is of no test set, expected one of {', '.join(tests)}; add it as --test")
     heads = [load_trained(folder, own) for folder in _folders(probes)]
     held = None if held_out is None else open_features(held_out, params)
-    notes = {"command": recorded_command()}
-    for place, result in score(heads, tests, out, maps, held, device=choose_device(device), notes=notes).items():
+    how = {"device": choose_device(device), "written": named, "notes": {"command": recorded_command()}}
+    for place, result in score(heads, tests, out, maps, held, **how).items():  # type: ignore[arg-type]
         scored, top1 = result["scored"], result["top1"]
         gap = f", {result['gap']['mean']:+.2f} against {scored['first']}" if "gap" in result else ""
         typer.echo(f"{place}: top-1 {top1['mean']:.2f} ± {top1['std']:.2f} %{gap}; {_calibration(result)}")

@@ -1,7 +1,8 @@
 """Trained heads on other test sets: nothing is trained, and no encoder runs."""
 
+import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from probe.metrics import PER_IMAGE
 from probe.result_files import BALANCED, METRICS, NLL, computed_by, over_seeds, read_result, write_result
 from probe.results import digest_of_images, folder_of_head, write_correct
 from probe.sources import Source
-from probe.trained import Trained
+from probe.trained import Trained, load_trained
 from store import BeyondClsError, FeatureStore
 from store.places.disk import check_writable
 
@@ -49,12 +50,13 @@ class Judged:
 
 @torch.no_grad()
 def score(
-    heads: Sequence[Trained],
+    heads: Sequence[Trained | str | os.PathLike[str]],
     tests: Mapping[str, FeatureStore],
-    out: Path,
+    out: str | os.PathLike[str],
     maps: Mapping[str, Path] = {},
     held_out: FeatureStore | None = None,
     *,
+    written: Collection[str] | None = None,
     device: str | torch.device = "cpu",
     notes: Mapping[str, Any] | None = None,
 ) -> dict[Path, dict[str, Any]]:
@@ -68,44 +70,48 @@ def score(
     `reference`.
 
     Args:
+        heads: PROBES/ENCODER/HEAD, folders of trained heads, or what `load_trained` made of these.
         tests: feature sets by name.
         maps: files of classes by the name of a test set, as `probe.class_maps.read_class_map` takes them.
         held_out: to fit temperatures to: the training images, of which those count that a head was not trained on; or others.
+        written: names of the test sets of which results are written; all by default.
         notes: written into description.json, too.
 
     Raises:
         BeyondClsError: heads and feature sets do not fit each other, or a folder has what is no score.
     """
-    check_writable(out)
+    check_writable(out := Path(out))
+    opened = [head if isinstance(head, Trained) else load_trained(Path(head)) for head in heads]
+    kept = [name for name in tests if written is None or name in written]
     if same := [name for name, store in tests.items() if held_out is not None and store.spec.key == held_out.spec.key]:
         raise BeyondClsError(f"held-out images are test set {same[0]}, expected some that nothing is measured on; give others")
-    places = {(name, head): out / name / head.folder.parent.name / head.folder.name for name in tests for head in heads}
+    places = {(name, head): out / name / head.folder.parent.name / head.folder.name for name in kept for head in opened}
     for place in places.values():
         if (place / METRICS).is_file() and SCORED not in read_result(place / METRICS):
             raise BeyondClsError(f"{place} holds a head that was trained, expected a score or nothing; give another --out")
     results = {key: folder_of_head(place) for key, place in places.items()}
-    sources = {(name, head): head.source(store) for name, store in tests.items() for head in heads}
+    sources = {(name, head): head.source(store) for name, store in tests.items() for head in opened}
     choices = {(name, head): head.class_map(tests[name], maps.get(name)) for name, head in sources}
     first, on = next(iter(tests)), torch.device(device)
-    if len(tests) > 1 and any(len(group) > 1 for head in heads for group in choices[first, head].groups):
+    if len(tests) > 1 and any(len(group) > 1 for head in opened for group in choices[first, head].groups):
         raise BeyondClsError(
             f"{maps[first]} joins classes of {first}, the first test set, which others are compared with; expected one class "
             "of the head for each of its own; name another test set first"
         )
     named = {name: [name, *(other for other in maps if name == first != other)] for name in tests}  # maps that it is judged by
     asked = {(n, h): {o: _right(s, choices[n, h], choices[o, h], o) for o in named[n]} for (n, h), s in sources.items()}
-    temperatures = {} if held_out is None else _temperatures(heads, held_out, on)
+    temperatures = {} if held_out is None else _temperatures(opened, held_out, on)
     references: dict[tuple[Trained, str], Judged] = {}
-    written: dict[Path, dict[str, Any]] = {}
+    described: dict[Path, dict[str, Any]] = {}
     for name in tests:
         judged = _judge(
-            {head: sources[name, head] for head in heads},
-            {(head, other): (choices[other, head], right) for head in heads for other, right in asked[name, head].items()},
+            {head: sources[name, head] for head in opened},
+            {(head, other): (choices[other, head], right) for head in opened for other, right in asked[name, head].items()},
             temperatures,
             on,
         )
         references = references or judged
-        for head in heads:
+        for head in opened if name in kept else ():
             own, reference = judged[head, name], references.get((head, name), references[head, first])
             about: dict[str, Any] = {
                 "n_choices": len(choices[name, head].groups),
@@ -128,8 +134,8 @@ def score(
                 (folder / "trained").mkdir()
                 write_result(folder / METRICS, content)
                 write_correct(folder, own.correct, reference=None if name == first else reference.correct)
-            written[places[name, head]] = content
-    return written
+            described[places[name, head]] = content
+    return described
 
 
 def _right(source: Source, own: ClassMap, other: ClassMap, name: str) -> Int64[np.ndarray, "N"]:

@@ -60,11 +60,11 @@ def _probe(params: Params) -> Iterator[Unit]:
             yield _of_heads(f"studies/{study}", "pipelines.probing.training", section(entry, "heads"), [common, entry])
 
 
-def _localise(params: Params) -> Unit:
-    """The unit of localisation: with the heads whose weights it reads."""
-    localised = {str(mapping(name, entry).get("head")) for name, entry in section(params, "localised").items()}
-    heads = {head: entry for name in GROUPS for head, entry in section(params, name).items() if head in localised}
-    return _of_heads("localise", "pipelines.localise", heads, [section(params, "probe")])
+def _of_entries(name: str, entries: str, params: Params) -> Unit:
+    """The unit of a stage with the heads that entries of its section name."""
+    named = {str(mapping(entry, values).get("head")) for entry, values in section(params, entries).items()}
+    heads = {head: values for group in GROUPS for head, values in section(params, group).items() if head in named}
+    return _of_heads(name, f"pipelines.{name}", heads, [section(params, "probe")])
 
 
 def _of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> Unit:
@@ -92,14 +92,15 @@ def units(params: Params, project: Project) -> Iterator[Unit]:
     yield from _extract(params, project)
     yield from _probe(params)
     yield Unit("attention", ("pipelines.attention",), _statistics(params))
-    yield _localise(params)
+    yield _of_entries("localise", "localised", params)
+    yield _of_entries("score", "scores", params)
     yield Unit("blocks", ("pipelines.blocks",), {PROTOCOLS: {"knn"}})
     yield Unit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
     yield Unit("compose-dense", ("pipelines.quickstart.objects",), {READERS: ()})
     yield Unit("detect", ("pipelines.detect",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("divergence", ("pipelines.divergence",), {})
-    for name in ("few-shot", "geometry", "norms", "similarity"):
-        yield Unit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: ()})
+    for name in ("correspond", "few-shot", "geometry", "norms", "retrieve", "similarity"):
+        yield Unit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: (), READERS: ()})
     yield Unit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("report", ("pipelines.report.command",), {READERS: ()})
     yield Unit("segment", ("pipelines.segment",), {AGGREGATORS: (), PROTOCOLS: ()})

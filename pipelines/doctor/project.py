@@ -29,7 +29,7 @@ from store.user_code import file_of
 
 SECTIONS = (
     *("data", "datasets", "store", "encoders", "extract", "probe", "divergence", "by_block", "primary", "composed", "whole"),
-    *("few_shot", "geometry", "similarity", "norms"),
+    *("few_shot", "geometry", "similarity", "norms", "scores", "correspondence", "retrieval"),
     *("composed_dense", "dense", "localised", "other_probes", "other_studies", *GROUPS, *PLACES),
 )
 HUB, SERVER = "https://huggingface.co", "https://dl.fbaipublicfiles.com"  # of timm's weights; of MAE's, DINO's and others

@@ -67,8 +67,8 @@ def plan_project(
             f"estimate    {flops / 1e15:,.3g} PFLOP through the encoders, {in_words(estimated_s)} of one {gpu} at {SHARE:.0%} "
             "of its peak, without decoding, statistics and writing",
             *(f"not counted {name}: {why}" for name, why in trainings.left_out.items()),
-            "not counted compose, extract-composed, blocks, few-shot, geometry, similarity, norms, divergence, localise, "
-            "segment, detect, attention and report",
+            "not counted compose, extract-composed, blocks, few-shot, geometry, similarity, norms, score, "
+            "correspond, retrieve, divergence, localise, segment, detect, attention and report",
         ],
     ):
         typer.echo("\n".join(["", *lines]))

@@ -76,7 +76,7 @@ def over_encoders(inputs: Inputs, tried: Numbers) -> Table:
     rows = []
     for number, values in tried.items():
         deepest = {encoder: list(of_blocks.values())[-1] for encoder, of_blocks in values.items()}
-        if found := _correlation(deepest, gains):
+        if found := correlation(deepest, gains):
             rows.append(Entries(of=number[0], number=number[1], rho=found[0], interval=found[1], encoders=found[2]))
     return table(
         "geometry-gains", "What goes with the gain of AbMILP", GOES_WITH, rows, _correlations(), muted=lambda row: False
@@ -126,9 +126,9 @@ def _correlations() -> list[Declared]:
     ]
 
 
-def _rho(values: Sequence[float], gains: Sequence[float]) -> float | None:
-    """Spearman's; None of fewer than FEWEST, or where all values are one."""
-    if len(values) < FEWEST or any(len(set(numbers)) < 2 for numbers in (values, gains)):
+def _rho(values: Sequence[float], gains: Sequence[float], fewest: int = FEWEST) -> float | None:
+    """Spearman's; None of fewer than `fewest`, or where all values are one."""
+    if len(values) < fewest or any(len(set(numbers)) < 2 for numbers in (values, gains)):
         return None
     return float(spearmanr(values, gains).statistic)
 
@@ -141,14 +141,16 @@ def _interval(rhos: Sequence[float]) -> str:
     return _bounds(max(-1.0, float(np.mean(rhos)) - reach), min(1.0, float(np.mean(rhos)) + reach))
 
 
-def _correlation(values: Mapping[str, float], gains: Mapping[str, float]) -> tuple[float, str, int] | None:
-    """Spearman's ρ, its interval, and of how many encoders; None as `_rho`.
+def correlation(
+    values: Mapping[str, float], others: Mapping[str, float], fewest: int = FEWEST
+) -> tuple[float, str, int] | None:
+    """Spearman's ρ, its interval (of FEWEST encoders or more), and of how many encoders; None as `_rho`.
 
     Source: Fieller, Hartley and Pearson 1957, Tests for rank correlation coefficients: artanh ρ varies by 1.06 / (n - 3).
     """
-    shared = [encoder for encoder in gains if encoder in values]
-    rho = _rho([values[encoder] for encoder in shared], [gains[encoder] for encoder in shared])
-    if rho is None or abs(rho) >= 1:
+    shared = [encoder for encoder in others if encoder in values]
+    rho = _rho([values[encoder] for encoder in shared], [others[encoder] for encoder in shared], fewest)
+    if rho is None or len(shared) < FEWEST or math.isclose(abs(rho), 1):  # of which there is no interval
         return None if rho is None else (rho, "", len(shared))
     reach = float(ndtri((1 + LEVEL) / 2)) * math.sqrt(1.06 / (len(shared) - 3))
     return rho, _bounds(*(math.tanh(math.atanh(rho) + side * reach) for side in (-1, 1))), len(shared)

@@ -96,7 +96,7 @@ def interval(estimate: Estimate | None, digits: int = 1) -> Cell:
 
 def number(value: float | None, digits: int = 2) -> Cell:
     """One number; a dash for None."""
-    return NOTHING if value is None else Cell(f"{value:,.{digits}f}", value)
+    return NOTHING if value is None else Cell(f"{value:,.{digits}f}".replace("-", "−"), value)
 
 
 def named(encoder: str, is_untrained: bool) -> Cell:

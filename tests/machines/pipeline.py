@@ -36,6 +36,8 @@ def without_computing(tree: Path) -> None:
         folder.mkdir()
         (folder / "000.tar").write_text(f"photographs of {split}\n")
     (tree / "heads/mine.py").write_text("# a custom head\n")
+    for name in ("pairs.csv", "searches.csv"):
+        (tree / name).write_text("what the user wrote\n")
     project.edit(tree, shrink)
 
 
@@ -44,7 +46,7 @@ def path_of(out: str | dict[str, Any]) -> str:
 
 
 def shrink(params: dict[str, Any]) -> None:
-    """Two encoders, a study of each, a head of each kind, divergences of one, a data set of dense tasks."""
+    """Two encoders, a study of each, a head of each kind, all else of one, a data set of dense tasks."""
     project.shrink(params)
     params["encoders"][project.RANDOM] = {"model": "dino-s16"}  # of another family than the other one
     params["heads"]["average"] = {"aggregator": "average"}
@@ -59,6 +61,11 @@ def shrink(params: dict[str, Any]) -> None:
         name: {"dataset": project.DATASET, "encoder": name, "features": f"{name}-{project.DATASET}-composed", "head": "abmilp"}
         for name in (project.MAE, project.RANDOM)
     }
+    params["geometry"] = {"mae": {"dataset": project.DATASET, "encoder": project.MAE}}
+    other = {"dataset": project.DATASET, "encoder": project.MAE, "features": f"{project.MAE}-{project.DATASET}-composed"}
+    params["scores"] = {name: {**other, "head": name, "test": "composed"} for name in ("cls", "abmilp")}
+    params["correspondence"] = {"mae": {**other, "pairs": "pairs.csv"}}
+    params["retrieval"] = {"mae": {**other, "queries": other["features"], "relevant": "searches.csv"}}
     params["composed_dense"] = {"objects": {"photographs": project.DATASET, "train": 8, "test": 4, "seed": 0}}
     objects: dict[str, Any] = {"objects": {}}
     params["dense"] = {"data": "composed", "datasets": objects, "segment": objects, "detect": objects}

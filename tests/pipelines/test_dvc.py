@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from webdataset import TarWriter
@@ -63,6 +64,13 @@ def project(tmp_path_factory) -> Iterator[Path]:
                 tar.write({"__key__": sample.id, "png": sample.read(), "cls": sample.label})
         shutil.copy(ROOT / "quickstart/data/cifar10" / split / "classes.txt", folder / "data/few" / split)
 
+    ids = [sample.id for sample in source.samples[:60]]
+    order = np.random.default_rng(0).permutation(60)[:8]  # of the photographs that are composed
+    one, other = (ids[row] for row in order[:2])
+    (folder / "data/searches.csv").write_text(f"query,image\n{one},{other}\n{other},{one}\n")
+    points = "source,target,x,y,target_x,target_y,size\n"
+    (folder / "data/pairs.csv").write_text(f"{points}{one},{other},30,30,30,30,32\n")
+
     def shrink(params):
         params["data"] = "data"
         params["encoders"] = {"quickstart-random": params["encoders"]["quickstart-random"]}
@@ -76,7 +84,14 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["studies"] = {"chosen": {"study": "selection", **alone, "joined": "quickstart-random", "heads": heads}}
         heads = {"abmilp": {}, "both": {"aggregator": "abmilp", "blocks": [1, 5]}}
         params["block_studies"] = {"deep": {"study": "blocks", **alone, "stored": "1,-1", "heads": heads}}
-        params["divergence"] = params["few_shot"] = params["geometry"] = params["norms"] = {"random": alone}
+        params["divergence"] = params["few_shot"] = params["norms"] = {"random": alone}
+        composed = {**alone, "features": "quickstart-random-few-composed"}
+        again = {"test": "again", "features": "quickstart-random-few-test"}
+        params["scores"] = {"random": {**alone, "head": "abmilp", **again}}
+        params["correspondence"] = {"random": {**composed, "pairs": "data/pairs.csv"}}
+        same = {"queries": composed["features"], "relevant": "data/searches.csv"}
+        params["retrieval"] = {"random": {**composed, **same}}
+        params["geometry"] = {"random": {**alone, "images": 55}}
         params["similarity"] = {"itself": {**alone, "joined": "quickstart-random"}}
         params["composed"] = {"few": {"n_images": 8, "seed": 0}}
         params["localised"] = {"random": {**alone, "features": "quickstart-random-few-composed", "head": "abmilp"}}
@@ -131,7 +146,8 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert repro(project) == set(run(project, "dvc", "stage", "list", "--all", "--name-only").split())
     assert (project / "report/index.html").exists()
     assert (project / "report/tables/blocks-gains.csv").is_file(), "what the study of blocks found"
-    for table in ("few-shot", "geometry", "norms"):
+    assert '"n_images": 55' in (project / "geometry/few/quickstart-random/description.json").read_text()
+    for table in ("few-shot", "geometry", "norms", "scores", "correspondence", "retrieval"):
         assert "quickstart-random" in (project / f"report/tables/{table}.csv").read_text()
     assert (project / "similarity/few/itself/metrics.json").is_file()
     assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()

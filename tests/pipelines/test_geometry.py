@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score
 import beyondcls
 from pipelines.geometry import main
 from probe.geometry import GEOMETRY, N_NEAREST, Points, geometry, rows_of_all, vectors, vectors_in
+from probe.result_files import read_result
 from probe.subsets import groups_of
 from store import BeyondClsError
 from tests.features import write_features
@@ -148,6 +149,20 @@ class TestFeatureSets:
         assert set(rows) < set(rows_of_all([store], 120))
         found = geometry(store, vectors_in(store, ["cls"])[0], rows, ["two_nn"])
         assert list(found) == ["two_nn"]
+
+    def test_an_entry_says_how_many_images(self, tmp_path: Path) -> None:
+        write_features(tmp_path / "set", n=96, vectors=(1,))
+        params = tmp_path / "params.yaml"
+        params.write_text("geometry: { few: { images: 60 }, all: {}, none: { images: 0 }, text: { images: many } }")
+
+        def n_images(entry: str, **options: Any) -> int:
+            main(str(tmp_path / "set"), tmp_path / "out", measure=["rankme"], entry=entry, params=params, **options)
+            return int(read_result(tmp_path / "out/metrics.json")["n_images"])
+
+        assert [n_images("few"), n_images("all"), n_images("few", images=70)] == [60, 96, 70]
+        for entry, shown in (("none", "geometry.none.images .* is 0"), ("text", "is 'many'"), ("fwe", "did you mean 'few'")):
+            with pytest.raises(BeyondClsError, match=shown):
+                n_images(entry)
 
     def test_one_number_from_python(self, tmp_path: Path) -> None:
         store = write_features(tmp_path / "set", vectors=(0, 1), dim=24)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import xxhash
 
+import beyondcls as front_door
 from pipelines.report.read_results import read_rows
 from probe.calibration import bins_of_width, calibration_error, fit_temperature
 from probe.closed import make_closed
@@ -167,6 +168,24 @@ def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
     )
     assert " at temperature " in one
     assert [place.name for place in (tmp_path / "one/val/mae").iterdir()] == ["average"]
+
+
+def test_a_set_to_compare_with_that_is_not_written(sets, probes: Path, scores: Path, tmp_path: Path, beyondcls) -> None:
+    """As in the pipeline, where each set is a stage."""
+    given = ("--probes", probes / "abmilp", "--against", f"val={sets['val'].where}", "--out", tmp_path)
+    beyondcls("score", *given, "--test", f"fog-2={sets['fog-2'].where}")
+    assert [place.name for place in tmp_path.iterdir()] == ["fog-2"]
+    one, same = written(tmp_path, "fog-2"), written(scores, "fog-2")
+    assert (one["gap"], one["scored"]["first"], one["ece"]) == (same["gap"], "val", same["ece"])
+    beyondcls("score", *given, "--test", f"val={sets['val'].where}")
+    assert written(tmp_path, "val")["top1"] == written(scores, "val")["top1"]
+    assert "gap" not in written(tmp_path, "val")
+
+
+def test_folders_from_python(sets, probes: Path, scores: Path, tmp_path: Path) -> None:
+    results = front_door.score([str(probes / "abmilp")], {name: sets[name] for name in ("val", "fog-1")}, str(tmp_path))
+    assert [*results] == [tmp_path / name / "mae/abmilp" for name in ("val", "fog-1")]
+    assert results[tmp_path / "fog-1/mae/abmilp"]["gap"] == written(scores, "fog-1")["gap"]
 
 
 @pytest.mark.parametrize(

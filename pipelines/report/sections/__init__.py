@@ -18,6 +18,7 @@ from pipelines.report.sections import (
     geometry,
     leaderboard,
     localisation,
+    measures,
     open_questions,
     overlays,
     provenance,
@@ -39,6 +40,7 @@ Build = Callable[[Inputs], Section | None]
 SECTIONS: tuple[Build, ...] = (
     summary.section,
     leaderboard.section,
+    measures.section,
     cost.section,
     by_block.section,
     geometry.section,

@@ -73,12 +73,11 @@ def _columns(rows: list[tuple[Entries, Entries]], *others: Declared) -> Iterator
     yield texts("vector", "Vector", lambda row: title(row[1].vector))
     yield from others
     measured = [name for name in MEASURES if any(name in vector for _, vector in rows)]
-    yield from each(
-        measured, lambda name: cells(name, _heading(name), lambda row: cell_of(row[1].get(name), MEASURES[name][1]))
-    )
+    yield from each(measured, lambda name: cells(name, heading(name), lambda row: cell_of(row[1].get(name), MEASURES[name][1])))
 
 
-def _heading(name: str) -> str:
+def heading(name: str) -> str:
+    """The title of one of MEASURES, as it begins a column."""
     words = MEASURES[name][0]
     return words[0].upper() + words[1:] if words[0].isascii() else words
 

@@ -45,6 +45,20 @@ ABOUT_CALIBRATION = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where `beyondcls score` was not run."""
+    rows, corrupted = scored(inputs)
+    if not rows:
+        return None
+    each_corruption = [_table("scores-corrupted", "Each corruption", corrupted, folded=True)] if corrupted else []
+    plain = [row for row in rows if row.bins]
+    return Section(
+        "scores",
+        "Other test sets",
+        (_table("scores", "Heads on other test sets", rows), *each_corruption, _calibration(rows), _figures(plain)),
+    )
+
+
+def scored(inputs: Inputs) -> tuple[list[Entries], list[Entries]]:
+    """A row for each test set of each head, the mean of corrupted ones as one; and one for each corrupted one."""
     files = files_in(inputs.folders.scores, "*/*/*/metrics.json")
     probes = [
         probe for file in files if (probe := read(file, "beyondcls score", probe_in)) and probe.encoder in inputs.encoders
@@ -53,21 +67,13 @@ def section(inputs: Inputs) -> Section | None:
     by_head: dict[tuple[str, str], list[Entries]] = {}
     for probe in sorted(probes, key=lambda one: (inputs.encoders.index(one.encoder), known.index(one.head), _order(one))):
         by_head.setdefault((probe.encoder, probe.head), []).append(_row(probe))
-    if not by_head:
-        return None
     rows, corrupted = [], []
     for of_head in by_head.values():
         worse = [row for row in of_head if CORRUPTED.fullmatch(row.test_set)]
         worse = worse if len(worse) > 1 else []
         rows += [row for row in of_head if row not in worse] + ([_mean(worse)] if worse else [])
         corrupted += worse
-    each_corruption = [_table("scores-corrupted", "Each corruption", corrupted, folded=True)] if corrupted else []
-    plain = [row for row in rows if row.bins]
-    return Section(
-        "scores",
-        "Other test sets",
-        (_table("scores", "Heads on other test sets", rows), *each_corruption, _calibration(rows), _figures(plain)),
-    )
+    return rows, corrupted
 
 
 def _order(probe: Probe) -> tuple[bool, str]:

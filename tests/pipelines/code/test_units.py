@@ -140,17 +140,19 @@ own_heads: {mine: {aggregator: "heads/some.py:Mine"}}
 studies: {s: {encoder: e, heads: {a: {aggregator: ep}, b: {aggregator: pca}}}}
 block_studies: {t: {encoder: e, protocol: knn, heads: {simpool: }}}
 localised: {e: {encoder: e, head: abmilp}}
+scores: {e: {encoder: e, head: near}}
 """
     by_unit = of_params(text)
     leaves = {f"{kind.__module__.replace('.', '/')}.py" for kind in BY_NAME.values()}
     expected = {"heads/mine": set(), "studies/s": {"cross_attention", "unsupervised"}}
     expected |= {f"heads/{head}": {"plain"} for head in ("linear", "max", "near")}
     expected |= {name: {"cross_attention"} for name in ("heads/abmilp", "studies/t", "localise")}
+    expected["score"] = {"plain"}
     assert {name: by_unit[name].keys() & leaves for name in expected} == {
         name: {f"probe/aggregators/{leaf}.py" for leaf in names} for name, names in expected.items()
     }
     near = {name for name, files in by_unit.items() if "probe/closed/neighbours.py" in files}
-    assert near == {"blocks", "few-shot", "heads/near", "studies/t"}
+    assert near == {"blocks", "few-shot", "heads/near", "score", "studies/t"}
     assert by_unit["heads/mine"]["heads/some.py"] is None
     assert "heads/some.py" not in by_unit["heads/max"]
 
