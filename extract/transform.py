@@ -114,12 +114,16 @@ def input_sides(value: Any) -> tuple[int, int]:
     return sides
 
 
+def patch_sides(model: nn.Module) -> tuple[int, int]:
+    """Height and width of a patch, in pixels; of convolutional networks, of a place in the last feature map."""
+    return input_sides(getattr(getattr(model, "patch_embed", None), "patch_size", STRIDE))
+
+
 def resize_input(name: str, model: nn.Module, sides: tuple[int, int]) -> bool:
     """Make a model take images of this height and width, and say whether that changed it; positions that it has learnt are
     interpolated.
     """
-    embedding = getattr(model, "patch_embed", None)
-    patch = getattr(embedding, "patch_size", (STRIDE, STRIDE))
+    embedding, patch = getattr(model, "patch_embed", None), patch_sides(model)
     given = sides_text(sides)
     if any(side % pixels for side, pixels in zip(sides, patch, strict=True)):
         lower = [side // pixels * pixels for side, pixels in zip(sides, patch, strict=True)]

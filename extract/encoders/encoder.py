@@ -19,7 +19,7 @@ from extract.datasets.pixels import Pixels
 from extract.encoders.weights import weights_digest
 from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropped
 from extract.registers import N_REGISTERS, NEURONS, Neurons, checked_form, install
-from extract.transform import OF_PIXELS, STRIDE, TRANSFORM, Normalisation, Views
+from extract.transform import OF_PIXELS, TRANSFORM, Normalisation, Views, patch_sides
 from store import BeyondClsError, onednn
 from store.errors import first_line, unknown
 from store.format.pretraining import UNKNOWN, Pretraining
@@ -188,8 +188,7 @@ class Encoder:
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches of its input."""
-        pixels = getattr(getattr(self.model, "patch_embed", None), "patch_size", (STRIDE, STRIDE))
-        rows, columns = (side // n for side, n in zip(self.config["input_size"][1:], pixels, strict=True))
+        rows, columns = (side // n for side, n in zip(self.config["input_size"][1:], patch_sides(self.model), strict=True))
         return rows, columns
 
     @property

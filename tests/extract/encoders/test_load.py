@@ -97,10 +97,11 @@ def test_refused(name, options, message):
 
 
 class TestNames:
-    def test_a_vit_whose_cls_joins_behind_the_blocks(self):
+    @pytest.mark.parametrize("model", ["cait_xxs24_224", "xcit_nano_12_p8_224"])  # XCiT's patches have one side
+    def test_a_vit_whose_cls_joins_behind_the_blocks(self, model):
         """Position 0 in the blocks of CaiT is a patch; taking it for [cls] would be wrong without a word."""
         need_cait()
-        encoder = tiny_encoder(model="cait_xxs24_224")
+        encoder = tiny_encoder(model=model)
         with pytest.raises(BeyondClsError, match="tiny is not a plain ViT: block 1 has 16 tokens, the output 17"):
             encoder(torch.randn(1, 3, 32, 32), [1])
 
