@@ -64,10 +64,10 @@ def score(
 
     Writes `out`/NAME/ENCODER/HEAD: metrics.json and description.json as of a trained head, with measures of this set: those of
     PER_IMAGE and balanced accuracy, percent; "nll", nats; "brier", 0…2; "ece" and "ece_mass", calibration errors in 15 bins of
-    equal width, and of as many images each, percent; these four also as "tempered_…", of logits divided by "temperature", if
-    images are held out; and "gap", top-1 less that of the first test set, points. Where a map restricts classes, the gap is to
-    the images of the first set that are of them, with the same choices. trained/correct.npz has `correct`, and of these images
-    `reference`.
+    equal width, and of as many images each, percent; these four also as `tempered_nll` and so on, of logits divided by
+    "temperature", if images are held out; and "gap", top-1 less that of the first test set, points. Where a map restricts
+    classes, the gap is to the images of the first set that are of them, with the same choices. trained/correct.npz has
+    `correct`, and of these images `reference`.
 
     Args:
         heads: PROBES/ENCODER/HEAD, folders of trained heads, or what `load_trained` made of these.

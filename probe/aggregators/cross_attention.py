@@ -1,13 +1,25 @@
 """Cross-attention of queries with the tokens: attentive probing (AP), efficient probing (EP), SimPool, the pooler of V-JEPA."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
-from probe.aggregators.aggregator import Features, Parameters, Pooled, bag, choice, flag, kinds_in_bag, whole_number
+from probe.aggregators.aggregator import (
+    Features,
+    Parameters,
+    Pooled,
+    bag,
+    choice,
+    flag,
+    kinds_in_bag,
+    kinds_of_blocks,
+    whole_number,
+)
 from probe.aggregators.attentive import Attentive, head_width, linear, through_keys, through_values
 from probe.ranks import MOMENTUM, mean_over_ranks, world_size
 from store import BeyondClsError
@@ -77,11 +89,14 @@ class AttentiveProbing(Attentive):
             values.
         form: "plain", "aim" or "cae".
         tokens: "patch", or "all" for [cls] and patches (never registers); weights then are [B, 1 + T], [cls] first.
+        blocks: attend to [cls] and the average patch of each of these stored blocks instead, 2 n tokens, as attentive fusion of
+            layers does (Ciernik et al. 2026, arXiv 2601.09322); `norm` makes blocks alike in scale. No weights of patches.
     """
 
-    variants = (
+    variants: Sequence[Mapping[str, Any]] = (
         {},
         {"heads": 1},
+        {"blocks": [3, 5], "norm": True},
         {"heads": 4, "norm": True},
         {"heads": 4, "top_k": 5},
         {"form": "aim"},
@@ -91,11 +106,26 @@ class AttentiveProbing(Attentive):
         {"form": "cae", "tokens": "all"},
     )
 
-    def __init__(self, dim: int, heads: int = 12, norm: bool = False, form: str = "plain", tokens: str = "patch"):
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 12,
+        norm: bool = False,
+        form: str = "plain",
+        tokens: str = "patch",
+        blocks: Sequence[int] | None = None,
+    ):
         super().__init__(dim)
         self.heads, self.form = whole_number("heads", heads), choice("form of attentive probing", form, FORMS)
         head_width(dim, heads)
-        self.reads = kinds_in_bag(tokens)
+        self.reads, self._averages = kinds_in_bag(tokens), ()
+        if blocks is not None:
+            if tokens != "patch":
+                raise BeyondClsError(
+                    f"tokens is {tokens!r}, but blocks reads [cls] and the average patch of each; leave out one"
+                )
+            self._averages, self.weighted = kinds_of_blocks("average", blocks), False
+            self.reads = (*kinds_of_blocks("cls", blocks), *kinds_of_blocks("patch", blocks))
         if flag("norm", norm) and form != "plain":
             raise BeyondClsError(f"norm is true, expected false: form={form!r} normalises the tokens in its own way")
         cae = form == "cae"
@@ -116,10 +146,20 @@ class AttentiveProbing(Attentive):
 
     @property
     def takes_stored(self) -> bool:
-        return self.form == "plain" and self.norm is None and self.top_k is None
+        return self.form == "plain" and self.norm is None and self.top_k is None and self.weighted
+
+    def use_vectors(self, has: Callable[[str], bool]) -> None:
+        if self._averages and all(map(has, self._averages)):
+            self.reads = (*self.reads[: len(self._averages)], *self._averages)
 
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
-        tokens = bag(features, self.reads)
+        if self.weighted:
+            return self._pool(parameters, bag(features, self.reads))
+        vectors = [features[kind] for kind in self.reads]
+        tokens = torch.stack([x.mean(1) if x.ndim == 3 else x for x in vectors], 1)  # [B, 2 n, D]
+        return Pooled(self._pool(parameters, tokens).vector, None)
+
+    def _pool(self, parameters: Parameters, tokens: Float[Tensor, "B T D"]) -> Pooled:
         if self.form == "cae":
             return self.pool_cae(parameters, tokens)
         queries = through_keys(parameters["query"].flatten(1), parameters["key.weight"], self.heads)

@@ -10,6 +10,7 @@ from probe.aggregators.attentive import Attentive
 from probe.grid import HeadSpec
 from probe.optim import LARS
 from probe.stack import Stack
+from store import BeyondClsError
 
 B, T, D = 3, 10, 24
 torch.manual_seed(7)
@@ -54,6 +55,25 @@ def test_attentive_probing(heads, norm):
     x = layer_norm(PATCH, (D,), a.norm.weight, a.norm.bias, 1e-6) if norm else PATCH
     vector, weights = attention(a.query.expand(B, 1, D), a.key(x), a.value(x), heads)
     check(a, vector.squeeze(1), weights.mean((1, 2)))
+
+
+@pytest.mark.parametrize("options", [{"heads": 1}, {"heads": 12, "norm": True}, {"form": "cae", "top_k": 3}])
+def test_attentive_probing_of_blocks(options):
+    """[cls] of each block, then its average patch: as it attends to these as tokens; averages that are stored are read."""
+    of_blocks, of_tokens = make("ap", blocks=[2, 0], **options), make("ap", **options)
+    cls, patch = (torch.randn(2, *x.shape, dtype=torch.float64) for x in (CLS, PATCH))
+    tokens = torch.stack([*cls, *patch.mean(2)], 1)
+    features = {f"{kind}/block{b}": x[i] for kind, x in (("cls", cls), ("patch", patch)) for i, b in enumerate((2, 0))}
+    expected = of_tokens({"patch": tokens}).vector
+    torch.testing.assert_close(tuple(of_blocks(features)), (expected, None), rtol=1e-10, atol=1e-10)
+    of_blocks.use_vectors(lambda kind: kind == "average/block2")
+    assert of_blocks.reads == tuple(features), "not all are there"
+    of_blocks.use_vectors(lambda kind: kind.startswith("average/"))
+    averages = {f"average/block{b}": x.mean(1) for b, x in zip((2, 0), patch, strict=True)}
+    assert of_blocks.reads == ("cls/block2", "cls/block0", *averages)
+    torch.testing.assert_close(of_blocks(features | averages).vector, expected, rtol=1e-10, atol=1e-10)
+    with pytest.raises(BeyondClsError, match="tokens is 'all', but blocks reads"):
+        make("ap", blocks=[0], tokens="all")
 
 
 @pytest.mark.parametrize("tokens", ["patch", "all"])
