@@ -118,7 +118,8 @@ class AttentiveProbing(Attentive):
         super().__init__(dim)
         self.heads, self.form = whole_number("heads", heads), choice("form of attentive probing", form, FORMS)
         head_width(dim, heads)
-        self.reads, self._averages = kinds_in_bag(tokens), ()
+        self.reads = kinds_in_bag(tokens)
+        self._averages: tuple[str, ...] = ()
         if blocks is not None:
             if tokens != "patch":
                 raise BeyondClsError(
