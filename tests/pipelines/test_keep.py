@@ -14,6 +14,7 @@ from pipelines.report.collect import Inputs
 from probe.result_files import DESCRIPTION, METRICS
 from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
 from store import BeyondClsError
+from tests.pipelines.report.everything import write_geometry
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
 
 RESULT = (METRICS, DESCRIPTION)
@@ -50,6 +51,19 @@ def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(ru
     assert "| mae − mocov3 | not shown | +6.5 | – |" in text
     assert "| mae | masked | ep | 55.0 ± 7.1 |" in text
     assert "| mocov3 | 1 | 0.750 ± 0.125 |" in text
+
+
+def test_what_other_stages_measured_is_kept_and_shown(run: Path, tmp_path: Path) -> None:
+    """Their numbers, and neither pictures nor arrays; without the encoders that --encoder leaves out."""
+    write_geometry(run / "geometry" / DATA, "mae", ("cls", 1, 30.0))
+    write_geometry(run / "geometry" / DATA, "random", ("cls", 1, 20.0))
+    (run / "geometry" / DATA / "mae/block5.svg").write_text("")
+    main(run, DATA, tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out/geometry" / DATA / "mae").iterdir()) == sorted(RESULT)
+    assert "### Vectors of the deepest block" in (tmp_path / "out/tables.md").read_text()
+    shutil.rmtree(run / "geometry" / DATA / "random")
+    main(run, DATA, tmp_path / "out", encoder="mae")
+    assert (tmp_path / "out/geometry" / DATA / "random" / METRICS).is_file()
 
 
 def test_other_draws_of_a_twin_are_further_seeds(run: Path, tmp_path: Path) -> None:
