@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from probe.localisation.maps import ScoreMaps
     from probe.localisation.max_box_acc import Localised
-    from probe.localisation.truths import Truths
+    from probe.localisation.truths import BoxTruths
     from store import FeatureStore
 
 
@@ -106,7 +106,7 @@ def main(
 
 def measure_maps(
     store: "FeatureStore",
-    truths: "Truths",
+    truths: "BoxTruths",
     kinds: "Sequence[ScoreMaps]",
     size: int,
     view: int,
@@ -251,7 +251,7 @@ def summed_up(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return shown
 
 
-def predictions(kind: "ScoreMaps", threshold: float, truths: "Truths", size: int) -> dict[str, Any]:
+def predictions(kind: "ScoreMaps", threshold: float, truths: "BoxTruths", size: int) -> dict[str, Any]:
     """The boxes that one kind of map predicts with its first seed: an entry of `maps` in boxes.json."""
     import numpy as np
 
@@ -265,7 +265,7 @@ def predictions(kind: "ScoreMaps", threshold: float, truths: "Truths", size: int
 
 
 def with_truths(
-    store: "FeatureStore", truths: "Truths", size: int, view: int, predicted: Sequence[dict[str, Any]]
+    store: "FeatureStore", truths: "BoxTruths", size: int, view: int, predicted: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """The content of boxes.json; all lists have an entry for each image."""
     ids = store.ids

@@ -144,10 +144,10 @@ def load_predictor(
         return loaded
 
     if task == "segmentation":
-        from pipelines.predictions.label_maps import LabelMaps
+        from pipelines.predictions.label_maps import LabelMapPredictor
         from probe.segmentation.patch_head import load_patch_head
 
-        return LabelMaps(online(load(load_patch_head(trained)[1]), trained))
+        return LabelMapPredictor(online(load(load_patch_head(trained)[1]), trained))
     if task == "detection":
         from pipelines.live.detections import online_detector
         from pipelines.predictions.objects import Objects

@@ -33,7 +33,7 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.geometry import VECTORS, kind_of_vector, rows_of_all, vectors, vectors_in
     from probe.result_files import DESCRIPTION, METRICS, write_result
-    from probe.similarity import SIMILARITY, Vectors, similarity
+    from probe.similarity import SIMILARITY, ImageVectors, similarity
     from store import BeyondClsError
     from store.errors import unknown
     from store.shown import csv_cell
@@ -52,7 +52,7 @@ def main(
         arrays = vectors_in(store, vector or VECTORS)
         for array in {kind_of_vector(array): array for array in arrays}.values() if deepest else arrays:
             places.append({"encoder": encoder, "vector": kind_of_vector(array), "block": array.block})
-            compared.append(Vectors(vectors(store, array, rows)))
+            compared.append(ImageVectors(vectors(store, array, rows)))
     if len(compared) < 2:
         raise BeyondClsError(
             f"there is one vector to compare, {_name(places[0])}; name another feature set of these images, or other vectors"

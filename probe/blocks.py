@@ -24,7 +24,7 @@ LINEAR = "linear"  # the protocol of heads that are trained by steps
 
 
 @dataclass(frozen=True)
-class Place:
+class HeadOfBlock:
     """What one of the heads of the study is of: `head`, an aggregator; the block that it reads; its protocol."""
 
     head: str
@@ -111,13 +111,13 @@ def write_blocks(out: Path, content: Mapping[str, Any]) -> None:
 
 def _places(
     heads: Sequence[str] | None, training: Source, test: Source, plan: HeadPlan, closed: Closed | None
-) -> dict[str, tuple[Place, HeadPlan]]:
+) -> dict[str, tuple[HeadOfBlock, HeadPlan]]:
     """Heads of the study by name.
 
     Raises:
         StoreError: there is no block that a head can read; of the default heads, that none can.
     """
-    places: dict[str, tuple[Place, HeadPlan]] = {}
+    places: dict[str, tuple[HeadOfBlock, HeadPlan]] = {}
     named, usual = list(heads or ()), (*DEFAULT, POOLING)
     for head in named if set(named) & {*usual} else (*usual, *named):
         blocks = readable_blocks(head, training, test)
@@ -126,10 +126,13 @@ def _places(
         for block in blocks:
             options: dict[str, Any] = {} if head == POOLING else {"blocks": [block]}
             head_plan = replace(plan, head=replace(plan.head, aggregator=head, options=options))
-            places[f"{head}-block{block}"] = Place(head, block, LINEAR), head_plan
+            places[f"{head}-block{block}"] = HeadOfBlock(head, block, LINEAR), head_plan
             if closed is not None and not make_aggregator(head, training.dim, training.n_patches, **options).trainable:
                 protocol = described(closed)["name"]
-                places[f"{head}-block{block}-{protocol}"] = Place(head, block, protocol), replace(head_plan, closed=closed)
+                places[f"{head}-block{block}-{protocol}"] = (
+                    HeadOfBlock(head, block, protocol),
+                    replace(head_plan, closed=closed),
+                )
     if not places:
         raise _lacking(" and ".join(DEFAULT), training, test)
     return places

@@ -1,6 +1,6 @@
 """How alike two vectors of the same images are, whatever their widths: between encoders, blocks and kinds of vectors.
 
-Each measure is a function of two `Vectors` and of the images that count, so that images can be left out in turn
+Each measure is a function of two `ImageVectors` and of the images that count, so that images can be left out in turn
 (`probe.subsets`). To add one: a function here, and its line in SIMILARITY.
 """
 
@@ -23,7 +23,7 @@ Chosen = Bool[np.ndarray, "N"]
 
 
 @dataclass(frozen=True, eq=False)
-class Vectors:
+class ImageVectors:
     """One vector of each of N images.
 
     Raises:
@@ -52,7 +52,7 @@ class Vectors:
         return np.sort(np.take_along_axis(self.nearest[chosen], nearest_chosen(self.nearest, chosen, K), 1), 1)
 
 
-def cka(a: Vectors, b: Vectors, chosen: Chosen) -> float:
+def cka(a: ImageVectors, b: ImageVectors, chosen: Chosen) -> float:
     """Linear centred kernel alignment, ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖) of centred vectors; 0…1. Biased upwards for few images.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414), Eq. 3 and 4.
@@ -61,7 +61,7 @@ def cka(a: Vectors, b: Vectors, chosen: Chosen) -> float:
     return float(np.square(x.T @ y).sum() / (np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)))
 
 
-def debiased_cka(a: Vectors, b: Vectors, chosen: Chosen) -> float:
+def debiased_cka(a: ImageVectors, b: ImageVectors, chosen: Chosen) -> float:
     """The same of the unbiased estimate of HSIC, in which no image is compared with itself; at most 1, about 0 if unrelated.
 
     Source: Song et al. 2012 (JMLR 13), Eq. 5, for linear kernels of centred vectors, so that no N x N matrix is needed.
@@ -70,7 +70,7 @@ def debiased_cka(a: Vectors, b: Vectors, chosen: Chosen) -> float:
     return _unbiased(x, y) / float(np.sqrt(_unbiased(x, x) * _unbiased(y, y)))
 
 
-def mutual_knn(a: Vectors, b: Vectors, chosen: Chosen) -> float:
+def mutual_knn(a: ImageVectors, b: ImageVectors, chosen: Chosen) -> float:
     """The share of each image's 10 nearest, by cosine, that both vectors have in common, mean over images; 0…1.
 
     Source: Huh et al. 2024 (arXiv 2405.07987), Eq. 11.
@@ -80,7 +80,7 @@ def mutual_knn(a: Vectors, b: Vectors, chosen: Chosen) -> float:
     return float((near[:, 1:] == near[:, :-1]).sum(1).mean() / K)
 
 
-def procrustes(a: Vectors, b: Vectors, chosen: Chosen) -> float:
+def procrustes(a: ImageVectors, b: ImageVectors, chosen: Chosen) -> float:
     """‖XᵀY‖_* / (‖X‖ ‖Y‖) of centred vectors: the cosine of the angle between them after the best rotation; 0…1.
 
     The Procrustes distance of vectors of norm 1 is the square root of 2 (1 - this).
@@ -91,7 +91,7 @@ def procrustes(a: Vectors, b: Vectors, chosen: Chosen) -> float:
     return float(np.linalg.norm(x.T @ y, "nuc") / (np.linalg.norm(x) * np.linalg.norm(y)))
 
 
-SIMILARITY: dict[str, Callable[[Vectors, Vectors, Chosen], float]] = {
+SIMILARITY: dict[str, Callable[[ImageVectors, ImageVectors, Chosen], float]] = {
     "debiased_cka": debiased_cka,
     "cka": cka,
     "mutual_knn": mutual_knn,
@@ -99,7 +99,7 @@ SIMILARITY: dict[str, Callable[[Vectors, Vectors, Chosen], float]] = {
 }
 
 
-def similarity(a: Vectors, b: Vectors, measures: Iterable[str] = SIMILARITY) -> dict[str, Any]:
+def similarity(a: ImageVectors, b: ImageVectors, measures: Iterable[str] = SIMILARITY) -> dict[str, Any]:
     """Measures of two vectors of the same images: each a mapping as `over_seeds` makes it, with `without`."""
     return {name: over_images(len(a.x), partial(SIMILARITY[name], a, b)) for name in measures}
 

@@ -102,7 +102,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file below a folder: its path there, in bytes its size; and why it is left out, if that is clear from its kind or name.
 
     Of broken links and of what may not be read the size is 0.
@@ -113,7 +113,7 @@ class Found:
     reason: Reason | None = None
 
 
-def walk(root: Path) -> Iterator[Found]:
+def walk(root: Path) -> Iterator[FoundFile]:
     """All files below a folder, behind links too, in no order. Hidden folders directly in it are clutter.
 
     A link to a folder above itself is not followed: that would never end.
@@ -131,23 +131,23 @@ def walk(root: Path) -> Iterator[Found]:
         made_of(folder)
         entries = unlocked(partial(entries_of, folder), folder)
         if entries is None:
-            yield Found(prefix.rstrip("/") or ".", reason=LOCKED)
+            yield FoundFile(prefix.rstrip("/") or ".", reason=LOCKED)
             continue
         for entry in entries:
             name = f"{prefix}{entry.name}"
             if is_clutter(entry.name) or (not prefix and entry.name[0] == "." and (entry.is_dir() or entry.is_symlink())):
-                yield Found(name, reason=CLUTTER)
+                yield FoundFile(name, reason=CLUTTER)
                 continue
             status = unlocked(partial(_status, entry), entry.path)
             if status is None:
-                yield Found(name, reason=LOCKED)
+                yield FoundFile(name, reason=LOCKED)
             elif isinstance(status, Reason):
-                yield Found(name, reason=status)
+                yield FoundFile(name, reason=status)
             elif not stat.S_ISDIR(status.st_mode):
                 special = SPECIAL if is_image(name) else OTHER
-                yield Found(name, status.st_size, None if stat.S_ISREG(status.st_mode) else special)
+                yield FoundFile(name, status.st_size, None if stat.S_ISREG(status.st_mode) else special)
             elif (identity := (status.st_dev, status.st_ino)) in chain:
-                yield Found(name, reason=BACK)
+                yield FoundFile(name, reason=BACK)
             else:
                 ways[identity] += 1
                 if ways[identity] > MOST_WAYS:
@@ -193,7 +193,7 @@ def broken_link(name: str) -> Reason:
     return BROKEN if is_image(name) else OTHER if extension(name) in SIDECARS else BROKEN_FOLDER
 
 
-def gather(root: Path, left_out: LeftOut) -> list[Found]:
+def gather(root: Path, left_out: LeftOut) -> list[FoundFile]:
     """Images below a folder, by name or else by content, in the order of their paths; `left_out` counts everything else."""
     judged = [(found, found.reason or _reason(root, found.name)) for found in walk(root)]
     ids = {image_id(found.name) for found, reason in judged if reason is None and extension(found.name) in IMAGE_EXTENSIONS}

@@ -27,7 +27,7 @@ BATCH = 1024  # items that are asked for at a time
 ID_DIGITS = 16  # of a digest
 
 
-class _Seen(NamedTuple):
+class _SeenItem(NamedTuple):
     """What is known of an item once it was read; a label is a number, a name, or a tuple of several."""
 
     label: Any
@@ -57,7 +57,7 @@ def image_set(source: str, given: Given | Callable[[], Given], classes: Path | N
     given = items.given
     n = len(given.items)
     with ThreadPoolExecutor(os.cpu_count() if given.is_threaded else 1) as threads, opening_bar(source, n, "images") as bar:
-        seen: list[_Seen] = []
+        seen: list[_SeenItem] = []
         for first in range(0, n, BATCH):
             seen += threads.map(partial(_look, items), range(first, min(first + BATCH, n)))
             bar(len(seen) - first)
@@ -89,7 +89,7 @@ def image_set(source: str, given: Given | Callable[[], Given], classes: Path | N
     return segmented(source, samples, ItemMaps(names))
 
 
-def _look(items: Items, row: int) -> _Seen:
+def _look(items: Items, row: int) -> _SeenItem:
     parts = items.parts(row)
     content = items.encoded(row, parts["image"])
     try:
@@ -101,10 +101,10 @@ def _look(items: Items, row: int) -> _Seen:
         label = tuple(dict.fromkeys(label))
     named = None if parts["id"] is None else str(_plain(parts["id"]))
     digest = xxhash.xxh3_128_digest(content)
-    return _Seen(label, n_classes, named, boxes, len(content), digest, parts["segmentation"] is not None, parts["others"])
+    return _SeenItem(label, n_classes, named, boxes, len(content), digest, parts["segmentation"] is not None, parts["others"])
 
 
-def _ids(source: str, seen: Sequence[_Seen]) -> list[str]:
+def _ids(source: str, seen: Sequence[_SeenItem]) -> list[str]:
     rows: dict[bytes, list[int]] = {}  # by digest, of items without an id
     ids, again = [], []
     for row, one in enumerate(seen):
@@ -128,7 +128,7 @@ def _ids(source: str, seen: Sequence[_Seen]) -> list[str]:
 
 
 def _labels(
-    source: str, seen: Sequence[_Seen], names: Sequence[str] | None
+    source: str, seen: Sequence[_SeenItem], names: Sequence[str] | None
 ) -> tuple[list[tuple[int, ...] | None], Sequence[str] | None, bool]:
     """Labels of all images as class numbers, names of classes, and whether an image may have several."""
     multilabel = any(isinstance(one.label, tuple) for one in seen)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from extract.datasets.classes import Labels
 from extract.datasets.form import Plain
-from extract.datasets.gathering import BROKEN_FOLDER, Found, LeftOut, broken_link, gather, is_clutter
+from extract.datasets.gathering import BROKEN_FOLDER, FoundFile, LeftOut, broken_link, gather, is_clutter
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_maps import Indices, LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text
@@ -60,7 +60,7 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
         raise DataError(f"{source} has no images; expected {source}/CLASS/NAME.jpg, or tars; {described}{beside}")
     folders = sorted(p.name for p in root.iterdir() if _is_class(p))
     names = read_class_names(classes) if classes else None
-    by_folder: dict[str, list[Found]] = {}
+    by_folder: dict[str, list[FoundFile]] = {}
     for found in images:
         by_folder.setdefault(found.name.partition("/")[0] if "/" in found.name else "", []).append(found)
     loose = by_folder.pop("", [])
@@ -85,7 +85,7 @@ def _is_class(entry: Path) -> bool:
     return entry.is_dir() or (entry.is_symlink() and not entry.exists() and broken_link(entry.name) is BROKEN_FOLDER)
 
 
-def _sample(root: Path, found: Found, labels: tuple[int, ...] | None, problem: str | None = None) -> Sample:
+def _sample(root: Path, found: FoundFile, labels: tuple[int, ...] | None, problem: str | None = None) -> Sample:
     if not found.size:
         made_of(root / found.name)
         problem = "is empty (0 bytes)"

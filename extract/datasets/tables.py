@@ -34,7 +34,7 @@ LOCAL = struct.Struct("<4s22xHH")  # before a member of a zip: what it begins wi
 EXPECTED = "a table of Parquet, or of Arrow as `datasets` saves it"
 
 
-class Table:
+class Columns:
     """Some columns of files in order, of which a few groups of rows are in memory at a time; in any thread."""
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str]):
@@ -98,7 +98,7 @@ def tables(source: str, split: str | None = None) -> Given:
     for file in chosen[1:]:
         if _features(file) != features:
             raise DataError(f"{file} has other columns or classes than {chosen[0]}; give tables of one data set")
-    return Given(Rows(names, Table(chosen, list(names.values()))), class_names, is_threaded=True)
+    return Given(Rows(names, Columns(chosen, list(names.values()))), class_names, is_threaded=True)
 
 
 def _files(place: Path) -> list[Path]:

@@ -31,7 +31,7 @@ class PatchEmbed(nn.Conv2d):
         self.img_size, self.patch_size = (img_size, img_size), (patch_size, patch_size)
 
 
-class Attention(nn.Module):
+class RotaryAttention(nn.Module):
     """Attention without biases, whose queries and keys are rotate by their positions."""
 
     frequencies: Tensor
@@ -55,7 +55,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     def __init__(self, dim: int, n_heads: int):
         super().__init__()
-        self.norm1, self.attn = nn.RMSNorm(dim, EPS), Attention(dim, n_heads)
+        self.norm1, self.attn = nn.RMSNorm(dim, EPS), RotaryAttention(dim, n_heads)
         self.norm2, self.mlp = nn.RMSNorm(dim, EPS), Mlp(dim, 4 * dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B N D"], positions: Float[Tensor, "N 2"]) -> Float[Tensor, "B N D"]:

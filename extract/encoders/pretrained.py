@@ -14,7 +14,7 @@ from timm.models.mlp_mixer import MlpMixer
 from torch import Tensor, nn
 
 from extract.encoders.encoder import input_of
-from extract.encoders.search import Found, averages_in, find, selected, wrapping_in
+from extract.encoders.search import FoundEncoder, averages_in, find, selected, wrapping_in
 from extract.encoders.weights import CLASSIFIER, grouped, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
 from store import BeyondClsError
 from store.errors import first_line, unknown
@@ -139,7 +139,7 @@ class Pretrained:
         arguments: Mapping[str, Any] | None = None,
         choice: Choice = AS_FOUND,
         registry: Mapping[str, "Pretrained"] | None = None,
-    ) -> tuple[nn.Module, dict[str, Any], Found]:
+    ) -> tuple[nn.Module, dict[str, Any], FoundEncoder]:
         """The model with its weights, its name and arguments, and what was found in a file, with all that is to be noted of it.
 
         Args:
@@ -157,9 +157,9 @@ class Pretrained:
         if random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random_seed)
-                return self.make(self.model, **arguments), {**architecture, **arguments}, Found({})
+                return self.make(self.model, **arguments), {**architecture, **arguments}, FoundEncoder({})
         if checkpoint is None and self.weights.startswith("timm/"):
-            return _from_timm(self.weights.removeprefix("timm/"), arguments), {**architecture, **arguments}, Found({})
+            return _from_timm(self.weights.removeprefix("timm/"), arguments), {**architecture, **arguments}, FoundEncoder({})
         file = self._published_file() if checkpoint is None else Path(checkpoint)
         content = read_checkpoint(file)
         try:
@@ -169,7 +169,7 @@ class Pretrained:
                 is_chosen = (choice.key, choice.prefix) != (None, None)
                 state, of_file = self.read(selected(content, choice.key, choice.prefix) if is_chosen else content)
                 averages = ", ".join(averages_in(content)) if is_local and not is_chosen else ""
-                found = Found(dict(state), notes=(f"also there, and not taken: {averages}",) if averages else ())
+                found = FoundEncoder(dict(state), notes=(f"also there, and not taken: {averages}",) if averages else ())
                 arguments = {**self.arguments, **of_file, **user_arguments}
                 model = self.make(self.model, **arguments)
         except BeyondClsError as error:
@@ -185,7 +185,7 @@ class Pretrained:
 
     def search(
         self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
-    ) -> tuple[nn.Module, Mapping[str, Any], Found]:
+    ) -> tuple[nn.Module, Mapping[str, Any], FoundEncoder]:
         """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for."""
         model = self.make(self.model, **arguments)
         found = find(content, model, choice.key, choice.prefix)

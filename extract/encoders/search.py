@@ -84,7 +84,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundEncoder:
     """An encoder in a file.
 
     Attributes:
@@ -100,7 +100,7 @@ class Found:
     side: int | None = None
 
 
-def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: str | None) -> Found:
+def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: str | None) -> FoundEncoder:
     """The tensors of a model, wherever they are in a file.
 
     Where no part of the file has all of them, those of the part that has most, for the message of what is missing.
@@ -122,7 +122,7 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
     if not (fitting := [network for network in possible if network in whole]):
         nearest = max(possible, key=lambda network: (network.n_fitting(expected), len(network.tensors)))
         is_alike = prefix is not None or 2 * nearest.n_fitting(expected) >= len(expected)
-        return Found((nearest if is_alike else replace(nearest, prefix="")).state, nearest.place if is_alike else "")
+        return FoundEncoder((nearest if is_alike else replace(nearest, prefix="")).state, nearest.place if is_alike else "")
     chosen = _chosen(content, fitting, expected)
     state, beside = _parted(chosen, [network for network in whole if network is not chosen], expected)
     differing = [str(network) for network in fitting if network is not chosen and not network.equals(chosen, expected)]
@@ -131,7 +131,7 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
         differing and f"also there, and not taken: {shorten(differing)}",
         beside and f"left out: {shorten(grouped(beside, (network.prefix for network in whole)), 10)}",
     )
-    return Found(state, chosen.place, tuple(note for note in notes if note), learnt_side(model, state))
+    return FoundEncoder(state, chosen.place, tuple(note for note in notes if note), learnt_side(model, state))
 
 
 def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:

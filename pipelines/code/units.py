@@ -24,7 +24,7 @@ Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Unit:
+class CodeUnit:
     """The subject of one file of digests.
 
     Attributes:
@@ -38,17 +38,19 @@ class Unit:
     used: Used
 
 
-def _extract(params: Params, project: Project) -> Iterator[Unit]:
+def _extract(params: Params, project: Project) -> Iterator[CodeUnit]:
     """Units of each encoder; and of each reader of images, on which those that use it depend."""
     for name, entry in section(params, "encoders").items():
         model = str(mapping(name, entry).get("model") or name)
         files = tuple(filter(None, (file_of(model),)))
-        yield Unit(f"extract/{name}", ("pipelines.extract", *files), {ENCODERS: {model}, READERS: (), **_statistics(params)})
+        yield CodeUnit(
+            f"extract/{name}", ("pipelines.extract", *files), {ENCODERS: {model}, READERS: (), **_statistics(params)}
+        )
     for form in sorted({*project.keys(*READERS), *(p.name for p in project.declared("datasets") if NAME.fullmatch(p.name))}):
-        yield Unit(f"readers/{form}", (READERS[0],), {READERS: {form}})
+        yield CodeUnit(f"readers/{form}", (READERS[0],), {READERS: {form}})
 
 
-def _probe(params: Params) -> Iterator[Unit]:
+def _probe(params: Params) -> Iterator[CodeUnit]:
     """Units of each head and of each study."""
     common = section(params, "probe")
     for name in GROUPS:
@@ -60,21 +62,21 @@ def _probe(params: Params) -> Iterator[Unit]:
             yield _of_heads(f"studies/{study}", "pipelines.probing.training", section(entry, "heads"), [common, entry])
 
 
-def _of_entries(name: str, entries: str, params: Params) -> Unit:
+def _of_entries(name: str, entries: str, params: Params) -> CodeUnit:
     """The unit of a stage with the heads that entries of its section name."""
     named = {str(mapping(entry, values).get("head")) for entry, values in section(params, entries).items()}
     heads = {head: values for group in GROUPS for head, values in section(params, group).items() if head in named}
     return _of_heads(name, f"pipelines.{name}", heads, [section(params, "probe")])
 
 
-def _of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> Unit:
+def _of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> CodeUnit:
     """The unit of some heads by name; `common`: parameters of all of them."""
     entries = {name: mapping(name, entry) for name, entry in heads.items()}
     aggregators = {str(entry.get("aggregator", name)) for name, entry in entries.items()}
     protocol_parameters = [layer.get("protocol") for layer in (*common, *entries.values())]
     protocols = {str(p.get("name") if isinstance(p, Mapping) else p) for p in protocol_parameters if p is not None}
     files = sorted({custom for name in aggregators if (custom := file_of(name))})
-    return Unit(file, (module, *files), {AGGREGATORS: aggregators, PROTOCOLS: protocols} if heads else {})
+    return CodeUnit(file, (module, *files), {AGGREGATORS: aggregators, PROTOCOLS: protocols} if heads else {})
 
 
 def _statistics(params: Params) -> Used:
@@ -83,7 +85,7 @@ def _statistics(params: Params) -> Used:
     return {registry: set(map(str, names)) for registry in STATISTICS} if isinstance(names, list | tuple) else {}
 
 
-def units(params: Params, project: Project) -> Iterator[Unit]:
+def units(params: Params, project: Project) -> Iterator[CodeUnit]:
     """All units that stages depend on, except readers of their data sets (reader.py).
 
     Raises:
@@ -91,16 +93,16 @@ def units(params: Params, project: Project) -> Iterator[Unit]:
     """
     yield from _extract(params, project)
     yield from _probe(params)
-    yield Unit("attention", ("pipelines.attention",), _statistics(params))
+    yield CodeUnit("attention", ("pipelines.attention",), _statistics(params))
     yield _of_entries("localise", "localised", params)
     yield _of_entries("score", "scores", params)
-    yield Unit("blocks", ("pipelines.blocks",), {PROTOCOLS: {"knn"}})
-    yield Unit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
-    yield Unit("compose-dense", ("pipelines.quickstart.objects",), {READERS: ()})
-    yield Unit("detect", ("pipelines.detect",), {AGGREGATORS: (), PROTOCOLS: ()})
-    yield Unit("divergence", ("pipelines.divergence",), {})
+    yield CodeUnit("blocks", ("pipelines.blocks",), {PROTOCOLS: {"knn"}})
+    yield CodeUnit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
+    yield CodeUnit("compose-dense", ("pipelines.quickstart.objects",), {READERS: ()})
+    yield CodeUnit("detect", ("pipelines.detect",), {AGGREGATORS: (), PROTOCOLS: ()})
+    yield CodeUnit("divergence", ("pipelines.divergence",), {})
     for name in ("correspond", "few-shot", "geometry", "norms", "retrieve", "similarity"):
-        yield Unit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: (), READERS: ()})
-    yield Unit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
-    yield Unit("report", ("pipelines.report.command",), {READERS: ()})
-    yield Unit("segment", ("pipelines.segment",), {AGGREGATORS: (), PROTOCOLS: ()})
+        yield CodeUnit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: (), READERS: ()})
+    yield CodeUnit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
+    yield CodeUnit("report", ("pipelines.report.command",), {READERS: ()})
+    yield CodeUnit("segment", ("pipelines.segment",), {AGGREGATORS: (), PROTOCOLS: ()})

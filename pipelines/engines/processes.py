@@ -31,7 +31,7 @@ class Here(Engine):
 
     def run_all(self, agenda: Agenda) -> None:
         CONTEXT.set_forkserver_preload(list(agenda.imports))
-        run_in_forks(agenda, [Place()])
+        run_in_forks(agenda, [Slot()])
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Processes(Engine):
         CONTEXT.set_forkserver_preload(list(agenda.imports))
         ensure_running()  # it imports while this process does
         devices = self.devices()[: len(agenda.runs)]
-        run_in_forks(agenda, [Place(alone(device), threads_of_each(len(devices))) for device in devices])
+        run_in_forks(agenda, [Slot(alone(device), threads_of_each(len(devices))) for device in devices])
 
     def devices(self) -> list[str]:
         """The device of each worker; an error if there are not as many GPUs."""
@@ -81,7 +81,7 @@ def alone(device: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """Where one run is computed at a time: variables of its process, such as the GPU that it sees, and threads of torch on a
     CPU.
     """
@@ -90,7 +90,7 @@ class Place:
     n_threads: int | None = None
 
 
-def run_in_forks(agenda: Agenda, places: Sequence[Place]) -> None:
+def run_in_forks(agenda: Agenda, places: Sequence[Slot]) -> None:
     """Compute all runs, one in each place at a time. Whatever ends this, no run goes on after it."""
     running: dict[int, tuple[ForkServerProcess, Run]] = {}
     try:
@@ -121,7 +121,7 @@ def run_in_forks(agenda: Agenda, places: Sequence[Place]) -> None:
                 process.join()
 
 
-def _be(run: Run, folder: str, place: Place) -> None:
+def _be(run: Run, folder: str, place: Slot) -> None:
     def end_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()

@@ -31,7 +31,7 @@ OF_WEIGHTS = (*CHECKPOINT, "random_seed", "weights", "family")
 
 
 @dataclass(frozen=True)
-class Measured:
+class EncoderCost:
     """An encoder on this machine, and what is stored of an image.
 
     Attributes:
@@ -60,7 +60,7 @@ def options_of(
 
 def measure_encoders(
     params: Mapping[str, Any], images: ImageSet, given: Mapping[str, Any], device: str, folder: Path, seconds: float
-) -> dict[str, Measured]:
+) -> dict[str, EncoderCost]:
     """All encoders by name, and by the name of a study those whose tokens are stored of several blocks for it.
 
     Only one is in memory at a time. Of those that compute the same, the first is measured.
@@ -72,7 +72,7 @@ def measure_encoders(
     Raises:
         BeyondClsError: an unknown encoder or option, or a damaged image.
     """
-    by_name, known = dict[str, Measured](), dict[str, Rates]()
+    by_name, known = dict[str, EncoderCost](), dict[str, Rates]()
     for name in section(params, "encoders"):
         asked = options_of(params, given, name) | {"views": 1, "drop_path": 0.0}
         encoder = load_unfetched(name, {n: value for n, value in asked.items() if n in OF_LOADING})
@@ -89,7 +89,7 @@ def measure_encoders(
                 alike = _computation(request, running)
                 known[alike] = known.get(alike) or measure(request, folder, seconds=seconds, bars=progress_bar, **running)
             shapes = {array: tuple(values.shape[1:]) for array, values in arrays_by_name(request.example, 0).items()}
-            by_name[key] = Measured(known[alike], stored_nbytes(request), shapes, None if cost is None else cost.flops)
+            by_name[key] = EncoderCost(known[alike], stored_nbytes(request), shapes, None if cost is None else cost.flops)
         del encoder, request
         gc.collect()
     return by_name

@@ -14,7 +14,7 @@ import typer
 from pipelines.parameters.groups import studies_of
 from pipelines.parameters.params import read_params, section
 from pipelines.parameters.recipes import all_recipes, of_study
-from pipelines.planning.encoders import Measured, measure_encoders, options_of
+from pipelines.planning.encoders import EncoderCost, measure_encoders, options_of
 from pipelines.planning.sizes import Sizes, all_sizes, stand_ins
 from pipelines.planning.trainings import Run, Trainings, runs
 from pipelines.process.device import choose_device
@@ -106,7 +106,7 @@ def _check(params: Mapping[str, Any], file: Path) -> None:
 
 
 def extractions(
-    params: Mapping[str, Any], given: Mapping[str, Any], encoders: Mapping[str, Measured], sizes: Mapping[str, Sizes]
+    params: Mapping[str, Any], given: Mapping[str, Any], encoders: Mapping[str, EncoderCost], sizes: Mapping[str, Sizes]
 ) -> Iterator[Work]:
     """Each split of a data set through an encoder, in the stages `extract`, `extract-blocks` and `extract-whole`."""
     asked: list[tuple[str, str, str, str, tuple[str, ...]]] = [
@@ -131,7 +131,7 @@ def _images_table(sizes: Mapping[str, Sizes]) -> list[str]:
     return table(rows, right=(1, 2, 3))
 
 
-def _encoders_table(encoders: Mapping[str, Measured]) -> list[str]:
+def _encoders_table(encoders: Mapping[str, EncoderCost]) -> list[str]:
     """Crops a second, and what an image has in one view."""
     rows: list[tuple[str, ...]] = [
         ("encoder", "images", "crops/s", "decoding", "encoder alone", "an image", "GFLOP", "GPU memory")

@@ -10,7 +10,7 @@ from pipelines.parameters.groups import plans_of_study, studies_of
 from pipelines.parameters.heads import GROUPS, plans_and_run
 from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import section
-from pipelines.planning.encoders import Measured, options_of
+from pipelines.planning.encoders import EncoderCost, options_of
 from pipelines.planning.sizes import Sizes, n_learnt
 from probe.aggregators import make_aggregator
 from probe.grid import HeadPlan
@@ -37,8 +37,8 @@ class Run:
     name: str
     encoder: str
     dataset: str
-    measured: Measured
-    joined: Measured | None
+    measured: EncoderCost
+    joined: EncoderCost | None
     plans: Mapping[str, HeadPlan]
     of_run: Mapping[str, Any]
     n_views: int
@@ -70,7 +70,7 @@ class Run:
 
 
 def runs(
-    params: Mapping[str, Any], given: Mapping[str, Any], encoders: Mapping[str, Measured], datasets: Mapping[str, Sizes]
+    params: Mapping[str, Any], given: Mapping[str, Any], encoders: Mapping[str, EncoderCost], datasets: Mapping[str, Sizes]
 ) -> Iterator[Run]:
     """All runs of heads and studies.
 

@@ -48,7 +48,7 @@ class Segmented(Predicted):
 
 
 @dataclass(frozen=True)
-class LabelMaps(Predictor):
+class LabelMapPredictor(Predictor):
     """A head for patches on its encoder; keeps a PNG of each image, in its pixels: indices of classes, 255 not seen."""
 
     columns = ("class", "label", "share")

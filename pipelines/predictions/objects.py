@@ -26,7 +26,7 @@ MARGIN = 2  # pixels around a name
 
 
 @dataclass(frozen=True, eq=False)
-class Found(Predicted):
+class FoundObjects(Predicted):
     """What was found in an image. Those of a score of `threshold` or more are printed and drawn; rows have all."""
 
     image: Image.Image
@@ -89,7 +89,7 @@ class Found(Predicted):
 
 @dataclass
 class Objects(Predictor):
-    """A detector on its encoder; keeps all that it finds in COCO's format of results. `threshold`: as of `Found`."""
+    """A detector on its encoder; keeps all that it finds in COCO's format of results. `threshold`: as of `FoundObjects`."""
 
     columns = ("class", "label", "score", *CORNERS)
 
@@ -100,10 +100,10 @@ class Objects(Predictor):
     def predict(self, images: Sequence[Image.Image]) -> Iterator[Predicted | str]:
         names = self.model.classes or [str(label) for label in range(self.model.detector.n_classes)]
         for image, detected in zip(images, self.model.detect(images), strict=True):
-            yield Found(image, detected, names, self.threshold)
+            yield FoundObjects(image, detected, names, self.threshold)
 
     def keep(self, folder: Path, number: str, file: Path, result: Predicted) -> dict[str, str]:
-        assert isinstance(result, Found)
+        assert isinstance(result, FoundObjects)
         self._kept.append((file, result.detected))
         return {}
 

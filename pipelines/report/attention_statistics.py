@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Table
-from pipelines.report.measured import Attention
+from pipelines.report.measured import AttentionResult
 from pipelines.report.tables import EFFECTIVE, NOTHING, Declared, cells, each, effective, encoders, listed, numbers, table
 
 ENTROPY = "cls_patch_entropy"
@@ -20,29 +20,29 @@ def in_order(names: Iterable[str]) -> list[str]:
     return [*(name for name in FIGURES if name in each_once), *(name for name in each_once if name not in FIGURES)]
 
 
-def titles(attention: Iterable[Attention]) -> dict[str, str]:
+def titles(attention: Iterable[AttentionResult]) -> dict[str, str]:
     """What each statistic is, by its name."""
     return {name: title for a in attention for name, (title, _) in a.declared.items()}
 
 
-def units(attention: Iterable[Attention]) -> dict[str, str]:
+def units(attention: Iterable[AttentionResult]) -> dict[str, str]:
     """The unit of each statistic, by its name."""
     return {name: unit for a in attention for name, (_, unit) in a.declared.items()}
 
 
-def over_blocks(attention: Attention) -> float | None:
+def over_blocks(attention: AttentionResult) -> float | None:
     """Entropy of the attention of [cls] to the patches, mean over blocks, heads and images, nats; None if not computed."""
     values = attention.statistics.get(ENTROPY)
     return sum(mean for mean, _ in values) / len(values) if values else None
 
 
-def last_block(attention: Attention) -> float | None:
+def last_block(attention: AttentionResult) -> float | None:
     """The same of the last block alone."""
     values = attention.statistics.get(ENTROPY)
     return values[-1][0] if values else None
 
 
-def limit(attention: Attention) -> float | None:
+def limit(attention: AttentionResult) -> float | None:
     """ln T, nats."""
     return math.log(attention.n_tokens) if attention.n_tokens else None
 
@@ -50,14 +50,14 @@ def limit(attention: Attention) -> float | None:
 def measured(inputs: Inputs) -> Table:
     """A row for each encoder with attention statistics; ln T for one without [cls], as its patches are averaged."""
 
-    def over_all(one: Attention) -> float | None:
+    def over_all(one: AttentionResult) -> float | None:
         return limit(one) if _without_cls(inputs, one.encoder) else over_blocks(one)
 
-    def share(one: Attention) -> float | None:
+    def share(one: AttentionResult) -> float | None:
         entropy, highest = over_all(one), limit(one)
         return 100 * entropy / highest if entropy is not None and highest else None
 
-    def name(one: Attention) -> Cell:
+    def name(one: AttentionResult) -> Cell:
         return Cell(one.encoder, one.encoder, tag=UNIFORM if _without_cls(inputs, one.encoder) else "")
 
     note = (
@@ -89,7 +89,7 @@ def _without_cls(inputs: Inputs, encoder: str) -> bool:
     return bool(attention.statistics) and not of_cls and attention.cls_map is None and (encoder, "cls") not in inputs.probes
 
 
-def by_block(attention: Mapping[str, Attention]) -> Table:
+def by_block(attention: Mapping[str, AttentionResult]) -> Table:
     """A row for each encoder and block, a column for each statistic that any of them has."""
     shown = titles(attention.values())
     names = in_order(name for a in attention.values() for name, values in a.statistics.items() if values)
@@ -105,7 +105,7 @@ def by_block(attention: Mapping[str, Attention]) -> Table:
             return cells(f"{name}_median", f"{shown[name]}: median", lambda row: _median(row[1], name, row[2]))
         return cells(name, shown[name], lambda row: _cell(row[1].statistics.get(name, ()), row[2]), "spread")
 
-    def entropy(row: tuple[str, Attention, int]) -> float | None:
+    def entropy(row: tuple[str, AttentionResult, int]) -> float | None:
         values = row[1].statistics.get(ENTROPY, ())
         return values[row[2]][0] if row[2] < len(values) else None
 
@@ -133,7 +133,7 @@ def by_block(attention: Mapping[str, Attention]) -> Table:
     )
 
 
-def _median(measured: Attention, name: str, block: int) -> Cell:
+def _median(measured: AttentionResult, name: str, block: int) -> Cell:
     """`0.12 (0.10–0.15)`."""
     values = measured.medians.get(name, ())
     if block >= len(values):

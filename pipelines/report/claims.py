@@ -10,9 +10,9 @@ import numpy as np
 from pipelines.report.attention_statistics import ENTROPY, last_block, limit, over_blocks
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Table
-from pipelines.report.estimate import Estimate, Probes, Source, mean_over_encoders
+from pipelines.report.estimate import Estimate, Probes, Variation, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
-from pipelines.report.measured import Attention, converged, untrained
+from pipelines.report.measured import AttentionResult, converged, untrained
 from pipelines.report.tables import NOTHING, Declared, cells, each, interval, texts
 from pipelines.report.tables import table as declared
 from store.format.pretraining import JOINT, LABELS, MASKED
@@ -215,11 +215,11 @@ def _on_entropies(inputs: Inputs) -> list[Claim]:
     return result
 
 
-def _entropy(attention: Attention, mean: float, blocks: slice) -> Estimate:
+def _entropy(attention: AttentionResult, mean: float, blocks: slice) -> Estimate:
     """Its spread over images is known, the single images are not: as many units with that spread, independent of others'.
 
     Of several blocks the mean of their spreads, which is the most that their mean can have.
     """
     stds = [std for _, std in attention.statistics[ENTROPY][blocks]]
     units = mean + sum(stds) / len(stds) * np.resize([1.0, -1.0], attention.n_images)
-    return Estimate(mean, 0.0, 1, {Source("images", f"{attention.key} {attention.encoder}"): units})
+    return Estimate(mean, 0.0, 1, {Variation("images", f"{attention.key} {attention.encoder}"): units})

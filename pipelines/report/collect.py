@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pipelines.parameters.params import Primary
 from pipelines.report.dense import by_dataset
 from pipelines.report.galleries.images import DenseImages
-from pipelines.report.measured import Attention, Entries, Probe, by_accuracy, untrained
+from pipelines.report.measured import AttentionResult, Entries, Probe, by_accuracy, untrained
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.reading import attention_in, files_in, probe_in, read
 from store import BeyondClsError
@@ -88,7 +88,7 @@ class Inputs:
     """Everything that was found. `encoders` and `heads` are in the order of the page: trained encoders, then random ones."""
 
     probes: Mapping[tuple[str, str], Probe]
-    attention: Mapping[str, Attention] = field(default_factory=dict)
+    attention: Mapping[str, AttentionResult] = field(default_factory=dict)
     studies: Mapping[str, Mapping[tuple[str, str], Probe]] = field(default_factory=dict)  # by study, then as `probes`
     datasets: Mapping[str, Mapping[tuple[str, str], Probe]] = field(default_factory=dict)  # by data set, then as `probes`
     folders: Folders = field(default_factory=Folders)

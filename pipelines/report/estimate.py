@@ -19,7 +19,7 @@ LEVEL = 0.95
 Probes = Mapping[tuple[str, str], Probe]  # by encoder and head
 
 
-class Source(NamedTuple):
+class Variation(NamedTuple):
     """What a number would be another with: other test images, other seeds of a head, other draws of an encoder's weights, or
     other encoders of a family. Numbers with one source are paired by its units, those with two vary independently.
     """
@@ -45,7 +45,7 @@ class Estimate:
     mean: float
     std: float
     n_seeds: int
-    effects: Mapping[Source, Float[np.ndarray, "n"]] = field(default_factory=dict)
+    effects: Mapping[Variation, Float[np.ndarray, "n"]] = field(default_factory=dict)
     in_both: float = 0.0
 
     def minus(self, other: "Estimate") -> "Estimate":
@@ -74,7 +74,7 @@ class Estimate:
         """A function of both, by its slopes in them; it varies with what both are known to vary with."""
         n = min(filter(None, (self.n_seeds, other.n_seeds)), default=0)
         std = math.hypot(slope * self.std, other_slope * other.std) if n > 1 else 0.0
-        effects: dict[Source, np.ndarray] = {}
+        effects: dict[Variation, np.ndarray] = {}
         for estimate, factor in ((self, slope), (other, other_slope)):
             for source, units in estimate.effects.items():
                 if (self.knows_images and other.knows_images) if source.kind == "images" else n > 1:
@@ -174,11 +174,11 @@ def estimate_of(probe: Probe) -> Estimate:
     effects = dict(estimate.effects)
     if draws > 1:
         effects = {source: units for source, units in effects.items() if source.kind != "seeds"}
-        effects[Source("draws", f"{probe.encoder} ({draws})")] = np.array(measure.values).reshape(draws, -1).mean(1)
+        effects[Variation("draws", f"{probe.encoder} ({draws})")] = np.array(measure.values).reshape(draws, -1).mean(1)
     if probe.correct is not None and probe.test_images is not None and probe.measure == "top1":
         correct = _correct(probe.correct, probe.member, probe.correct.stat().st_mtime_ns)
         _check(probe, correct)
-        effects[Source("images", images)], in_both = _by_image(correct, draws)
+        effects[Variation("images", images)], in_both = _by_image(correct, draws)
     return replace(estimate, effects=effects, in_both=in_both)
 
 
@@ -189,11 +189,11 @@ def of_measure(measure: Measure, images: str, seeds: str | None) -> Estimate:
         images: which test images: measures with the same are paired by groups of them.
         seeds: whose; None where nothing is drawn.
     """
-    effects: dict[Source, np.ndarray] = {}
+    effects: dict[Variation, np.ndarray] = {}
     if seeds is not None and len(measure.values) > 1:
-        effects[Source("seeds", seeds)] = np.array(measure.values)
+        effects[Variation("seeds", seeds)] = np.array(measure.values)
     if n := len(measure.without):
-        effects[Source("images", f"{images}, {n} groups")] = n * measure.mean - (n - 1) * np.array(measure.without)
+        effects[Variation("images", f"{images}, {n} groups")] = n * measure.mean - (n - 1) * np.array(measure.without)
     return Estimate(measure.mean, measure.std, 0 if seeds is None else len(measure.values), effects)
 
 
@@ -203,7 +203,7 @@ def mean_over_encoders(family: str, of_encoders: Iterable[Estimate]) -> Estimate
     if len(each) == 1:
         return each[0]
     means, n = np.array([one.mean for one in each]), len(each)
-    effects: dict[Source, np.ndarray] = {Source("encoders", family): means}
+    effects: dict[Variation, np.ndarray] = {Variation("encoders", family): means}
     if all(one.knows_images for one in each):
         for one in each:
             for source, units in one.effects.items():

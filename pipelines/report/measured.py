@@ -87,7 +87,7 @@ class Probe(Entries):
         return repr((sorted(self.protocol.items(), key=str), tuple(self.seeds)))
 
 
-class Attention(Entries):
+class AttentionResult(Entries):
     """One ATTENTION/ENCODER: the entries of summary.json, with these in place of them or beside them.
 
     Attributes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines.report.measured import Attention, Entries, Measure, Probe
+from pipelines.report.measured import AttentionResult, Entries, Measure, Probe
 from probe.result_files import ResultError, digest_of, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
@@ -162,14 +162,14 @@ def _course(file: Path) -> tuple[Entries | None, Entries | None]:
     return curve, Entries(measure=measure, epochs=tuple(-epoch for _, epoch in best))
 
 
-def attention_in(file: Path) -> Attention:
+def attention_in(file: Path) -> AttentionResult:
     """The statistics of a summary.json, and of the tables beside it."""
     content = json.loads(file.read_text(encoding="utf-8"))
     rows = rows_of(file.parent / "statistics.csv")
     unbounded = [row for row in rows if row["statistic"] in content["unbounded"]]
     for name in ("key", "data", "n_tokens", "architecture"):
         content[name]
-    return Attention(
+    return AttentionResult(
         content,
         encoder=file.parent.name,
         n_images=int(content["n_images"]),

@@ -40,7 +40,7 @@ def feature_sets(root: Path) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSet:
     """A feature set, or in an object store what was written of one.
 
     Attributes:
@@ -56,13 +56,13 @@ class Stored:
     files: tuple[str, ...] = ()
 
     @classmethod
-    def in_folder(cls, path: Path) -> "Stored":
+    def in_folder(cls, path: Path) -> "StoredSet":
         shards = [file.stat() for file in path.rglob("c/**/*") if file.is_file()]
         times = [datetime.fromtimestamp(max(shard.st_atime, shard.st_mtime), UTC) for shard in shards]
         return cls(str(path), content_of(path / "zarr.json"), nbytes_of(path), max(times, default=None))
 
     @classmethod
-    def at_root(cls, root: str) -> "list[Stored]":
+    def at_root(cls, root: str) -> "list[StoredSet]":
         """Those in an object store, sorted; unfinished uploads are among them. A StoreError if it cannot be listed."""
         place = ObjectStore(root)
         sizes, times = place.sizes(), place.times()
@@ -72,7 +72,7 @@ class Stored:
             if rest:
                 sets.setdefault(name, []).append(rest)
 
-        def look(name: str) -> "Stored":
+        def look(name: str) -> "StoredSet":
             address, files = f"{root}/{name}", sets[name]
             content = ObjectStore(address).content("zarr.json") if "zarr.json" in files else None
             written = [at for file in files if (at := times.get(f"{name}/{file}")) is not None]

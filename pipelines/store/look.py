@@ -9,7 +9,7 @@ import typer
 from pipelines.process.progress import progress_bar
 from pipelines.sharing.places import open_features
 from pipelines.sharing.publish import SCRATCH
-from pipelines.store.find import Stored, feature_sets, nbytes_of, staged_below
+from pipelines.store.find import StoredSet, feature_sets, nbytes_of, staged_below
 from pipelines.store.move import Params
 from pipelines.store.named import ProjectOption, named_in, naming
 from pipelines.store.table import size, table
@@ -36,7 +36,7 @@ def ls(
         raise StoreError(f"there is no folder {root}; name one that holds feature sets")
     rows = [["feature set", "encoder", "images", "kinds", "dtype", "bytes", "key", "used", "named by"]]
     problems = []
-    for one in Stored.at_root(root.rstrip("/")) if remote else map(Stored.in_folder, feature_sets(Path(root))):
+    for one in StoredSet.at_root(root.rstrip("/")) if remote else map(StoredSet.in_folder, feature_sets(Path(root))):
         stub = not remote and is_stub(Path(one.address))
         try:
             store = FeatureStore.describe(one.address) if stub else FeatureStore.open(one.address)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pipelines.sharing.places import FEATURES, Places
-from pipelines.store.find import AT_ROOT, REMOVED, Stored, is_feature_set, nbytes_of, owner_of, staged_in
+from pipelines.store.find import AT_ROOT, REMOVED, StoredSet, is_feature_set, nbytes_of, owner_of, staged_in
 from pipelines.store.named import ProjectOption, named_in, naming
 from pipelines.store.table import size, table
 from store import StoreError
@@ -144,17 +144,17 @@ def gc(
     _remove(unused)
 
 
-def _stored_in(place: str) -> list[Stored]:
+def _stored_in(place: str) -> list[StoredSet]:
     """Feature sets directly in a folder or an object store, without stubs; outside of the working folder only ROOT/NAME-KEY."""
     if is_remote(place):
-        return [one for one in Stored.at_root(place.rstrip("/")) if AT_ROOT.fullmatch(one.address.rpartition("/")[2])]
+        return [one for one in StoredSet.at_root(place.rstrip("/")) if AT_ROOT.fullmatch(one.address.rpartition("/")[2])]
     own = _is_below(place, Path.cwd())
     paths = [p for p in sorted(Path(place).iterdir()) if p.is_dir() and not p.is_symlink()]
     named = [path for path in paths if AT_ROOT.fullmatch(path.name) or (own and not path.name.startswith("."))]
-    return [Stored.in_folder(path) for path in named if is_feature_set(path) and not is_stub(path)]
+    return [StoredSet.in_folder(path) for path in named if is_feature_set(path) and not is_stub(path)]
 
 
-def _why_kept(one: Stored, named: Mapping[str, str], days: int) -> str:
+def _why_kept(one: StoredSet, named: Mapping[str, str], days: int) -> str:
     """Why a set must stay; empty if it may go."""
     if one.files:
         others = (file for file in one.files if not (is_of_writers(file) or file_names()[0].fullmatch(file)))
@@ -175,7 +175,7 @@ def _why_kept(one: Stored, named: Mapping[str, str], days: int) -> str:
     return ""
 
 
-def _show(why: Mapping[Stored, str]) -> None:
+def _show(why: Mapping[StoredSet, str]) -> None:
     rows = [["feature set", "bytes", "used", "made by", "kept"]]
     for one, reason in sorted(why.items(), key=lambda item: (bool(item[1]), item[0].address)):
         rows.append([one.address, size(one.nbytes), one.day, owner_of(one.address), reason or "no: nothing names it"])
@@ -185,7 +185,7 @@ def _show(why: Mapping[Stored, str]) -> None:
     typer.echo(f"unused: {len(why) - n_kept} ({size(unused)}); kept: {n_kept} ({size(kept)})")
 
 
-def _remove(unused: list[Stored]) -> None:
+def _remove(unused: list[StoredSet]) -> None:
     removed = []
     for one in unused:
         try:

@@ -20,7 +20,7 @@ from probe.head import FinalNorm
 from probe.recipe import Recipe
 from probe.result_files import METRICS, computed_by, over_seeds, write_result
 from probe.segmentation.label_maps import Upsampling
-from probe.segmentation.linear import NAME, SPEC, Trained, train_linear
+from probe.segmentation.linear import NAME, SPEC, TrainedMember, train_linear
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.sources import Source, check_encoder
@@ -143,7 +143,7 @@ class _PixelLosses(torch.autograd.Function):
         return gradient * of_losses.view(-1, 1, 1, 1, 1), None, None
 
 
-def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any], list[Trained]]:
+def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any], list[TrainedMember]]:
     """Train a head for each seed, and measure them, and the mean of the training pixels, on the test images.
 
     Returns:
@@ -232,7 +232,7 @@ def _over_images(per_image: Sequence[PerImage]) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, content: Mapping[str, Any], trained: Sequence[Trained]) -> None:
+def write(folder: Path, content: Mapping[str, Any], trained: Sequence[TrainedMember]) -> None:
     """Write metrics.json, description.json and curves.csv."""
     write_result(folder / METRICS, content)
     with (folder / "curves.csv").open("w", newline="") as file:

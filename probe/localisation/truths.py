@@ -70,7 +70,7 @@ def frame_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Truths:
+class BoxTruths:
     """Boxes of the images that can be measured: those that are valid and have a box.
 
     Attributes:
@@ -91,7 +91,7 @@ class Truths:
     flips: Bool[np.ndarray, "N"]
 
 
-def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
+def truths_of(store: FeatureStore, size: int, view: int = 0) -> BoxTruths:
     """Boxes in a frame of `size` by `size` pixels, which the view fills.
 
     Raises:
@@ -121,7 +121,7 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
         "n_boxes_outside": sum(s.n_outside for s in in_view),
         "n_boxes_cut": sum(s.n_cut for s in in_view),
     }
-    return Truths(rows, tuple(s.boxes for s in in_view), counts, frame, crops, flips)
+    return BoxTruths(rows, tuple(s.boxes for s in in_view), counts, frame, crops, flips)
 
 
 def has_boxes(store: FeatureStore) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int16, Integer
 from torch import Tensor
 
-from probe.segmentation.label_maps import LabelMaps, Resolution, Upsampling, label_map_of, shown_by, shown_of, shows_more
+from probe.segmentation.label_maps import LabelMapsOfView, Resolution, Upsampling, label_map_of, shown_by, shown_of, shows_more
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.subsets import groups_of
@@ -109,7 +109,7 @@ class Predicted:
 
 
 @dataclass
-class Measured:
+class ConfusionsOfModel:
     """Confusions of one model by resolution, "grid" first."""
 
     confusions: dict[Resolution, Confusion] = field(default_factory=dict)
@@ -135,10 +135,10 @@ def evaluate(
     test: Patches,
     models: Mapping[Any, Predicted],
     resolutions: Sequence[Resolution] = (),
-    maps: LabelMaps | None = None,
+    maps: LabelMapsOfView | None = None,
     keep: Callable[[Any, int, Int16[np.ndarray, "h w"]], None] | None = None,
     progress: Callable[[int], None] = lambda n: None,
-) -> tuple[dict[Any, Measured], dict[str, Any] | None]:
+) -> tuple[dict[Any, ConfusionsOfModel], dict[str, Any] | None]:
     """Compare the predictions of models with the truth, on the grid and at other resolutions.
 
     Of several views of an image, which are windows, logits are averaged where they overlap, and one-hot labels likewise.
@@ -154,10 +154,11 @@ def evaluate(
         Confusions of each model, and what the views show of the images' labelled pixels, if pixels were compared.
     """
     measured = {
-        name: Measured({resolution: Confusion(test.n_classes) for resolution in (GRID, *resolutions)}) for name in models
+        name: ConfusionsOfModel({resolution: Confusion(test.n_classes) for resolution in (GRID, *resolutions)})
+        for name in models
     }
     grid, position, labelled, groups = test.source.store.grid, 0, [0, 0], groups_of(len(test)).tolist()
-    n_views, of_view = len(test.views), [LabelMaps(maps.store, view) for view in test.views] if maps is not None else []
+    n_views, of_view = len(test.views), [LabelMapsOfView(maps.store, view) for view in test.views] if maps is not None else []
     more = shows_more(test.source.store, test.views) if n_views > 1 else np.ones((len(test.labels), 1), bool)
     batches = test.images() if any(model.head is not None for model in models.values()) else _without_tokens(test)
     for rows, tokens in batches:
@@ -193,7 +194,7 @@ def _logits(head: PatchHead, tokens: Float[Tensor, "B VT D"], n_views: int) -> F
 
 
 def _truths(
-    views: Sequence[LabelMaps], row: int, resolutions: Sequence[Resolution], labelled: list[int]
+    views: Sequence[LabelMapsOfView], row: int, resolutions: Sequence[Resolution], labelled: list[int]
 ) -> tuple[dict[Resolution, np.ndarray], dict[Resolution, list[Upsampling]]]:
     """True label maps of an image, and the way to them from each of its views; and count its labelled pixels, and those that
     views show.

@@ -191,7 +191,7 @@ class View:
         return round(shorter * rows / min(rows, columns)), round(shorter * columns / min(rows, columns))
 
 
-class LabelMaps(View):
+class LabelMapsOfView(View):
     """Label maps of a feature set in one view."""
 
     def original(self, row: int) -> Int16[np.ndarray, "h w"]:

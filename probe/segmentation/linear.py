@@ -93,7 +93,7 @@ class PatchStack(Stack):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedMember:
     """A member that was trained.
 
     Attributes:
@@ -134,7 +134,7 @@ def train_linear(
     pixel_losses: Losses = pixel_loss,
     workers: int = 0,
     **following: Any,
-) -> tuple[list[Trained], dict[Member, str]]:
+) -> tuple[list[TrainedMember], dict[Member, str]]:
     """Train members side by side; those that diverge are left out, with a note each.
 
     Args:
@@ -164,7 +164,7 @@ def train_linear(
 
     go_on([family], batches, None, recipe, final_norm=norm, losses=losses, **following)
     trained = [
-        Trained(member, _as_patch_head(family.stack, m, grid, patches), family.curves[m])
+        TrainedMember(member, _as_patch_head(family.stack, m, grid, patches), family.curves[m])
         for m, member in enumerate(family.names)
     ]
     return trained, dict(family.lost)

@@ -12,9 +12,9 @@ from probe.checkpoint import Checkpoint, Unfinished
 from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
-from probe.segmentation.evaluate import GRID, Measured, Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps, Resolution
-from probe.segmentation.linear import NAME, SPEC, Trained, train_linear
+from probe.segmentation.evaluate import GRID, ConfusionsOfModel, Predicted, evaluate
+from probe.segmentation.label_maps import LabelMapsOfView, Resolution
+from probe.segmentation.linear import NAME, SPEC, TrainedMember, train_linear
 from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
 from probe.segmentation.patches import Patches
@@ -77,9 +77,9 @@ class Outcome:
     selection: Selection[Any] | None = None
     seeds: tuple[int, ...] = ()
     notes: list[str] = field(default_factory=list)
-    trained: list[Trained] = field(default_factory=list)
+    trained: list[TrainedMember] = field(default_factory=list)
     seconds: float = 0.0
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[ConfusionsOfModel] = field(default_factory=list)
 
 
 @dataclass
@@ -137,7 +137,7 @@ def segment(
     models = {(name, i): model for name, outcome in outcomes.items() for i, model in enumerate(outcome.models)}
     first = lambda model, row, label_map: keep(model[0], row, label_map) if keep and model[1] == 0 else None  # noqa: E731
     with bars("measure", len(sets.tested), "images") as progress:
-        maps = LabelMaps(sets.test) if resolutions else None
+        maps = LabelMapsOfView(sets.test) if resolutions else None
         measured, shown = evaluate(sets.tested, models, resolutions, maps, first if keep else None, progress)
     for name, outcome in outcomes.items():
         outcome.measured = [measured[name, i] for i in range(len(outcome.models))]
@@ -196,7 +196,7 @@ def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
 
 def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, calls: Mapping[str, Any]) -> Outcome:
     plan, recipe = protocols.linear, protocols.linear.recipe
-    trained: dict[Member, Trained] = {}
+    trained: dict[Member, TrainedMember] = {}
 
     def fit(learn: Patches, judge: Patches, settings: Sequence[tuple[float, float]], stage: str) -> Models:
         members = [Member(NAME, *setting, seed) for setting in settings for seed in plan.seeds]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int16
 
-from probe.segmentation.label_maps import LabelMaps, Resolution
+from probe.segmentation.label_maps import LabelMapsOfView, Resolution
 from probe.segmentation.patches import Patches
 from store.truths import VOID
 
@@ -42,7 +42,7 @@ class SavedMaps:
             save_label_map(self._folder / protocol / self._name(row), label_map, len(self._classes))
 
     def _write_truths(self, resolution: Resolution) -> None:
-        maps, images = LabelMaps(self._store), []
+        maps, images = LabelMapsOfView(self._store), []
         for row in self.rows:
             whole = resolution == "original"
             truth = maps.original(row) if whole else maps.in_frame(row, maps.frame(int(resolution)))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from probe.head import FinalNorm
-from probe.segmentation.label_maps import LabelMaps, shows_more
+from probe.segmentation.label_maps import LabelMapsOfView, shows_more
 from probe.segmentation.patches import Patches
 from probe.sources import Source, check_encoder
 from probe.subsets import hold_out
@@ -112,9 +112,9 @@ class Sets:
         return "validation set" if self.validation is not None else "hold-out"
 
     @cached_property
-    def training_maps(self) -> list[LabelMaps]:
+    def training_maps(self) -> list[LabelMapsOfView]:
         """Label maps of the views that the linear head trains on."""
-        return [LabelMaps(self.training, view) for view in self.views]
+        return [LabelMapsOfView(self.training, view) for view in self.views]
 
     def _patches(self, store: FeatureStore) -> Patches:
         norm = FinalNorm.from_store(self.training).to(self.device) if self.final_norm else None

@@ -16,7 +16,17 @@ from store.errors import StoreError
 from store.format.array import ArrayReader, row_numbers
 from store.loading.order import Order, random_views
 from store.loading.placement import Placement, choose_placement
-from store.loading.reading import CACHED_READS, DISK_READS, WINDOWS, Lane, Pool, Resident, Source, batches_on_gpu, parts_of
+from store.loading.reading import (
+    CACHED_READS,
+    DISK_READS,
+    WINDOWS,
+    Lane,
+    Pool,
+    Resident,
+    StoredArrays,
+    batches_on_gpu,
+    parts_of,
+)
 
 BUFFER_NBYTES = 256 << 20  # for streaming
 BUFFER_BLOCKS = 128  # at least, so that a window mixes blocks from many places
@@ -251,7 +261,7 @@ class Loader:
         streamed = {key: part for key, part in parts.items() if self.places[key[0]] == "stream"}
         resident = {key: part for key, part in parts.items() if key not in streamed}
         home = self.device if "device" in self.places.values() else torch.device("cpu")
-        stream, kept = (Source(p, self.joined, self._pool, self.threads, self.direct) for p in (streamed, resident))
+        stream, kept = (StoredArrays(p, self.joined, self._pool, self.threads, self.direct) for p in (streamed, resident))
         self._stream = stream if streamed else None
         self._resident = Resident(kept, self.rows, len(self.labels), home) if resident else None
 

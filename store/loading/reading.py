@@ -74,7 +74,7 @@ class Pool:
         return raw[skip : skip + nbytes]
 
 
-class Source:
+class StoredArrays:
     """Stored arrays of a loader, and how they are read.
 
     Attributes:
@@ -188,7 +188,7 @@ class Resident:
         device: where they are kept.
     """
 
-    def __init__(self, source: Source, rows: np.ndarray, n: int, device: torch.device):
+    def __init__(self, source: StoredArrays, rows: np.ndarray, n: int, device: torch.device):
         self.device, self._pool, self._n = device, source.pool, len(rows)
         slot = np.full(n, -1, np.int64)
         slot[rows] = np.arange(len(rows))

@@ -35,7 +35,7 @@ class BusyError(StoreError):
 
 
 @dataclass
-class _Seen:
+class _ClaimOfAnother:
     """A claim of another."""
 
     generation: int
@@ -59,7 +59,7 @@ class Claims:
         self._place, self._seconds = place, SECONDS
         self.held: dict[int, str] = {}  # the file of each unit that this process has, as far as it knows
         self._past: list[str] = []  # of units that are written
-        self.seen: dict[int, _Seen] = {}  # of others
+        self.seen: dict[int, _ClaimOfAnother] = {}  # of others
         self._lock, self._ended = Lock(), Event()
         self._renewing: Thread | None = None
         self._content = json.dumps({**_this_process(), "id": uuid.uuid4().hex}).encode()
@@ -88,7 +88,7 @@ class Claims:
         seen = self.seen.get(unit)
         if seen is None or (seen.generation, seen.written) != (generation, written):
             content = seen.content if seen is not None and seen.generation == generation else None
-            self.seen[unit] = _Seen(generation, written, time.monotonic(), content)
+            self.seen[unit] = _ClaimOfAnother(generation, written, time.monotonic(), content)
 
     def is_free(self, unit: int) -> bool:
         """Whether nobody has a unit, as far as was seen."""

@@ -13,6 +13,6 @@ class OneThread(Engine):
         return 1
 
     def run_all(self, agenda: Agenda) -> None:
-        from pipelines.engines.processes import Place, run_in_forks
+        from pipelines.engines.processes import Slot, run_in_forks
 
-        run_in_forks(agenda, [Place()])
+        run_in_forks(agenda, [Slot()])

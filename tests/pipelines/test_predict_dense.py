@@ -13,7 +13,7 @@ from extract.encoders import load_encoder
 from pipelines.live.detections import online_detector
 from pipelines.live.online import online
 from pipelines.predictions.label_maps import Segmented
-from pipelines.predictions.objects import Found
+from pipelines.predictions.objects import FoundObjects
 from probe.detection.detected import Detected
 from probe.detection.detector import Detector, save_detector
 from probe.detection.recipe import DetectorOptions
@@ -141,7 +141,7 @@ def test_objects_are_drawn_at_the_size_of_the_overlay():
         np.array([1, 0]), np.array([0.9, 0.3], np.float32), np.array([[15, 10, 30, 20], [0, 0, 9, 9]], np.float32),
         tuple(encode(np.concatenate([mask, ~mask]))), (20, 30),
     )  # fmt: skip
-    over = np.asarray(Found(Image.new("RGB", (30, 20)), found, ("a", "b"), 0.5).pictures()["overlay"])
+    over = np.asarray(FoundObjects(Image.new("RGB", (30, 20)), found, ("a", "b"), 0.5).pictures()["overlay"])
     assert over.shape == (224, 336, 3)
     assert (over[:110, :].max(), over[:, :160].max()) == (0, 0), "what has a low score is not drawn"
     assert (over[180:220, 172:330] > 0).any(2).all()

@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 
 from pipelines.similarity import main
-from probe.similarity import SIMILARITY, Vectors
+from probe.similarity import SIMILARITY, ImageVectors
 from probe.subsets import groups_of
 from store import BeyondClsError
 from tests.features import write_features
@@ -22,7 +22,7 @@ RELATED = X @ RANDOM.normal(size=(12, 20)) + 2 * Y
 
 
 def value(measure: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray | None = None) -> float:
-    return SIMILARITY[measure](Vectors(x), Vectors(y), np.full(len(x), True) if chosen is None else chosen)
+    return SIMILARITY[measure](ImageVectors(x), ImageVectors(y), np.full(len(x), True) if chosen is None else chosen)
 
 
 @pytest.mark.parametrize("measure", SIMILARITY)

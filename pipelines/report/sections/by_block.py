@@ -12,7 +12,7 @@ from pipelines.report.content import Cell, Figure, Figures, Look, Section, Table
 from pipelines.report.contrasts import VERDICTS
 from pipelines.report.dense import result_of
 from pipelines.report.drawing import Panel, limits, lines, looks
-from pipelines.report.estimate import Estimate, Source, of_measure
+from pipelines.report.estimate import Estimate, Variation, of_measure
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
 from pipelines.report.reading import files_in, read
 from pipelines.report.remarks import AXES
@@ -149,4 +149,4 @@ def _lead(series: Series, block: int, last: int, study: Entries) -> Estimate:
         return lead
     shares = [series[b].mean / 100 for b in (block, last)]
     units = 100 * math.sqrt(sum(share * (1 - share) for share in shares)) * np.resize([1.0, -1.0], study.n_test)
-    return replace(lead, effects={**lead.effects, Source("images", "of either block"): units})
+    return replace(lead, effects={**lead.effects, Variation("images", "of either block"): units})

@@ -15,7 +15,7 @@ from pipelines.report.collect import Examples, Inputs
 from pipelines.report.content import Block, Gallery, Picture, Section, Text, section_of
 from pipelines.report.galleries.images import opened
 from pipelines.report.galleries.pictures import BoxOf, Outline, chosen, ground, moved, outlined
-from pipelines.report.measured import Attention
+from pipelines.report.measured import AttentionResult
 from pipelines.report.tables import title
 from probe.result_files import array_of
 from store import BeyondClsError
@@ -94,7 +94,7 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
     return maps, left_out
 
 
-def _crops(attention: Attention | None, images: "ImageSet") -> Float[np.ndarray, "N 4"] | str:
+def _crops(attention: AttentionResult | None, images: "ImageSet") -> Float[np.ndarray, "N 4"] | str:
     """Which part of each image its maps show; or why that is unknown."""
     if attention is None:
         return "attention was not computed, so it is unknown which images its maps show"

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table, Text, section_of
-from pipelines.report.measured import Attention, Probe
+from pipelines.report.measured import AttentionResult, Probe
 from pipelines.report.tables import each, pairs, table, texts, title
 
 ABOUT = (
@@ -26,7 +26,7 @@ def section(inputs: Inputs) -> Section:
 def _feature_sets(inputs: Inputs) -> Table:
     """Keys of each encoder; several where its heads disagree."""
 
-    def once(heads: Callable[[Probe], str], attention: Callable[[Attention], str] | None = None) -> Callable[[str], str]:
+    def once(heads: Callable[[Probe], str], attention: Callable[[AttentionResult], str] | None = None) -> Callable[[str], str]:
         def of_encoder(encoder: str) -> str:
             of_attention = [attention(inputs.attention[encoder])] if attention and encoder in inputs.attention else []
             return ", ".join(dict.fromkeys([*map(heads, inputs.probes_of(encoder)), *of_attention]))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Plot
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Section, Table
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
-from pipelines.report.estimate import Estimate, Source, estimate_of
+from pipelines.report.estimate import Estimate, Variation, estimate_of
 from pipelines.report.measured import Entries, Measure, Probe
 from pipelines.report.reading import files_in, probe_in, read
 from pipelines.report.tables import (
@@ -116,7 +116,7 @@ def _measure(values: Sequence[float]) -> Measure:
 
 def _paired(estimate: Estimate, probe: Probe) -> Estimate:
     """With seeds that are those of its head, whatever the images."""
-    seeds = Source("seeds", f"{probe.encoder} {probe.head}")
+    seeds = Variation("seeds", f"{probe.encoder} {probe.head}")
     effects = {seeds if source.kind == "seeds" else source: units for source, units in estimate.effects.items()}
     return replace(estimate, effects=effects)
 
@@ -138,7 +138,7 @@ def _mean(rows: Sequence[Entries]) -> Entries:
 
 def _mean_estimate(of_sets: Sequence[Estimate], measure: Measure) -> Estimate:
     """Test sets are what they are, not a sample: the mean varies with their images and the seeds alone."""
-    effects: dict[Source, Any] = {}
+    effects: dict[Variation, Any] = {}
     for one in of_sets:
         for source, units in one.effects.items():
             if source.kind != "images" or all(other.knows_images for other in of_sets):

@@ -15,7 +15,7 @@ from pipelines.report.attention_statistics import FIGURES, by_block, in_order, m
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Figure, Figures, Heading, Section, Text
 from pipelines.report.drawing import STYLE, WIDTH, Panel, drawn, lines, looks
-from pipelines.report.measured import Attention
+from pipelines.report.measured import AttentionResult
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import read, rows_of
 from pipelines.report.tables import file_names
@@ -89,7 +89,7 @@ def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
     )
 
 
-def by_median(attention: Collection[Attention]) -> set[str]:
+def by_median(attention: Collection[AttentionResult]) -> set[str]:
     """Unbounded statistics whose medians are known for every encoder that has them."""
     names = {name for a in attention for name in a.medians}
     return {name for name in names if all(name in a.medians for a in attention if name in a.statistics)}

@@ -19,7 +19,7 @@ from extract.encoders import ENCODERS
 from pipelines.code.__main__ import main as write
 from pipelines.code.closure import Project
 from pipelines.code.reader import main as write_reader
-from pipelines.code.units import AGGREGATORS, FOLDERS, PROTOCOLS, Unit, units
+from pipelines.code.units import AGGREGATORS, FOLDERS, PROTOCOLS, CodeUnit, units
 from pipelines.code.units import ENCODERS as OF_ENCODERS
 from pipelines.parameters.params import read_params
 from probe.aggregators import AGGREGATORS as BY_NAME
@@ -43,7 +43,7 @@ def of_the_quickstart() -> dict[str, dict[str, str | None]]:
     return {unit.file: digests(unit) for unit in units(read_params(ROOT / "params.yaml"), project())}
 
 
-def digests(unit: Unit) -> dict[str, str | None]:
+def digests(unit: CodeUnit) -> dict[str, str | None]:
     return project().digests(unit.modules, unit.used)
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pipelines.engines.engine import Run
-from pipelines.engines.processes import Place, run_in_forks
+from pipelines.engines.processes import Slot, run_in_forks
 from tests import forked
 from tests.extract.pictures import picture, write_file
 from tests.features import write_features
@@ -39,7 +39,7 @@ def test_an_interrupt_ends_all(tmp_path: Path) -> None:
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_forks(Watched(runs, stops=interrupt).agenda, [Place()])
+        run_in_forks(Watched(runs, stops=interrupt).agenda, [Slot()])
     assert not multiprocessing.active_children()
 
 
@@ -48,7 +48,7 @@ def test_a_stop_lets_a_run_end_after_its_epoch_and_begins_no_other(tmp_path: Pat
     given = ("--features", sets[0], "--test", sets[1], "--epochs", "3000", "--device", "cpu")
     runs = [Run.writing(str(tmp_path / name), ("probe", *given, "--out", str(tmp_path / name))) for name in "ab"]
     watched = Watched(runs, stops=lambda: begun(runs[0]) and "features in memory" in runs[0].log.read_text())
-    run_in_forks(watched.agenda, [Place()])
+    run_in_forks(watched.agenda, [Slot()])
     assert "stopped after an epoch (SIGUSR1); the same command goes on" in runs[0].log.read_text()
     assert list((tmp_path / ".unfinished/a").glob("*.safetensors"))
     assert not begun(runs[1])
@@ -56,7 +56,7 @@ def test_a_stop_lets_a_run_end_after_its_epoch_and_begins_no_other(tmp_path: Pat
 
 
 def compute(folder: Path) -> None:
-    run_in_forks(Watched([waits(folder)]).agenda, [Place()])
+    run_in_forks(Watched([waits(folder)]).agenda, [Slot()])
 
 
 def test_runs_end_with_the_process_that_began_them(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_devices(given: dict, n_gpus: int, devices: list[str] | None, monkeypatc
 
 
 def test_each_task_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = list[processes.Place]()
+    places = list[processes.Slot]()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(processes, "run_in_forks", lambda _, given: places.extend(given))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, MIG-4, 5")

@@ -16,7 +16,7 @@ from probe.detection.detector import Detector, save_detector
 from probe.detection.recipe import DetectorOptions
 from probe.head import FinalNorm
 from probe.segmentation.evaluate import Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps
+from probe.segmentation.label_maps import LabelMapsOfView
 from probe.segmentation.patch_head import PatchHead, save_patch_head
 from probe.segmentation.patches import Patches
 from probe.sources import Source
@@ -84,7 +84,7 @@ def test_label_maps_are_those_that_are_measured(tmp_path, protocol):
     measured = {}
     patches = Patches(source, np.arange(4), store.segmentation.patch_labels(), 3)
     models = {protocol: Predicted(head=made, interpolated=protocol == "linear")}
-    evaluate(patches, models, ["original"], LabelMaps(store), lambda _, row, label_map: measured.update({row: label_map}))
+    evaluate(patches, models, ["original"], LabelMapsOfView(store), lambda _, row, label_map: measured.update({row: label_map}))
     for row, label_map in enumerate(live):
         assert label_map.shape == sizes[row]
         np.testing.assert_array_equal(label_map < 0, measured[row] < 0)

@@ -14,7 +14,7 @@ from extract.datasets import DATASETS
 from extract.datasets.form import Published
 from extract.plan import Rates
 from pipelines.planning import trainings
-from pipelines.planning.encoders import Measured
+from pipelines.planning.encoders import EncoderCost
 from pipelines.planning.project import extractions, fits, in_words
 from pipelines.planning.sizes import COUNTED, FACTS, PUBLISHED, Sizes, all_sizes, n_learnt, sizes_of, stand_ins
 from pipelines.planning.trainings import Trainings, runs
@@ -26,8 +26,8 @@ from tests.extract.tiny import TINY
 # Bytes of an image: 1,000 of patch tokens, 10 of [cls], 6 of a map, 8 of its id. Extracted at 10/s, read at 100 kB/s.
 NBYTES = {"patch/block1/view0": 1000, "cls/block1/view0": 10, "attention/cls/block1/view0": 6, "images/id": 8}
 SHAPES = {"patch/block1/view0": (4, 8), "cls/block1/view0": (8,), "attention/cls/block1/view0": (2, 4)}
-ENCODER = Measured(Rates(8, 10.0, 100.0, 20.0, 1e5, 0), NBYTES, SHAPES, flops=7)
-BARE = Measured(ENCODER.rates, {n: size for n, size in NBYTES.items() if "cls" not in n}, SHAPES)
+ENCODER = EncoderCost(Rates(8, 10.0, 100.0, 20.0, 1e5, 0), NBYTES, SHAPES, flops=7)
+BARE = EncoderCost(ENCODER.rates, {n: size for n, size in NBYTES.items() if "cls" not in n}, SHAPES)
 SIZES = {"d": Sizes(1000, 100, 5, False, PUBLISHED)}
 LEARN, JUDGE, POOL = 0.01, 0.002, 0.001  # seconds of an image and a member
 HEAD = 3 * 4 * (1000 * LEARN + 100 * JUDGE)  # three seeds, four epochs

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t
 
 from pipelines.report.collect import Folders, collect
-from pipelines.report.estimate import Estimate, Source, estimate_of, mean_over_encoders
+from pipelines.report.estimate import Estimate, Variation, estimate_of, mean_over_encoders
 from store import BeyondClsError
 from tests.pipelines.report.written import write_correct, write_probe
 
@@ -162,14 +162,14 @@ def of_correct(name: str, correct: np.ndarray) -> Estimate:
     units = 100 * correct
     rest = units - units.mean(0) - units.mean(1, keepdims=True) + units.mean()
     in_both = (rest**2).sum() / ((len(units) - 1) * (units.shape[1] - 1)) / units.size
-    effects = {Source("seeds", name): units.mean(1), Source("images", "i"): units.mean(0)}
+    effects = {Variation("seeds", name): units.mean(1), Variation("images", "i"): units.mean(0)}
     return Estimate(float(units.mean()), float(units.mean(1).std(ddof=1)), len(units), effects, float(in_both))
 
 
 def estimate_with(mean: float, error: float, n_seeds: int = 3) -> Estimate:
     """With a standard error over 10,000 images."""
     units = mean + 100 * error * np.resize([1.0, -1.0], 10_000)
-    return Estimate(mean, 0.12, n_seeds, {Source("images", "i"): units})
+    return Estimate(mean, 0.12, n_seeds, {Variation("images", "i"): units})
 
 
 @pytest.mark.parametrize(("mean", "sign"), [(2.0, 1), (1.9, 0), (-1.9, 0), (-2.0, -1)])
@@ -180,7 +180,7 @@ def test_a_sign_is_beyond_the_interval(mean: float, sign: int) -> None:
 def test_one_seed_or_no_images_say_nothing() -> None:
     assert estimate_with(5, 1, n_seeds=1).sign is None
     assert estimate_with(5, 1, n_seeds=1).interval == pytest.approx((5 - 1.96, 5 + 1.96), abs=1e-3)
-    assert Estimate(5.0, 0.1, 12, {Source("seeds", "s"): np.linspace(4.9, 5.1, 12)}).sign is None
+    assert Estimate(5.0, 0.1, 12, {Variation("seeds", "s"): np.linspace(4.9, 5.1, 12)}).sign is None
 
 
 def test_bounds() -> None:

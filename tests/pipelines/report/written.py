@@ -13,7 +13,7 @@ from PIL import Image
 from extract.datasets import open_images
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Gallery, Section, Table, Text
-from pipelines.report.measured import Attention, Measure, Probe
+from pipelines.report.measured import AttentionResult, Measure, Probe
 from probe.result_files import DESCRIPTION, METRICS, read_result, write_result
 from store.format.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
 
@@ -239,14 +239,14 @@ def studied(encoder: str, head: str, top1: float, aggregator: str = "abmilp", **
     )
 
 
-def inputs(study: str, *probes: Probe, main: tuple[Probe, ...] = (), attention: tuple[Attention, ...] = ()) -> Inputs:
+def inputs(study: str, *probes: Probe, main: tuple[Probe, ...] = (), attention: tuple[AttentionResult, ...] = ()) -> Inputs:
     studies = {study: {(p.encoder, p.head): p for p in probes}} if probes else {}
     return Inputs({(p.encoder, p.head): p for p in main}, {a.encoder: a for a in attention}, studies)
 
 
-def attention_of(encoder: str, statistics: dict, cls_map: Path | None = None) -> Attention:
+def attention_of(encoder: str, statistics: dict, cls_map: Path | None = None) -> AttentionResult:
     about = {"key": "key", "data": "data", "n_images": 10, "n_tokens": 49, "architecture": {}}
-    return Attention(about, encoder=encoder, statistics=statistics, cls_map=cls_map)
+    return AttentionResult(about, encoder=encoder, statistics=statistics, cls_map=cls_map)
 
 
 def tables(section: Section | None) -> dict[str, Table]:

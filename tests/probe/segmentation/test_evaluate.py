@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from sklearn.metrics import jaccard_score
 
 from probe.segmentation.evaluate import GRID, Confusion, Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps, Upsampling
+from probe.segmentation.label_maps import LabelMapsOfView, Upsampling
 from probe.segmentation.linear import pixel_loss
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.sets import Sets
@@ -123,7 +123,7 @@ def perfect() -> PatchHead:
 
 
 def test_through_a_mirrored_crop(cropped):
-    tested, maps = Sets(cropped, cropped).tested, LabelMaps(cropped)
+    tested, maps = Sets(cropped, cropped).tested, LabelMapsOfView(cropped)
     labels = tested.labels.copy()
     assert np.array_equal(labels, perfect().of_tokens(tokens(cropped)).argmax(1).flatten(1).numpy())
     kept = {}
@@ -164,7 +164,7 @@ def test_frames_are_as_grids_are(tmp_path):
     plain.attributes["grid"] = [2, 3]
     plain.__dict__.pop("grid", None)
     drawn = np.random.default_rng(0).integers(0, 3, (2, 4, 6)).astype(np.int16)
-    maps = LabelMaps(with_truths(plain, tmp_path / "set", maps=list(drawn), map_classes=CLASSES))
+    maps = LabelMapsOfView(with_truths(plain, tmp_path / "set", maps=list(drawn), map_classes=CLASSES))
     assert (maps.frame(8), maps.frame(2)) == ((8, 12), (2, 3))
     assert [maps.in_frame(1, maps.frame(side)).shape for side in (4, 8)] == [(4, 6), (8, 12)]
     np.testing.assert_array_equal(maps.in_frame(1, (4, 6)), drawn[1])

@@ -11,7 +11,7 @@ from probe.grid import Member
 from probe.head import FinalNorm
 from probe.recipe import Recipe
 from probe.segmentation import linear
-from probe.segmentation.label_maps import LabelMaps
+from probe.segmentation.label_maps import LabelMapsOfView
 from probe.segmentation.linear import SPEC, patch_batches, train_linear
 from probe.segmentation.sets import Sets
 from tests.probe.segmentation.features import SIDE, write_segmented
@@ -89,7 +89,7 @@ def test_other_processes_decode_the_same_label_maps(tmp_path, monkeypatch):
         return weights(train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, recipe, workers=workers)[0])
 
     expected = trained(0)
-    monkeypatch.setattr(LabelMaps, "in_frame", None)  # of this process; others import it anew
+    monkeypatch.setattr(LabelMapsOfView, "in_frame", None)  # of this process; others import it anew
     assert torch.equal(trained(1), expected)
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 from probe.grid import Member
 from probe.result_files import read_result
 from probe.segmentation.evaluate import Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps
-from probe.segmentation.linear import NAME, Trained
+from probe.segmentation.label_maps import LabelMapsOfView
+from probe.segmentation.linear import NAME, TrainedMember
 from probe.segmentation.patch_head import PatchHead, load_patch_head
 from probe.segmentation.results import files_in, write
 from probe.segmentation.run import Outcome, Protocols, Result
@@ -35,8 +35,10 @@ def written(sets, tmp_path):
     wrong = PatchHead(torch.zeros(6), torch.ones(6), torch.zeros(3, 6), torch.tensor([1.0, 0.0, 0.0]), (SIDE, SIDE))
     heads = {3: right, 5: wrong}
     models = {("linear", i): Predicted(head=head, interpolated=False) for i, head in enumerate(heads.values())}
-    measured, _ = evaluate(sets.tested, models, ("original",), LabelMaps(sets.test))
-    trained = [Trained(Member(NAME, 1.0, 0.0, seed), head, [{"epoch": 1, "loss": float(seed)}]) for seed, head in heads.items()]
+    measured, _ = evaluate(sets.tested, models, ("original",), LabelMapsOfView(sets.test))
+    trained = [
+        TrainedMember(Member(NAME, 1.0, 0.0, seed), head, [{"epoch": 1, "loss": float(seed)}]) for seed, head in heads.items()
+    ]
     outcome = Outcome(list(models.values()), {"base_lr": 1.0}, seeds=(3, 5), trained=trained)
     (tmp_path / "linear").mkdir()
     (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run

@@ -11,7 +11,7 @@ from probe.checkpoint import Unfinished
 from probe.grid import HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation import run as runs
-from probe.segmentation.linear import NAME, SPEC, Trained
+from probe.segmentation.linear import NAME, SPEC, TrainedMember
 from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
 from probe.segmentation.patch_head import PatchHead
@@ -120,7 +120,7 @@ def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
     def train_linear(patches, maps, loss_size, members, *_, **__):
         assert patches.placement == "memory"
         trained = [
-            Trained(m, a_head(best if m.base_lr == 4 else (best + 1) % 3), [])
+            TrainedMember(m, a_head(best if m.base_lr == 4 else (best + 1) % 3), [])
             for m in members
             if m.seed not in lost_at.get(m.base_lr, ())
         ]

@@ -16,7 +16,7 @@ from probe.depth.targets import Depth
 from probe.geometry import rows_of_all
 from probe.segmentation import label_maps
 from probe.segmentation.evaluate import GRID, Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps, Upsampling, label_map_of, mean_logits
+from probe.segmentation.label_maps import LabelMapsOfView, Upsampling, label_map_of, mean_logits
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.run import Protocols, segment
 from probe.segmentation.sets import Sets
@@ -94,7 +94,7 @@ def test_repeated_windows_count_once(tmp_path: Path) -> None:
     predicted = np.random.default_rng(1).integers(0, 3, tested.labels.shape).astype(np.int16)
     kept: dict[tuple[str, int], np.ndarray] = {}
     models = {"head": Predicted(head=head), "labels": Predicted(predicted)}
-    measured, shown = evaluate(tested, models, ["original"], LabelMaps(store), lambda *of: kept.setdefault(of[:2], of[2]))
+    measured, shown = evaluate(tested, models, ["original"], LabelMapsOfView(store), lambda *of: kept.setdefault(of[:2], of[2]))
     tokens = [torch.from_numpy(store.tokens("patch", view=view).rows(range(3))).float() for view in range(N_VIEWS)]
     right = n = 0
     for row, width in enumerate(WIDTHS):
