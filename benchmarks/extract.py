@@ -94,6 +94,9 @@ class Decoded:
         self.pixels = pixels
         self.described: dict[str, Any] = {}
 
+    def covering(self, size: tuple[int, int]) -> range:
+        return range(1)
+
     def cut(self, image: Any, image_id: str, view: int) -> tuple[Tensor, Crop]:
         return self.pixels[int(image_id) % len(self.pixels)], Crop((0, 0, 224, 224), False)
 
@@ -112,6 +115,7 @@ class Listed(ImageSet):
 
 class _Size:
     height = width = 224
+    size = (width, height)
     info: ClassVar[dict[str, Any]] = {}
 
 

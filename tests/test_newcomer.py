@@ -171,10 +171,10 @@ ENTRIES = {
         lines={
             "pipelines/cli.py": ('app.command("ranking")(ranking.main)', 'app.command("report")(report.main)'),
             "pipelines/code/units.py": (
-                '    yield Unit("ranking", ("pipelines.ranking",), {})',
-                '    yield Unit("report", ("pipelines.report.command",), {READERS: ()})',
+                '    yield CodeUnit("ranking", ("pipelines.ranking",), {})',
+                '    yield CodeUnit("report", ("pipelines.report.command",), {READERS: ()})',
             ),
-            "dvc.yaml": ("      - code/ranking.json", "      - code/similarity.json\n\n"),
+            "dvc.yaml": ("      code/ranking.json,", "      code/geometry.json, code/localise.json"),
         },
         imports="from pipelines import ranking",
         contract="tests/contracts/test_stages.py",

@@ -62,5 +62,5 @@ def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 def _sort_value(cell: Cell, column: Column) -> str:
     """What a column is sorted by; empty without a value."""
     if cell.value is not None:
-        return str(cell.value)
+        return f"{cell.value:.6g}" if isinstance(cell.value, float) else str(cell.value)
     return cell.text if column.kind == "text" and cell.text != "–" else ""

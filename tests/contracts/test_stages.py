@@ -56,7 +56,8 @@ class TestEveryCommand:
         monkeypatch.chdir(tmp_path)
         given = []
         for parameter in (p for p in COMMANDS[words].params if p.required):
-            given += [parameter.opts[0]] * (parameter.param_type_name == "option") + ["nowhere"]
+            value = "1" if parameter.type_descriptor.annotation is int else "nowhere"
+            given += [parameter.opts[0]] * (parameter.param_type_name == "option") + [value]
         if not given and words[0] != "store":
             pytest.skip("works anywhere")
         status, out, err = run(monkeypatch, capsys, *words, *given)

@@ -49,7 +49,7 @@ def test_a_decoder_wakes_no_threads_of_pytorch():
     """They would take turns with those that encode: extraction by two cores was a fifth slower."""
     encoder = tiny_encoder(img_size=SIDE)
     targets = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
-    request = SimpleNamespace(encoder=encoder, images=OneImage())
+    request = SimpleNamespace(encoder=encoder, images=OneImage(), image=lambda row, held: OneImage().image(row, held))
     with ThreadPoolExecutor(1) as decoders:
         decoders.submit(bool).result()
         before = n_threads()

@@ -22,7 +22,6 @@ from pipelines.report.measured import Entries, Measure, Probe
 from pipelines.report.predictors import MEASURES, correlation
 from pipelines.report.reading import files_in
 from pipelines.report.remarks import TITLES
-from pipelines.report.results import of_data_sets
 from pipelines.report.rows import KINDS, LINEAR
 from pipelines.report.sections.geometry import heading
 from pipelines.report.sections.localisation import ABMILP, CLS
@@ -115,13 +114,14 @@ def _rows(inputs: Inputs, encoders: Sequence[str]) -> list[Entries]:
 
 
 def _of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
-    by_set: dict[tuple[str, str], list[Probe]] = {}
-    for row in of_data_sets(inputs):
-        by_set.setdefault((row.dataset, row.probe.encoder), []).append(row.probe)
-    for (dataset, encoder), probes in by_set.items():
+    """Heads on the page's own data set; the leaderboard has those on others."""
+    by_encoder: dict[str, list[Probe]] = {}
+    for probe in inputs.probes.values():
+        by_encoder.setdefault(probe.encoder, []).append(probe)
+    for encoder, probes in by_encoder.items():
         named = [(title(probe.head), probe) for probe in probes if probe.head in HEADS or "protocol" in probe.recorded]
         for name, probe in (*named, ("best head", max(probes, key=lambda probe: probe.score.mean))):
-            yield Key(f"{TITLES[probe.measure]}, %", dataset=dataset, of=name), encoder, estimate_of(probe)
+            yield Key(f"{TITLES[probe.measure]}, %", dataset=inputs.folders.dataset, of=name), encoder, estimate_of(probe)
 
 
 def _of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:

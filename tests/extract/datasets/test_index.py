@@ -77,7 +77,7 @@ def test_nothing_is_read_twice(images: Path, read: list[str]) -> None:
 def test_images_of_a_tar_are_read_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where something else lies between them, where one is far behind the last, and where one is missing."""
     monkeypatch.setattr(sample, "NEAR", 12_000)
-    monkeypatch.setattr(sample, "AT_ONCE", 40_000)
+    monkeypatch.setattr(sample, "READ_NBYTES", 40_000)
     content = samples(200)
     content[52] |= {"json": b" " * 2000}
     content[100] |= {"json": b" " * 9000}
