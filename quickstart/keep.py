@@ -142,14 +142,19 @@ def main_table(inputs: Inputs) -> Table:
     return scores(replace(inputs, probes=probes))
 
 
+def of_other_stages(inputs: Inputs) -> list[Table]:
+    """Tables of what was measured by block, without a head, and with few images."""
+    measured = (section.section(inputs) for section in (by_block_section, geometry, few_shot))
+    return [block for section in measured if section for block in section.blocks if isinstance(block, Table)]
+
+
 def tables(inputs: Inputs, data: str) -> str:
     """In Markdown: the paper's claims, accuracies, all heads, attention by block, and what other stages measured."""
     n_training, n_test = (max(getattr(p, n) for p in inputs.probes.values()) for n in ("n_training", "n_test"))
     lines = [f"# Measured on {data}: {n_training:,} training and {n_test:,} test images\n"]
     shown = [claims.table(inputs), main_table(inputs), gains_table(inputs), leaderboard(inputs)]
     shown += [by_block(inputs.attention)] if inputs.attention else []
-    measured = (section.section(inputs) for section in (by_block_section, geometry, few_shot))
-    shown += [block for section in measured if section for block in section.blocks if isinstance(block, Table)]
+    shown += of_other_stages(inputs)
     return "\n".join([*lines, *(to_markdown(table) for table in shown if table is not None)]).replace("\N{NO-BREAK SPACE}", " ")
 
 

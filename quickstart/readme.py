@@ -27,7 +27,7 @@ from pipelines.report.tables import plus_minus, points, signed
 from probe.result_files import REACHED
 from quickstart import statements
 from quickstart.accuracy import LABELLED
-from quickstart.keep import kept, tables
+from quickstart.keep import kept, of_other_stages, tables
 from quickstart.statements import FINE_TUNED, MAE, MOCO
 from store import BeyondClsError
 
@@ -42,6 +42,7 @@ ROWS = {  # with what else is to be said of them
 }
 HEADS = {"cls": "[cls]", "average": "average patch", "cls-average": "[cls] and average", "abmilp": "AbMILP"}
 ON_TWIN = {"central": "the four central patches alone, %", "abmilp": "AbMILP, %"}
+OTHER_TABLES = ("geometry", "similarity", "few-shot")
 WIDTH = 128
 # Blocks by the page that shows them.
 PAGES = {
@@ -49,6 +50,7 @@ PAGES = {
     "docs/results.md": (
         "gains on the quickstart",
         "gains on all images",
+        "other measures on all images",
         "as in the paper",
         "to keep in mind",
         "views to buy",
@@ -68,6 +70,7 @@ def blocks(root: Path) -> dict[str, str]:
         "gains on the quickstart": claimed(small),
         "accuracy on all images": table(full, draws(full), 2),
         "gains on all images": claimed(full),
+        "other measures on all images": "\n\n".join(markdown(one) for one in of_other_stages(full) if one.name in OTHER_TABLES),
         "as in the paper": statements.table(full),
         "to keep in mind": reservations(full, root),
         "views to buy": views_to_buy(root),
