@@ -73,10 +73,7 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
         shutil.rmtree(old / (only or ""), ignore_errors=True)
     for (encoder, head), file in measured.items():
         place = out / "probes" / data / encoder / head
-        place.mkdir(parents=True)
-        for name in KEPT:
-            if (file.parent / name).is_file():
-                shutil.copyfile(file.parent / name, place / name)
+        _copy(file.parent, place)
         if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():
             (place / "trained").mkdir()
             shutil.copyfile(correct, place / "trained" / "correct.npz")
@@ -91,8 +88,14 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
     for result in (result for stage in OTHERS for result in sorted(folder.glob(f"{stage}/{data}/{encoders}/"))):
         place = out / result.relative_to(folder)
         shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        for name in (name for name in KEPT if (result / name).is_file()):
+        _copy(result, place)
+
+
+def _copy(result: Path, place: Path) -> None:
+    """Make a folder with those of KEPT that there are in another."""
+    place.mkdir(parents=True)
+    for name in KEPT:
+        if (result / name).is_file():
             shutil.copyfile(result / name, place / name)
 
 

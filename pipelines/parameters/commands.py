@@ -18,13 +18,8 @@ from store.errors import BeyondClsError
 # In single quotes in dvc.yaml; all else there is a name, which `read_params` has checked.
 QUOTED = (
     *("data", "dense.data", "composed.*.n_images", "composed.*.seed", "block_studies.*.stored"),
-    *(
-        "composed_dense.*.train",
-        "composed_dense.*.test",
-        "composed_dense.*.seed",
-        "correspondence.*.pairs",
-        "retrieval.*.relevant",
-    ),
+    *("composed_dense.*.train", "composed_dense.*.test", "composed_dense.*.seed"),
+    *("correspondence.*.pairs", "retrieval.*.relevant"),
 )
 
 

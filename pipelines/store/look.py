@@ -75,13 +75,7 @@ def info(path: FeatureSet, params: Params = None) -> None:
         typer.echo(f"  {name}: {value}")
     typer.echo(f"  classes: {len(store.attributes.get('classes') or ()) or 'without names'}")
     rows = [
-        [
-            f"  {a.name}",
-            a.layout.codec or a.layout.dtype,
-            str(list(a.shape)),
-            f"{a.layout.n_shards} shards",
-            size(a.nbytes),
-        ]
+        [f"  {a.name}", a.layout.codec or a.layout.dtype, str(list(a.shape)), f"{a.layout.n_shards} shards", size(a.nbytes)]
         for a in store.arrays.values()
     ]
     typer.echo("\n".join(table(rows, right=(3, 4))))

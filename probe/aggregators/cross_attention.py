@@ -147,14 +147,14 @@ class AttentiveProbing(Attentive):
 
     @property
     def takes_stored(self) -> bool:
-        return self.form == "plain" and self.norm is None and self.top_k is None and self.weighted
+        return self.form == "plain" and self.norm is None and self.top_k is None and not self._averages
 
     def use_vectors(self, has: Callable[[str], bool]) -> None:
         if self._averages and all(map(has, self._averages)):
             self.reads = (*self.reads[: len(self._averages)], *self._averages)
 
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
-        if self.weighted:
+        if not self._averages:
             return self._pool(parameters, bag(features, self.reads))
         vectors = [features[kind] for kind in self.reads]
         tokens = torch.stack([x.mean(1) if x.ndim == 3 else x for x in vectors], 1)  # [B, 2 n, D]

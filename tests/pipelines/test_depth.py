@@ -1,5 +1,6 @@
 """`beyondcls depth` of NYUv2's layout made small: unpacked as the page says, extracted, measured, in rows and on the page."""
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,11 @@ import yaml
 from scipy.io import savemat
 
 from beyondcls import read_rows
+from pipelines.depth import main
 from pipelines.report.collect import Folders, collect
 from pipelines.report.sections.depth import section
+from probe.depth.run import PLAN
+from probe.depth.targets import Depth
 from probe.result_files import read_result
 from tests.pipelines.report.written import shown, tables
 from tests.pipelines.test_own_images import ENCODER
@@ -98,3 +102,12 @@ def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
     said = beyondcls("depth", *SETS, *maps, "--max-depth", 0.5, fails=True)
     assert "usable value of depth: 0 are missing, 9600 beyond the range of depths" in said
     assert not Path("depth").exists()
+
+
+def test_defaults_of_the_command_are_those_of_the_plan() -> None:
+    given = {name: parameter.default for name, parameter in inspect.signature(main).parameters.items()}
+    assert {name: given[name] for name in ("epochs", "batch_size", "base_lr", "weight_decay")} == {
+        name: getattr(PLAN.recipe, name) for name in ("epochs", "batch_size", "base_lr", "weight_decay")
+    }
+    assert given["seeds"] == ",".join(map(str, PLAN.seeds))
+    assert (given["min_depth"], given["max_depth"], given["per_metre"]) == (Depth().low, Depth().high, Depth().per_metre)
