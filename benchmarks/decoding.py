@@ -1,23 +1,23 @@
-"""What decodes JPEGs fastest, and whether its pixels are those of Pillow, which extraction uses.
+"""What turns a JPEG into the encoder's view fastest, and how far its pixels are from those of Pillow, which is the default.
 
-    python -m benchmarks.decoding [--quick] [--images 200] [--rounds 7] [--files FOLDER]
+    python -m benchmarks.decoding [--quick] [--images 200] [--sides 500x375,2560x1600] [--rounds 7] [--files FOLDER]
 
-Ways: Pillow; `draft`, Pillow with its draft mode, which decodes at a half or a fourth of the size where the view needs no more;
-torchvision's `decode_jpeg`; simplejpeg, if it is installed. Each begins with the bytes in memory and ends with the pixels of
-view 0 (224 pixels, bicubic), cut by Pillow for all, on 1 and on 2 threads. The images are made here, 500 x 375 with the
-spectrum of photographs, unless FOLDER has others.
+Ways: `pillow`, `torch` and `draft`, the values of --cut, as extraction takes them; `copied`, as pillow, with the copy that
+Pillow makes of an image that is RGB already; `simplejpeg` and `torchcodec`, if they are installed, decode, and torch cuts. Each
+begins with the bytes in memory and ends with the pixels of view 0 (224 pixels, bicubic), on 1 and on 2 threads. Images are made
+here, with the spectrum of photographs: as many as asked for of the first sides, a tenth of them of others; or FOLDER has them.
 
-Ratios are medians over interleaved rounds. `simplejpeg_2_threads`: seconds of Pillow / seconds of simplejpeg, from bytes to the
-view. `simplejpeg_cpu`: the same in seconds of a core, on one thread, which other work on the machine hardly changes.
-`simplejpeg_decoding`: likewise for decoding alone. `simplejpeg_equal_pixels`: the share of decoded values that are Pillow's.
-What is not installed is named, and has no ratio. The last line is JSON.
+Ratios are medians over interleaved rounds. `torch_2_threads`: seconds of Pillow / seconds of torch. `torch_cpu`: likewise in
+seconds of a core, on one thread, which other work on the machine hardly changes. `torch_equal_pixels`: the share of the view's
+values that are Pillow's; how far the others are is printed. Of other sides than the first, names end with them. What is not
+installed is named, and has no ratio. The last line is JSON.
 """
 
 import argparse
 import io
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from operator import truediv
@@ -29,7 +29,8 @@ import torch
 from PIL import Image, features
 
 from benchmarks.timing import conclude
-from extract.transform import Views
+from extract.datasets.pixels import Pixels
+from extract.transform import CUTS, Views
 
 CONFIG = {
     "input_size": (3, 224, 224),
@@ -39,48 +40,48 @@ CONFIG = {
     "crop_pct": 0.875,
     "crop_mode": "center",
 }
-SIZE, QUALITY = (500, 375), 90
-SHORT_SIDE = 256  # of the resized image that view 0 is cut from
+SIDES, QUALITY = ((500, 375), (2560, 1600)), 90
 THREADS = (1, 2)
-OTHERS = ("draft", "torchvision", "simplejpeg")
+PACKAGES = ("simplejpeg", "torchcodec")
+VIEWS = {cut: Views(CONFIG, cut) for cut in CUTS}
 
 
-def is_there(name: str) -> bool:
-    if name == "torchvision":  # announces that it will decode no images any more
-        import torchvision.io
-
-        return hasattr(torchvision.io, "decode_jpeg")
-    return name == "draft" or find_spec(name) is not None
+def by_extraction(cut: str) -> Callable[[bytes], Any]:
+    pixels, views = Pixels(least=VIEWS[cut].least), VIEWS[cut]
+    return lambda content: views.evaluation(pixels.decoded(content))
 
 
-def pillow(content: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(content)).convert("RGB")
+def copied(content: bytes) -> Any:
+    return VIEWS["pillow"].evaluation(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
-def draft(content: bytes) -> Image.Image:
-    image = Image.open(io.BytesIO(content))
-    image.draft("RGB", (SHORT_SIDE, SHORT_SIDE))
-    return image.convert("RGB")
+def cut_by_torch(pixels: torch.Tensor) -> torch.Tensor:
+    """The view of a decoded image [3, H, W]."""
+    height, width = pixels.shape[1:]
+    short = min(height, width)
+    sides = 256 * height // short, 256 * width // short
+    resized = torch.nn.functional.interpolate(pixels[None], sides, mode="bicubic", antialias=True)[0]
+    top, left = (round((side - 224) / 2) for side in sides)
+    return resized[:, top : top + 224, left : left + 224]
 
 
-def torchvision(content: bytes) -> Image.Image:
-    from torchvision.io import ImageReadMode, decode_jpeg
-    from torchvision.transforms.functional import to_pil_image
-
-    return to_pil_image(decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode=ImageReadMode.RGB))
-
-
-def simplejpeg(content: bytes) -> Image.Image:
+def simplejpeg(content: bytes) -> Any:
     from simplejpeg import decode_jpeg  # type: ignore[import-not-found, unused-ignore]
 
-    return Image.fromarray(decode_jpeg(content, colorspace="RGB"))
+    return cut_by_torch(torch.from_numpy(decode_jpeg(content, colorspace="RGB")).permute(2, 0, 1))
 
 
-DECODERS: dict[str, Callable[[bytes], Image.Image]] = {
-    "pillow": pillow,
-    "draft": draft,
-    "torchvision": torchvision,
+def torchcodec(content: bytes) -> Any:
+    from torchcodec.decoders import decode_jpeg  # type: ignore[import-not-found, unused-ignore]
+
+    return cut_by_torch(decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8)))
+
+
+WAYS: dict[str, Callable[[bytes], Any]] = {
+    **{cut: by_extraction(cut) for cut in CUTS},
+    "copied": copied,
     "simplejpeg": simplejpeg,
+    "torchcodec": torchcodec,
 }
 
 
@@ -89,72 +90,81 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="40 images, three rounds: under a minute, and no evidence")
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--sides", default=",".join(f"{width}x{height}" for width, height in SIDES))
     parser.add_argument("--files", type=Path, help="folder of JPEGs to decode, instead of images made here")
     given = parser.parse_args(arguments)
     n, rounds = (min(40, given.images), min(3, given.rounds)) if given.quick else (given.images, given.rounds)
-    contents = stored(given.files, n) if given.files else [photograph(seed) for seed in range(n)]
-    names = [name for name in OTHERS if is_there(name)]
-    print(f"{len(contents)} JPEGs of {sum(map(len, contents)) / len(contents) / 1000:.0f} kB; {versions()}")
-    for name in sorted({*OTHERS} - {*names}):
-        print(f"{name} is missing: pip install {name}" if name == "simplejpeg" else f"this {name} decodes no JPEGs")
-    ratios: dict[str, float] = {}
-    for threads in THREADS:
-        wall, cpu = compared(contents, names, rounds, threads, cut)
-        ratios |= {f"{name}_{threads}_threads": ratio for name, ratio in wall.items()}
-        if threads == 1:
-            ratios |= {f"{name}_cpu": ratio for name, ratio in cpu.items()}
-    _, cpu = compared(contents, names, rounds, 1, lambda decode, content: decode(content))
-    ratios |= {f"{name}_decoding": ratio for name, ratio in cpu.items()}
-    ratios |= {f"{name}_equal_pixels": equal_pixels(contents, name) for name in names}
+    torch.set_num_threads(1)  # as where images are decoded in processes; threads of ours share the images
+    print(versions())
+    ways = [name for name in WAYS if name not in PACKAGES or find_spec(name)]
+    for name in sorted({*WAYS} - {*ways}):
+        print(f"{name} is missing: pip install {name}")
+    if given.files:
+        ratios = compared(stored(given.files, n), ways, rounds)
+    else:
+        ratios = {}
+        for i, sides in enumerate(given.sides.split(",")):
+            width, height = map(int, sides.split("x"))
+            contents = [photograph(seed, (width, height)) for seed in range(n if i == 0 else max(1, n // 10))]
+            ratios |= {f"{name}_{sides}" if i else name: ratio for name, ratio in compared(contents, ways, rounds).items()}
     conclude(ratios, n >= 200 and rounds >= 3, digits=4)
 
 
-def cut(decode: Callable[[bytes], Image.Image], content: bytes) -> Any:
-    return VIEWS.cut(decode(content), "", 0)
+def compared(contents: Sequence[bytes], ways: Sequence[str], rounds: int) -> dict[str, float]:
+    print(f"{len(contents)} JPEGs of {sum(map(len, contents)) / len(contents) / 1000:.0f} kB")
+    others, ratios = [way for way in ways if way != "pillow"], {}
+    for threads in THREADS:
+        wall, cpu = timed(contents, ways, rounds, threads)
+        ratios |= {f"{way}_{threads}_threads": quotient(wall, way) for way in others}
+        if threads == 1:
+            ratios |= {f"{way}_cpu": quotient(cpu, way) for way in others}
+    return ratios | {f"{way}_equal_pixels": equal_pixels(contents, way) for way in others}
 
 
-VIEWS = Views(CONFIG)
-
-
-def compared(
-    contents: Sequence[bytes],
-    names: Sequence[str],
-    rounds: int,
-    threads: int,
-    run: Callable[[Callable[[bytes], Image.Image], bytes], Any],
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of Pillow / seconds of each of these decoders, and of a core: medians over rounds."""
-    ways = ["pillow", *names]
-    wall: dict[str, list[float]] = {name: [] for name in ways}
-    cpu: dict[str, list[float]] = {name: [] for name in ways}
+def timed(
+    contents: Sequence[bytes], ways: Sequence[str], rounds: int, threads: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds of each round, and seconds of a core, by way."""
+    wall: dict[str, list[float]] = {way: [] for way in ways}
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
     with ThreadPoolExecutor(threads) as pool:
         for number in range(-1, rounds):  # the first is not counted: codecs are loaded
-            for name in ways if number % 2 else ways[::-1]:
+            for way in ways if number % 2 else ways[::-1]:
                 began = time.perf_counter(), time.process_time()
-                for _ in pool.map(run, [DECODERS[name]] * len(contents), contents):
+                for _ in pool.map(WAYS[way], contents):
                     pass
                 if number >= 0:
-                    wall[name].append(time.perf_counter() - began[0])
-                    cpu[name].append(time.process_time() - began[1])
-    for name in ways:
-        rates = [len(contents) / statistics.median(seconds[name]) for seconds in (wall, cpu)]
-        print(f"{name:12} {threads} threads {rates[0]:8.1f} images/s, {rates[1]:8.1f} a core")
-    over = [{n: statistics.median(map(truediv, s["pillow"], s[n])) for n in names} for s in (wall, cpu)]
-    return over[0], over[1]
+                    wall[way].append(time.perf_counter() - began[0])
+                    cpu[way].append(time.process_time() - began[1])
+    for way in ways:
+        taken = [1000 * statistics.median(seconds[way]) / len(contents) for seconds in (wall, cpu)]
+        print(f"{way:12} {threads} threads {taken[0]:8.2f} ms an image, {taken[1]:8.2f} ms of a core")
+    return wall, cpu
 
 
-def equal_pixels(contents: Sequence[bytes], name: str) -> float:
-    """The share of values that are Pillow's; 0 where an image has another size."""
-    shares = []
+def quotient(seconds: Mapping[str, Sequence[float]], way: str) -> float:
+    return statistics.median(map(truediv, seconds["pillow"], seconds[way]))
+
+
+def equal_pixels(contents: Sequence[bytes], way: str) -> float:
+    """The share of values that are Pillow's, 0…1; those of views of another size are not."""
+    shares, differences = [], []
     for content in contents:
-        theirs, ours = (np.asarray(decode(content)) for decode in (DECODERS[name], pillow))
-        shares.append(float((theirs == ours).mean()) if theirs.shape == ours.shape else 0.0)
+        theirs, ours = (np.asarray(WAYS[name](content)).astype(int) for name in (way, "pillow"))
+        if theirs.shape != ours.shape:
+            shares.append(0.0)
+            continue
+        differences.append(np.abs(theirs - ours))
+        shares.append(float((differences[-1] == 0).mean()))
+    if differences:
+        mean, largest = np.mean([one.mean() for one in differences]), max(one.max() for one in differences)
+        print(f"{way:12} values differ by {mean:.3f} of 255 on average, {largest} at most")
     return statistics.mean(shares)
 
 
-def photograph(seed: int) -> bytes:
-    """A JPEG whose amplitudes fall with frequency as those of photographs do (1/f), in every colour."""
-    width, height = SIZE
+def photograph(seed: int, sides: tuple[int, int] = SIDES[0]) -> bytes:
+    """A JPEG (width, height) whose amplitudes fall with frequency as those of photographs do (1/f), in every colour."""
+    width, height = sides
     generator = np.random.default_rng(seed)
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = 1
@@ -177,10 +187,9 @@ def stored(folder: Path, n: int) -> list[bytes]:
 
 def versions() -> str:
     import PIL
-    import torchvision
 
-    turbo = features.version_feature("libjpeg_turbo") or "none"
-    return f"Pillow {PIL.__version__} (libjpeg-turbo {turbo}), torchvision {torchvision.__version__}"
+    turbo, instructions = features.version_feature("libjpeg_turbo") or "none", torch.backends.cpu.get_cpu_capability()
+    return f"Pillow {PIL.__version__} (libjpeg-turbo {turbo}), torch {torch.__version__} ({instructions})"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from extract.encoders import Encoded
 from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
 from extract.requests import Request
 from extract.stages import COPYING_IN, DECODING, ENCODING, Course
+from extract.transform import original_size
 from store import ArrayLayout, BeyondClsError
 from store.format.layout import ArrayName
 from store.loading.placement import is_out_of_memory
@@ -187,10 +188,11 @@ class Passes:
                 image = self.request.image(row, held)
             except DataError as error:
                 return Decoded({}, (0, 0), str(error))
-            decoded = Decoded({}, (image.height, image.width), orientation=image.info.get("orientation"))
+            size = original_size(image)
+            decoded = Decoded({}, size[::-1], orientation=image.info.get("orientation"))
             for view in views:
                 if view not in targets:
-                    decoded.crops[view] = cutter.crop((image.width, image.height), sample.id, view)
+                    decoded.crops[view] = cutter.crop(size, sample.id, view)
                     continue
                 pixels, decoded.crops[view] = cutter.cut(image, sample.id, view)
                 if (pixels.dtype, pixels.shape) == (targets[view].dtype, targets[view].shape):

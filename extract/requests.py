@@ -102,6 +102,10 @@ class Request:
         if views < 1:
             raise BeyondClsError(f"views is {views}, expected 1 (the evaluation crop) or more")
         drop_path = checked_rate(drop_path, views)
+        if views > 1 and encoder.pixels.least is not None:
+            raise BeyondClsError(
+                f"views is {views}, expected 1 with the cut draft: random crops show details; give --cut torch"
+            )
         if drop_path and encoder.config["crop_mode"] == SLIDE:
             raise BeyondClsError(
                 f"drop_path is {drop_path}, expected 0 with the crop mode {SLIDE}: heads are measured on windows"

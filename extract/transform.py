@@ -17,6 +17,7 @@ import xxhash
 from jaxtyping import Float, UInt8
 from PIL import Image
 from timm.data import create_transform
+from timm.data.transforms import CenterCropOrPad
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
@@ -27,21 +28,23 @@ from store.format.spec import SLIDE
 
 # Names of timm; all are part of the key.
 TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-# Of what is decoded; part of the key where they are not these values, so that sets without them keep their keys.
-OF_PIXELS: Mapping[str, Any] = {"scale": None, "orientation": "stored"}
+# Part of the key where they are not these values, so that sets without them keep their keys.
+UNRECORDED: Mapping[str, Any] = {"scale": None, "orientation": "stored", "cut": "pillow"}
+CUTS = ("pillow", "torch", "draft")  # what resizes; draft: as torch, of JPEGs that are decoded at a fraction of their size
+OF_TORCH = ("bicubic", "bilinear")  # its interpolations that smooth
 STRIDE = 32  # of convolutional networks, from pixels to the last feature map
 
 
 def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not None, as timm takes them, and those of pixels: mean, std, crop_pct, crop_mode, interpolation,
-    scale, orientation. What is as in sets that do not record it is left out; unknown names and bad values are refused.
+    """The options that are not None, as timm takes them, and ours: mean, std, crop_pct, crop_mode, interpolation, scale,
+    orientation, cut. What is as in sets that do not record it is left out; unknown names and bad values are refused.
     """
     checked = {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
     if checked.get("crop_mode") == SLIDE and checked.setdefault("crop_pct", 1.0) != 1:
         raise BeyondClsError(
             f"crop_pct is {checked['crop_pct']}, expected 1 with the crop mode {SLIDE}, which shows whole images; leave it out"
         )
-    return {name: value for name, value in checked.items() if value != OF_PIXELS.get(name)}
+    return {name: value for name, value in checked.items() if value != UNRECORDED.get(name)}
 
 
 def _numbers(value: Any, n: int) -> tuple[float, ...] | None:
@@ -95,6 +98,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "interpolation": _one_of("interpolation", ("bicubic", "bilinear", "lanczos", "hamming", "box", "nearest")),
     "scale": _scale,
     "orientation": _one_of("orientation", ("stored", "exif")),
+    "cut": _one_of("cut", CUTS),
 }
 
 
@@ -147,29 +151,31 @@ def sides_text(sides: Sequence[int]) -> str:
 
 def options_of(transform: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `load_encoder` that give a transform as a feature set or a probe records it."""
-    options = {name: transform[name] for name in (*TRANSFORM, *OF_PIXELS) if name in transform}
+    options = {name: transform[name] for name in (*TRANSFORM, *UNRECORDED) if name in transform}
     size = options.pop("input_size", None)
     if size is None:
         return options
     return options | {"input_size": size[-1] if size[-1] == size[-2] else sides_text(size[-2:])}
 
 
-def as_options(transform: Mapping[str, Any], names: Sequence[str] = (*TRANSFORM, *OF_PIXELS)) -> str:
+def as_options(transform: Mapping[str, Any], names: Sequence[str] = (*TRANSFORM, *UNRECORDED)) -> str:
     """The same as options of the command line, for some of its names: `--mean 0.5,0.5,0.5 --crop-pct 0.9`."""
-    options = options_of({n: v for n, v in {**OF_PIXELS, **transform}.items() if n in names and v != OF_PIXELS.get(n, ())})
+    options = options_of({n: v for n, v in {**UNRECORDED, **transform}.items() if n in names and v != UNRECORDED.get(n, ())})
     return " ".join(f"--{name.replace('_', '-')} {_text(value)}" for name, value in options.items())
 
 
 def differing_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names of the values in which two transforms differ; those that either does not record do not count, but for pixels."""
-    plain = [{**OF_PIXELS, **{n: list(v) if isinstance(v, tuple) else v for n, v in t.items()}} for t in (first, second)]
-    names = [name for name in (*TRANSFORM, *OF_PIXELS) if name in OF_PIXELS or (name in first and name in second)]
+    """Names of the values in which two transforms differ; those that either does not record do not count, but for
+    `UNRECORDED`.
+    """
+    plain = [{**UNRECORDED, **{n: list(v) if isinstance(v, tuple) else v for n, v in t.items()}} for t in (first, second)]
+    names = [name for name in (*TRANSFORM, *UNRECORDED) if name in UNRECORDED or (name in first and name in second)]
     return [name for name in names if plain[0][name] != plain[1][name]]
 
 
 def values_text(transform: Mapping[str, Any], names: Sequence[str], instead_of: Mapping[str, Any] | None = None) -> str:
     """Some values, with those of another transform: `mean 0.5,0.5,0.5 (not 0.485,0.456,0.406), crop_pct 0.9 (not 0.875)`."""
-    ours, theirs = options_of({**OF_PIXELS, **transform}), options_of({**OF_PIXELS, **(instead_of or {})})
+    ours, theirs = options_of({**UNRECORDED, **transform}), options_of({**UNRECORDED, **(instead_of or {})})
     differing = {name: f" (not {_text(theirs[name])})" for name in names if name in theirs}
     return ", ".join(f"{name} {_text(ours[name])}{differing.get(name, '')}" for name in names if name in ours)
 
@@ -191,14 +197,55 @@ class Crop:
     flip: bool
 
 
+def original_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height of an image in its file, pixels: more than its own where it was decoded at a fraction of its size."""
+    return image.info.get("size", image.size)
+
+
+def _resized_by_pillow(image: Image.Image, sides: tuple[int, ...], interpolation: str) -> UInt8[Tensor, "3 H W"]:
+    return F.pil_to_tensor(image.resize(sides[::-1], Image.Resampling[InterpolationMode(interpolation).name]))  # type: ignore[arg-type]
+
+
+def _resized_by_torch(image: Image.Image, sides: Sequence[int], interpolation: str) -> UInt8[Tensor, "3 H W"]:
+    """As Pillow resizes, with weights of 15 bits where those have 22: a value may differ by one."""
+    # Pillow keeps four bytes a pixel, and PyTorch computes with four.
+    pixels = torch.frombuffer(bytearray(image.tobytes("raw", "RGBX")), dtype=torch.uint8).view(1, image.height, image.width, 4)
+    return nn.functional.interpolate(pixels.permute(0, 3, 1, 2), tuple(sides), mode=interpolation, antialias=True)[0, :3]
+
+
+def _evaluated_by_torch(transforms: Sequence[Any], interpolation: str, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
+    """View 0 by timm's transforms, the first of which, the resizing, only says what size it gives."""
+    sides = transforms[0](torch.empty(3, *original_size(image)[::-1], device="meta")).shape[1:]
+    pixels = _resized_by_torch(image, sides, interpolation)
+    cut = F.to_pil_image(pixels) if isinstance(transforms[1], CenterCropOrPad) else pixels  # tensors are not padded by a colour
+    for transform in transforms[1:]:
+        cut = transform(cut)
+    return cut
+
+
 class Views:
     """Cuts images; `evaluation` gives the pixels of view 0 [3, H, W].
 
-    `config`: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct, crop_mode.
+    Args:
+        config: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct, crop_mode.
+        cut: what resizes, one of `CUTS`.
+
+    Raises:
+        BeyondClsError: PyTorch has no such interpolation, or the crops need whole images.
     """
 
-    def __init__(self, config: Mapping[str, Any]):
-        self.config = dict(config)
+    def __init__(self, config: Mapping[str, Any], cut: str = "pillow"):
+        self.config, self._cut = dict(config), cut
+        self._resize = _resized_by_pillow if cut == "pillow" else _resized_by_torch
+        if cut != "pillow" and self.config["interpolation"] not in OF_TORCH:
+            raise BeyondClsError(
+                f"cut is {cut}, which resizes {' and '.join(OF_TORCH)}, but the interpolation is "
+                f"{self.config['interpolation']}; give cut pillow, or another interpolation"
+            )
+        if cut == "draft" and self.config["crop_mode"] == SLIDE:
+            raise BeyondClsError(
+                f"cut is draft, expected pillow or torch with the crop mode {SLIDE}, whose windows show details"
+            )
         self._size = tuple(self.config["input_size"][1:])  # height, width
         self.evaluation: Callable[[Image.Image], Tensor]
         # How views are placed or drawn, for the key.
@@ -207,19 +254,19 @@ class Views:
         if self._slides:
             self.evaluation, self.described = partial(self._window, view=0), {"stride": [_stride(side) for side in self._size]}
         else:
-            self.evaluation = create_transform(**self.config, is_training=False, normalize=False)
+            steps = create_transform(**self.config, is_training=False, normalize=False)
+            by_torch = partial(_evaluated_by_torch, steps.transforms, self.config["interpolation"])
+            self.evaluation = steps if cut == "pillow" else by_torch
 
     def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
         """The pixels of a view, which `Encoder.normalised` makes the encoder's input, and what it shows."""
-        crop = self.crop(image.size, image_id, view)
+        crop = self.crop(original_size(image), image_id, view)
         if self._slides:
             return self._window(image, view), crop
         if view == 0:
             return self.evaluation(image), crop
-        part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
-        if crop.flip:
-            part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return F.pil_to_tensor(part), crop
+        part = self._resize(image.crop(crop.box), self._size, self.config["interpolation"])
+        return (part.flip(-1) if crop.flip else part), crop
 
     def covering(self, size: tuple[int, int]) -> range:
         """Views that are measured of an image of `size` (width, height): view 0, or its windows, which later views repeat."""
@@ -242,12 +289,18 @@ class Views:
     def _window(self, image: Image.Image, view: int) -> UInt8[Tensor, "3 H W"]:
         scaled, places = self._windows(image.size)
         left, top = places[view % len(places)]
-        whole = image.resize(scaled, self._interpolation)  # a window alone would be resized otherwise at its borders
-        return F.pil_to_tensor(whole.crop((left, top, left + self._size[1], top + self._size[0])))
+        # A window alone would be resized otherwise at its borders.
+        whole = self._resize(image, scaled[::-1], self.config["interpolation"])
+        return whole[:, top : top + self._size[0], left : left + self._size[1]]
 
     @property
-    def _interpolation(self) -> Image.Resampling:
-        return Image.Resampling[InterpolationMode(self.config["interpolation"]).name]
+    def least(self) -> tuple[int, int] | None:
+        """Width and height that suffice for view 0, if JPEGs may be decoded at a fraction of their size.
+
+        Twice what is cut, as Pillow advises for its thumbnails (`reducing_gap`): what was decoded is smoothed once more.
+        """
+        high, wide = (2 * math.floor(side / self.config["crop_pct"]) for side in self._size)
+        return (wide, high) if self._cut == "draft" else None
 
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
         (width, height), (high, wide) = size, self._size

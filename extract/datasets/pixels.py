@@ -47,6 +47,7 @@ TURNS = {
     2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
     6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
 }  # fmt: skip
+SIDEWAYS = (5, 6, 7, 8)  # of which width and height change places
 TAGS = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # in which Pillow looks for it
 LOW_BYTES = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}  # by the order of 16-bit values
 SIGNED_TIFF, SAMPLE_FORMAT = 2, 339
@@ -135,11 +136,14 @@ class Pixels:
         orientation: "stored" leaves pixels as they are in the file (a TIFF is turned by Pillow, a HEIC by its decoder); "exif"
             turns them upright as EXIF says.
         max_pixels: of an image; None: Pillow's limit.
+        least: width and height that a JPEG keeps at least, which is decoded at a half, a fourth or an eighth of its size where
+            that suffices; `info["size"]` of the result has its own. None: all of it is decoded.
     """
 
     scale: tuple[float, float] | None = None
     orientation: str = "stored"
     max_pixels: int | None = None
+    least: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, transform: Mapping[str, Any], max_pixels: int | None = None) -> "Pixels":
@@ -183,16 +187,25 @@ class Pixels:
         `info["orientation"]` of the result is what EXIF says and is not followed; it is absent for upright images. `encoded`
         is the file, if the image is not loaded yet. It is a ValueError that 8 bits cannot hold its values.
         """
+        size = image.size
+        if self.least is not None:
+            image.draft(None, self.least)
         is_deep = image.mode[0] in "IF" or _is_cut(image, encoded)
         values = _deep_values(image, encoded) if is_deep else None
         image.load()
         orientation = orientation_of(image)
-        result = image.convert("RGB") if values is None else Image.fromarray(self._bytes_of(values)).convert("RGB")
+        if values is not None:
+            image = Image.fromarray(self._bytes_of(values))
+        # Pillow would copy what is RGB already, a sixth of the decoding; only pictures that users gave stay as they are.
+        result = image if image.mode == "RGB" and encoded else image.convert("RGB")
         result.info = {}
-        if self.orientation == "exif":
-            return result.transpose(TURNS[orientation]) if orientation in TURNS else result
-        if orientation in TURNS:
+        if orientation in TURNS and self.orientation == "exif":
+            is_turned = orientation in SIDEWAYS
+            result, size = result.transpose(TURNS[orientation]), size[::-1] if is_turned else size
+        elif orientation in TURNS:
             result.info["orientation"] = orientation
+        if self.least is not None:
+            result.info["size"] = size
         return result
 
     def _bytes_of(self, values: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:

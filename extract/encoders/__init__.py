@@ -51,6 +51,7 @@ def load_encoder(
     input_size: int | str | Sequence[int] | None = None,
     scale: Sequence[float] | None = None,
     orientation: str | None = None,
+    cut: str | None = None,
     family: str | None = None,
     checkpoint_key: str | None = None,
     checkpoint_prefix: str | None = None,
@@ -81,6 +82,8 @@ def load_encoder(
             model has learnt are interpolated.
         scale: values that become black and white in images of more than 8 bits, such as (0, 65535), which are refused without.
         orientation: "stored" shows images as they are in their files, "exif" turned upright as their EXIF says.
+        cut: what resizes: "pillow", as timm does; "torch", which is faster, with values a few levels off at most;
+            "draft", as torch, with large JPEGs decoded at a half to an eighth of their size, down to twice what is needed.
         family: how it was trained, one of `store.pretraining.FAMILIES`; by default as the registry says, which knows nothing
             of a custom name.
         checkpoint_key: of the dictionary in the checkpoint that holds the tensors, "a/b" for one in another. By default a file
@@ -110,7 +113,7 @@ def load_encoder(
             "--checkpoint FILE"
         )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
-    options |= {"scale": scale, "orientation": orientation}
+    options |= {"scale": scale, "orientation": orientation, "cut": cut}
     notes: list[str] = []
     checked_family(family)
     plugin = ENCODERS.plugin(definer := model or name)

@@ -19,7 +19,7 @@ from extract.datasets.pixels import Pixels
 from extract.encoders.weights import weights_digest
 from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropped
 from extract.registers import N_REGISTERS, NEURONS, Neurons, checked_form, install
-from extract.transform import OF_PIXELS, TRANSFORM, Normalisation, Views, patch_sides
+from extract.transform import TRANSFORM, UNRECORDED, Normalisation, Views, patch_sides
 from store import BeyondClsError, onednn
 from store.errors import first_line, unknown
 from store.format.pretraining import UNKNOWN, Pretraining
@@ -98,10 +98,11 @@ class Encoder:
         has_cls = getattr(model, "cls_token", None) is not None
         self.weights = weights_digest(model)
         self.block = block % self.n_blocks
-        self._of_pixels = {name: value for name, value in (transform or {}).items() if name in OF_PIXELS}
-        self.config = input_of(model, {n: value for n, value in (transform or {}).items() if n not in OF_PIXELS})
+        self._unrecorded = {name: value for name, value in (transform or {}).items() if name in UNRECORDED}
+        self.config = input_of(model, {n: value for n, value in (transform or {}).items() if n not in UNRECORDED})
         self.layout = TokenLayout(has_cls, int(model.num_prefix_tokens), self.grid)  # type: ignore[arg-type]
-        self.views, self.pixels = Views(self.config), Pixels.of(transform or {})
+        self.views = Views(self.config, self._unrecorded.get("cut", "pillow"))
+        self.pixels = replace(Pixels.of(self._unrecorded), least=self.views.least)
         self._normalisation = Normalisation(self.config["mean"], self.config["std"])
         self.cls_caution, self.pretraining = cls_caution, pretraining
         self.compute_dtype = "float32"  # in which matrices are multiplied
@@ -195,7 +196,7 @@ class Encoder:
     def described_transform(self) -> dict[str, Any]:
         """How images become its input, as plain values, for the key."""
         known = {name: self.config[name] for name in TRANSFORM}
-        return json.loads(json.dumps({**known, **self._of_pixels, "views": self.views.described}))
+        return json.loads(json.dumps({**known, **self._unrecorded, "views": self.views.described}))
 
     @property
     def device(self) -> torch.device:

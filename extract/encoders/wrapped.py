@@ -73,6 +73,7 @@ def wrap(
     interpolation: str | None = None,
     scale: Sequence[float] | None = None,
     orientation: str | None = None,
+    cut: str | None = None,
     block: int = -1,
     family: str | None = None,
     architecture: Mapping[str, Any] | None = None,
@@ -93,7 +94,7 @@ def wrap(
         has_cls: whether the first token is [cls]; by default by the name of the parameter that it starts from.
         patch_size: height and width of a patch, pixels; by default of the first convolution.
         input_size: side of the images, pixels, or height and width; by default as the model or its `config` says.
-        mean, std, crop_pct, crop_mode, interpolation, scale, orientation: as for `load_encoder`; ImageNet's by default.
+        mean, std, crop_pct, crop_mode, interpolation, scale, orientation, cut: as for `load_encoder`; ImageNet's by default.
         block: whose tokens are stored by default.
         family: how it was trained, one of "masked image modelling", "joint embedding", "labels", "untrained".
         architecture: plain values that tell it from other models with the same weights; part of the key. By default the class.
@@ -128,8 +129,10 @@ def wrap(
     if last_norm and last_norm not in seen.modules:
         raise BeyondClsError(f'{name} has no module {last_norm!r}; give the path of its last norm, or norm="" for none')
     is_cls = n_prefix > 0 and (_find_cls(model, tokens.shape[-1], n_prefix) if has_cls is None else has_cls)
-    cut = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
-    transform = checked_transform(cut | {"scale": scale, "orientation": orientation}) | {"input_size": (3, *sides)}
+    options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
+    transform = checked_transform(options | {"scale": scale, "orientation": orientation, "cut": cut}) | {
+        "input_size": (3, *sides)
+    }
     encoder = Encoder(
         name,
         Wrapped(

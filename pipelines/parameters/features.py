@@ -60,6 +60,12 @@ TRANSFORM = {
         "stored: pixels as they are in the file; exif: turned upright as EXIF says, and boxes and label maps with them",
         "stored",
     ),
+    "cut": Option(
+        str,
+        "what resizes: pillow; torch (faster, values a few levels off at most); draft (as torch, with large JPEGs decoded at a "
+        "fraction of their size)",
+        "pillow",
+    ),
 }
 # Arguments of `Request.resolve`, which may also be under `extract` in params.yaml.
 FEATURES = {

@@ -7,31 +7,36 @@ import pytest
 
 from benchmarks import decoding
 
-
-@pytest.fixture(autouse=True)
-def _one_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "SIZE", (96, 64))
+SIDES = (96, 64)
 
 
-def test_without_simplejpeg(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(decoding, "find_spec", lambda name: None)
-    decoding.main(["--quick", "--images", "2", "--rounds", "1"])
+    decoding.main(["--quick", "--images", "2", "--rounds", "1", "--sides", "96x64,1100x1090"])
     *lines, last = capsys.readouterr().out.splitlines()
     assert "simplejpeg is missing: pip install simplejpeg" in lines
     ratios = json.loads(last)
     assert ratios.pop("evidence") is False, "two images are none"
-    assert {name.split("_", 1)[0] for name in ratios} == {"draft", "torchvision"}
-    assert ratios.keys() >= {"torchvision_1_threads", "torchvision_2_threads", "torchvision_cpu", "torchvision_decoding"}
-    assert ratios["torchvision_equal_pixels"] > 0.9
+    assert {name.split("_", 1)[0] for name in ratios} == {"torch", "draft", "copied"}
+    assert ratios.keys() >= {"torch_1_threads", "torch_2_threads", "torch_cpu", "torch_cpu_1100x1090"}
+    assert ratios["copied_equal_pixels"] == ratios["copied_equal_pixels_1100x1090"] == 1
+    assert ratios["draft_equal_pixels"] == ratios["torch_equal_pixels"] > 0.9, "small images have no draft"
+    assert ratios["draft_equal_pixels_1100x1090"] < ratios["torch_equal_pixels_1100x1090"]
     assert all(ratio > 0 for ratio in ratios.values())
 
 
+def test_what_torch_cuts_is_what_extraction_cuts() -> None:
+    content = decoding.photograph(0, SIDES)
+    pixels = decoding.torch.from_numpy(decoding.np.array(decoding.Pixels().decoded(content))).permute(2, 0, 1)
+    assert decoding.torch.equal(decoding.cut_by_torch(pixels), decoding.WAYS["torch"](content))
+
+
 def test_pixels_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = decoding.photograph(0)
-    assert decoding.equal_pixels([content], "pillow") == 1
-    monkeypatch.setitem(decoding.DECODERS, "other", lambda given: decoding.pillow(given).rotate(180))
+    content = decoding.photograph(0, SIDES)
+    assert decoding.equal_pixels([content], "copied") == 1
+    monkeypatch.setitem(decoding.WAYS, "other", lambda given: decoding.copied(given).flip(-1))
     assert decoding.equal_pixels([content], "other") < 0.5
-    monkeypatch.setitem(decoding.DECODERS, "smaller", lambda given: decoding.pillow(given).resize((48, 32)))
+    monkeypatch.setitem(decoding.WAYS, "smaller", lambda given: decoding.copied(given)[:, :48])
     assert decoding.equal_pixels([content], "smaller") == 0
 
 

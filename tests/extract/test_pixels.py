@@ -100,6 +100,33 @@ def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_p
     assert "scale" not in expected.spec.transform
 
 
+def test_large_jpegs_of_a_draft_are_decoded_at_a_fraction_of_their_size(tmp_path):
+    """What is recorded of an image is that of its file; a draft is not needed of small ones, and PNGs have none."""
+    gradient = np.add.outer(np.linspace(0, 120, 480), np.linspace(0, 130, 640)).astype(np.uint8)
+    large = Image.fromarray(np.stack([gradient, gradient.T[:480, :480].repeat(2, 1)[:, :640], 255 - gradient], -1))
+    for name, image, form in (("0.jpg", large, "jpeg"), ("1.jpg", large.resize(SIZE), "jpeg"), ("2.png", large, "png")):
+        write_file(tmp_path / f"d/cat/{name}", saved(image, form))
+    write_file(tmp_path / "d/cat/3.jpg", not_upright(6, "jpeg", (640, 480)))
+    images, stores = open_images(str(tmp_path / "d")), {}
+    for cut in ("torch", "draft"):
+        tiny = encoder(cut=cut, orientation="exif")
+        stores[cut] = extract(tiny, images, tmp_path / cut, shard_rows=32)
+        decoded = images.with_pixels(tiny.pixels)
+        sizes = [decoded.image(row).size for row in range(4)]
+        assert sizes == [(640, 480), SIZE, (640, 480), (480, 640)] if cut == "torch" else [(80, 60), SIZE, (640, 480), (60, 80)]
+    torch_set, draft = stores["torch"], stores["draft"]
+    assert draft.array("images/size").all().tolist() == [[480, 640], [32, 48], [480, 640], [640, 480]]
+    for name in ("images/size", "images/crop/view0", "images/digest"):
+        assert np.array_equal(draft.array(name).all(), torch_set.array(name).all()), name
+    name = f"patch/block{draft.spec.blocks[-1]}/view0"
+    tokens, others = (store.array(name).all() for store in (draft, torch_set))
+    assert np.array_equal(tokens[1:3], others[1:3])
+    assert not np.array_equal(tokens[0], others[0])
+    np.testing.assert_allclose(tokens[[0, 3]], others[[0, 3]], atol=0.1)
+    with pytest.raises(BeyondClsError, match="views is 2, expected 1"):
+        extract(encoder(cut="draft"), images, tmp_path / "views", views=2)
+
+
 class TestKey:
     @pytest.fixture
     def images(self, tmp_path):
@@ -110,13 +137,13 @@ class TestKey:
         return Request.resolve(encoder(**options), images).spec.key
 
     def test_what_is_usual_is_not_part_of_it(self, images):
-        assert self.key(images, orientation="stored") == self.key(images)
+        assert self.key(images, orientation="stored", cut="pillow") == self.key(images)
         assert set(encoder().described_transform) == {*options_of(encoder().described_transform), "views"}
         assert not {"scale", "orientation"} & encoder().described_transform.keys()
 
     def test_what_is_given_is(self, images):
-        options = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}]
-        assert len({self.key(images, **one) for one in options}) == 4
+        options = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}, {"cut": "torch"}, {"cut": "draft"}]
+        assert len({self.key(images, **one) for one in options}) == 6
 
     def test_it_does_not_depend_on_the_limit(self, images):
         assert self.key(images.with_pixels(Pixels(max_pixels=10**9))) == self.key(images)

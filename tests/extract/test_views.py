@@ -65,6 +65,37 @@ def test_the_box_of_the_evaluation_crop_is_what_it_shows(mode, size):
         assert given == pytest.approx(shown(tensor), abs=0.03)
 
 
+@pytest.mark.parametrize("mode", ["center", "squash", "border", "slide"])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("sides", [(28, 28), (28, 42)])
+@pytest.mark.parametrize("size", [(80, 60), (41, 97), (20, 16)])
+def test_torch_cuts_as_pillow_does(mode, interpolation, sides, size):
+    """Up to rounding: of weights, which lets values differ by one, and between the two passes, which Pillow may swap."""
+    image = Image.fromarray(np.random.default_rng(0).integers(80, 176, (*size[::-1], 3), np.uint8))
+    config = {**CONFIG, "crop_mode": mode, "interpolation": interpolation, "input_size": (3, *sides)}
+    config["crop_pct"] = 1.0 if mode == "slide" else 0.875
+    for view in (0, 1, 2):
+        (expected, box), (got, same_box) = (Views(config, cut).cut(image, "a", view) for cut in ("pillow", "torch"))
+        assert got.dtype == expected.dtype == torch.uint8
+        assert same_box == box
+        difference = (got.int() - expected.int()).abs()
+        assert difference.max() <= (1 if mode == "center" and not view and sides == (28, 28) else 5)
+        assert difference.float().mean() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cut": "gpu"}, "cut"),
+        ({"cut": "torch", "interpolation": "lanczos"}, "bicubic and bilinear"),
+        ({"cut": "draft", "crop_mode": "slide"}, "windows"),
+    ],
+)
+def test_cuts_that_there_are_not(options, message):
+    with pytest.raises(BeyondClsError, match=message):
+        load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, **options)
+
+
 @pytest.mark.parametrize("size", [(400, 300), (200, 500), (256, 256)])
 def test_the_box_of_a_random_crop_is_what_it_shows(size):
     views = Views(CONFIG)
