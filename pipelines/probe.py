@@ -105,7 +105,8 @@ def main(
     A run that was killed goes on when the same command is given again. Under torchrun, each process reads its own shards.
 
     --on has other processes train: each of several heads is then a run of its own, with a GPU of its own. With --every, the
-    runs are those of dvc.yaml; `dvc repro` finds them done then.
+    runs are those of dvc.yaml; `dvc repro` finds them done then. Heads of the same feature sets share a run, and one reading of
+    the features, as long as no process is left without one.
 
     --in-the-loop fresh is the paper's own protocol: the encoder runs once in each epoch, for all that trains side by side. Test
     images, and what describes the training images, are still read from feature sets.
@@ -132,7 +133,7 @@ def main(
         _refuse_beside_every({**places, **pair, **of_one, **of_training})
         chosen = {flag_of(name): [value] for name, value in named.items() if value} | {"--head": head or []}
         beside = [*(["--device", device] if device != "auto" else []), *(["--retrain"] if retrain else [])]
-        runs = every_run(chosen, params, [*beside, *(word for name in logs for word in ("--log", name))])
+        runs = every_run(chosen, params, [*beside, *(word for name in logs for word in ("--log", name))], engine.n_places)
     else:
         _check_asked(params, named, places)
         runs = runs_of(sys.argv[1:], head or [] if study is None else [], places["out"])

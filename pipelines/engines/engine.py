@@ -302,6 +302,10 @@ class Engine(ABC):
     def n_tasks(self, n_units: int) -> int:
         """Of how many tasks an extraction of so many units consists; 0 if this process computes them."""
 
+    def n_places(self, n_runs: int) -> int:
+        """How many of so many runs are computed at a time."""
+        return self.tasks or n_runs
+
     @abstractmethod
     def run_all(self, agenda: Agenda) -> None:
         """Have all runs computed, each in a process of its own that ends with this one at the latest."""

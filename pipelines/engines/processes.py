@@ -29,6 +29,9 @@ class Here(Engine):
     def n_tasks(self, n_units: int) -> int:
         return 0
 
+    def n_places(self, n_runs: int) -> int:
+        return 1
+
     def run_all(self, agenda: Agenda) -> None:
         CONTEXT.set_forkserver_preload(list(agenda.imports))
         run_in_forks(agenda, [Slot()])
@@ -42,6 +45,9 @@ class Processes(Engine):
 
     def n_tasks(self, n_units: int) -> int:
         return min(len(self.devices()), n_units)
+
+    def n_places(self, n_runs: int) -> int:
+        return self.n_tasks(n_runs)
 
     def run_all(self, agenda: Agenda) -> None:
         CONTEXT.set_forkserver_preload(list(agenda.imports))

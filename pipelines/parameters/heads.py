@@ -158,6 +158,20 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     return folders
 
 
+def shared_group(text: str, params: Mapping[str, Any]) -> str | None:
+    """The section of the parameter file with whose other heads a head can train side by side, as they need the same arrays.
+
+    None for one that must have a run of its own, or whose own code may fail.
+    """
+    from probe.aggregators import is_custom
+
+    name = AskedHead.from_text(text).name
+    entry = _entry_of(name, params)
+    if is_custom(entry.get("aggregator", name)) or select_options(entry, OF_A_RUN):
+        return None
+    return next((group for group in GROUPS if name in (params.get(group) or {})), None)
+
+
 def _entry_of(name: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
     """The entry of a head in the parameter file."""
     from probe.aggregators import is_custom

@@ -1,15 +1,17 @@
 """Runs of `beyondcls probe`: those of a command or of all stages of dvc.yaml, on an engine."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from pipelines.engines.engine import Agenda, Engine, Run, Watch
 from pipelines.engines.slurm import RunArray, Slurm
 from pipelines.parameters.engine import without, without_engine
-from pipelines.parameters.heads import folders_of
+from pipelines.parameters.heads import folders_of, shared_group
 from pipelines.parameters.params import read_params
 from pipelines.parameters.stages import PARAMS, PIPELINE, stages_of
 from pipelines.process.progress import progress_bar
@@ -41,13 +43,22 @@ def runs_of(arguments: Sequence[str], heads: Sequence[str], out: Path) -> list[R
     return [Run.writing(place, (*common, "--head", head, "--out", place, *HERE)) for head, place in places.items()]
 
 
-def every_run(names: Mapping[str, Collection[str]], params: Path | None, beside: Sequence[str]) -> list[Run]:
+def every_run(
+    names: Mapping[str, Collection[str]],
+    params: Path | None,
+    beside: Sequence[str],
+    n_places: Callable[[int], int] = lambda n_runs: n_runs,
+) -> list[Run]:
     """Runs of the stages of dvc.yaml in this folder whose commands begin with `beyondcls probe`.
+
+    Heads of the same feature sets are one run, which reads them once for all, unless there are fewer such runs than places for
+    them: then they are divided among so many.
 
     Args:
         names: by option, those that a run must have, e.g. {"--dataset": ["cifar10"]}; none for any.
         params: the parameter file that they must take; None for any.
         beside: further arguments of each.
+        n_places: how many of so many runs are computed at a time; by default all.
 
     Raises:
         BeyondClsError: there is no such stage, or dvc.yaml cannot be read here.
@@ -75,7 +86,30 @@ def every_run(names: Mapping[str, Collection[str]], params: Path | None, beside:
         raise BeyondClsError(
             f"--params is {params}, but stages of {PIPELINE} take {others[0]}; leave it out, or change it in {PIPELINE}"
         )
-    return [Run.writing(_values(words, "--out")[0], (*words[1:], *beside, *HERE)) for words in selected]
+    return [_sharing(group, beside) for group in _groups(selected, read_params(PARAMS), n_places(len(selected)))]
+
+
+def _groups(commands: Sequence[Sequence[str]], params: Mapping[str, Any], n_places: int) -> list[Sequence[Sequence[str]]]:
+    """Commands that differ in a head and its folder only, in at least `n_places` groups, as far as there are so many."""
+    groups: dict[Any, list[Sequence[str]]] = {}
+    for words in commands:
+        heads, out = _values(words, "--head"), Path(*_values(words, "--out")[:1])
+        group = shared_group(heads[0], params) if len(heads) == 1 and [*folders_of(heads)] == [out.name] else None
+        key = tuple(words) if group is None else (group, out.parent, *without(words, ("--head", "--out")))
+        groups.setdefault(key, []).append(words)
+    n_parts = -(-n_places // len(groups))
+    return [group[part::n_parts] for group in groups.values() for part in range(min(n_parts, len(group)))]
+
+
+def _sharing(commands: Sequence[Sequence[str]], beside: Sequence[str]) -> Run:
+    """The run of one command, or of several that share a pass."""
+    first, out = commands[0], _values(commands[0], "--out")[0]
+    if len(commands) == 1:
+        return Run.writing(out, (*first[1:], *beside, *HERE))
+    heads = [word for words in commands for word in ("--head", *_values(words, "--head"))]
+    common = without(first[1:], ("--head", "--out"))
+    run = Run.writing(out, (*common, *heads, "--out", str(Path(out).parent), *beside, *HERE))
+    return replace(run, name=f"{run.name} and {len(commands) - 1} more")
 
 
 def _values(words: Sequence[str], option: str) -> list[str]:

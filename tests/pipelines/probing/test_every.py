@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ PARAMS = """\
 encoders: {enc: {}, other: {}}
 datasets: [d]
 cls_heads: {cls: {}}
-heads: {abmilp: {}}
+heads: {abmilp: {}, average: {}}
 own_heads: {}
 studies: {s: {study: chosen, dataset: d, encoder: enc, joined: enc, heads: {norm: {}}}}
 probe: {on: processes, tasks: 2, seeds: [0], epochs: 2, warmup_epochs: 0, batch_size: 16}
@@ -31,6 +32,8 @@ CALLED = {
     "probes/d/other/cls",
     "probes/d/enc/abmilp",
     "probes/d/other/abmilp",
+    "probes/d/enc/average",
+    "probes/d/other/average",
     "studies/d/chosen/enc",
 }
 
@@ -79,8 +82,38 @@ def test_runs_are_those_of_the_stages(project: Path) -> None:
     assert run.log == project / "probes/d/enc/.runs/cls.log"
     assert runs() == CALLED
     assert runs(encoder=["enc"]) == {name for name in CALLED if "other" not in name}
-    assert runs(head=["cls", "abmilp"]) == {name for name in CALLED if "studies" not in name}
+    assert runs(head=["cls", "abmilp", "average"]) == {name for name in CALLED if "studies" not in name}
     assert runs(study=["s"]) == {"studies/d/chosen/enc"}
+
+
+def test_heads_of_the_same_sets_share_a_run_unless_a_process_would_have_none(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"aggregator": "own.py:Own"}
+    params = yaml.safe_load(PARAMS) | {
+        "heads": {"abmilp": {}, "average": {}, "wide": {"aggregator": "abmilp", "epochs": 5}, "few": {"k_shot": 2}},
+        "own_heads": {"mine": own, "yours": own},
+    }
+    params["heads"]["few"]["aggregator"] = "average"
+    before = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+    try:
+        shared = every_run({"--encoder": ["enc"]}, None, [], lambda n_runs: 1)
+        assert {run.name.removeprefix("probes/d/enc/") for run in shared} == {
+            "cls", "abmilp and 2 more", "few", "mine", "yours", "studies/d/chosen/enc"
+        }  # fmt: skip
+        (run,) = (run for run in shared if "more" in run.name)
+        assert run.arguments[-9:] == (
+            "--head", "abmilp", "--head", "average", "--head", "wide", "--out", "probes/d/enc", "--on", "here"
+        )[-9:]  # fmt: skip
+        assert run.log == project / "probes/d/enc/.runs/abmilp.log"
+        for n_places, n_runs in ((6, 6), (7, 7), (100, 8)):
+            runs = every_run({"--encoder": ["enc"]}, None, [], lambda _, n=n_places: n)
+            assert len(runs) == n_runs
+            heads = [head for run in runs for word, head in pairwise(run.arguments) if word == "--head"]
+            assert sorted(heads) == sorted(["cls", "abmilp", "average", "wide", "few", "mine", "yours"])
+    finally:
+        Path("params.yaml").write_text(before)
 
 
 @pytest.mark.slow
@@ -90,14 +123,14 @@ def test_dvc_finds_them_done(project: Path, beyondcls: Callable[..., str]) -> No
     assert "error: 2 of 5 runs failed, 3 succeeded: probes/d/other/" in shown
     assert "features/other-d-train is not a feature set: it has no zarr.json" in shown
     assert "studies/d/chosen/enc/norm: top-1 " in shown
-    trained = project / "probes/d/enc/abmilp/trained/seed0.safetensors"
+    trained = project / "probes/d/enc/average/trained/seed0.safetensors"
     before = trained.stat()
-    given = [sys.executable, "-m", "dvc", "repro", "--single-item", "probe@enc-d-abmilp"]
+    given = [sys.executable, "-m", "dvc", "repro", "--single-item", "probe@enc-d-average"]
     environment = {**os.environ, "PATH": f"{project}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     # As the parameter file says, it would be spread, too: one run is computed by the process of the stage.
     done = subprocess.run(given, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "probes/d/enc/abmilp: kept, " in " ".join(done.stdout.split()), done.stdout
+    assert "probes/d/enc/average: kept, " in " ".join(done.stdout.split()), done.stdout
     assert (trained.stat().st_mtime_ns, trained.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
 
 
