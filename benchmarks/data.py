@@ -13,6 +13,7 @@ from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
 ROOT = Path(__file__).parents[1]
 SHAPE = (196, 768)
 ROW_NBYTES = 2 * SHAPE[0] * SHAPE[1]
+ID_NBYTES = 8
 NAME = "patch/block11/view0"
 Rows = NDArray[np.float16]
 
@@ -47,6 +48,7 @@ def make_spec(n: int) -> FeatureSpec:
 
 def make_layouts(n: int, shard_rows: int) -> list[ArrayLayout]:
     return [
+        ArrayLayout("images/id", (n, ID_NBYTES), "uint8", ("image", "byte"), shard_rows),
         ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows),
         ArrayLayout("images/valid", (n,), "uint8", ("image",), shard_rows),
         ArrayLayout(NAME, (n, *SHAPE), "float16", ("image", "patch", "channel"), shard_rows, codec="float16"),
@@ -62,14 +64,16 @@ def row_blocks(source: Rows, n: int, step: int) -> Iterator[tuple[int, Rows]]:
         yield start, source.take(range(start, min(start + step, n)), axis=0, mode="wrap")
 
 
-def write_store(out: Path, source: Rows, n: int, shard_rows: int) -> FeatureStore:
+def write_store(out: Path, source: Rows, n: int, shard_rows: int, n_classes: int | None = None) -> FeatureStore:
+    """A set of `source`, repeated; labels count from 0, up to the number of classes, if there is one."""
     shutil.rmtree(out, ignore_errors=True)
     layouts = make_layouts(n, shard_rows)
     with FeatureWriter(out, make_spec(n), layouts) as writer:
         for unit, (start, rows) in enumerate(row_blocks(source, n, shard_rows)):
-            labels = np.arange(start, start + len(rows))
-            valid = np.ones(len(rows), np.uint8)
-            writer.write_unit(unit, {"images/label": labels, "images/valid": valid, NAME: rows})
+            labels = np.arange(start, start + len(rows)) % (n_classes or n)
+            names = np.array([f"{row:0{ID_NBYTES}}" for row in range(start, start + len(rows))], f"S{ID_NBYTES}")
+            ids, valid = names.view(np.uint8).reshape(len(rows), ID_NBYTES), np.ones(len(rows), np.uint8)
+            writer.write_unit(unit, {"images/id": ids, "images/label": labels, "images/valid": valid, NAME: rows})
         writer.finish({"encoder": "quickstart-mae", "norm_eps": None, "classes": None, "problems": []})
     return FeatureStore.open(out)
 

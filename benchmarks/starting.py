@@ -7,9 +7,9 @@ seeds each, extracted once. Then, interleaved, on copies of it: `stages`, `dvc r
 in its own process; `every`, `beyondcls probe --every`, where all share a pass, and `dvc repro`, which finds them done;
 `commit`, the same with `dvc commit --force` in between, which records what is done without starting anything.
 
-`every` and `commit` are seconds of `stages` / of theirs; `noop` and `status` those of a second `dvc repro` and of `dvc status` /
-of `stages`. `done_probe`, `done_extract` and `help` are seconds of a command whose work is done, and of `beyondcls --help`, /
-of `import torch`, each in its own process. The last line is JSON.
+`every` and `commit`: seconds of `stages` / of theirs. `noop`, `status`: those of a second `dvc repro`, and `dvc status`, / of
+`stages`. `done_probe`, `done_extract`, `help`: those of a command whose work is done, and of `beyondcls --help`, / of `import
+torch`, each in its own process. The last line is JSON.
 """
 
 import argparse
