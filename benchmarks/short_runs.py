@@ -5,7 +5,10 @@
 Both are processes of their own, timed from start to end, imports included, interleaved: `beyondcls extract` of a folder of
 JPEGs with its defaults, and a script that imports torch and timm, loads the same weights, decodes and cuts the images one by
 one, runs timm's forward pass in batches, and saves patch tokens and [cls] by numpy.save. `short_N` is seconds of the script
-/ of the command for N images. The last line is JSON.
+/ of the command for N images.
+
+Where the seconds go is printed for each N: medians of the same rounds, of a process that does step by step what the command
+does, with the stages that an extraction reports. The last line is JSON.
 """
 
 import argparse
@@ -42,6 +45,40 @@ np.save(f"{out}-patch.npy", tokens[:, 1:])
 np.save(f"{out}-cls.npy", tokens[:, 0])
 """
 
+STEPS = """
+import json, sys, time
+began = time.perf_counter()
+seconds = {}
+def took(step):
+    global began
+    seconds[step], began = time.perf_counter() - began, time.perf_counter()
+import torch
+took("import torch")
+import timm
+took("import timm")
+from pathlib import Path
+from extract.datasets import open_images
+from extract.encoders import load_encoder
+from extract.requests import Request
+from extract.run import create
+from extract.writing import Settings
+took("other imports")
+images, weights, out, name = sys.argv[1:]
+encoder = load_encoder(name, checkpoint=weights)
+took("weights")
+images = open_images(images)
+took("list of images")
+request = Request.resolve(encoder, images)
+request.spec
+took("names and shapes")
+spent = []
+create(request, Path(out), Settings(spent=spent.append))
+took("extraction")
+stages = dict(spent[0].seconds)
+seconds["the set, begun and published"] = seconds.pop("extraction") - sum(stages.values())
+print(json.dumps({**seconds, **stages}))
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -59,7 +96,9 @@ def main() -> None:
         for n in sizes:
             images = write_images(folder / f"images-{n}", n)
             seconds: dict[str, list[float]] = {"plain": [], "extract": []}
+            steps: list[dict[str, float]] = []
             for number in range(rounds):
+                steps.append(run("steps", images, weights, folder / f"steps-{n}-{number}", given.model).printed)
                 for way in ("plain", "extract") if number % 2 == 0 else ("extract", "plain"):
                     seconds[way].append(run(way, images, weights, folder / f"{way}-{n}-{number}", given.model).seconds)
             medians = {way: statistics.median(taken) for way, taken in seconds.items()}
@@ -68,6 +107,8 @@ def main() -> None:
                 f"{way} {medians[way]:.2f} s ({min(taken):.2f} to {max(taken):.2f})" for way, taken in seconds.items()
             )
             print(f"{n} images: {said}; {1 / ratios[f'short_{n}']:.2f} times as long")
+            for step in steps[0]:
+                print(f"    {statistics.median(taken[step] for taken in steps):6.2f} s  {step}")
     conclude(ratios, rounds >= 3)
 
 
@@ -80,9 +121,11 @@ def write_images(folder: Path, n: int) -> Path:
 
 
 def run(way: str, images: Path, weights: Path, out: Path, model: str) -> Footprint:
-    plain = [sys.executable, "-c", PLAIN, str(images), str(weights), str(out), model]
+    scripts = {"plain": PLAIN, "steps": STEPS}
     command = ["extract", "--encoder", model, "--checkpoint", str(weights), "--data", str(images), "--out", str(out)]
-    return footprint(plain if way == "plain" else [sys.executable, "-m", "pipelines.cli", *command])
+    if way in scripts:
+        return footprint([sys.executable, "-c", scripts[way], str(images), str(weights), str(out), model])
+    return footprint([sys.executable, "-m", "pipelines.cli", *command])
 
 
 if __name__ == "__main__":
