@@ -3,9 +3,10 @@
     python -m benchmarks.decoding [--quick] [--images 200] [--sides 500x375,2560x1600] [--rounds 7] [--files FOLDER]
 
 Ways: `pillow`, `torch` and `draft`, the values of --cut, as extraction takes them; `copied`, as pillow, with the copy that
-Pillow makes of an image that is RGB already; `simplejpeg` and `torchcodec`, if they are installed, decode, and torch cuts. Each
-begins with the bytes in memory and ends with the pixels of view 0 (224 pixels, bicubic), on 1 and on 2 threads. Images are made
-here, with the spectrum of photographs: as many as asked for of the first sides, a tenth of them of others; or FOLDER has them.
+Pillow makes of an image that is RGB already; `decoded`, as torch, but decoded by Pillow, as where simplejpeg is missing;
+`torchcodec`, if it is installed, decodes, and torch cuts. Each begins with the bytes in memory and ends with the pixels of view 0
+(224 pixels, bicubic), on 1 and on 2 threads. Images are made here, with the spectrum of photographs: as many as asked for of
+the first sides, a tenth of them of others; or FOLDER has them.
 
 Ratios are medians over interleaved rounds. `torch_2_threads`: seconds of Pillow / seconds of torch. `torch_cpu`: likewise in
 seconds of a core, on one thread, which other work on the machine hardly changes. `torch_equal_pixels`: the share of the view's
@@ -42,20 +43,26 @@ CONFIG = {
 }
 SIDES, QUALITY = ((500, 375), (2560, 1600)), 90
 THREADS = (1, 2)
-PACKAGES = ("simplejpeg", "torchcodec")
+PACKAGES = ("torchcodec",)  # peers
 VIEWS = {cut: Views(CONFIG, cut) for cut in CUTS}
 
 
 def by_extraction(cut: str) -> Callable[[bytes], Any]:
-    pixels, views = Pixels(least=VIEWS[cut].least), VIEWS[cut]
-    return lambda content: views.evaluation(pixels.decoded(content))
+    views = VIEWS[cut]
+    pixels = Pixels(least=views.least)
+    decode = pixels.picture if views.is_by_torch else pixels.decoded
+    return lambda content: views.evaluation(decode(content))
+
+
+def decoded(content: bytes) -> Any:
+    return VIEWS["torch"].evaluation(Pixels().decoded(content))
 
 
 def copied(content: bytes) -> Any:
     return VIEWS["pillow"].evaluation(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
-def cut_by_torch(pixels: torch.Tensor) -> torch.Tensor:
+def cut_by_torch(pixels: Any) -> torch.Tensor:
     """The view of a decoded image [3, H, W]."""
     height, width = pixels.shape[1:]
     short = min(height, width)
@@ -63,12 +70,6 @@ def cut_by_torch(pixels: torch.Tensor) -> torch.Tensor:
     resized = torch.nn.functional.interpolate(pixels[None], sides, mode="bicubic", antialias=True)[0]
     top, left = (round((side - 224) / 2) for side in sides)
     return resized[:, top : top + 224, left : left + 224]
-
-
-def simplejpeg(content: bytes) -> Any:
-    from simplejpeg import decode_jpeg  # type: ignore[import-not-found, unused-ignore]
-
-    return cut_by_torch(torch.from_numpy(decode_jpeg(content, colorspace="RGB")).permute(2, 0, 1))
 
 
 def torchcodec(content: bytes) -> Any:
@@ -80,7 +81,7 @@ def torchcodec(content: bytes) -> Any:
 WAYS: dict[str, Callable[[bytes], Any]] = {
     **{cut: by_extraction(cut) for cut in CUTS},
     "copied": copied,
-    "simplejpeg": simplejpeg,
+    "decoded": decoded,
     "torchcodec": torchcodec,
 }
 
@@ -97,12 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)  # as where images are decoded in processes; threads of ours share the images
     print(versions())
     ways = [name for name in WAYS if name not in PACKAGES or find_spec(name)]
-    for name in sorted({*WAYS} - {*ways}):
-        print(f"{name} is missing: pip install {name}")
+    for name in sorted({*PACKAGES, "simplejpeg"}):
+        if not find_spec(name):
+            print(f"{name} is missing: pip install {name}")
     if given.files:
         ratios = compared(stored(given.files, n), ways, rounds)
     else:
-        ratios = {}
+        ratios = dict[str, float]()
         for i, sides in enumerate(given.sides.split(",")):
             width, height = map(int, sides.split("x"))
             contents = [photograph(seed, (width, height)) for seed in range(n if i == 0 else max(1, n // 10))]
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def compared(contents: Sequence[bytes], ways: Sequence[str], rounds: int) -> dict[str, float]:
     print(f"{len(contents)} JPEGs of {sum(map(len, contents)) / len(contents) / 1000:.0f} kB")
-    others, ratios = [way for way in ways if way != "pillow"], {}
+    others, ratios = [way for way in ways if way != "pillow"], dict[str, float]()
     for threads in THREADS:
         wall, cpu = timed(contents, ways, rounds, threads)
         ratios |= {f"{way}_{threads}_threads": quotient(wall, way) for way in others}

@@ -53,7 +53,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="beyondcls-benchmark-", dir=given.scratch) as scratch:
         folder, source, began = Path(scratch), tokens(), time.perf_counter()
-        n = rows_for((0.6 if given.quick else given.gb) * 1e9)
+        n = rows_for(int((0.6 if given.quick else given.gb) * 1e9))
         write_store(folder / "store", source, n, SHARD_ROWS, N_CLASSES)
         write_store(folder / "test", source, N_CLASSES, SHARD_ROWS, N_CLASSES)
         nbytes = sum(file.stat().st_size for file in (folder / "store").rglob("*") if file.is_file())
@@ -126,9 +126,9 @@ def epoch_of_heads(folder: Path, device: str) -> dict[str, Any]:
         )
         for rate in (0.01, 0.03, 0.1, 0.3)
     }
-    stores = [FeatureStore.open(folder / name) for name in ("store", "test")]
+    training, test = (FeatureStore.open(folder / name) for name in ("store", "test"))
     with watched() as taken:
-        probe(*stores, folder / "probes", plans, device=torch.device(device), placement="stream", converged=False)
+        probe(training, test, folder / "probes", plans, device=torch.device(device), placement="stream", converged=False)
     return taken
 
 

@@ -10,11 +10,11 @@ from typing import Self
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image
 from torch import Tensor
 
 from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import DataError, ImageSet
+from extract.datasets.pixels import Picture
 from extract.encoders import Encoded, Encoder
 from extract.forward import check_branches, checked_rate
 from extract.layouts import DIMENSIONS, annotation_layouts, arrays_by_name, codec_of
@@ -138,14 +138,15 @@ class Request:
         kept = (self.blocks, self.statistics, self.map_blocks, self.vector_blocks, self.pooled)
         return self.encoder(views, *kept, factors)
 
-    def image(self, row: int, held: ExitStack | None = None) -> Image.Image:
+    def image(self, row: int, held: ExitStack | None = None) -> Picture:
         """A decoded image; `held`: as for `Pixels.decoded`.
 
         Raises:
             DataError: it is not whole, or its views would not show all of it; the message names id and file.
             BeyondClsError: as `ImageSet.image`.
         """
-        image = self.images.image(row, held)
+        decoded = self.images.picture if self.encoder.views.is_by_torch else self.images.image
+        image = decoded(row, held)
         if (n := len(self.encoder.views.covering(image.size))) > self.n_views:
             raise DataError(
                 f"{self.images.samples[row]} is {image.width} x {image.height} pixels, of which {n} windows show all, but "

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from extract.datasets.pixels import Picture, Raster
 from store import BeyondClsError
 from store.errors import unknown
 from store.format.spec import SLIDE
@@ -197,7 +198,7 @@ class Crop:
     flip: bool
 
 
-def original_size(image: Image.Image) -> tuple[int, int]:
+def original_size(image: Picture) -> tuple[int, int]:
     """Width and height of an image in its file, pixels: more than its own where it was decoded at a fraction of its size."""
     return image.info.get("size", image.size)
 
@@ -206,14 +207,17 @@ def _resized_by_pillow(image: Image.Image, sides: tuple[int, ...], interpolation
     return F.pil_to_tensor(image.resize(sides[::-1], Image.Resampling[InterpolationMode(interpolation).name]))  # type: ignore[arg-type]
 
 
-def _resized_by_torch(image: Image.Image, sides: Sequence[int], interpolation: str) -> UInt8[Tensor, "3 H W"]:
+def _resized_by_torch(image: Picture, sides: Sequence[int], interpolation: str) -> UInt8[Tensor, "3 H W"]:
     """As Pillow resizes, with weights of 15 bits where those have 22: a value may differ by one."""
-    # Pillow keeps four bytes a pixel, and PyTorch computes with four.
-    pixels = torch.frombuffer(bytearray(image.tobytes("raw", "RGBX")), dtype=torch.uint8).view(1, image.height, image.width, 4)
-    return nn.functional.interpolate(pixels.permute(0, 3, 1, 2), tuple(sides), mode=interpolation, antialias=True)[0, :3]
+    if isinstance(image, Raster):
+        pixels = torch.from_numpy(image.pixels)
+    else:  # Pillow keeps four bytes a pixel, and PyTorch computes with four
+        pixels = torch.frombuffer(bytearray(image.tobytes("raw", "RGBX")), dtype=torch.uint8).view(image.height, image.width, 4)
+    channels_first = pixels.permute(2, 0, 1)[None]
+    return nn.functional.interpolate(channels_first, tuple(sides), mode=interpolation, antialias=True)[0, :3]
 
 
-def _evaluated_by_torch(transforms: Sequence[Any], interpolation: str, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
+def _evaluated_by_torch(transforms: Sequence[Any], interpolation: str, image: Picture) -> UInt8[Tensor, "3 H W"]:
     """View 0 by timm's transforms, the first of which, the resizing, only says what size it gives."""
     sides = transforms[0](torch.empty(3, *original_size(image)[::-1], device="meta")).shape[1:]
     pixels = _resized_by_torch(image, sides, interpolation)
@@ -236,7 +240,9 @@ class Views:
 
     def __init__(self, config: Mapping[str, Any], cut: str = "pillow"):
         self.config, self._cut = dict(config), cut
-        self._resize = _resized_by_pillow if cut == "pillow" else _resized_by_torch
+        self._resize: Callable[[Any, tuple[int, ...], str], Tensor] = (
+            _resized_by_torch if self.is_by_torch else _resized_by_pillow
+        )
         if cut != "pillow" and self.config["interpolation"] not in OF_TORCH:
             raise BeyondClsError(
                 f"cut is {cut}, which resizes {' and '.join(OF_TORCH)}, but the interpolation is "
@@ -247,7 +253,7 @@ class Views:
                 f"cut is draft, expected pillow or torch with the crop mode {SLIDE}, whose windows show details"
             )
         self._size = tuple(self.config["input_size"][1:])  # height, width
-        self.evaluation: Callable[[Image.Image], Tensor]
+        self.evaluation: Callable[[Any], Tensor]
         # How views are placed or drawn, for the key.
         self.described: dict[str, Any] = {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
         self._slides = self.config["crop_mode"] == SLIDE
@@ -258,7 +264,7 @@ class Views:
             by_torch = partial(_evaluated_by_torch, steps.transforms, self.config["interpolation"])
             self.evaluation = steps if cut == "pillow" else by_torch
 
-    def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
+    def cut(self, image: Picture, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
         """The pixels of a view, which `Encoder.normalised` makes the encoder's input, and what it shows."""
         crop = self.crop(original_size(image), image_id, view)
         if self._slides:
@@ -286,12 +292,16 @@ class Views:
         )
         return scaled, list(product(*starts))
 
-    def _window(self, image: Image.Image, view: int) -> UInt8[Tensor, "3 H W"]:
+    def _window(self, image: Picture, view: int) -> UInt8[Tensor, "3 H W"]:
         scaled, places = self._windows(image.size)
         left, top = places[view % len(places)]
         # A window alone would be resized otherwise at its borders.
         whole = self._resize(image, scaled[::-1], self.config["interpolation"])
         return whole[:, top : top + self._size[0], left : left + self._size[1]]
+
+    @property
+    def is_by_torch(self) -> bool:
+        return self._cut != "pillow"
 
     @property
     def least(self) -> tuple[int, int] | None:

@@ -2,11 +2,11 @@
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -15,7 +15,7 @@ from PIL import Image
 
 from extract.datasets.gathering import LeftOut
 from extract.datasets.index import Index, settled
-from extract.datasets.pixels import IMAGE_EXTENSIONS, Pixels
+from extract.datasets.pixels import IMAGE_EXTENSIONS, Picture, Pixels
 from extract.datasets.reading import CHANGED, Damage, RemoteFile, State, decoded, made_of
 from extract.datasets.sample import Box, DataError, Sample, Samples
 from extract.datasets.truths import Truths, columns_of, turned_boxes
@@ -23,6 +23,7 @@ from store import BeyondClsError
 from store.shown import first_names, html_table
 from store.truths.reading import TruthColumns
 
+T = TypeVar("T")
 KEPT = ("source", "classes", "problems", "multilabel")  # of a set, in its index
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # Python's surrogates for such bytes in names of files
 
@@ -260,6 +261,10 @@ class ImageSet:
             self._columns[name] = columns_of(name, self.truths[name], self.samples, self.pixels)
         return self._columns[name]
 
+    def picture(self, row: int, held: ExitStack | None = None) -> Picture:
+        """As `image`, but a plain JPEG may be a `Raster`, which is decoded faster; PyTorch cuts either."""
+        return self._decoded(row, partial(self.pixels.picture, held=held))
+
     def image(self, row: int, held: ExitStack | None = None) -> Image.Image:
         """A decoded image, RGB, as `pixels` says; the first frame of one that has several. `held`: as for `Pixels.decoded`.
 
@@ -268,12 +273,15 @@ class ImageSet:
             BeyondClsError: they cannot be read, or memory does not suffice, which says nothing about the image; or they are
                 not those whose digest is known.
         """
+        return self._decoded(row, partial(self.pixels.decoded, held=held))
+
+    def _decoded(self, row: int, decode: Callable[[bytes], T]) -> T:
         sample = self.samples[row]
         encoded, of_index = sample.read(), row if self._rows is None else self._rows[row]
         if self.index.known[of_index] and xxhash.xxh3_128_digest(encoded) != self.index.digest[of_index].tobytes():
             self.index.forget(of_index)
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
-            return decoded(partial(self.pixels.decoded, held=held), encoded, str(sample))
+            return decoded(decode, encoded, str(sample))
         except Damage as error:
             raise DataError(f"{sample} cannot be decoded: {error}") from error

@@ -8,13 +8,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Shaped, UInt8
 from PIL import Image
+
+try:
+    from simplejpeg import decode_jpeg  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError:  # an extra
+    decode_jpeg = None
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "gif", "tif", "tiff")  # of most images; others are Pillow's
 # Formats of Pillow that are drawings, which Ghostscript or Windows would have to run, or that it can only recognise.
@@ -127,6 +132,49 @@ ROOM = Room()
 
 
 @dataclass(frozen=True)
+class Raster:
+    """The pixels of a JPEG where Pillow is not needed, which would copy them twice; it can do as much as views ask of an image.
+
+    Attributes:
+        pixels: [h, w, 3], red, green and blue.
+        info: as that of the image that `Pixels.rgb` gives.
+    """
+
+    pixels: UInt8[np.ndarray, "h w 3"]
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.width, self.height
+
+    @property
+    def width(self) -> int:
+        return self.pixels.shape[1]
+
+    @property
+    def height(self) -> int:
+        return self.pixels.shape[0]
+
+    def crop(self, box: tuple[float, float, float, float]) -> "Raster":
+        x0, y0, x1, y1 = map(round, box)
+        return Raster(self.pixels[y0:y1, x0:x1])
+
+    @classmethod
+    def of(cls, image: Image.Image, encoded: bytes) -> "Raster | None":
+        """Those of a JPEG that Pillow has opened, equal to its own: both use libjpeg-turbo. None if Pillow must decode it."""
+        orientation = orientation_of(image)
+        try:
+            pixels = decode_jpeg(encoded, colorspace="RGB", strict=True)
+        except ValueError:  # it is damaged, and Pillow says how
+            return None
+        return cls(pixels, {"orientation": orientation} if orientation in TURNS else {})
+
+
+Picture = Image.Image | Raster
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
 class Pixels:
     """How values of a file become pixels.
 
@@ -167,6 +215,13 @@ class Pixels:
 
         `held` keeps the image's room, which others wait for, until it is closed; without it, that ends with the decoding.
         """
+        return self._decoded_in_room(encoded, held, self.rgb)
+
+    def picture(self, encoded: bytes, held: ExitStack | None = None) -> Picture:
+        """The same, as a `Raster` if it is a plain JPEG and simplejpeg is installed."""
+        return self._decoded_in_room(encoded, held, self._raster_or_rgb)
+
+    def _decoded_in_room(self, encoded: bytes, held: ExitStack | None, decode: Callable[[Image.Image, bytes], T]) -> T:
         self.raise_limit()
         try:
             image = Image.open(io.BytesIO(encoded), formats=readable()[0])
@@ -176,10 +231,16 @@ class Pixels:
             raise ValueError(f"it has {image.width} x {image.height} pixels, more than --max-pixels {self.max_pixels}")
         with ExitStack() as room:
             room.enter_context(ROOM.of(image))
-            result = self.rgb(image, encoded)
+            result = decode(image, encoded)
             if held is not None:
                 held.enter_context(room.pop_all())
         return result
+
+    def _raster_or_rgb(self, image: Image.Image, encoded: bytes) -> Picture:
+        is_turned = self.orientation == "exif" and orientation_of(image) in TURNS
+        is_plain = image.format == "JPEG" and image.mode == "RGB" and not is_turned and self.least is None
+        raster = Raster.of(image, encoded) if is_plain and decode_jpeg is not None else None
+        return self.rgb(image, encoded) if raster is None else raster
 
     def rgb(self, image: Image.Image, encoded: bytes = b"") -> Image.Image:
         """Red, green and blue of an image, of 8 bits; transparency is dropped.

@@ -17,7 +17,7 @@ def test_without_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert "simplejpeg is missing: pip install simplejpeg" in lines
     ratios = json.loads(last)
     assert ratios.pop("evidence") is False, "two images are none"
-    assert {name.split("_", 1)[0] for name in ratios} == {"torch", "draft", "copied"}
+    assert {name.split("_", 1)[0] for name in ratios} == {"torch", "draft", "copied", "decoded"}
     assert ratios.keys() >= {"torch_1_threads", "torch_2_threads", "torch_cpu", "torch_cpu_1100x1090"}
     assert ratios["copied_equal_pixels"] == ratios["copied_equal_pixels_1100x1090"] == 1
     assert ratios["draft_equal_pixels"] == ratios["torch_equal_pixels"] > 0.9, "small images have no draft"

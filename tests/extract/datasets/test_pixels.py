@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from extract.datasets import Box, DataError, ImageSet, Sample, open_images
-from extract.datasets.pixels import ROOM, TURNS, Pixels
+from extract.datasets.pixels import ROOM, TURNS, Pixels, Raster
 from extract.datasets.truths import turned, turned_boxes, turned_items
 from store.truths import rle
 from store.truths.reading import Instance, Segment
@@ -184,6 +184,49 @@ class TestOrientation:
         assert same == before
         assert len({same, *others}) == 4
         assert images.with_pixels(Pixels(orientation="exif")).part([0]).image(0).size == (32, 48)
+
+
+def jpeg(mode: str, size: tuple[int, int], **options: Any) -> bytes:
+    values = np.random.default_rng(0).integers(0, 256, (*size[::-1], len(mode)), np.uint8)
+    smooth = Image.frombytes(mode, size, values.tobytes()).resize(size, box=(0, 0, size[0] / 4, size[1] / 4))
+    return saved(smooth, "jpeg", **options)
+
+
+class TestRasters:
+    """What simplejpeg decodes is what Pillow decodes."""
+
+    @pytest.fixture(autouse=True)
+    def _installed(self):
+        pytest.importorskip("simplejpeg")
+
+    @pytest.mark.parametrize("size", [(64, 48), (63, 47), (1, 1), (17, 200)])
+    @pytest.mark.parametrize("subsampling", [0, 1, 2])
+    @pytest.mark.parametrize("progressive", [True, False])
+    def test_pixels_are_equal(self, size, subsampling, progressive):
+        encoded = jpeg("RGB", size, subsampling=subsampling, progressive=progressive, quality=80)
+        raster, image = Pixels().picture(encoded), Pixels().decoded(encoded)
+        assert isinstance(raster, Raster)
+        assert np.array_equal(raster.pixels, np.asarray(image))
+        assert (raster.size, raster.info) == (image.size, image.info)
+        box = (0, 0, -(-size[0] // 2), -(-size[1] // 3))
+        assert np.array_equal(raster.crop(box).pixels, np.asarray(image.crop(box)))
+
+    def test_other_images_are_left_to_pillow(self):
+        turned = not_upright(6)
+        others = (jpeg("L", (20, 10)), jpeg("CMYK", (20, 10)), saved(Image.new("RGB", (20, 10)), "png"), turned[:-30])
+        for encoded in others[:-1]:
+            assert isinstance(Pixels().picture(encoded), Image.Image)
+        with pytest.raises(OSError, match="truncated"):
+            Pixels().picture(others[-1])
+        assert isinstance(Pixels(orientation="exif").picture(turned), Image.Image)
+        assert isinstance(Pixels(least=(2, 2)).picture(turned), Image.Image)
+        raster = Pixels().picture(turned)
+        assert isinstance(raster, Raster)
+        assert raster.info == Pixels().decoded(turned).info == {"orientation": 6}
+
+    def test_a_limit_holds(self):
+        with pytest.raises(ValueError, match="more than --max-pixels 9"):
+            Pixels(max_pixels=9).picture(jpeg("RGB", (4, 4)))
 
 
 class TestLargeImages:
