@@ -4,7 +4,7 @@
 
 Ways: `pillow`, `torch` and `draft`, the values of --cut, as extraction takes them; `copied`, as pillow, with the copy that
 Pillow makes of an image that is RGB already; `decoded`, as torch, but decoded by Pillow, as where simplejpeg is missing;
-`torchcodec`, if it is installed, decodes, and torch cuts. Each begins with the bytes in memory and ends with the pixels of view 0
+`torchcodec`, if it is installed, decodes, and torch cuts. Each begins with the bytes in memory and ends with view 0
 (224 pixels, bicubic), on 1 and on 2 threads. Images are made here, with the spectrum of photographs: as many as asked for of
 the first sides, a tenth of them of others; or FOLDER has them.
 
