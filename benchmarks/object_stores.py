@@ -2,14 +2,13 @@
 
     python -m benchmarks.object_stores [--quick] [--server seaweedfs|moto] [--gb 1] [--rounds 5] [--endpoint URL]
 
-Asks SeaweedFS, or moto, each on this machine in processes of its own; or, with --endpoint, a service that runs already, in a new
-bucket (keys from the environment). Both clients do the same by as many threads, one after the other in each round, the first
-in turn. CPU seconds are those of the client's process. Each ratio is the median over rounds of (s3fs / obstore), of seconds
-or, `…_cpu`, of CPU seconds: more than 1 where obstore is faster.
+Asks SeaweedFS, or moto, each on this machine in processes of its own; or, with --endpoint, a service that runs already, in its
+bucket `benchmark` (keys from the environment). Both clients do the same by as many threads, one after the other in each round,
+the first in turn. CPU seconds are those of the client's process. Each ratio is the median over rounds of (s3fs / obstore), of
+seconds or, `…_cpu`, of CPU seconds: more than 1 where obstore is faster.
 
 - `ranges`: pieces of 8 MiB of --gb in objects of 64 MiB, in random order, 16 in flight, as a loader asks for them.
-- `write_16`, `write_64`: --gb in objects of so many MiB, 8 in flight; s3fs in the parts that feature sets are written in,
-  obstore in parts of the same size.
+- `write_16`, `write_64`: --gb in objects of so many MiB, 8 in flight, those of 64 MiB in parts of 16.
 - `list`: 1,000 names with their sizes. `small`: 1,000 objects of 2 kB, read 16 in flight.
 - `create`: 200 objects of 100 bytes where there are none (`If-None-Match: *`), 8 in flight, and again where they are.
 

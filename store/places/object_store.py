@@ -1,18 +1,17 @@
 """A place in an object store, or any other that fsspec reaches (s3://, gs://, memory://, …)."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from threading import Lock
 from typing import Any
 
 import xxhash
 
 from store.errors import StoreError
 from store.places.cache import CachedSet, CachedShard, DiskCache
-from store.places.place import Place, Result, ShardFile, map_parallel
-from store.places.s3 import is_usable, s3_store
+from store.places.place import Place, ShardFile, map_parallel
+from store.places.s3 import S3Ranges
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow
@@ -45,14 +44,10 @@ _READ, _LIST = "check the network and run this again", "check the address, the n
 _WRITE = "check the network, your credentials and the right to write, and give the command again: it goes on where it was"
 
 
-_opening = Lock()
-
-
 class ObjectStore(Place):
     """Through fsspec; written as a `LocalFolder` is. Files are listed once: a feature set does not change under its readers.
 
-    Passing failures are retried by the file system behind fsspec (s3fs: five times). What is read of S3 goes through obstore
-    where that is installed.
+    Passing failures are retried by the file system behind fsspec (s3fs: five times). Of S3, ranges are read through obstore.
 
     Raises:
         StoreError: a protocol that is unknown, whose package is not installed, or which is refused; or a chain (`::`).
@@ -83,15 +78,13 @@ class ObjectStore(Place):
         except (ImportError, ValueError) as error:
             raise StoreError(f"{url} cannot be opened: {error}") from error
         self._root, self._in_parts = root.rstrip("/"), PARTS if is_s3 else {}
+        self._ranges = S3Ranges(self._fs, self._root) if is_s3 else None
         self._sizes: dict[str, int] | None = None  # as listed for readers
         self._expected: dict[str, bytes] = {}
         self.cached: CachedSet | None = None
-        # As `s3_store` gives it, when it is first needed; whether it was asked for, and whether it ever answered.
-        self._obstore, self._is_opened, self._answered = None, not is_s3, False
 
     def __getstate__(self) -> dict[str, Any]:
-        is_s3 = bool(self._in_parts)
-        return {**self.__dict__, "_expected": {}, "_obstore": None, "_is_opened": not is_s3, "_answered": False}
+        return {**self.__dict__, "_expected": {}}
 
     def address(self, name: str = "") -> str:
         return f"{self.url}/{name}" if name else self.url
@@ -144,38 +137,15 @@ class ObjectStore(Place):
         # A shuffled epoch need not keep more rows together than when it reads a disk.
         self.cached, self.block_nbytes = CachedSet(cache, xxhash.xxh3_128_hexdigest(f"{key} {digest}".encode())), None
 
-    def _first_of(self, ask: Callable[[Any], Result], otherwise: Callable[[], Result]) -> Result:
-        """What obstore answers to `ask`; where it cannot be used, or fails, what fsspec does, whose errors are shown.
-
-        Where it has never answered and fsspec has, something is configured that it doesn't know; it is asked no more.
-        """
-        with _opening:
-            if not self._is_opened:
-                with suppress(Exception):  # fsspec will say what is wrong
-                    self._obstore = s3_store(self._fs, self._root)
-                self._is_opened = True
-            store = self._obstore
-        if store is None or not is_usable():
-            return otherwise()
-        try:
-            answer = ask(store)
-        except Exception:
-            answer = otherwise()
-            if not self._answered:
-                self._obstore = None
-        else:
-            self._answered = True
-        return answer
-
     def range(self, name: str, start: int, stop: int) -> memoryview:
         """All of these bytes."""
         if stop <= start:
             return memoryview(b"")
         with _explained(f"{self.address(name)} cannot be read", _READ):
-            data = self._first_of(
-                lambda store: memoryview(store.get_range(name, start=start, end=stop)),
-                lambda: memoryview(self._fs.cat_file(f"{self._root}/{name}", start=start, end=stop)),
-            )
+            if self._ranges is not None:
+                data = self._ranges.read(name, start, stop)
+            else:
+                data = memoryview(self._fs.cat_file(f"{self._root}/{name}", start=start, end=stop))
         if len(data) != stop - start:
             raise StoreError(
                 f"{self.address(name)} returned {len(data)} bytes, expected {stop - start} (from byte {start} on): it was cut "
