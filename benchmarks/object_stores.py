@@ -77,7 +77,7 @@ class S3fs(Client):
 
 class Obstore(Client):
     def __init__(self) -> None:
-        from obstore.store import S3Store  # type: ignore[import-not-found]
+        from obstore.store import S3Store
 
         endpoint = os.environ["AWS_ENDPOINT_URL"]
         self._store = S3Store(BUCKET, endpoint=endpoint, client_options={"allow_http": True, "timeout": "10m"})
@@ -90,7 +90,7 @@ class Obstore(Client):
         self._store.put(name, content, use_multipart=len(content) > 2 * PARTS["chunksize"], **parts)
 
     def create(self, name: str, content: bytes) -> bool:
-        from obstore.exceptions import AlreadyExistsError  # type: ignore[import-not-found]
+        from obstore.exceptions import AlreadyExistsError
 
         try:
             self._store.put(name, content, mode="create")
