@@ -8,10 +8,10 @@ its bucket `benchmark` (keys from the environment), whose bytes are not counted.
 interleaved; each ratio is the median over rounds of (seconds of the peer / seconds of ours): for a raw reader, the share of
 its speed.
 
-- `s3_epoch_vs_raw_gets`, `s3_epoch_vs_whole_gets`: a shuffled epoch of a loader that has done one before, against GETs of the
-  same sizes and of whole shards, whose bytes are not used. `s3_epoch_vs_zarr_python`: against blocks of 32 rows in random
-  order. `s3_first_epoch_vs_…`: likewise a loader's first epoch, in which all digests are compared and its memory is touched
-  for the first time.
+- `s3_epoch_vs_raw_gets`, `s3_epoch_vs_whole_gets`: a shuffled epoch of a loader that has done one before, against GETs by the
+  same client of the same sizes and of whole shards, whose bytes are not used. `s3_epoch_vs_zarr_python`: against blocks of 32
+  rows in random order. `s3_first_epoch_vs_…`: likewise a loader's first epoch, in which all digests are compared and its memory
+  is touched for the first time.
 - `cached_epoch_vs_local_disk`, `cached_epoch_vs_s3`, `cached_epoch_vs_blockcache`, `cached_epoch_vs_filecache`: the second
   epoch, files out of the page cache, likewise of each peer. `first_cached_epoch_vs_s3`: the epoch that fills the cache.
 - `bytes_s3_epoch`, `bytes_first_cached_epoch`, `bytes_cached_epoch`: what the server sent, divided by the arrays' bytes.
@@ -42,7 +42,7 @@ from benchmarks.readers import BLOCK, blocks
 from benchmarks.timing import conclude, forget
 from store import FeatureStore, Loader
 from store.places.cache import DiskCache
-from store.places.object_store import PIECE_NBYTES, REQUESTS
+from store.places.object_store import PIECE_NBYTES, REQUESTS, ObjectStore
 
 URL = "s3://benchmark/set"
 BATCH = 256
@@ -159,6 +159,7 @@ class Readers:
 
     def __init__(self, folder: Path, fs: Any, shards: dict[str, int], n: int):
         self.folder, self.fs, self.shards, self.n, self.number = folder, fs, shards, n, 0
+        self.place = ObjectStore(URL)
 
     def whole_gets(self) -> float:
         return self._gets([(name, 0, nbytes) for name, nbytes in self.shards.items()])
@@ -171,7 +172,7 @@ class Readers:
     def _gets(self, ranges: list[tuple[str, int, int]]) -> float:
         with ThreadPoolExecutor(REQUESTS) as pool:
             began = time.perf_counter()
-            list(pool.map(lambda r: len(self.fs.cat_file(f"{URL}/{r[0]}", start=r[1], end=r[2])), ranges))
+            list(pool.map(lambda r: len(self.place.range(*r)), ranges))
             return time.perf_counter() - began
 
     def zarr_python(self) -> float:

@@ -11,6 +11,7 @@ import xxhash
 from store.errors import StoreError
 from store.places.cache import CachedSet, CachedShard, DiskCache
 from store.places.place import Place, ShardFile, map_parallel
+from store.places.s3 import S3Ranges
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow
@@ -46,7 +47,7 @@ _WRITE = "check the network, your credentials and the right to write, and give t
 class ObjectStore(Place):
     """Through fsspec; written as a `LocalFolder` is. Files are listed once: a feature set does not change under its readers.
 
-    Passing failures are retried by the file system behind fsspec (s3fs: five times).
+    Passing failures are retried by the file system behind fsspec (s3fs: five times). Of S3, ranges are read through obstore.
 
     Raises:
         StoreError: a protocol that is unknown, whose package is not installed, or which is refused; or a chain (`::`).
@@ -77,6 +78,7 @@ class ObjectStore(Place):
         except (ImportError, ValueError) as error:
             raise StoreError(f"{url} cannot be opened: {error}") from error
         self._root, self._in_parts = root.rstrip("/"), PARTS if is_s3 else {}
+        self._ranges = S3Ranges(self._fs, self._root) if is_s3 else None
         self._sizes: dict[str, int] | None = None  # as listed for readers
         self._expected: dict[str, bytes] = {}
         self.cached: CachedSet | None = None
@@ -107,12 +109,12 @@ class ObjectStore(Place):
     def content(self, name: str) -> bytes | None:
         if name in self._expected:
             return self._expected[name]
-        return self.range(name, 0, self._listed[name]) if name in self._listed else None
+        return bytes(self.range(name, 0, self._listed[name])) if name in self._listed else None
 
     def expect(self, names: Iterable[str]) -> None:
         """Fetched together, and kept: one after the other they would take seconds."""
         new = sorted({name for name in names if name in self._listed} - self._expected.keys())
-        contents = map_parallel(lambda name: self.range(name, 0, self._listed[name]), new, self.requests)
+        contents = map_parallel(lambda name: bytes(self.range(name, 0, self._listed[name])), new, self.requests)
         self._expected.update(zip(new, contents, strict=True))
 
     def size(self, name: str) -> int | None:
@@ -135,12 +137,15 @@ class ObjectStore(Place):
         # A shuffled epoch need not keep more rows together than when it reads a disk.
         self.cached, self.block_nbytes = CachedSet(cache, xxhash.xxh3_128_hexdigest(f"{key} {digest}".encode())), None
 
-    def range(self, name: str, start: int, stop: int) -> bytes:
+    def range(self, name: str, start: int, stop: int) -> memoryview:
         """All of these bytes."""
         if stop <= start:
-            return b""
+            return memoryview(b"")
         with _explained(f"{self.address(name)} cannot be read", _READ):
-            data = self._fs.cat_file(f"{self._root}/{name}", start=start, end=stop)
+            if self._ranges is not None:
+                data = self._ranges.read(name, start, stop)
+            else:
+                data = memoryview(self._fs.cat_file(f"{self._root}/{name}", start=start, end=stop))
         if len(data) != stop - start:
             raise StoreError(
                 f"{self.address(name)} returned {len(data)} bytes, expected {stop - start} (from byte {start} on): it was cut "
@@ -249,7 +254,7 @@ class _StoredShard(ShardFile):
         self._place, self._name = place, name
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
-        return memoryview(self._place.range(self._name, offset, offset + nbytes))
+        return self._place.range(self._name, offset, offset + nbytes)
 
 
 def _status(error: BaseException) -> int | None:
