@@ -1,17 +1,18 @@
 """One shuffled epoch over the same rows, in one way of reading, in a process of its own.
 
-`python -m benchmarks.readers PEER WAY FOLDER BATCH BATCHES STATE …` prints bytes, seconds, CPU seconds and peak memory as JSON for each
-STATE: before an epoch its files leave the page cache (cold), or are read into it (warm). FOLDER is named after a codec, and holds
-the forms of `benchmarks.data`. BATCHES: how many are read, 0 for all.
+`python -m benchmarks.readers READER WAY FOLDER BATCH STATE …` prints bytes, seconds, CPU seconds and peak memory as JSON, for
+each STATE: before an epoch its files leave the page cache (cold), or are read into it (warm). FOLDER is named after a codec and
+holds the forms of `benchmarks.data`.
 
-Every way hands out tensors as they are stored: float16 tokens [BATCH, 196, 768], or int8 tokens and float32 scales [BATCH, 196].
-All but webdataset read blocks of 32 neighbours in random order, in threads or processes that read ahead, and put them straight into
-memory that is used again where they can. Files, threads, processes and memory outlive an epoch.
+Every way hands out tensors as they are stored: float16 tokens [B, 196, 768], or int8 tokens and float32 scales [B, 196].
+All but webdataset read blocks of 32 neighbours in random order, in threads or processes that read ahead, straight into memory
+that is used again where they can. Files, threads, processes and memory outlive an epoch.
 """
 
 import json
 import mmap
 import os
+import resource
 import sys
 import time
 from collections import deque
@@ -64,7 +65,7 @@ def h5py(folder: Path, parts: Sequence[str], layout: str) -> tuple[int, Read]:
 
 
 def npy(folder: Path, parts: Sequence[str], how: Literal["map", "advised", "read"]) -> tuple[int, Read]:
-    """Copies from a memory map, with MADV_RANDOM and MADV_WILLNEED for each block if `advised`; or reads the file without one."""
+    """Copies from a memory map, with MADV_RANDOM and a MADV_WILLNEED for each block if `advised`; "read" does without a map."""
     arrays = [np.load(folder / f"npy/{TOKENS}{part}.npy", mmap_mode="r") for part in parts]
     files = {id(array): os.open(array.filename, os.O_RDONLY) for array in arrays}
     _MAPS.extend(array._mmap for array in arrays)
@@ -153,7 +154,7 @@ def _each(arrays: Sequence[Any], read: Callable[[Any, slice, Any], object]) -> R
 
 
 def _threads(n: int, opened: Callable[..., tuple[int, Read]], **options: Any) -> Way:
-    """`n` threads, each of which reads a block at a time. A batch's memory is used again soon after the next one was asked for."""
+    """Threads, each of which reads a block at a time. A batch's memory is used again soon after the next one was asked for."""
 
     def way(folder: Path, batch: int) -> Epoch:
         n_rows, read = opened(folder, _parts(folder), **options)
@@ -390,32 +391,30 @@ READERS = {
 
 def main() -> None:
     keep_freed_memory()  # of all alike: it spares those that take fresh memory each time
-    peer, way, folder, batch, n = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
-    reader, measured = READERS[peer], {}
-    for state in sys.argv[6:]:
-        prepare = {"cold": forget, "warm": remember}[state]
-        prepare(folder / reader.form)  # as a program finds them when it opens them
+    reader, way, folder, batch = READERS[sys.argv[1]], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    measured, files = {}, folder / reader.form
+    for state in sys.argv[5:]:
+        (remember if state == "warm" else forget)(files)  # as a program finds them when it opens them
         epoch = reader.ways[way](folder, batch)
         for _ in islice(epoch(), WARM_UP):
             pass
-        for one in _MAPS:
-            one.madvise(mmap.MADV_DONTNEED)  # what is mapped does not leave the page cache
-        prepare(folder / reader.form)
+        if state == "cold":
+            for one in _MAPS:
+                one.madvise(mmap.MADV_DONTNEED)  # what is mapped does not leave the page cache
+            forget(files)
         cpu, began, nbytes = _cpu(), time.perf_counter(), 0
-        for out in islice(epoch(), n or None):
+        for out in epoch():
             nbytes += sum(part.nbytes for part in out)
-        measured[state] = {"nbytes": nbytes, "seconds": time.perf_counter() - began, "cpu": _cpu() - cpu, "peak": _peak()}
+        seconds, used = time.perf_counter() - began, _cpu() - cpu
+        peak = 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+        measured[state] = {"nbytes": nbytes, "seconds": seconds, "cpu": used, "peak": peak}
     print(json.dumps(measured))
 
 
 def _cpu() -> float:
     """CPU seconds of this process and of its workers."""
-    process = psutil.Process()
-    return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
-
-
-def _peak() -> int:
-    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+    own = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    return own + sum(sum(worker.cpu_times()[:2]) for worker in psutil.Process().children(recursive=True))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The store and its loader beside its peers, as new as they are installed and each at its best, and beside a raw disk.
+"""The store and its loader beside its peers, in the versions that are installed and each at its best, and beside a raw disk.
 
-    python -m benchmarks.store [--quick] [--gb 1.2] [--rounds 3] [--peers tensorstore …] [--out docs/store.md] [--scratch FOLDER]
+    python -m benchmarks.store [--quick] [--gb 1] [--rounds 3] [--peers tensorstore …] [--out docs/store.md] [--scratch FOLDER]
 
-Writes tokens of a real ViT in a ViT-B's shape [n, 196, 768], as float16 and as int8 with float32 scales, in each reader's own form
-(the Zarr readers share one store), and times shuffled epochs of each (benchmarks.readers), in separate processes: cold, its files
-out of the page cache, and warm, with files in it, which tells readers apart where the disk is the limit of all. Tokens are handed
-out as they are stored. All ways of a peer are tried over a third of the float16 tokens; that which was fastest, cold and warm, is
-measured in rounds. What is not installed is named, and left out: pip install zarrista pylance zarr tensorstore.
+Writes tokens of a real ViT in a ViT-B's shape [n, 196, 768], as float16 and as int8 with float32 scales, in each reader's form
+(the Zarr readers share one store), and times shuffled epochs of each (benchmarks.readers) in separate processes: cold, with no
+file in the page cache, and warm, with all, which tells readers apart where the disk is the limit of all. Tokens are handed out as
+they are stored. First all ways of a peer are tried on float16, an epoch each; that which was fastest cold, and that which was
+fastest warm, are measured in rounds. What is not installed is named and left out.
 
 Rounds are interleaved, as disks and load vary; each ratio is the median over rounds of (seconds of the peer / seconds of ours;
 `…_cpu_…`: CPU seconds), `int8_…` that of int8 tokens, but `cold_vs_raw`, `warm_vs_memcpy` and `write_vs_raw` are shares of that
@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +40,7 @@ from store.places.place import aligned_zeros
 
 BATCH = 256
 CODECS, STATES = ("float16", "int8"), ("cold", "warm")
-OURS, QUICK = ("loader", "unchecked"), ("tensorstore", "npy")
+OURS = ("loader", "unchecked")
 PEERS = tuple(name for name in READERS if name not in OURS)
 Took = Mapping[str, Any]  # nbytes, seconds, cpu, peak
 Round = Mapping[tuple[str, str, str], Took]  # by codec, reader and state
@@ -47,16 +48,16 @@ Ways = Mapping[str, Mapping[str, str]]  # reader -> state -> the way that is mea
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Needs eleven times --gb of disk.")
-    parser.add_argument("--quick", action="store_true", help="0.1 GB, one round, two peers in one way each: no evidence")
-    parser.add_argument("--gb", type=float, default=1.2, help="size of the float16 tokens, GB")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Needs ten times --gb of disk.")
+    parser.add_argument("--quick", action="store_true", help="0.1 GB, one round, tensorstore in one way: no evidence")
+    parser.add_argument("--gb", type=float, default=1.0, help="size of the float16 tokens, GB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="all by default")
     parser.add_argument("--out", type=Path, help="page with markers, between which the table is written")
     parser.add_argument("--scratch", type=Path, help="folder on the disk in question; a temporary one by default")
     given = parser.parse_args()
     size, rounds = (0.1, 1) if given.quick else (given.gb, given.rounds)
-    peers = given.peers if given.peers is not None else QUICK if given.quick else PEERS
+    peers = given.peers if given.peers is not None else PEERS[:1] if given.quick else PEERS
     if given.out:
         page_with(given.out, "")  # or its markers would be missed in the end
     left_out = [lack for peer in peers for lack in lacking(peer)]
@@ -104,7 +105,7 @@ def run(
         for form in dict.fromkeys(READERS[name].form for name in (*OURS, *peers)):
             data.FORMS[form](folder / codec / form, parts, n, shard_rows)
     writing = [written(float16, source, n, shard_rows) for _ in range(rounds)]
-    ways = fastest(float16, peers, n // BATCH // 3, quick)
+    ways = fastest(float16, peers, quick)
     measuring = [round_of(folder, ways, number) for number in range(rounds)]
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # this process has held gigabytes
         digests = fresh.submit(with_and_without_digests, float16, 4 * rounds).result()
@@ -112,40 +113,26 @@ def run(
     for what, pairs in (("warm loader, memcpy", warm), ("write ours, raw", writing)):
         print(f"{what:18} " + ", ".join(f"{ours:.2f}/{peer:.2f}" for ours, peer in pairs) + " GB/s")
     print("digests with, without  " + ", ".join(f"{checked:.2f}/{without:.2f}" for checked, without in digests) + " s")
-    return (
-        ways,
-        measuring,
-        {
-            "cold_vs_raw": over(measuring, "float16", "raw", "cold"),
-            **{
-                f"{'' if codec == 'float16' else codec + '_'}{state}_{infix}vs_{peer}": over(
-                    measuring, codec, peer, state, what
-                )
-                for codec in CODECS
-                for state in STATES
-                for infix, what in (("", "seconds"), ("cpu_", "cpu"))
-                for peer in peers
-            },
-            "warm_vs_memcpy": statistics.median(ours / peer for ours, peer in warm),
-            "write_vs_raw": statistics.median(ours / peer for ours, peer in writing),
-            "digest_cost": statistics.median(1 - without / checked for checked, without in digests),
-        },
-    )
+    ratios = {"cold_vs_raw": over(measuring, "float16", "raw", "cold")}
+    for codec, state, peer in product(CODECS, STATES, peers):
+        prefix = ("" if codec == "float16" else f"{codec}_") + state
+        ratios[f"{prefix}_vs_{peer}"] = over(measuring, codec, peer, state)
+        ratios[f"{prefix}_cpu_vs_{peer}"] = over(measuring, codec, peer, state, "cpu")
+    ratios["warm_vs_memcpy"] = statistics.median(ours / peer for ours, peer in warm)
+    ratios["write_vs_raw"] = statistics.median(ours / peer for ours, peer in writing)
+    ratios["digest_cost"] = statistics.median(1 - without / checked for checked, without in digests)
+    return ways, measuring, ratios
 
 
-def fastest(folder: Path, peers: Sequence[str], batches: int, quick: bool) -> Ways:
-    """The way of each reader in which some batches took the fewest seconds, by state; in quick runs the first."""
-    found = {name: dict.fromkeys(STATES, next(iter(READERS[name].ways))) for name in ((*OURS[:1],) if quick else OURS)}
-    for peer in peers:
+def fastest(folder: Path, peers: Sequence[str], quick: bool) -> Ways:
+    """The way of each reader in which an epoch took the fewest seconds, by state; in quick runs the first."""
+    found = {name: dict.fromkeys(STATES, next(iter(READERS[name].ways))) for name in (*OURS[: 1 if quick else 2], *peers)}
+    for peer in () if quick else peers:
         ways = [way for way in READERS[peer].ways if READERS[peer].lacks(way) is None]
-        if quick:
-            found[peer] = dict.fromkeys(STATES, ways[0])
-            continue
-        tried = {way: measured(peer, way, folder, BATCH, batches, STATES) for way in ways}
-        found[peer] = {state: min(ways, key=lambda way: per_byte(tried[way][state])) for state in STATES}  # noqa: B023
+        tried = {way: measured(peer, way, folder, BATCH, STATES) for way in ways}
+        found[peer] = {state: min(ways, key=lambda way: per_byte(tried[way][state])) for state in STATES}
         for way, took in tried.items():
-            rates = (f"{state} {shown(took[state])}" for state in STATES)
-            print(f"tried {peer}, {way}: {', '.join(rates)}", flush=True)
+            print(f"tried {peer}, {way}: " + ", ".join(f"{state} {shown(took[state])}" for state in STATES), flush=True)
     return found
 
 
@@ -156,7 +143,7 @@ def round_of(folder: Path, ways: Ways, number: int) -> Round:
         for name in list(ways)[:: -1 if number % 2 else 1]:
             for way in dict.fromkeys(ways[name].values()):
                 states = [state for state in STATES if ways[name][state] == way]
-                for state, one in measured(name, way, folder / codec, BATCH, 0, states).items():
+                for state, one in measured(name, way, folder / codec, BATCH, states).items():
                     took[codec, name, state] = one
     for depth, one in measured_disk(folder / "float16").items():
         took["float16", f"raw, {depth}", "cold"] = one
@@ -183,7 +170,7 @@ def over(rounds: Sequence[Round], codec: str, peer: str, state: str, what: str =
 def about(size: float, rounds: int, left_out: Sequence[str]) -> str:
     said = [
         f"{date.today().isoformat()}, {os.cpu_count()} cores, {size:.2g} GB of float16 tokens (int8: half as much), rounds:",
-        f"{rounds}. GB/s, and in parentheses CPU seconds a GB, medians over rounds; memory is the largest of the process that reads.",
+        f"{rounds}. GB/s, in parentheses CPU seconds a GB: medians over rounds. Memory: the peak of the process that reads.",
     ]
     return paragraph(*said, *(f"Left out: {lack}." for lack in left_out))
 
