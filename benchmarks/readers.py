@@ -201,7 +201,7 @@ def _memory(folder: Path, n: int, shared: bool = False) -> Batch:
     for shape, dtype in get_codec(folder.name).parts((n, *SHAPE)).values():
         part = torch.empty(0, dtype=getattr(torch, dtype))
         nbytes = part.element_size() * int(np.prod(shape))
-        out.append(part.set_(torch.UntypedStorage._new_shared(nbytes), 0, shape) if shared else part.new_zeros(shape))
+        out.append(part.set_(torch.UntypedStorage._new_shared(nbytes)).view(shape) if shared else part.new_zeros(shape))
     return out
 
 
@@ -232,9 +232,12 @@ def _once(opened: Callable[..., tuple[int, Read]], folder: Path) -> tuple[int, R
 
 def _processes(n: int, opened: Callable[..., tuple[int, Read]], **options: Any) -> Way:
     """Workers of torch's DataLoader, each of which reads two batches ahead."""
-    return lambda folder, batch: _loaded(
-        _Batches(partial(opened, **options), folder), n, batch_size=batch // BLOCK, shuffle=True
-    )
+
+    def way(folder: Path, batch: int) -> Epoch:
+        order = {"shuffle": True, "generator": torch.Generator().manual_seed(0)}
+        return _loaded(_Batches(partial(opened, **options), folder), n, batch_size=batch // BLOCK, **order)
+
+    return way
 
 
 def _loaded(dataset: Any, n: int, **options: Any) -> Epoch:

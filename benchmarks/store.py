@@ -4,9 +4,9 @@
 
 Writes tokens of a real ViT in a ViT-B's shape [n, 196, 768], as float16 and as int8 with float32 scales, in each reader's form
 (the Zarr readers share one store), and times shuffled epochs of each (benchmarks.readers) in separate processes: cold, with no
-file in the page cache, and warm, with all, which tells readers apart where the disk is the limit of all. Tokens are handed out as
-they are stored. First all ways of a peer are tried on float16, an epoch each; that which was fastest cold, and that which was
-fastest warm, are measured in rounds. What is not installed is named and left out.
+file in the page cache, and warm, with all, which tells readers apart where the disk is the limit of all. Tokens are handed out
+as they are stored. First all ways of a peer are tried on float16, an epoch each; that which was fastest cold, and that which
+was fastest warm, are measured in rounds. What is not installed is named and left out.
 
 Rounds are interleaved, as disks and load vary; each ratio is the median over rounds of (seconds of the peer / seconds of ours;
 `…_cpu_…`: CPU seconds), `int8_…` that of int8 tokens, but `cold_vs_raw`, `warm_vs_memcpy` and `write_vs_raw` are shares of that

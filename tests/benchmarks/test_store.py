@@ -39,7 +39,7 @@ def test_each_peer_is_measured_at_its_best(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(benchmark, "measured", measured)
     monkeypatch.setattr(
-        store, "measured_disk", lambda folder: {"1 x MiB": took(5.0), "8 x MiB": took(6.0), "8 x chunk": took(4.0)}
+        benchmark, "measured_disk", lambda folder: {"1 x MiB": took(5.0), "8 x MiB": took(6.0), "8 x chunk": took(4.0)}
     )
     ways = fastest(tmp_path / "float16", ["h5py"], quick=False)
     assert ways["h5py"] == {"cold": second, "warm": first}
