@@ -20,6 +20,7 @@ import os
 import shutil
 import statistics
 import tempfile
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,7 +36,6 @@ import torch
 from benchmarks import data
 from benchmarks.readers import READERS
 from benchmarks.timing import conclude, measured, measured_disk, remember
-from quickstart.readme import paragraph, with_block
 from store.places.place import aligned_zeros
 
 BATCH = 256
@@ -81,6 +81,8 @@ def page_with(page: Path, text: str) -> str:
     Raises:
         BeyondClsError: it has no such markers.
     """
+    from quickstart.readme import with_block  # takes seconds
+
     return with_block(str(page), page.read_text(encoding="utf-8"), "store and peers", text)
 
 
@@ -104,8 +106,9 @@ def run(
         parts = data.parts_of(source, codec)
         for form in dict.fromkeys(READERS[name].form for name in (*OURS, *peers)):
             data.FORMS[form](folder / codec / form, parts, n, shard_rows)
+    os.sync()  # or it would go on beside what is measured
     writing = [written(float16, source, n, shard_rows) for _ in range(rounds)]
-    ways = fastest(float16, peers, quick)
+    ways = fastest(folder, peers, quick)
     measuring = [round_of(folder, ways, number) for number in range(rounds)]
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # this process has held gigabytes
         digests = fresh.submit(with_and_without_digests, float16, 4 * rounds).result()
@@ -129,7 +132,7 @@ def fastest(folder: Path, peers: Sequence[str], quick: bool) -> Ways:
     found = {name: dict.fromkeys(STATES, next(iter(READERS[name].ways))) for name in (*OURS[: 1 if quick else 2], *peers)}
     for peer in () if quick else peers:
         ways = [way for way in READERS[peer].ways if READERS[peer].lacks(way) is None]
-        tried = {way: measured(peer, way, folder, BATCH, STATES) for way in ways}
+        tried = {way: measured(peer, way, folder, BATCH, CODECS[:1], STATES)[CODECS[0]] for way in ways}
         found[peer] = {state: min(ways, key=lambda way: per_byte(tried[way][state])) for state in STATES}
         for way, took in tried.items():
             print(f"tried {peer}, {way}: " + ", ".join(f"{state} {shown(took[state])}" for state in STATES), flush=True)
@@ -137,14 +140,13 @@ def fastest(folder: Path, peers: Sequence[str], quick: bool) -> Ways:
 
 
 def round_of(folder: Path, ways: Ways, number: int) -> Round:
-    """An epoch of each reader, cold and warm, over each codec; readers in turn from the first and from the last."""
+    """An epoch of each reader over each codec, cold and warm; readers in turn from the first and from the last."""
     took: dict[tuple[str, str, str], Took] = {}
-    for codec in CODECS:
-        for name in list(ways)[:: -1 if number % 2 else 1]:
-            for way in dict.fromkeys(ways[name].values()):
-                states = [state for state in STATES if ways[name][state] == way]
-                for state, one in measured(name, way, folder / codec, BATCH, states).items():
-                    took[codec, name, state] = one
+    for name in list(ways)[:: -1 if number % 2 else 1]:
+        for way in dict.fromkeys(ways[name].values()):
+            states = [state for state in STATES if ways[name][state] == way]
+            for codec, by_state in measured(name, way, folder, BATCH, CODECS, states).items():
+                took |= {(codec, name, state): one for state, one in by_state.items()}
     for depth, one in measured_disk(folder / "float16").items():
         took["float16", f"raw, {depth}", "cold"] = one
     rates = (f"{' '.join(key)} {shown(one)}" for key, one in took.items() if not key[1].startswith("raw"))
@@ -172,7 +174,7 @@ def about(size: float, rounds: int, left_out: Sequence[str]) -> str:
         f"{date.today().isoformat()}, {os.cpu_count()} cores, {size:.2g} GB of float16 tokens (int8: half as much), rounds:",
         f"{rounds}. GB/s, in parentheses CPU seconds a GB: medians over rounds. Memory: the peak of the process that reads.",
     ]
-    return paragraph(*said, *(f"Left out: {lack}." for lack in left_out))
+    return textwrap.fill(" ".join((*said, *(f"Left out: {lack}." for lack in left_out))), 128)
 
 
 def table(ways: Ways, rounds: Sequence[Round]) -> str:

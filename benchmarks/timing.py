@@ -41,9 +41,11 @@ def conclude(ratios: Mapping[str, float | str], is_evidence: bool, digits: int =
     print(json.dumps({k: v if isinstance(v, str) else round(v, digits) for k, v in ratios.items()} | {"evidence": is_evidence}))
 
 
-def measured(reader: str, way: str, folder: Path, batch: int, states: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What `benchmarks.readers` prints, by state: nbytes, seconds, cpu, peak."""
-    return _answer("benchmarks.readers", reader, way, str(folder), str(batch), *states)
+def measured(
+    reader: str, way: str, folder: Path, batch: int, codecs: Sequence[str], states: Sequence[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What `benchmarks.readers` prints, by codec and state: nbytes, seconds, cpu, peak."""
+    return _answer("benchmarks.readers", reader, way, str(folder), str(batch), ",".join(codecs), ",".join(states))
 
 
 def measured_disk(folder: Path) -> dict[str, dict[str, Any]]:

@@ -75,13 +75,13 @@ def test_what_is_measured(
 ) -> None:
     monkeypatch.setattr(readers, "keep_freed_memory", lambda: True)  # it is for the whole process
     for way in READERS["npy"].ways:
-        monkeypatch.setattr("sys.argv", ["readers", "npy", way, str(folder / "int8"), str(BATCH), "cold", "warm"])
+        monkeypatch.setattr("sys.argv", ["readers", "npy", way, str(folder), str(BATCH), "float16,int8", "cold,warm"])
         readers.main()
         took = json.loads(capsys.readouterr().out)
-        assert list(took) == ["cold", "warm"]
-        for one in took.values():
-            assert one["nbytes"] == sum(part.nbytes for part in rows["int8"].values())
-            assert one["seconds"] > 0 < one["peak"]
+        for codec, parts in rows.items():
+            for state in ("cold", "warm"):
+                assert took[codec][state]["nbytes"] == sum(part.nbytes for part in parts.values())
+                assert took[codec][state]["seconds"] > 0 < took[codec][state]["peak"]
 
 
 def test_what_is_missing_is_named() -> None:

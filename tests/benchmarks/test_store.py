@@ -33,25 +33,27 @@ def test_each_peer_is_measured_at_its_best(monkeypatch: pytest.MonkeyPatch, tmp_
     speeds = {first: (1.0, 4.0), second: (3.0, 1.0), third: (2.0, 2.0), fourth: (1.0, 1.0)}
     asked: list[tuple[str, ...]] = []
 
-    def measured(name: str, way: str, folder: Path, batch: int, states: Sequence[str]) -> dict[str, dict[str, Any]]:
-        asked.append((folder.name, name, way, *states))
-        return {state: took(speeds.get(way, (9.0, 9.0))[STATES.index(state)]) for state in states}
+    def measured(
+        name: str, way: str, folder: Path, batch: int, codecs: Sequence[str], states: Sequence[str]
+    ) -> dict[str, dict[str, dict[str, Any]]]:
+        asked.append((name, way, *codecs, *states))
+        return {c: {state: took(speeds.get(way, (9.0, 9.0))[STATES.index(state)]) for state in states} for c in codecs}
 
     monkeypatch.setattr(benchmark, "measured", measured)
     monkeypatch.setattr(
         benchmark, "measured_disk", lambda folder: {"1 x MiB": took(5.0), "8 x MiB": took(6.0), "8 x chunk": took(4.0)}
     )
-    ways = fastest(tmp_path / "float16", ["h5py"], quick=False)
+    ways = fastest(tmp_path, ["h5py"], quick=False)
     assert ways["h5py"] == {"cold": second, "warm": first}
-    assert asked == [("float16", "h5py", way, "cold", "warm") for way in speeds]
-    assert fastest(tmp_path / "float16", ["h5py"], quick=True)["h5py"] == {"cold": first, "warm": first}
+    assert asked == [("h5py", way, "float16", "cold", "warm") for way in speeds]
+    assert fastest(tmp_path, ["h5py"], quick=True)["h5py"] == {"cold": first, "warm": first}
 
     asked.clear()
     measurement = round_of(tmp_path, {"loader": ways["loader"], "h5py": ways["h5py"]}, 0)
     assert asked == [
-        asking
-        for codec in CODECS
-        for asking in ((codec, "loader", "", "cold", "warm"), (codec, "h5py", second, "cold"), (codec, "h5py", first, "warm"))
+        ("loader", "", *CODECS, "cold", "warm"),
+        ("h5py", second, *CODECS, "cold"),
+        ("h5py", first, *CODECS, "warm"),
     ]
     assert measurement["int8", "h5py", "warm"] == took(4.0)
     assert measurement["float16", "raw", "cold"] == took(6.0)
@@ -87,10 +89,9 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lacking("absent") == ["no-such-peer is not installed: pip install no-such-peer"]
     assert lacking("older") == [f"older, fast: numpy is {np.__version__}: pip install 'numpy>=1000'"]
     assert lacking("npy") == []
-    monkeypatch.setattr(
-        benchmark, "measured", lambda name, way, *_: {state: took(9.0 if way == "fast" else 1.0) for state in STATES}
-    )
-    assert fastest(Path("float16"), ["older"], quick=False)["older"] == dict.fromkeys(STATES, "plain")
+    both = {state: took(1.0) for state in STATES}
+    monkeypatch.setattr(benchmark, "measured", lambda name, way, *_: {"float16": {"plain": both}[way]})
+    assert fastest(Path(), ["older"], quick=False)["older"] == dict.fromkeys(STATES, "plain")
 
 
 def test_a_page_needs_markers(tmp_path: Path) -> None:
