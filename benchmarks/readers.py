@@ -396,8 +396,7 @@ def main() -> None:
         files = Path(folder) / codec / reader.form
         (remember if state == "warm" else forget)(files)  # as a program finds them when it opens them
         epoch = reader.ways[way](files.parent, int(batch))
-        for _ in islice(epoch(), WARM_UP):
-            pass
+        deque(islice(epoch(), WARM_UP), 0)  # keeps none: the memory of a batch that is held cannot be used again
         if state == "cold":
             for one in _MAPS:
                 one.madvise(mmap.MADV_DONTNEED)  # what is mapped does not leave the page cache
