@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,9 +41,11 @@ def conclude(ratios: Mapping[str, float | str], is_evidence: bool, digits: int =
     print(json.dumps({k: v if isinstance(v, str) else round(v, digits) for k, v in ratios.items()} | {"evidence": is_evidence}))
 
 
-def measured(reader: str, folder: Path, batch: int, state: Literal["cold", "warm"]) -> dict[str, Any]:
-    """What `benchmarks.readers` prints: nbytes, seconds, cpu, peak."""
-    return _answer("benchmarks.readers", reader, str(folder), str(batch), state)
+def measured(
+    reader: str, way: str, folder: Path, batch: int, codecs: Sequence[str], states: Sequence[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What `benchmarks.readers` prints, by codec and state: nbytes, seconds, cpu, peak."""
+    return _answer("benchmarks.readers", reader, way, str(folder), str(batch), ",".join(codecs), ",".join(states))
 
 
 def measured_disk(folder: Path) -> dict[str, dict[str, Any]]:
@@ -55,5 +57,5 @@ def measured_disk(folder: Path) -> dict[str, dict[str, Any]]:
 def _answer(module: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{module} {arguments[0]} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

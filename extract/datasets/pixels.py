@@ -17,7 +17,7 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 
 try:
-    from simplejpeg import decode_jpeg  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from simplejpeg import decode_jpeg
 except ImportError:  # an extra
     decode_jpeg = None
 
