@@ -16,7 +16,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from extract.stages import COPYING_BACK, ENCODING, Course
+from extract.stages import COPYING_BACK, ENCODING, StageTimes
 from store.errors import first_line
 from store.loading.placement import is_out_of_memory, pin, unpin
 
@@ -214,13 +214,13 @@ class Copies:
     """
 
     streams: Streams | None
-    course: Course
+    course: StageTimes
     has_failed: bool = field(init=False, default=False)
     n_begun: int = field(init=False, default=0)  # features of as many batches and views
 
     def __post_init__(self) -> None:
         self.run_behind = self.streams is not None  # whether `run` returns before all is kept
-        self._of_thread, self._buffers = Course(), Buffers(self.streams)
+        self._of_thread, self._buffers = StageTimes(), Buffers(self.streams)
         self._thread = ThreadPoolExecutor(1, "beyondcls-copies")
         self._running: deque[Future[None]] = deque()
 

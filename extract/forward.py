@@ -112,7 +112,7 @@ class RoundedLinear(nn.Linear):
 
 
 @dataclass(frozen=True)
-class Cost:
+class ForwardCost:
     """Of the forward pass of one image.
 
     Attributes:
@@ -128,7 +128,7 @@ class Cost:
     weights_nbytes: int
 
 
-def cost_of(model: nn.Module, input_size: tuple[int, int, int]) -> Cost | None:
+def cost_of(model: nn.Module, input_size: tuple[int, int, int]) -> ForwardCost | None:
     """The cost of one image. Nothing is computed: tensors are on torch's meta device, which has shapes only.
 
     Args:
@@ -147,7 +147,7 @@ def cost_of(model: nn.Module, input_size: tuple[int, int, int]) -> Cost | None:
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None
     in_weights = sum(p.numel() for p in shadow.parameters())
-    return Cost(operations.get_total_flops(), ITEMSIZE * moved.numel, ITEMSIZE * in_weights)
+    return ForwardCost(operations.get_total_flops(), ITEMSIZE * moved.numel, ITEMSIZE * in_weights)
 
 
 class _Moved(TorchDispatchMode):

@@ -24,7 +24,7 @@ FLIPS = 8  # values of an image that may be rounded to the next step of the code
 
 
 @dataclass(frozen=True)
-class Difference:
+class LargestDifference:
     """The value of an array that differs most, in units of what is allowed.
 
     Attributes:
@@ -62,7 +62,7 @@ class SampleCheck:
     n_sampled: int
     n_images: int
     tolerance: float
-    worst: tuple[Difference, ...]
+    worst: tuple[LargestDifference, ...]
 
     @property
     def agrees(self) -> bool:
@@ -125,7 +125,7 @@ def check_by_sample(
                 codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
                 theirs, ours = array.rows(rows[list(unit.rows)]), _decoded(name, arrays, codec)
                 differences.append(_difference(name, theirs, ours, codec, ids, tolerance))
-    worst: dict[str, Difference] = {}
+    worst: dict[str, LargestDifference] = {}
     for difference in sorted(differences, key=lambda difference: -difference.ratio):
         worst.setdefault(difference.array, difference)
     return SampleCheck(len(sampled), len(store), tolerance, tuple(worst.values()))
@@ -142,7 +142,7 @@ def _rows_to_sample(request: Request, store: FeatureStore, rows: np.ndarray) -> 
     return np.unique(np.concatenate([usable[:0], *evenly]))
 
 
-def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Difference]:
+def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[LargestDifference]:
     """Arrays of another shape or dtype than they would have now, or that would not be there; but for those on images."""
     expected = {layout.name: layout for layout in layouts}
     for name, array in store.arrays.items():
@@ -150,10 +150,10 @@ def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Di
             continue
         ours = expected.get(name)
         if ours is None:
-            yield Difference(name, np.inf, np.inf, 0, stored="there", computed="no such array")
+            yield LargestDifference(name, np.inf, np.inf, 0, stored="there", computed="no such array")
         elif not same_values(ours, array.layout):
             shapes = [f"{list(a.shape)} {a.codec or a.dtype}" for a in (array.layout, ours)]
-            yield Difference(name, np.inf, np.inf, 0, stored=shapes[0], computed=shapes[1])
+            yield LargestDifference(name, np.inf, np.inf, 0, stored=shapes[0], computed=shapes[1])
 
 
 def disagreement(
@@ -162,7 +162,7 @@ def disagreement(
     """How stored values of a unit (arrays that differ, and all of `ours`) differ from those that others have stored, if by more
     than a sample of a set may.
     """
-    differences: list[Difference] = []
+    differences: list[LargestDifference] = []
     for name in sorted({name.removesuffix(SCALE) for name in theirs}):
         codec = None if kind_of(name) == "images" else codec_of(name, request.dtype)
         ends = ("", SCALE) if name + SCALE in ours else ("",)
@@ -189,8 +189,8 @@ def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -
 
 def _difference(
     name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
-) -> Difference:
-    def worst(shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray) -> Difference:
+) -> LargestDifference:
+    def worst(shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray) -> LargestDifference:
         """The largest of `apart` [n images, values] in units of `allowed`, with `both` values there; `shape` of a row."""
         # 0 where values are equal, also where no difference is allowed.
         ratios = np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
@@ -198,7 +198,7 @@ def _difference(
         image, value = divmod(int(ratios.argmax()), ratios.shape[1])
         index = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
         ratio, difference, limit, stored, computed = (float(v[image, value]) for v in (ratios, apart, allowed, *both))
-        return Difference(name, ratio, difference, limit, ids[image], index, stored, computed)
+        return LargestDifference(name, ratio, difference, limit, ids[image], index, stored, computed)
 
     stored, computed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
     apart = np.where(np.isnan(stored) & np.isnan(computed), 0, np.abs(stored - computed))

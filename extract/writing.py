@@ -20,7 +20,7 @@ from extract.layouts import annotations_of, is_annotation
 from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders, n_decoders
 from extract.requests import Request
 from extract.sample import SampleCheck, disagreement
-from extract.stages import ELSE, WRITING, Course, Spent
+from extract.stages import ELSE, WRITING, Spent, StageTimes
 from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
 from store.writing.claims import own_first
 from store.writing.publishing import Found
@@ -109,7 +109,7 @@ class Task:
         skip = [*self.skip, *described]  # what describes images is written anew
         begins_with = (self.base, self.base_rows, skip, self.replaces, self._disagreement, computed_by(request.encoder))
         with FeatureWriter(self.out, request.spec, layouts, request.constants, *begins_with) as writer:
-            self._writer, self._course = writer, Course()
+            self._writer, self._course = writer, StageTimes()
             self._unreported = set(range(layouts[0].n_shards))  # units that `progress` does not know of
             if settings.joins is not None and writer.staging.absolute() != settings.joins:
                 raise BeyondClsError(

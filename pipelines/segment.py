@@ -137,8 +137,8 @@ def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
     """
     from dataclasses import replace
 
-    from probe.segmentation.logistic import Logistic
-    from probe.segmentation.neighbours import Neighbours
+    from probe.segmentation.logistic import PatchLogistic
+    from probe.segmentation.neighbours import PatchNeighbours
     from probe.segmentation.run import LINEAR, PROTOCOLS, Protocols
 
     for name in options.get("protocol") or ():
@@ -163,8 +163,8 @@ def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
     )
     return Protocols(
         tuple(options.get("protocol") or PROTOCOLS),
-        Neighbours(**several(ks="ks", metrics="metric"), **scaled),
-        Logistic(**several(cs="cs"), **scaled, **select_options(options, ("max_passes",))),
+        PatchNeighbours(**several(ks="ks", metrics="metric"), **scaled),
+        PatchLogistic(**several(cs="cs"), **scaled, **select_options(options, ("max_passes",))),
         replace(plan, recipe=recipe),
         options.get("loss_size") or frame,
     )

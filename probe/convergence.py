@@ -9,7 +9,7 @@ from torch import Tensor
 
 from probe.closed import Logistic, Vectors
 from probe.metrics import top_k_hits
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.ranks import broadcast_from_first
 from probe.result_files import REACHED, SHORT
 from probe.select import collapses
@@ -20,7 +20,7 @@ MOST = 1.0  # standard errors that a head may be short of it; as settings are to
 AFFORDABLE = 3e8
 
 
-def converge(passes: Passes, outcomes: Mapping[str, Sequence[Outcome]], wanted: bool | None) -> None:
+def converge(passes: HeadPasses, outcomes: Mapping[str, Sequence[Outcome]], wanted: bool | None) -> None:
     """Fit `Logistic` (standardised; its penalty selected on held-out training images) to the vectors of each head's aggregator.
 
     They are those of the evaluation crops, as for protocols without gradient steps, whichever crops the head was trained on.
@@ -53,7 +53,7 @@ def converge(passes: Passes, outcomes: Mapping[str, Sequence[Outcome]], wanted: 
             outcome.result[SHORT] = difference.mean().item() / spread if spread else 0.0
 
 
-def _fitted(passes: Passes, outcomes: Sequence[Outcome], wanted: bool | None) -> list[Bool[Tensor, "N"]] | str:
+def _fitted(passes: HeadPasses, outcomes: Sequence[Outcome], wanted: bool | None) -> list[Bool[Tensor, "N"]] | str:
     """Which test images the classifier is right about that was fitted to the vectors of each seed's aggregator.
 
     Or why none was: it would take long and nobody asked for it, memory is short, or too few images to hold some out.

@@ -90,7 +90,7 @@ class Outcome:
 
 
 @dataclass
-class Passes:
+class HeadPasses:
     """Trains members on a training set, and judges them by a test set or by other images of the training set.
 
     Heads without parameters in their aggregator need only each image's vector: it is pooled once, if memory suffices.

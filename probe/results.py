@@ -20,7 +20,7 @@ from probe.evaluate import map_without_each
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_classes, notes_on_draws, notes_on_training
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, write_result
 from probe.saved import save_probe
 from probe.select import Selected
@@ -38,7 +38,7 @@ FILES = (  # of a head; kept.json of earlier versions
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
-def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
+def measures_of(name: str, plan: HeadPlan, passes: HeadPasses, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
     notes = notes_on_training(plan.recipe, passes.n_training, len(plan.seeds), passes.shown, passes.drop_path)
@@ -73,7 +73,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
     }
 
 
-def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[str, Any], Bool[np.ndarray, "M N"] | None]:
+def measures_of_closed(name: str, plan: HeadPlan, passes: HeadPasses) -> tuple[dict[str, Any], Bool[np.ndarray, "M N"] | None]:
     """The same of a protocol without gradient steps, run on view 0; and which test images it gets right.
 
     Where seeds draw their own training images, once for each of them. What it gets right is None where images have several
@@ -112,7 +112,7 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[
     return measures, correct
 
 
-def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
+def _common(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[str, Any]:
     reads = passes.template(name).aggregator.reads
     return {
         "encoder": passes.training.store.attributes["encoder"],
@@ -132,7 +132,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
     }
 
 
-def _draws(passes: Passes, plan: HeadPlan) -> dict[str, Any]:
+def _draws(passes: HeadPasses, plan: HeadPlan) -> dict[str, Any]:
     """Which images each seed has drawn: the digest of their ids; nothing where all have the same."""
     return {"drawn": {str(s): digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}
 
@@ -143,7 +143,7 @@ def defaults_of(aggregator: type) -> dict[str, Any]:
     return {name: p.default for name, p in parameters if isinstance(p.default, bool | int | float | str | None)}
 
 
-def _cautions(name: str, passes: Passes) -> list[str]:
+def _cautions(name: str, passes: HeadPasses) -> list[str]:
     """What extraction recorded about the encoder's [cls] token, for a head that reads it; and that classes are not tested."""
     caution = passes.training.store.attributes.get("cls_caution")
     reads_cls = any(kind_of(kind) == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
@@ -159,12 +159,12 @@ def digest_of_images(source: Source) -> str:
     return xxhash.xxh3_128_hexdigest("\n".join(ids[row] for row in source.rows).encode())
 
 
-def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
+def _n_patches(passes: HeadPasses, reads: Sequence[str]) -> int | None:
     """T; None for a head that reads no patch tokens, whether they are stored or not."""
     return passes.n_patches if any(kind.startswith("patch") for kind in reads) else None
 
 
-def _cost(name: str, passes: Passes) -> Cost:
+def _cost(name: str, passes: HeadPasses) -> Cost:
     head = passes.template(name)
     flops_of_encoder = passes.training.store.attributes.get("encoder_flops")
     return cost_of(head, shapes_read(head, passes.shapes), bytes_read(head, passes.shapes), flops_of_encoder)
@@ -243,7 +243,7 @@ def write_correct(
 def write_trained(
     folder: Path,
     plan: HeadPlan,
-    passes: Passes,
+    passes: HeadPasses,
     outcomes: Sequence[Outcome],
     chosen: Selected,
     about: Mapping[str, Any],

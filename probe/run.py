@@ -15,7 +15,7 @@ import torch
 from probe.checkpoint import Unfinished
 from probe.convergence import converge
 from probe.grid import Epoch, HeadPlan, Member
-from probe.passes import Loop, Outcome, Passes
+from probe.passes import HeadPasses, Loop, Outcome
 from probe.ranks import ranks
 from probe.recipe import Recipe
 from probe.record import heads_in_place, request_of, stored_outcomes, write_record
@@ -149,14 +149,18 @@ def probe(
         called = {"say": say, "on_epoch": on_epoch, "stops": stops}
         common |= {name: function for name, function in called.items() if function is not None}
 
-        def passes_of(recipe: Recipe | None, plans: Mapping[str, HeadPlan]) -> Passes:
+        def passes_of(recipe: Recipe | None, plans: Mapping[str, HeadPlan]) -> HeadPasses:
             heads = {name: plan.head for name, plan in plans.items()}
             if recipe is None:  # these take the stored view 0
-                return Passes(heads, learn_from, judge_by, **common)
-            return Passes(heads, learn_from, judge_by, shown, loop=loop, **common)
+                return HeadPasses(heads, learn_from, judge_by, **common)
+            return HeadPasses(heads, learn_from, judge_by, shown, loop=loop, **common)
 
         def write(
-            name: str, passes: Passes, measures: dict[str, Any], more: Callable[[Path], None], together: Together | None = None
+            name: str,
+            passes: HeadPasses,
+            measures: dict[str, Any],
+            more: Callable[[Path], None],
+            together: Together | None = None,
         ) -> None:
             measures |= {**about, **computed_by(place)}
             written[name] = json.loads(json.dumps(measures))
@@ -276,7 +280,7 @@ def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None,
 
 
 def _train(
-    plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, chosen: Mapping[str, Selected]
+    plans: Mapping[str, HeadPlan], passes: HeadPasses, recipe: Recipe, chosen: Mapping[str, Selected]
 ) -> dict[str, list[Outcome]]:
     """Train each head's seeds with the chosen setting, on all training images.
 
@@ -292,7 +296,7 @@ def _train(
 
 def _write_trained(
     plan: HeadPlan,
-    passes: Passes,
+    passes: HeadPasses,
     outcomes: Sequence[Outcome],
     chosen: Selected,
     held_out: float,

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from probe.grid import HeadPlan, Member
 from probe.head import Head
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.recipe import Recipe
 from probe.subsets import hold_out
 from store import BeyondClsError
@@ -71,7 +71,7 @@ class Selected:
 
 
 def select(
-    plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
+    plans: Mapping[str, HeadPlan], passes: HeadPasses, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
 ) -> dict[str, Selected]:
     """The setting of each head: the best learning rate, with the strongest decay that is not told from the best one.
 
@@ -117,7 +117,9 @@ def _seeds(plan: HeadPlan) -> tuple[int, ...]:
     return plan.seeds[:N_SEEDS]
 
 
-def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[tuple[list[Member], np.ndarray, np.ndarray]]:
+def trials(
+    plans: Mapping[str, HeadPlan], passes: HeadPasses, share: float
+) -> list[tuple[list[Member], np.ndarray, np.ndarray]]:
     """Members of each pass in which settings are compared, rows of the training set to learn from, and rows held out."""
     members, n_splits = candidates(plans), _n_splits(passes, share)
     if passes.draws:
@@ -130,7 +132,7 @@ def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[
     return [(chosen, *_split(passes, share, split)) for split, chosen in enumerate(of_split) if chosen]
 
 
-def _n_splits(passes: Passes, share: float) -> int:
+def _n_splits(passes: HeadPasses, share: float) -> int:
     """Different hold-outs: one where it has enough images, or each pass is one of the encoder; else one for each seed.
 
     Where seeds draw their own images each has its own.
@@ -140,7 +142,7 @@ def _n_splits(passes: Passes, share: float) -> int:
     return 1 if passes.loop is not None or round(share * len(passes.training.rows)) >= ENOUGH else N_SEEDS
 
 
-def _split(passes: Passes, share: float, split: int) -> tuple[np.ndarray, np.ndarray]:
+def _split(passes: HeadPasses, share: float, split: int) -> tuple[np.ndarray, np.ndarray]:
     """Of a hold-out; its number is that of the seed where each draws its own images."""
     return hold_out(passes.training.store.labels, share, SEED + split, passes.learnt_by(split).rows)
 
@@ -150,7 +152,9 @@ def collapses(head: Head, entropy: float | None) -> bool:
     return head.aggregator.trainable and entropy is not None and entropy < COLLAPSED
 
 
-def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes, share: float, n_images: int) -> list[Tried]:
+def _tried(
+    outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: HeadPasses, share: float, n_images: int
+) -> list[Tried]:
     """What was measured of each setting of a grid, given the outcomes of its seeds."""
     measure = _measure(passes)
     percent = [tuple(outcome.result[measure] for outcome in of_seeds) for of_seeds in outcomes]
@@ -197,11 +201,11 @@ def _best(tried: Sequence[Tried], plan: HeadPlan) -> int | None:
     return max(eligible, key=lambda i: np.mean(tried[i].percent), default=None)
 
 
-def _measure(passes: Passes) -> str:
+def _measure(passes: HeadPasses) -> str:
     return "map" if passes.training.store.multilabel else "top1"
 
 
-def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Passes, share: float) -> Selected:
+def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: HeadPasses, share: float) -> Selected:
     """The setting of a head's grid that `select` chooses.
 
     Args:

@@ -22,7 +22,7 @@ PPM = f"P6 {SIDE} {SIDE} 255\n".encode()  # what PIL reads as plain pixels
 
 
 @dataclass(frozen=True)
-class Pixels(Sample):
+class PlanarImage(Sample):
     """An image whose 3072 bytes in the file are red, green and blue planes; it reads as an encoded image (PPM)."""
 
     def read(self) -> bytes:
@@ -102,7 +102,7 @@ class Cifar:
         samples: list[Sample] = []
         for file, labels, offsets in batches:
             for label, offset in zip(labels, offsets, strict=True):
-                samples.append(Pixels(f"{split}/{len(samples):05d}", (label,), file, offset, len(PPM) + PIXELS_NBYTES))
+                samples.append(PlanarImage(f"{split}/{len(samples):05d}", (label,), file, offset, len(PPM) + PIXELS_NBYTES))
         return ImageSet(str(root), samples, names)
 
     def _binary(self, file: Path) -> tuple[Path, list[int], Sequence[int]]:

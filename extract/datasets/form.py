@@ -7,7 +7,7 @@ from pathlib import Path
 
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
-from extract.datasets.items import Given
+from extract.datasets.items import GivenItems
 from extract.datasets.reading import opening
 from extract.datasets.sample import DataError
 
@@ -85,7 +85,7 @@ class Splitting:
         example, is_made_of_states: as for `Published`.
     """
 
-    given: Callable[..., Given]
+    given: Callable[..., GivenItems]
     recognises: Callable[[str], bool]
     example: Example | None = None
     is_made_of_states: bool = False

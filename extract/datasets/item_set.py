@@ -16,7 +16,7 @@ from PIL import Image
 
 from extract.datasets.classes import Labels
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.items import Given, Item, Items, encoded
+from extract.datasets.items import GivenItems, Item, Items, encoded
 from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, labels_in, segmented
 from extract.datasets.reading import opening_bar
 from extract.datasets.sample import Box, DataError, Sample
@@ -40,7 +40,7 @@ class _SeenItem(NamedTuple):
     others: list[str]
 
 
-def image_set(source: str, given: Given | Callable[[], Given], classes: Path | None = None) -> ImageSet:
+def image_set(source: str, given: GivenItems | Callable[[], GivenItems], classes: Path | None = None) -> ImageSet:
     """The set of all items, each of which is read once for that, in order; images are not held in memory.
 
     Ids are those that the items have, or else made from the bytes of each image; of images that are the same the later ones

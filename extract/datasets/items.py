@@ -30,7 +30,7 @@ CHANNELS = (1, 3, 4)  # grey, colours, colours and transparency, which is droppe
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenItems:
     """What a program gives.
 
     Attributes:
@@ -51,19 +51,19 @@ class Items:
     sent then.
     """
 
-    def __init__(self, name: str, source: Given | Callable[[], Given]):
+    def __init__(self, name: str, source: GivenItems | Callable[[], GivenItems]):
         self.name, self._source, self._lock = name, source, threading.RLock()
-        self._given: Given | None = None
+        self._given: GivenItems | None = None
 
     def __reduce__(self) -> Any:
         return Items, (self.name, self._source)
 
     @property
-    def given(self) -> Given:
+    def given(self) -> GivenItems:
         """What gives the items."""
         with self._lock:
             if self._given is None:
-                self._given = self._source if isinstance(self._source, Given) else self._source()
+                self._given = self._source if isinstance(self._source, GivenItems) else self._source()
             return self._given
 
     def parts(self, row: int) -> dict[str, Any]:

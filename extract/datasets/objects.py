@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.datasets.form import Splitting, chosen_split
-from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, Given, first_of
+from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, GivenItems, first_of
 from extract.datasets.sample import DataError
 from store.errors import BeyondClsError, BeyondClsWarning
 from store.user_code import explained, function_of
@@ -60,7 +60,7 @@ def name_of(thing: Any) -> str:
     return type(thing).__name__ if inner is None else f"{type(thing).__name__} of {name_of(inner)}"
 
 
-def given(thing: Any, name: str, split: str | None = None) -> Given:
+def given(thing: Any, name: str, split: str | None = None) -> GivenItems:
     """The items of an object, and the names of their classes where it has them.
 
     Args:
@@ -102,10 +102,10 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
     gives_in_turn = any(parent.__name__ == "IterableDataset" for parent in type(thing).__mro__)
     if gives_in_turn or not (hasattr(thing, "__getitem__") and hasattr(thing, "__len__")) or isinstance(thing, str):
         raise DataError(f"{name} has no items by number, as far as can be seen; {ONE_BY_ONE}")
-    return Given(thing, _class_names(thing))
+    return GivenItems(thing, _class_names(thing))
 
 
-def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Given:
+def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> GivenItems:
     """Images in arrays or lists, with labels and ids as long; by part, as PARTS has them, and `classes`. `held`: of `Rows`."""
     images = arrays["image"]
     shape = list(getattr(images, "shape", ()))
@@ -119,7 +119,7 @@ def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Give
         part, n = next(iter(unequal.items()))
         raise DataError(f"{name} has {len(images):,} images, but {n:,} of {part}; give one for each image")
     names = arrays.get("classes")
-    return Given(Rows(columns, held=held), None if names is None else list(map(str, names)), is_threaded=True)
+    return GivenItems(Rows(columns, held=held), None if names is None else list(map(str, names)), is_threaded=True)
 
 
 def arrays_by_split(names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -163,19 +163,19 @@ def _class_names(dataset: Any) -> list[str] | None:
     return None if inner is None else _class_names(inner)
 
 
-def _of_hugging_face(dataset: Any, name: str) -> Given:
+def _of_hugging_face(dataset: Any, name: str) -> GivenItems:
     """Images as they are in the files, without being decoded twice; a transform of the user's own is applied."""
     features = dataset.features
     described = features.to_dict() if hasattr(features, "to_dict") else dict(features)
     names, classes = columns_of(described, name)
     if (getattr(dataset, "format", None) or {}).get("type") == "custom":  # with_transform
-        return Given(dataset, classes)
+        return GivenItems(dataset, classes)
     feature = features[names["image"]]
     if hasattr(feature, "decode"):
         dataset = dataset.cast_column(names["image"], type(feature)(decode=False))
     if hasattr(dataset, "with_format"):
         dataset = dataset.with_format(None)
-    return Given(Rows(names, dataset), classes, is_threaded=True)
+    return GivenItems(Rows(names, dataset), classes, is_threaded=True)
 
 
 def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], list[str] | None]:
@@ -212,7 +212,7 @@ def _class_label(feature: Any) -> list[str] | None:
     return _class_label(feature.get("feature")) if isinstance(feature, Mapping) and feature.get("feature") else None
 
 
-def function(source: str, split: str | None = None, /, **arguments: Any) -> Given:
+def function(source: str, split: str | None = None, /, **arguments: Any) -> GivenItems:
     """What FILE.py:FUNCTION, or package.module:function, returns: whatever `given` takes.
 
     It is run, so name none that you do not trust. The split is passed to a function that takes `split`; what another returns

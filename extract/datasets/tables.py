@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 
 from extract.datasets.form import Splitting
 from extract.datasets.gathering import entries_of, unlocked
-from extract.datasets.items import IMAGE, Given
+from extract.datasets.items import IMAGE, GivenItems
 from extract.datasets.listed import parsing
 from extract.datasets.objects import Rows, arrays_by_split, columns_of, of_arrays, split_of
 from extract.datasets.pixels import is_image
@@ -34,7 +34,7 @@ LOCAL = struct.Struct("<4s22xHH")  # before a member of a zip: what it begins wi
 EXPECTED = "a table of Parquet, or of Arrow as `datasets` saves it"
 
 
-class Columns:
+class TableColumns:
     """Some columns of files in order, of which a few groups of rows are in memory at a time; in any thread."""
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str]):
@@ -73,7 +73,7 @@ def _stream(file: Path) -> Any:
     return _package("ipc").open_stream(_package("lib").memory_map(str(file)))
 
 
-def tables(source: str, split: str | None = None) -> Given:
+def tables(source: str, split: str | None = None) -> GivenItems:
     """Images of a .parquet, a folder of them, or a folder that `datasets.save_to_disk` has written: a column of encoded images
     (`image`), with `label` and `id` where there are any.
 
@@ -98,7 +98,7 @@ def tables(source: str, split: str | None = None) -> Given:
     for file in chosen[1:]:
         if _features(file) != features:
             raise DataError(f"{file} has other columns or classes than {chosen[0]}; give tables of one data set")
-    return Given(Rows(names, Columns(chosen, list(names.values()))), class_names, is_threaded=True)
+    return GivenItems(Rows(names, TableColumns(chosen, list(names.values()))), class_names, is_threaded=True)
 
 
 def _files(place: Path) -> list[Path]:
@@ -144,7 +144,7 @@ def is_tables(source: str) -> bool:
     return not any(is_image(name) for _, _, names in os.walk(place) for name in names) and bool(_files(place))
 
 
-def npz(source: str, split: str | None = None) -> Given:
+def npz(source: str, split: str | None = None) -> GivenItems:
     """Images of an .npz: `images` (or `x`, `data`, `image`, `arr_0`), and `labels` (or `y`, `targets`, `label`, `arr_1`), `ids`
     and `class_names` where there are any. Splits are in the names: `x_train`, or `train_images`.
 

@@ -114,7 +114,7 @@ def _copy_pipe(url: str, tar: Path) -> Path:
     return tar
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A member of a sample; `text` of a label, `digest` of the image in a remote tar, whose bytes are read anyway."""
 
     name: str
@@ -138,7 +138,7 @@ def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     if isinstance(tar, Path):
         made_of(tar)
 
-        def local() -> tuple[dict[str, dict[str, Member]], str | None]:
+        def local() -> tuple[dict[str, dict[str, TarMember]], str | None]:
             with tar.open("rb") as stream:
                 return _groups(tar, stream)
 
@@ -158,14 +158,14 @@ def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     return images, problem
 
 
-def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], str | None]:
+def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, TarMember]], str | None]:
     """Members by webdataset's key and extension, and what is wrong with the tar.
 
     The extension is empty where a name has none. Clutter is under a key of its own, CLUTTER's words, by name.
     """
     from webdataset.tariterators import base_plus_ext  # it imports torch, for which other forms need not wait
 
-    groups: dict[str, dict[str, Member]] = {}
+    groups: dict[str, dict[str, TarMember]] = {}
     problem = None
     if (size := stream.seek(0, 2)) == 0:
         return groups, f"{tar} is empty (0 bytes); write it again"
@@ -184,7 +184,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], 
                 if member.isdir():
                     continue
                 if any(map(is_clutter, member.name.split("/"))):
-                    groups.setdefault(CLUTTER.words, {})[member.name] = Member(member.name, member.offset_data, member.size)
+                    groups.setdefault(CLUTTER.words, {})[member.name] = TarMember(member.name, member.offset_data, member.size)
                     continue
                 if key is None:
                     key, end = member.name, ""
@@ -221,7 +221,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], 
     return groups, problem
 
 
-def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> Member:
+def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> TarMember:
     """What is needed of a member. tarfile seeks before it reads the next header, so the stream may be moved."""
 
     def head(nbytes: int) -> bytes:
@@ -230,16 +230,16 @@ def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool
 
     place = member.name, member.offset_data, member.size
     if end.rpartition(".")[2] == "cls":
-        return Member(*place, text=head(LABEL_NBYTES).decode("ascii", "replace").strip())
+        return TarMember(*place, text=head(LABEL_NBYTES).decode("ascii", "replace").strip())
     is_taken = is_picture(member.name, head)
-    return Member(*place, is_taken, digest=xxhash.xxh3_128_digest(head(member.size)) if is_taken and digested else None)
+    return TarMember(*place, is_taken, digest=xxhash.xxh3_128_digest(head(member.size)) if is_taken and digested else None)
 
 
-def _split(key: str, members: Mapping[str, Member]) -> list[tuple[str, dict[str, Member]]]:
+def _split(key: str, members: Mapping[str, TarMember]) -> list[tuple[str, dict[str, TarMember]]]:
     """The samples among the members that share webdataset's key; what belongs to none stays with the key itself."""
     rest = {end: member for end, member in members.items() if "." not in end}
     is_called = any(member.is_image or end == "cls" for end, member in rest.items())
-    longer: dict[str, dict[str, Member]] = {}
+    longer: dict[str, dict[str, TarMember]] = {}
     for end, member in members.items():
         if "." in end:
             middle, _, last = end.rpartition(".")
@@ -253,7 +253,7 @@ def _split(key: str, members: Mapping[str, Member]) -> list[tuple[str, dict[str,
     return [(key, rest), *parts] if rest else parts
 
 
-def _sample(tar: Tar, key: str, members: Mapping[str, Member], left_out: LeftOut) -> Sample | None:
+def _sample(tar: Tar, key: str, members: Mapping[str, TarMember], left_out: LeftOut) -> Sample | None:
     images = [end for end, member in members.items() if member.is_image and "." not in end]
     images.sort(key=lambda end: end not in IMAGE_EXTENSIONS)
     label = members.get("cls")

@@ -10,7 +10,7 @@ import timm
 from extract.encoders import capi, joint, masked, quickstart, supervised
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.libraries import OF_HUBS, is_of_library, load_from_library
-from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained, checked_family, cls_caution
+from extract.encoders.pretrained import AS_FOUND, IMAGENET, Pretrained, TensorChoice, checked_family, cls_caution
 from extract.registers import read_neurons
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
@@ -103,7 +103,7 @@ def load_encoder(
         raise BeyondClsError(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
-    choice = Choice.of(checkpoint_key, checkpoint_prefix, ignore)
+    choice = TensorChoice.of(checkpoint_key, checkpoint_prefix, ignore)
     if checkpoint is None and choice != AS_FOUND:
         raise BeyondClsError(
             f"{name} was given checkpoint_key, checkpoint_prefix or ignore without a checkpoint; leave them out, or give "

@@ -30,7 +30,7 @@ OF_HUBS = ("hf-hub:", "hf_hub:", "local-dir:")
 RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers, which processors have
 
 
-class Made(NamedTuple):
+class LibraryModel(NamedTuple):
     """A model that is to be wrapped, and arguments of `wrap` that its library knows."""
 
     model: nn.Module
@@ -105,7 +105,7 @@ def load_from_library(
     return Encoder(name, made_by_user.model, architecture, transform, made_by_user.block, caution, pretraining)
 
 
-def _fetched(definer: str, library: str, name: str, seed: int | None) -> Made:
+def _fetched(definer: str, library: str, name: str, seed: int | None) -> LibraryModel:
     try:
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
@@ -121,7 +121,7 @@ def _fetched(definer: str, library: str, name: str, seed: int | None) -> Made:
         ) from error
 
 
-def _transformers(name: str, seed: int | None) -> Made:
+def _transformers(name: str, seed: int | None) -> LibraryModel:
     """The model that AutoModel gives, its vision tower if it has two, and what its image processor does."""
     import transformers
 
@@ -134,7 +134,7 @@ def _transformers(name: str, seed: int | None) -> Made:
     return of_transformers(model, transformers.AutoImageProcessor.from_pretrained(name))
 
 
-def of_transformers(model: Any, processor: Any = None) -> Made:
+def of_transformers(model: Any, processor: Any = None) -> LibraryModel:
     """A model of transformers, its vision tower if it has two, and arguments of `wrap` as its image processor has them."""
     tower = getattr(model, "vision_model", model)
     config, side = tower.config, None
@@ -144,7 +144,7 @@ def of_transformers(model: Any, processor: Any = None) -> Made:
     elif config.model_type.startswith("siglip2"):
         side = config.patch_size * math.isqrt(config.num_patches)
         known = {"forward": _call_siglip2, "patch_size": config.patch_size, "input_size": side}
-    return Made(tower, known | (_of_processor(processor, side) if processor is not None else {}))
+    return LibraryModel(tower, known | (_of_processor(processor, side) if processor is not None else {}))
 
 
 def _call_transformers(model: Any, images: Tensor) -> Any:
@@ -194,12 +194,12 @@ def _of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]
     return known
 
 
-def _torchvision(name: str, seed: int | None) -> Made:
+def _torchvision(name: str, seed: int | None) -> LibraryModel:
     """A ViT of torchvision, and what the transform of its default weights does."""
     from torchvision import models
 
     if seed is not None:
-        return Made(models.get_model(name, weights=None))
+        return LibraryModel(models.get_model(name, weights=None))
     weights = models.get_model_weights(name).DEFAULT
     preset = weights.transforms()
     known = {
@@ -209,10 +209,10 @@ def _torchvision(name: str, seed: int | None) -> Made:
         "std": tuple(preset.std),
         "interpolation": preset.interpolation.value,
     }
-    return Made(models.get_model(name, weights=weights), known)
+    return LibraryModel(models.get_model(name, weights=weights), known)
 
 
-def _open_clip(name: str, seed: int | None) -> Made:
+def _open_clip(name: str, seed: int | None) -> LibraryModel:
     """The image tower of ARCHITECTURE/WEIGHTS, or of a name on a hub, and what its preprocessing does."""
     import open_clip
 
@@ -227,10 +227,10 @@ def _open_clip(name: str, seed: int | None) -> Made:
         "std": tuple(preset["std"]),
         "interpolation": preset["interpolation"],
     }
-    return Made(model.visual, known)
+    return LibraryModel(model.visual, known)
 
 
-LIBRARIES: Mapping[str, Callable[[str, int | None], Made]] = {
+LIBRARIES: Mapping[str, Callable[[str, int | None], LibraryModel]] = {
     "transformers": _transformers,
     "torchvision": _torchvision,
     "open_clip": _open_clip,

@@ -67,7 +67,7 @@ def checked_family(family: str | None) -> None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TensorChoice:
     """What a user chooses of a file.
 
     Attributes:
@@ -81,14 +81,14 @@ class Choice:
     ignore: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, key: str | None, prefix: str | None, ignore: str | Sequence[str] | None) -> "Choice":
+    def of(cls, key: str | None, prefix: str | None, ignore: str | Sequence[str] | None) -> "TensorChoice":
         """From values as users write them: patterns with commas or listed, a prefix with or without its last dot."""
         patterns = ignore.split(",") if isinstance(ignore, str) else ignore or ()
         plain = None if prefix is None else plain_name(f"{prefix.rstrip('.')}.").lstrip(".")
         return cls(key, plain, tuple(filter(None, patterns)))
 
 
-AS_FOUND = Choice()
+AS_FOUND = TensorChoice()
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Pretrained:
         checkpoint: str | Path | None = None,
         random_seed: int | None = None,
         arguments: Mapping[str, Any] | None = None,
-        choice: Choice = AS_FOUND,
+        choice: TensorChoice = AS_FOUND,
         registry: Mapping[str, "Pretrained"] | None = None,
     ) -> tuple[nn.Module, dict[str, Any], FoundEncoder]:
         """The model with its weights, its name and arguments, and what was found in a file, with all that is to be noted of it.
@@ -184,7 +184,11 @@ class Pretrained:
         return model, {**architecture, **arguments}, replace(found, notes=tuple(notes))
 
     def search(
-        self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
+        self,
+        content: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+        choice: TensorChoice,
+        registry: Mapping[str, "Pretrained"],
     ) -> tuple[nn.Module, Mapping[str, Any], FoundEncoder]:
         """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for."""
         model = self.make(self.model, **arguments)

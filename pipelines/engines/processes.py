@@ -35,7 +35,7 @@ class Here(Engine):
 
 
 @dataclass(frozen=True)
-class Processes(Engine):
+class LocalProcesses(Engine):
     """A worker for each GPU; without one, `tasks` of them, which divide the cores among them."""
 
     options: ClassVar[tuple[str, ...]] = ("tasks", "gpus", "tries")

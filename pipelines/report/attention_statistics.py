@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Table
 from pipelines.report.measured import AttentionResult
-from pipelines.report.tables import EFFECTIVE, NOTHING, Declared, cells, each, effective, encoders, listed, numbers, table
+from pipelines.report.tables import EFFECTIVE, NOTHING, DeclaredColumn, cells, each, effective, encoders, listed, numbers, table
 
 ENTROPY = "cls_patch_entropy"
 UNIFORM = "no [cls]: uniform"
@@ -100,7 +100,7 @@ def by_block(attention: Mapping[str, AttentionResult]) -> Table:
         for block in range(max((len(values) for values in one.statistics.values()), default=0))
     ]
 
-    def of_statistic(name: str) -> Declared:
+    def of_statistic(name: str) -> DeclaredColumn:
         if name in by_median:
             return cells(f"{name}_median", f"{shown[name]}: median", lambda row: _median(row[1], name, row[2]))
         return cells(name, shown[name], lambda row: _cell(row[1].statistics.get(name, ()), row[2]), "spread")

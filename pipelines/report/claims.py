@@ -13,7 +13,7 @@ from pipelines.report.content import Cell, Table
 from pipelines.report.estimate import Estimate, Probes, Variation, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
 from pipelines.report.measured import AttentionResult, converged, untrained
-from pipelines.report.tables import NOTHING, Declared, cells, each, interval, texts
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, interval, texts
 from pipelines.report.tables import table as declared
 from store.format.pretraining import JOINT, LABELS, MASKED
 
@@ -115,7 +115,7 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
     )
     rows = [(group, claim) for group, of_group in groups.items() for claim in of_group]
 
-    def both(unit: str) -> list[Declared]:
+    def both(unit: str) -> list[DeclaredColumn]:
         return [
             cells(UNITS[unit], unit.capitalize(), lambda row: _signed(row[1].estimates.get(unit), unit), apart=True),
             cells(f"{UNITS[unit]}_interval", "95 %", lambda row: interval(row[1].estimates.get(unit), _digits(unit)), "text"),

@@ -13,7 +13,7 @@ from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
 from pipelines.report.remarks import notes_of
-from pipelines.report.tables import Declared, cells, differences, each, file_names, texts, title
+from pipelines.report.tables import DeclaredColumn, cells, differences, each, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
@@ -188,7 +188,7 @@ def minus(value: Callable[[Entries], Measure | None], one: Entries, other: Entri
 
 def against_twin(
     results: Sequence[Entries], shown: Mapping[str, tuple[str, Callable[[Entries], Measure | None]]]
-) -> list[Declared]:
+) -> list[DeclaredColumn]:
     """Columns of the random twin, and of differences to it; none without one. `shown`: titles and measures by name."""
     if not any(twin_of(one, results) for one in results):
         return []
@@ -205,7 +205,7 @@ def against_twin(
     ]
 
 
-def counts(name: str, heading: str, value: Callable[[Any], Any], **about: Any) -> Declared:
+def counts(name: str, heading: str, value: Callable[[Any], Any], **about: Any) -> DeclaredColumn:
     """A column of whole numbers."""
     return cells(name, heading, lambda item: Cell(f"{int(value(item)):,}", float(value(item))), **about)
 

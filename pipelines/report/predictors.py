@@ -12,7 +12,7 @@ from pipelines.report.content import Table
 from pipelines.report.estimate import LEVEL
 from pipelines.report.measured import Entries
 from pipelines.report.sections.by_block import LINEAR, by_block
-from pipelines.report.tables import Declared, numbers, table, texts, title
+from pipelines.report.tables import DeclaredColumn, numbers, table, texts, title
 
 # Titles of measures, and digits that are shown.
 MEASURES = {
@@ -116,7 +116,7 @@ def over_blocks(inputs: Inputs, tried: Numbers) -> Table:
     )
 
 
-def _correlations() -> list[Declared]:
+def _correlations() -> list[DeclaredColumn]:
     return [
         texts("of", "Of", lambda row: row.of),
         texts("number", "Number", lambda row: row.number),

@@ -7,10 +7,10 @@ from pipelines.report.content import Cell, Table
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
 from pipelines.report.remarks import SENTENCE, TITLES, score_name
-from pipelines.report.tables import NOTHING, Declared, cells, heads, pairs, selects, spreads, table, texts
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, heads, pairs, selects, spreads, table, texts
 
 Study = Mapping[tuple[str, str], Probe]
-Columns = Sequence[Declared]
+Columns = Sequence[DeclaredColumn]
 
 COSTS = (
     "Parameters: of the aggregator. FLOPs: of one image in a forward pass through aggregator and classifier, a "
@@ -90,7 +90,7 @@ def gained(
     return contrasts_table(name, heading, ("Encoder", label), contrasts)
 
 
-def counts(name: str, heading: str, value: Callable[[Probe], int | None], **about: Any) -> Declared:
+def counts(name: str, heading: str, value: Callable[[Probe], int | None], **about: Any) -> DeclaredColumn:
     """A column of operations, parameters or bytes."""
     return cells(name, heading, lambda probe: count(value(probe)), **about)
 

@@ -110,7 +110,7 @@ def effective(entropy: float | None) -> Cell:
 
 
 @dataclass(frozen=True)
-class Declared(Column):
+class DeclaredColumn(Column):
     """A column, and how its cells are made from what a row is of.
 
     Attributes:
@@ -125,12 +125,14 @@ class Declared(Column):
     optional: bool = False
 
 
-def cells(name: str, heading: str, cell: Callable[[Any], Cell], kind: Kind = "number", **about: Any) -> Declared:
+def cells(name: str, heading: str, cell: Callable[[Any], Cell], kind: Kind = "number", **about: Any) -> DeclaredColumn:
     """A column of any cells. `about`: further fields."""
-    return Declared(name, heading, kind, cell=cell, **about)
+    return DeclaredColumn(name, heading, kind, cell=cell, **about)
 
 
-def texts(name: str, heading: str, value: Callable[[Any], Any], shown: Callable[[Any], str] = str, **about: Any) -> Declared:
+def texts(
+    name: str, heading: str, value: Callable[[Any], Any], shown: Callable[[Any], str] = str, **about: Any
+) -> DeclaredColumn:
     """A column of texts; `shown`: of a value. A dash where there is none."""
 
     def cell(item: Any) -> Cell:
@@ -140,7 +142,7 @@ def texts(name: str, heading: str, value: Callable[[Any], Any], shown: Callable[
     return cells(name, heading, cell, "text", **about)
 
 
-def encoders(encoder: Callable[[Any], Any] = lambda item: item, random: Collection[str] = (), **about: Any) -> Declared:
+def encoders(encoder: Callable[[Any], Any] = lambda item: item, random: Collection[str] = (), **about: Any) -> DeclaredColumn:
     """The column of encoders, tagged where they were never trained: results, or names of which `random` are untrained."""
 
     def cell(item: Any) -> Cell:
@@ -150,29 +152,29 @@ def encoders(encoder: Callable[[Any], Any] = lambda item: item, random: Collecti
     return cells("encoder", "Encoder", cell, "text", **about)
 
 
-def heads(head: Callable[[Any], str] = lambda probe: str(probe.head), **about: Any) -> Declared:
+def heads(head: Callable[[Any], str] = lambda probe: str(probe.head), **about: Any) -> DeclaredColumn:
     """The column of heads, as the paper calls them."""
     return texts("head", "Head", head, title, **about)
 
 
-def numbers(name: str, heading: str, value: Callable[[Any], float | None], digits: int = 2, **about: Any) -> Declared:
+def numbers(name: str, heading: str, value: Callable[[Any], float | None], digits: int = 2, **about: Any) -> DeclaredColumn:
     """A column of single numbers."""
     return cells(name, heading, lambda item: number(value(item), digits), digits=digits, **about)
 
 
-def means(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
+def means(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> DeclaredColumn:
     """A column of means without their spread, as of what draws nothing."""
     return numbers(name, heading, lambda item: getattr(value(item), "mean", None), digits, **about)
 
 
-def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
+def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> DeclaredColumn:
     """A column of means with their standard deviations over seeds."""
     return cells(name, heading, lambda item: spread(value(item), digits), "spread", digits=digits, **about)
 
 
 def differences(
     name: str, heading: str, value: Callable[[Any], Estimate | None], apart: bool = False, fixed: bool = False
-) -> list[Declared]:
+) -> list[DeclaredColumn]:
     """A column of differences in points, and one of their intervals, which a table that is not `fixed` may lack."""
     return [
         cells(name, heading, lambda item: change(value(item)), "spread", apart=apart),
@@ -180,14 +182,16 @@ def differences(
     ]
 
 
-def each(keys: Iterable[Any], make: Callable[[Any], "Declared | list[Declared]"], apart: bool = False) -> list[Declared]:
+def each(
+    keys: Iterable[Any], make: Callable[[Any], "DeclaredColumn | list[DeclaredColumn]"], apart: bool = False
+) -> list[DeclaredColumn]:
     """The columns of each of these; a rule precedes the first if they are set `apart`."""
     made = _flat(make(key) for key in keys)
     return [replace(column, apart=True) if apart and place == 0 else column for place, column in enumerate(made)]
 
 
-def _flat(columns: Iterable[Declared | Iterable[Declared]]) -> list[Declared]:
-    return [one for some in columns for one in ([some] if isinstance(some, Declared) else some)]
+def _flat(columns: Iterable[DeclaredColumn | Iterable[DeclaredColumn]]) -> list[DeclaredColumn]:
+    return [one for some in columns for one in ([some] if isinstance(some, DeclaredColumn) else some)]
 
 
 def table(
@@ -195,7 +199,7 @@ def table(
     heading: str,
     note: str,
     items: Iterable[Any],
-    *columns: Declared | Iterable[Declared],
+    *columns: DeclaredColumn | Iterable[DeclaredColumn],
     group: Callable[[Any], str] = lambda item: "",
     muted: Callable[[Any], bool] | None = None,
     within: Callable[[Any], Any] = lambda item: None,

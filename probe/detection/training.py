@@ -57,7 +57,7 @@ def _restore(detector: nn.Module, optimiser: torch.optim.Optimizer, tensors: dic
     return Done(**plain)
 
 
-class Batches(Protocol):
+class DetectionBatches(Protocol):
     """What a detector is trained on: `detection_batches`, or tensors in memory; `patch` tokens and targets, `truths`."""
 
     def __len__(self) -> int: ...
@@ -85,7 +85,7 @@ def optimiser_of(detector: Detector, recipe: DetectionRecipe) -> torch.optim.Opt
 
 def train_detector(
     detector: Detector,
-    batches: Batches,
+    batches: DetectionBatches,
     recipe: DetectionRecipe,
     seed: int,
     *,

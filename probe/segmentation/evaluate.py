@@ -94,7 +94,7 @@ class Confusion:
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
+class ModelPredictions:
     """Predictions of one model for the patches of all test images.
 
     Attributes:
@@ -133,7 +133,7 @@ class ConfusionsOfModel:
 
 def evaluate(
     test: Patches,
-    models: Mapping[Any, Predicted],
+    models: Mapping[Any, ModelPredictions],
     resolutions: Sequence[Resolution] = (),
     maps: LabelMapsOfView | None = None,
     keep: Callable[[Any, int, Int16[np.ndarray, "h w"]], None] | None = None,

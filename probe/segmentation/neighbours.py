@@ -140,7 +140,7 @@ class _Nearest:
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class PatchNeighbours:
     """Majority of the k nearest training patches; of equally frequent classes the lowest.
 
     Attributes:

@@ -11,7 +11,7 @@ from probe import checkpoint
 from probe.aggregators import AGGREGATORS
 from probe.checkpoint import Checkpoint, Unfinished
 from probe.grid import HeadSpec
-from probe.passes import Passes
+from probe.passes import HeadPasses
 from probe.recipe import Recipe
 from probe.sources import Source
 from store import BeyondClsError
@@ -195,7 +195,7 @@ def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
     def file_of(
         recipe=RECIPE, members=(ONE,), head=custom, images=sources[0], test=sources[1], order=0, views=(0,), streamed=False
     ):
-        passes = Passes({"abmilp": head}, *sources, views=views, unfinished=Unfinished(tmp_path / ".unfinished"))
+        passes = HeadPasses({"abmilp": head}, *sources, views=views, unfinished=Unfinished(tmp_path / ".unfinished"))
         return passes._checkpoint(members, recipe, order, images, test, streamed).file
 
     others = {

@@ -11,7 +11,7 @@ from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.measured import Entries
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.results import BEST_EPOCH, TrainedHead, results
-from pipelines.report.tables import Declared, cells, change, each, heads, numbers, spreads, table, texts
+from pipelines.report.tables import DeclaredColumn, cells, change, each, heads, numbers, spreads, table, texts
 from probe.recipe import PRESETS, settings_of
 
 STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
@@ -214,7 +214,7 @@ def _with_head(row: PublishedRow, ours: Sequence[TrainedHead]) -> list[TrainedHe
     return named
 
 
-def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: Declared) -> Table:
+def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: DeclaredColumn) -> Table:
     """Names and both numbers; `between` these and the source."""
     return table(
         name,
@@ -235,7 +235,7 @@ def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: 
     )
 
 
-def _published(*names: str) -> list[Declared]:
+def _published(*names: str) -> list[DeclaredColumn]:
     """Columns of what published rows say."""
     titles = {"dataset": "Data set"}
     return each(names, lambda name: texts(name, titles.get(name, name.capitalize()), lambda row: getattr(row.published, name)))

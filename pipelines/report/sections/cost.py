@@ -14,7 +14,7 @@ from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed
 from pipelines.report.remarks import AXES
 from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
-from pipelines.report.tables import NOTHING, Declared, cells, each, texts
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, texts
 
 STUDY = "poolings"
 ALT_FRONTS = (
@@ -93,7 +93,7 @@ def _share(probe: Probe) -> Cell:
     return Cell(f"{share:.2g}", share)
 
 
-def _timed(name: str, heading: str, form: str, kind: Kind = "number") -> Declared:
+def _timed(name: str, heading: str, form: str, kind: Kind = "number") -> DeclaredColumn:
     """What `timing.json` has by this name."""
 
     def cell(probe: Probe) -> Cell:

@@ -15,7 +15,7 @@ from pipelines.report.estimate import of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.predictors import MEASURES, numbers_of, over_blocks, over_encoders
 from pipelines.report.reading import files_in
-from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, file_names, numbers, table, texts, title
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, encoders, file_names, numbers, table, texts, title
 
 DRAWN = ("rankme", "two_nn")  # by block
 ALIKE = {"debiased_cka": "CKA, debiased", "mutual_knn": "mutual k-NN"}
@@ -68,7 +68,7 @@ def _every_block(results: list[Entries]) -> Table:
     return table("geometry-blocks", "Vectors of every block", NOTE, rows, *_columns(rows, block), folded=True)
 
 
-def _columns(rows: list[tuple[Entries, Entries]], *others: Declared) -> Iterator[Declared]:
+def _columns(rows: list[tuple[Entries, Entries]], *others: DeclaredColumn) -> Iterator[DeclaredColumn]:
     yield encoders(lambda row: row[0])
     yield texts("vector", "Vector", lambda row: title(row[1].vector))
     yield from others

@@ -10,7 +10,7 @@ from pipelines.report.measured import Entries, Probe
 from pipelines.report.remarks import TITLES
 from pipelines.report.results import of_data_sets
 from pipelines.report.studies import count
-from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, numbers, points, signed, spreads, table
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, encoders, numbers, points, signed, spreads, table
 from pipelines.report.tables import heads as heads_of
 
 DATA_SET = "Data set"
@@ -46,7 +46,7 @@ def leaderboard(inputs: Inputs) -> Table:
         score = means.get(key) if by_mean else heads[key][first].score.mean if first in heads[key] else None
         return score is None, -(score or 0.0), key
 
-    def of_set(name: str) -> Declared:
+    def of_set(name: str) -> DeclaredColumn:
         column = f"{measures[name]}_on_{name}" if name else measures[name]
         of = DATA_SET if len(measures) > 1 else ""  # of several, the reader may choose one
         return spreads(column, _titled(name, measures), lambda row: (p := row.on.get(name)) and p.score, best="column", of=of)

@@ -11,7 +11,7 @@ from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.published.printed import printed
 from pipelines.report.reading import files_in
-from pipelines.report.tables import Declared, differences, each, encoders, means, numbers, spreads, table, texts
+from pipelines.report.tables import DeclaredColumn, differences, each, encoders, means, numbers, spreads, table, texts
 
 ABOUT = (
     "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those of "
@@ -100,7 +100,7 @@ def _measured(results: Sequence[Entries]) -> dict[str, str]:
     return {name: title for name, title in MEASURES.items() if any(_measure(m, name) for one in results for m in one.maps)}
 
 
-def _area(of_map: Any, results: Sequence[Entries]) -> list[Declared]:
+def _area(of_map: Any, results: Sequence[Entries]) -> list[DeclaredColumn]:
     """What equal weights would have on objects, %; no column where no weight was measured."""
     weighed = "on_objects" in _measured(results)
     area = numbers("area_of_objects", "area of the object", lambda row: of_map(row).get("on_objects", {}).get("chance"), 1)
@@ -112,7 +112,7 @@ def _summary(results: Sequence[Entries]) -> Table:
     shown = SHOWN | {("probe", head): f"head_{head}" for head in heads} | {CENTRE: "centre"}
     first = {key: next((m for one in results if (m := _map(one, key))), Entries()) for key in shown}
 
-    def column(measure: str, key: tuple[str, str]) -> Declared:
+    def column(measure: str, key: tuple[str, str]) -> DeclaredColumn:
         heading = f"{'best [cls] head' if key == BEST else map_title(first[key])}, {MEASURES[measure]}"
         declared = spreads if key[0] == "probe" else means
         return declared(
@@ -142,7 +142,7 @@ def _differences(results: Sequence[Entries]) -> Table:
         seeds = f"{one.encoder} {of_map.name}" if of_map.get("source") == "probe" else None
         return of_measure(of_map.max_box_acc_v2, f"{one.data} ({one.n_images}) {one.size}", seeds) if of_map else None
 
-    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> list[Declared]:
+    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> list[DeclaredColumn]:
         return differences(
             name, heading, lambda one: difference(estimate(one, _map(one, key)), estimate(one, _map(one, other)))
         )

@@ -26,7 +26,7 @@ from pipelines.report.rows import KINDS, LINEAR
 from pipelines.report.sections.geometry import heading
 from pipelines.report.sections.localisation import ABMILP, CLS
 from pipelines.report.sections.scores import scored
-from pipelines.report.tables import Declared, cells, each, file_names, number, numbers, table, texts, title
+from pipelines.report.tables import DeclaredColumn, cells, each, file_names, number, numbers, table, texts, title
 
 HIGHER, LOWER, NEITHER = 1, -1, 0
 BETTER = {HIGHER: "higher", LOWER: "lower", NEITHER: "neither"}
@@ -177,7 +177,7 @@ def _table(rows: Sequence[Entries], shown: Mapping[str, Look]) -> Table:
         estimate = row.numbers.get(encoder)
         return replace(number(estimate and estimate.mean, row.digits), best=row.ranks.get(encoder, (0,))[0] == 1)
 
-    def of_encoder(encoder: str) -> list[Declared]:
+    def of_encoder(encoder: str) -> list[DeclaredColumn]:
         rank = "{0[0]} [{0[1]}, {0[2]}]".format
         return [
             cells(names[encoder], encoder, lambda row: cell(row, encoder), apart=True),

@@ -37,7 +37,7 @@ READING = (
 )
 
 
-class Maps(NamedTuple):
+class EncoderMaps(NamedTuple):
     """Maps of one encoder, one row per image.
 
     Attributes:
@@ -51,7 +51,7 @@ class Maps(NamedTuple):
     crops: Float[np.ndarray, "N 4"]
 
 
-def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
+def _row(images: "ImageSet", row: int, maps: list[EncoderMaps]) -> Iterator[Picture]:
     sample, image = images.samples[row], images.image(row)
     names = [images.classes[label] if images.classes else f"class {label}" for label in sample.labels or ()]
     label = ", ".join(names) or "without label"
@@ -76,9 +76,9 @@ def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
         yield picture((x0, y0, x1, y1), weights.reshape(side, side), alt, f"peak {peak:.1f}×")
 
 
-def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
+def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[EncoderMaps], list[str]]:
     """The maps of each encoder in order, of [cls], then of its heads; and why others are left out."""
-    maps: list[Maps] = []
+    maps: list[EncoderMaps] = []
     left_out: list[str] = []
     for encoder in inputs.encoders:
         crops = _crops(inputs.attention.get(encoder), images)
@@ -90,7 +90,7 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
             if missing := missing or _unfit(weights, len(images)):
                 left_out.append(f"{encoder}, {kind}: {missing}.")
             elif kind == CLS or np.ptp(weights, axis=1).any():  # not that of a plain average
-                maps.append(Maps(encoder, kind, weights, crops))
+                maps.append(EncoderMaps(encoder, kind, weights, crops))
     return maps, left_out
 
 

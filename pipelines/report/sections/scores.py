@@ -16,7 +16,7 @@ from pipelines.report.estimate import Estimate, Variation, estimate_of
 from pipelines.report.measured import Entries, Measure, Probe
 from pipelines.report.reading import files_in, probe_in, read
 from pipelines.report.tables import (
-    Declared,
+    DeclaredColumn,
     differences,
     each,
     encoders,
@@ -146,7 +146,7 @@ def _mean_estimate(of_sets: Sequence[Estimate], measure: Measure) -> Estimate:
     return Estimate(measure.mean, measure.std, of_sets[0].n_seeds, effects)
 
 
-def _columns() -> tuple[Declared, ...]:
+def _columns() -> tuple[DeclaredColumn, ...]:
     return (
         encoders(lambda row: row.probe, filters=True),
         heads(lambda row: row.probe.head),
@@ -173,7 +173,7 @@ def _table(name: str, heading: str, rows: Sequence[Entries], folded: bool = Fals
 def _calibration(rows: Sequence[Entries]) -> Table:
     tempered = [f"tempered_{name}" for name in CALIBRATION] if any("temperature" in row.measures for row in rows) else []
 
-    def column(name: str) -> Declared:
+    def column(name: str) -> DeclaredColumn:
         heading, digits = CALIBRATION[name.removeprefix("tempered_")]
         return spreads(name, f"{heading}{' at T' * (name in tempered)}", lambda row: row.measures.get(name), digits)
 

@@ -17,7 +17,7 @@ from pipelines.report.studies import selects_untrained
 from pipelines.report.tables import (
     EFFECTIVE,
     NOTHING,
-    Declared,
+    DeclaredColumn,
     cells,
     each,
     effective,
@@ -119,7 +119,7 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
     def group(head: str) -> str:
         return GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(map(selects_untrained, of_head[head])) else 2]
 
-    def of_encoder(encoder: str, key: str) -> list[Declared]:
+    def of_encoder(encoder: str, key: str) -> list[DeclaredColumn]:
         def measure(head: str, name: str = "") -> Measure | None:
             probe = selections[encoder].get(head)
             found: Measure | None = None if probe is None else probe.measures.get(name or probe.measure)
