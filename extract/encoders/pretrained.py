@@ -324,4 +324,4 @@ def listing_of(entry: Pretrained) -> Listing:
     )
 
 
-__all__ = ["AS_FOUND", "HALVES", "IMAGENET", "JOINT", "LABELS", "MASKED", "Choice", "Pretrained", "timm_model"]
+__all__ = ["AS_FOUND", "HALVES", "IMAGENET", "JOINT", "LABELS", "MASKED", "Pretrained", "TensorChoice", "timm_model"]
