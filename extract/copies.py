@@ -92,14 +92,14 @@ class Streams:
         computing = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._in):
             placed = values.to(self._device, non_blocking=True)
-        copied = _event(self._in)
+        copied = _end_of_stream(self._in)
         computing.wait_event(copied)
         placed.record_stream(computing)  # its memory, of the stream that copies, is in use until this one is done
         return placed, copied
 
     def mark(self) -> torch.cuda.Event:
         """The end of what was given to the device to compute so far."""
-        return _event(torch.cuda.current_stream(self._device), timed=True)
+        return _end_of_stream(torch.cuda.current_stream(self._device), timed=True)
 
     def record(self, compute: Callable[[], Packed]) -> tuple[Callable[[], None], Packed]:
         """What starts again, by one call, all that `compute` has the device do, and its result, which is then another.
@@ -122,10 +122,10 @@ class Streams:
         buffer.copy_(values, non_blocking=True)
 
     def copied_out(self) -> torch.cuda.Event:
-        return _event(self._out)
+        return _end_of_stream(self._out)
 
 
-def _event(stream: torch.cuda.Stream, timed: bool = False) -> torch.cuda.Event:
+def _end_of_stream(stream: torch.cuda.Stream, timed: bool = False) -> torch.cuda.Event:
     """The present end of a stream; a thread that waits for it sleeps, as decoding needs the cores."""
     event = torch.cuda.Event(enable_timing=timed, blocking=True)
     event.record(stream)

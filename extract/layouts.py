@@ -128,10 +128,10 @@ def annotations_of(
     images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
 ) -> dict[str, np.ndarray]:
     """The annotations of some images, as they are stored. `encoder`: whose views show labels of patches; it does not run."""
-    return _beside_pixels(images, rows, layouts) | patch_labels_of(images, encoder, rows, layouts)
+    return _describe_samples(images, rows, layouts) | patch_labels_of(images, encoder, rows, layouts)
 
 
-def _beside_pixels(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
+def _describe_samples(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
         sample = images.samples[row]
@@ -167,7 +167,7 @@ def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
         return sorted(differing)
     if images.samples.ids.nbytes.max() > stored["images/id"].shape[1]:
         return ["images/id"]
-    current = _beside_pixels(images, range(len(images)), [array.layout for array in stored.values()])
+    current = _describe_samples(images, range(len(images)), [array.layout for array in stored.values()])
     return [name for name, array in stored.items() if not np.array_equal(array.all(), current[name])]
 
 

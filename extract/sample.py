@@ -113,7 +113,7 @@ def check_by_sample(
     computed_names = [name for name in names if not is_annotation(name)]
     tolerance = TOLERANCE[request.spec.compute_dtype]
     sampled = _rows_to_sample(request, store, rows)
-    differences = list(_misfits(layouts, store)) if base_rows is None else []
+    differences = list(_layout_differences(layouts, store)) if base_rows is None else []
     with decoders(workers, request.encoder.device) as threads:
         units = Units(Passes(request, batch_size, threads), layouts, "record")
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
@@ -123,8 +123,8 @@ def check_by_sample(
             for name in (name for name in names if not name.endswith(SCALE)):
                 array = store.arrays[name]
                 codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
-                theirs, ours = array.rows(rows[list(unit.rows)]), _decoded(name, arrays, codec)
-                differences.append(_difference(name, theirs, ours, codec, ids, tolerance))
+                theirs, ours = array.rows(rows[list(unit.rows)]), _decode(name, arrays, codec)
+                differences.append(_largest_difference(name, theirs, ours, codec, ids, tolerance))
     worst: dict[str, LargestDifference] = {}
     for difference in sorted(differences, key=lambda difference: -difference.ratio):
         worst.setdefault(difference.array, difference)
@@ -142,7 +142,7 @@ def _rows_to_sample(request: Request, store: FeatureStore, rows: np.ndarray) -> 
     return np.unique(np.concatenate([usable[:0], *evenly]))
 
 
-def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[LargestDifference]:
+def _layout_differences(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[LargestDifference]:
     """Arrays of another shape or dtype than they would have now, or that would not be there; but for those on images."""
     expected = {layout.name: layout for layout in layouts}
     for name, array in store.arrays.items():
@@ -169,16 +169,16 @@ def disagreement(
         for start in range(0, len(unit_ids), AT_ONCE):
             part = slice(start, start + AT_ONCE)
             stored, computed = (
-                _decoded(name, {name + end: {**ours, **which}[name + end][part] for end in ends}, codec)
+                _decode(name, {name + end: {**ours, **which}[name + end][part] for end in ends}, codec)
                 for which in (theirs, {})
             )
             tolerance = TOLERANCE[request.spec.compute_dtype]
-            differences.append(_difference(name, stored, computed, codec, unit_ids[part], tolerance))
+            differences.append(_largest_difference(name, stored, computed, codec, unit_ids[part], tolerance))
     worst = max(differences, key=lambda difference: difference.ratio, default=None)
     return None if worst is None or worst.ratio <= 1 else str(worst)
 
 
-def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -> np.ndarray:
+def _decode(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -> np.ndarray:
     """Values of stored parts; as they are where no codec made them."""
     if codec is None:
         return stored[name]
@@ -187,7 +187,7 @@ def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -
     return codec.decode(parts).numpy()
 
 
-def _difference(
+def _largest_difference(
     name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
 ) -> LargestDifference:
     def worst(shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray) -> LargestDifference:

@@ -65,13 +65,13 @@ def main(
             for suffix, to_text in FORMATS.items():
                 (out / f"{table.name}.{suffix}").write_text(to_text(table), encoding="utf-8", newline="\n")
         typer.echo(f"tables: {out}")
-    for line in _counts(rows, a, b):
+    for line in _format_counts(rows, a, b):
         typer.echo(line)
     if exit_code and any(not row.equal for row in rows):
         raise typer.Exit(DIFFERENT)
 
 
-def _counts(rows: "list[Compared]", a: str, b: str) -> list[str]:
+def _format_counts(rows: "list[Compared]", a: str, b: str) -> list[str]:
     """How many results are equal, differ, or are in one of the two alone."""
     by_place: dict[str, list[Compared]] = {}
     for row in rows:

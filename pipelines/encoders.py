@@ -25,7 +25,7 @@ def main(
     writes them into the list; what cannot be loaded stays as it is there.
     """
     if record is not None:
-        _record(record, params, pattern)
+        _record_digests(record, params, pattern)
         return
     from extract.encoders import ENCODERS, timm_names
     from extract.encoders.pretrained import listing_of
@@ -59,7 +59,7 @@ def main(
             typer.echo(name)
 
 
-def _record(file: Path, params: Path, pattern: str) -> None:
+def _record_digests(file: Path, params: Path, pattern: str) -> None:
     """Load the encoders of a parameter file whose names have the pattern, one after the other, and write their digests."""
     from dataclasses import replace
 

@@ -77,7 +77,7 @@ def main(
         where: dict[str, Any] = {f"block{block}": one.where.reshape(store.grid) for block, one in found.items()}
         np.savez(folder / "where.npz", **where)
         for block, one in found.items():
-            _picture(one, store.grid, f"block {block}", folder / f"block{block}.svg")
+            _plot(one, store.grid, f"block {block}", folder / f"block{block}.svg")
     for row in described:
         drawn = "".join(f", {name} x {v['mean']:.2f}" for name, v in row.items() if name not in OWN)
         share, images = row["share"]["mean"], row["images"]["mean"]
@@ -87,7 +87,7 @@ def main(
     typer.echo(f"{out}: {len(rows):,} images")
 
 
-def _picture(tokens: "TokenNorms", grid: tuple[int, int], title: str, file: Path) -> None:
+def _plot(tokens: "TokenNorms", grid: tuple[int, int], title: str, file: Path) -> None:
     """How norms are distributed, and where outliers lie."""
     import matplotlib
     from matplotlib.figure import Figure

@@ -27,12 +27,12 @@ from store.plugins import Registry
 from store.shown import Bars, no_bars
 
 
-def _check(form: object) -> None:
+def _check_form(form: object) -> None:
     if not isinstance(form, Plain | Splitting | Published):
         raise TypeError(f"it is {form!r}, expected a Plain, Splitting or Published of extract.datasets.form")
 
 
-DATASETS = Registry[Plain | Splitting | Published]("datasets", _check) | {
+DATASETS = Registry[Plain | Splitting | Published]("datasets", _check_form) | {
     "tars": TARS,
     "folder": FOLDER,
     "csv": CSV,
@@ -99,7 +99,7 @@ def open_images(
     is_named = isinstance(source, str | os.PathLike)
     name = str(source) if is_named else name_of(source)
     if is_named:
-        form, source, split = _located(name, form, split)
+        form, source, split = _locate_images(name, form, split)
     elif form is not None:
         raise DataError(f"{name} is no place where images of form {form!r} are, but holds them itself; leave form out")
     if is_named and form not in DATASETS:
@@ -143,10 +143,10 @@ def form_of(source: str, split: str | None = None) -> str:
     Raises:
         DataError: it looks like several.
     """
-    return _located(source, None, split)[0]
+    return _locate_images(source, None, split)[0]
 
 
-def _located(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
+def _locate_images(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
     """Form, place and split of images, where a split may be a folder."""
     folder = Path(source)
     published = {name: entry for name, entry in DATASETS.items() if isinstance(entry, Published)}

@@ -195,7 +195,7 @@ def broken_link(name: str) -> Reason:
 
 def gather(root: Path, left_out: LeftOut) -> list[FoundFile]:
     """Images below a folder, by name or else by content, in the order of their paths; `left_out` counts everything else."""
-    judged = [(found, found.reason or _reason(root, found.name)) for found in walk(root)]
+    judged = [(found, found.reason or _reason_to_leave_out(root, found.name)) for found in walk(root)]
     ids = {image_id(found.name) for found, reason in judged if reason is None and extension(found.name) in IMAGE_EXTENSIONS}
     images = []
     for found, reason in judged:
@@ -210,7 +210,7 @@ def gather(root: Path, left_out: LeftOut) -> list[FoundFile]:
     return sorted(images, key=lambda found: found.name.split("/"))
 
 
-def _reason(root: Path, name: str) -> Reason | None:
+def _reason_to_leave_out(root: Path, name: str) -> Reason | None:
     """Why a file is left out, by its name or its first bytes."""
 
     def head(nbytes: int) -> bytes:

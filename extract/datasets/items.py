@@ -161,18 +161,18 @@ def encoded(image: Any) -> bytes:
             raise ValueError(f"is not there: {Path(image)}")
         return content
     if isinstance(image, Image.Image):
-        return _of_picture(image)
+        return _encode_picture(image)
     if hasattr(image, "detach"):
-        return _of_array(image.detach().cpu().numpy(), are_first=True)
+        return _encode_array(image.detach().cpu().numpy(), are_first=True)
     if hasattr(image, "__array__"):
-        return _of_array(np.asarray(image), are_first=False)
+        return _encode_array(np.asarray(image), are_first=False)
     raise ValueError(
         f"is a {type(image).__name__}, expected a picture of Pillow, an array or tensor of uint8, encoded bytes, or a path as "
         "pathlib.Path"
     )
 
 
-def _of_picture(image: Image.Image) -> bytes:
+def _encode_picture(image: Image.Image) -> bytes:
     """More than 8 bits stay as they are; where EXIF says that an image is turned, so does the file."""
     file = io.BytesIO()
     if image.mode[0] in "IF":
@@ -180,14 +180,14 @@ def _of_picture(image: Image.Image) -> bytes:
         return file.getvalue()
     rgb = Pixels().rgb(image)
     if (orientation := rgb.info.get("orientation")) is None:
-        return _of_array(np.asarray(rgb), are_first=False)
+        return _encode_array(np.asarray(rgb), are_first=False)
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     rgb.save(file, "PNG", compress_level=0, exif=exif)
     return file.getvalue()
 
 
-def _of_array(values: Shaped[np.ndarray, "..."], are_first: bool) -> bytes:
+def _encode_array(values: Shaped[np.ndarray, "..."], are_first: bool) -> bytes:
     """Pixels as a PPM; `are_first`: colours, where their axis could be the first or the last."""
     if values.dtype.kind == "f":
         lowest, highest = float(values.min(initial=0)), float(values.max(initial=0))

@@ -93,7 +93,7 @@ def given(thing: Any, name: str, split: str | None = None) -> GivenItems:
             warnings.warn(f"of {name} the dataset is taken; not taken: {'; '.join(left_out)}", BeyondClsWarning, stacklevel=3)
         return given(thing.dataset, name)
     if hasattr(thing, "features") and hasattr(thing, "cast_column") and hasattr(thing, "__len__"):
-        return _of_hugging_face(thing, name)
+        return _from_hugging_face(thing, name)
     if isinstance(thing, tuple) and len(thing) == 2 and all(map(_is_array, thing)):
         return of_arrays({"image": thing[0], "label": thing[1]}, name)
     if _is_array(thing):
@@ -163,7 +163,7 @@ def _class_names(dataset: Any) -> list[str] | None:
     return None if inner is None else _class_names(inner)
 
 
-def _of_hugging_face(dataset: Any, name: str) -> GivenItems:
+def _from_hugging_face(dataset: Any, name: str) -> GivenItems:
     """Images as they are in the files, without being decoded twice; a transform of the user's own is applied."""
     features = dataset.features
     described = features.to_dict() if hasattr(features, "to_dict") else dict(features)
@@ -184,32 +184,32 @@ def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], 
     `features`: of its columns, as Hugging Face writes them into files: {"image": {"_type": "Image"}, "label": {"_type":
     "ClassLabel", "names": […]}}.
     """
-    images = [column for column, feature in features.items() if _is_of(feature, "Image")]
+    images = [column for column, feature in features.items() if _is_feature(feature, "Image")]
     image = first_of(IMAGE, images) or (images[0] if len(images) == 1 else None)
     if image is None:
         among = f"has several columns of images: {', '.join(images)}" if images else f"has columns {', '.join(features)}"
         raise DataError(f"{name} {among}; expected images in one that is called image: rename_column does that")
     maps = first_of((*SEGMENTATION, *LABEL), [column for column in images if column != image])
-    coded = [column for column, feature in features.items() if _class_label(feature) is not None]
+    coded = [column for column, feature in features.items() if _names_of_column(feature) is not None]
     label = first_of(LABEL, [column for column in features if column != maps]) or (coded[0] if len(coded) == 1 else None)
     if label is None and coded:
         raise DataError(f"{name} has several columns of classes: {', '.join(coded)}; rename the one that is meant to label")
     found = {"image": image, "label": label, "id": first_of(ID, features), "segmentation": maps}
     names = {part: column for part, column in found.items() if column is not None}
-    return names, None if label is None else _class_label(features[label])
+    return names, None if label is None else _names_of_column(features[label])
 
 
-def _is_of(feature: Any, kind: str) -> bool:
+def _is_feature(feature: Any, kind: str) -> bool:
     return isinstance(feature, Mapping) and feature.get("_type") == kind
 
 
-def _class_label(feature: Any) -> list[str] | None:
+def _names_of_column(feature: Any) -> list[str] | None:
     """Names of the classes of a column, or of its elements."""
     if isinstance(feature, list) and len(feature) == 1:
-        return _class_label(feature[0])
-    if _is_of(feature, "ClassLabel") and isinstance(feature.get("names"), list):
+        return _names_of_column(feature[0])
+    if _is_feature(feature, "ClassLabel") and isinstance(feature.get("names"), list):
         return list(map(str, feature["names"]))
-    return _class_label(feature.get("feature")) if isinstance(feature, Mapping) and feature.get("feature") else None
+    return _names_of_column(feature.get("feature")) if isinstance(feature, Mapping) and feature.get("feature") else None
 
 
 def function(source: str, split: str | None = None, /, **arguments: Any) -> GivenItems:

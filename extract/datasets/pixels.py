@@ -183,11 +183,11 @@ class Pixels:
         `info["orientation"]` of the result is what EXIF says and is not followed; it is absent for upright images. `encoded`
         is the file, if the image is not loaded yet. It is a ValueError that 8 bits cannot hold its values.
         """
-        is_deep = image.mode[0] in "IF" or _is_cut(image, encoded)
+        is_deep = image.mode[0] in "IF" or _would_clip(image, encoded)
         values = _deep_values(image, encoded) if is_deep else None
         image.load()
         orientation = orientation_of(image)
-        result = image.convert("RGB") if values is None else Image.fromarray(self._bytes_of(values)).convert("RGB")
+        result = image.convert("RGB") if values is None else Image.fromarray(self._to_bytes(values)).convert("RGB")
         result.info = {}
         if self.orientation == "exif":
             return result.transpose(TURNS[orientation]) if orientation in TURNS else result
@@ -195,7 +195,7 @@ class Pixels:
             result.info["orientation"] = orientation
         return result
 
-    def _bytes_of(self, values: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+    def _to_bytes(self, values: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
         lowest, highest = values.min(), values.max()
         shown = f"{lowest:g} to {highest:g}"
         if not (np.isfinite(lowest) and np.isfinite(highest)):
@@ -223,7 +223,7 @@ def orientation_of(image: Image.Image) -> int:
         return 1
 
 
-def _is_cut(image: Image.Image, encoded: bytes) -> bool:
+def _would_clip(image: Image.Image, encoded: bytes) -> bool:
     """Whether Pillow would give 8 bits of more, or take negative values for others, without a word."""
     tiles = [str(tile[3]) for tile in getattr(image, "tile", ())]
     if any(";16" in tile or "BC6" in tile for tile in tiles) or _is_signed(image):
@@ -255,7 +255,7 @@ def _deep_values(image: Image.Image, encoded: bytes) -> Shaped[np.ndarray, "..."
         raise ValueError("its values have more than 8 bits, which Pillow would change; write it again with 8 bits, or as a PNG")
     low = Image.open(io.BytesIO(encoded), formats=[str(image.format)])
     # Pillow keeps the higher byte of each 16-bit value; read in the other order of bytes, it keeps the lower one.
-    low.tile = [_swapped(tile) for tile in low.tile]
+    low.tile = [_swap_bytes(tile) for tile in low.tile]
     both = [np.asarray(one)[..., :3].astype(np.uint16) for one in (image, low)]
     return both[0] * 256 + both[1]
 
@@ -264,7 +264,7 @@ def _raw_mode(tile: Any) -> Any:
     return tile[3][0] if isinstance(tile[3], tuple) else tile[3]
 
 
-def _swapped(tile: Any) -> Any:
+def _swap_bytes(tile: Any) -> Any:
     mode = _raw_mode(tile)
     mode = mode[:-1] + LOW_BYTES[mode[-1]]
     return tile._replace(args=(mode, *tile[3][1:]) if isinstance(tile[3], tuple) else mode)

@@ -47,12 +47,12 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     wrote. Classes are named in `classes.txt` beside or above the tars by default, if it exists.
     """
     pipes = TemporaryDirectory(prefix="beyondcls-") if source.startswith(PIPE) else None
-    tars = _tars(source, Path(pipes.name) if pipes else None)
+    tars = _open_tars(source, Path(pipes.name) if pipes else None)
     samples: list[Sample] = []
     problems: list[str] = []
     left_out = LeftOut()
     for tar in tars:
-        tar_samples, problem = _index(tar, left_out)
+        tar_samples, problem = _index_tar(tar, left_out)
         samples += tar_samples
         problems += [problem] if problem else []
     if "://" not in source and not pipes and Path(source).is_dir():
@@ -70,7 +70,7 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     return ImageSet(source, samples, class_names, problems, resources=pipes, left_out=left_out)
 
 
-def _tars(source: str, pipes: Path | None) -> Sequence[Tar]:
+def _open_tars(source: str, pipes: Path | None) -> Sequence[Tar]:
     from webdataset.shardlists import expand_urls
 
     folder = RemoteFile(source) if "://" in source else Path(source)
@@ -125,7 +125,7 @@ class TarMember(NamedTuple):
     digest: bytes | None = None
 
 
-def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
+def _index_tar(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     """Samples of one tar in its order, and what is wrong with the tar. Nothing is unpacked.
 
     The key of a sample ends at the first dot of a name, as webdataset has it; unless what follows has dots, too, and an image
@@ -140,14 +140,14 @@ def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
 
         def local() -> tuple[dict[str, dict[str, TarMember]], str | None]:
             with tar.open("rb") as stream:
-                return _groups(tar, stream)
+                return _group_members(tar, stream)
 
         groups, problem = patiently(local, str(tar))
     else:
-        groups, problem = tar.read_with(lambda stream: _groups(tar, stream))
+        groups, problem = tar.read_with(lambda stream: _group_members(tar, stream))
     for name in groups.pop(CLUTTER.words, {}):
         left_out.add(CLUTTER, name)
-    parts = [part for key, members in groups.items() for part in _split(key, members)]
+    parts = [part for key, members in groups.items() for part in _split_into_samples(key, members)]
     parts.sort(key=lambda part: min(member.offset for member in part[1].values()))
     samples = [_sample(tar, key, members, left_out) for key, members in parts]
     images = [sample for sample in samples if sample is not None]
@@ -158,7 +158,7 @@ def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     return images, problem
 
 
-def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, TarMember]], str | None]:
+def _group_members(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, TarMember]], str | None]:
     """Members by webdataset's key and extension, and what is wrong with the tar.
 
     The extension is empty where a name has none. Clutter is under a key of its own, CLUTTER's words, by name.
@@ -202,7 +202,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, TarMember]
                 if end in members:
                     problem = problem or f"{tar}: member {member.name!r} appears twice; ids must be unique"
                     continue
-                members[end] = _member(stream, member, end, isinstance(tar, RemoteFile))
+                members[end] = _read_member(stream, member, end, isinstance(tar, RemoteFile))
             # A whole tar ends with zeros, at least one block; tarfile accepts one that was cut between two members.
             stream.seek(archive.offset)
             if stream.read(512) != bytes(512):
@@ -221,7 +221,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, TarMember]
     return groups, problem
 
 
-def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> TarMember:
+def _read_member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> TarMember:
     """What is needed of a member. tarfile seeks before it reads the next header, so the stream may be moved."""
 
     def head(nbytes: int) -> bytes:
@@ -235,7 +235,7 @@ def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool
     return TarMember(*place, is_taken, digest=xxhash.xxh3_128_digest(head(member.size)) if is_taken and digested else None)
 
 
-def _split(key: str, members: Mapping[str, TarMember]) -> list[tuple[str, dict[str, TarMember]]]:
+def _split_into_samples(key: str, members: Mapping[str, TarMember]) -> list[tuple[str, dict[str, TarMember]]]:
     """The samples among the members that share webdataset's key; what belongs to none stays with the key itself."""
     rest = {end: member for end, member in members.items() if "." not in end}
     is_called = any(member.is_image or end == "cls" for end, member in rest.items())

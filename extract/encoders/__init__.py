@@ -19,7 +19,7 @@ from store.format.pretraining import UNKNOWN, UNTRAINED, Pretraining
 from store.plugins import Registry
 
 
-def _check(make: object) -> None:
+def _check_factory(make: object) -> None:
     if not callable(make):
         raise TypeError(
             f"it is {make!r}, expected a function that returns a torch.nn.Module, or what beyondcls.wrap makes of one"
@@ -27,7 +27,7 @@ def _check(make: object) -> None:
 
 
 # Those of other packages are functions that make a model.
-ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
+ENCODERS = Registry[Any]("encoders", _check_factory, timm.is_model) | {
     **quickstart.ENCODERS,
     **masked.ENCODERS,
     **capi.ENCODERS,

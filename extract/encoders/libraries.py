@@ -69,7 +69,7 @@ def load_from_library(
     if library in LIBRARIES and declared is None:
         arguments = dict(arguments)
         seed = arguments.pop("random_seed", None)
-        made = _fetched(definer, library, rest, seed)
+        made = _load_from_library(definer, library, rest, seed)
         architecture: dict[str, Any] = {"model": definer, **({} if seed is None else {"random_seed": seed})}
         return wrap(made.model, name, architecture=architecture, **{**made.known, **arguments, **options})
     if declared is None:
@@ -105,7 +105,7 @@ def load_from_library(
     return Encoder(name, made_by_user.model, architecture, transform, made_by_user.block, caution, pretraining)
 
 
-def _fetched(definer: str, library: str, name: str, seed: int | None) -> LibraryModel:
+def _load_from_library(definer: str, library: str, name: str, seed: int | None) -> LibraryModel:
     try:
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
@@ -121,7 +121,7 @@ def _fetched(definer: str, library: str, name: str, seed: int | None) -> Library
         ) from error
 
 
-def _transformers(name: str, seed: int | None) -> LibraryModel:
+def _load_transformers(name: str, seed: int | None) -> LibraryModel:
     """The model that AutoModel gives, its vision tower if it has two, and what its image processor does."""
     import transformers
 
@@ -144,7 +144,7 @@ def of_transformers(model: Any, processor: Any = None) -> LibraryModel:
     elif config.model_type.startswith("siglip2"):
         side = config.patch_size * math.isqrt(config.num_patches)
         known = {"forward": _call_siglip2, "patch_size": config.patch_size, "input_size": side}
-    return LibraryModel(tower, known | (_of_processor(processor, side) if processor is not None else {}))
+    return LibraryModel(tower, known | (_arguments_of_processor(processor, side) if processor is not None else {}))
 
 
 def _call_transformers(model: Any, images: Tensor) -> Any:
@@ -174,7 +174,7 @@ def _call_siglip2(model: Any, images: Tensor) -> Any:
     return model(pixel_values=patches, pixel_attention_mask=mask, spatial_shapes=shapes)
 
 
-def _of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]:
+def _arguments_of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]:
     """Arguments of `wrap` as an image processor has them; `of_model`: side of images in pixels, where the model decides."""
     size = {"height": of_model, "width": of_model} if of_model else dict(processor.size or {})
     crop = dict(getattr(processor, "crop_size", None) or {}) if getattr(processor, "do_center_crop", False) else {}
@@ -194,7 +194,7 @@ def _of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]
     return known
 
 
-def _torchvision(name: str, seed: int | None) -> LibraryModel:
+def _load_torchvision(name: str, seed: int | None) -> LibraryModel:
     """A ViT of torchvision, and what the transform of its default weights does."""
     from torchvision import models
 
@@ -212,7 +212,7 @@ def _torchvision(name: str, seed: int | None) -> LibraryModel:
     return LibraryModel(models.get_model(name, weights=weights), known)
 
 
-def _open_clip(name: str, seed: int | None) -> LibraryModel:
+def _load_open_clip(name: str, seed: int | None) -> LibraryModel:
     """The image tower of ARCHITECTURE/WEIGHTS, or of a name on a hub, and what its preprocessing does."""
     import open_clip
 
@@ -231,7 +231,7 @@ def _open_clip(name: str, seed: int | None) -> LibraryModel:
 
 
 LIBRARIES: Mapping[str, Callable[[str, int | None], LibraryModel]] = {
-    "transformers": _transformers,
-    "torchvision": _torchvision,
-    "open_clip": _open_clip,
+    "transformers": _load_transformers,
+    "torchvision": _load_torchvision,
+    "open_clip": _load_open_clip,
 }

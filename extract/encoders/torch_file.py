@@ -136,9 +136,9 @@ class _Reader:
         return content
 
     def _pickle(self, source: Any) -> PlainPickle:
-        return PlainPickle(source, self._nbytes, self._names, BUILD, self._stored)
+        return PlainPickle(source, self._nbytes, self._names, BUILD, self._storage)
 
-    def _stored(self, id_: Any) -> Stored:
+    def _storage(self, id_: Any) -> Stored:
         """What ("storage", type, key, device, number of elements) stands for."""
         what, kind, name, _, n, *view = id_
         is_storage = what == "storage" and type(kind) is Named and kind.name in STORAGES and not any(view)
@@ -147,7 +147,7 @@ class _Reader:
         _expect(is_plain, f"it refers to the storage {name!r} of {n!r} elements")
         nbytes = n * kind.meaning.itemsize
         if name not in self._contents:
-            content = self._entry(f"data/{name}") if self._entries is not None else self._allocated(nbytes)
+            content = self._entry(f"data/{name}") if self._entries is not None else self._allocate(nbytes)
             self._contents[name] = Stored(content, kind.meaning)
         content = self._contents[name].content
         _expect(nbytes <= len(content), f"storage {name} has {len(content)} bytes, expected {nbytes}")
@@ -158,14 +158,14 @@ class _Reader:
         entry = self._entries[name]  # type: ignore[index]
         is_plain = entry.compress_type == ZIP_STORED and entry.file_size == entry.compress_size
         _expect(is_plain, f"its {name} is compressed, which torch.save does not do")
-        content = self._allocated(entry.file_size)
+        content = self._allocate(entry.file_size)
         self._file.seek(entry.header_offset)
         header = self._file.read(30)
         self._file.seek(sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28)), 1)  # a name, and further fields
         self._fill(content)
         return content
 
-    def _allocated(self, nbytes: int) -> UInt8[Tensor, "..."]:
+    def _allocate(self, nbytes: int) -> UInt8[Tensor, "..."]:
         self._left -= nbytes
         _expect(self._left >= 0, f"its storages have more than the {self._nbytes} bytes of the file; it is cut")
         return torch.empty(nbytes, dtype=torch.uint8)

@@ -220,7 +220,7 @@ class Agenda:
         elif status == TO_BE_CONTINUED:
             self.left(run)
         elif status < 0 or status > 128 or (status == UNFORESEEN and self.again):
-            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else _how(status)
+            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else _describe_status(status)
             self._kills[run.name] += 1
             if self._kills[run.name] >= self.tries:
                 times = "once" if self.tries == 1 else f"{self.tries} times"
@@ -254,7 +254,7 @@ class Agenda:
             self.watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
 
 
-def _how(status: int) -> str:
+def _describe_status(status: int) -> str:
     number = -status if status < 0 else status - 128
     names = {one.value: one.name for one in signal.Signals}
     how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"

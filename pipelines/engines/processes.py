@@ -97,7 +97,7 @@ def run_in_forks(agenda: Agenda, places: Sequence[Slot]) -> None:
         while not agenda.is_done:
             for number, place in enumerate(places):
                 if number not in running and (run := agenda.take()) is not None:
-                    process = CONTEXT.Process(target=_be, args=(run, os.getcwd(), place), daemon=True)
+                    process = CONTEXT.Process(target=_run_worker, args=(run, os.getcwd(), place), daemon=True)
                     try:
                         process.start()
                         running[number] = process, run
@@ -121,7 +121,7 @@ def run_in_forks(agenda: Agenda, places: Sequence[Slot]) -> None:
                 process.join()
 
 
-def _be(run: Run, folder: str, place: Slot) -> None:
+def _run_worker(run: Run, folder: str, place: Slot) -> None:
     def end_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()

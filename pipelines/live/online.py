@@ -154,13 +154,13 @@ class Online(OnEncoders):
         if description is not None:
             check_encoder(encoder, about)
             blocks = _blocks(about)
-        self._names = {kind: _array(kind, *blocks) for kind in reads if kind not in second}
+        self._names = {kind: _array_name(kind, *blocks) for kind in reads if kind not in second}
         if joined is not None:
             blocks = (joined.block, joined.block)
             if description is not None:
                 check_encoder(joined, about.get("joined_encoder") or {}, "second ")
                 blocks = _blocks(about["joined_encoder"])
-            self._names |= {kind: _array(kind, *blocks) for kind in second}
+            self._names |= {kind: _array_name(kind, *blocks) for kind in second}
         self.classes, self.multilabel = described_classes(about, self.n_classes), bool(about.get("multilabel", False))
         self.to(encoder.device)
         features = self._features_of_black_image()
@@ -309,7 +309,7 @@ def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder)
     return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
 
 
-def _array(kind: str, block: int, attention_block: int) -> str:
+def _array_name(kind: str, block: int, attention_block: int) -> str:
     """The name of a kind in the store of its encoder, without its view."""
     name = ArrayName.parse(kind.removeprefix(JOINED))
     if name.block is None and (name.kind == "attention" or str(name) in OF_BLOCKS):
