@@ -155,8 +155,8 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     return Inputs(
         probes,
         {a.encoder: a for a in summaries},
-        _each_once(folders.studies, "study"),
-        _datasets(folders),
+        _merge(folders.studies, "study"),
+        _by_dataset(folders),
         folders,
         examples,
         segmentation=by_dataset(folders.segmentation, "segment"),
@@ -172,19 +172,19 @@ def collect_probes(folders: Folders) -> Inputs:
         BeyondClsError: a file that is damaged, or two folders with a study or a data set of one name.
     """
     return Inputs(
-        _probes(folders.probes), studies=_each_once(folders.studies, "study"), datasets=_datasets(folders), folders=folders
+        _probes(folders.probes), studies=_merge(folders.studies, "study"), datasets=_by_dataset(folders), folders=folders
     )
 
 
-def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
+def _by_dataset(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
     """Probes by data set; none if these are only those that `folders.probes` holds."""
-    by_name = _each_once(folders.datasets, "data set")
+    by_name = _merge(folders.datasets, "data set")
     main = folders.probes and folders.probes.resolve()
     places = [folder / name for folder in folders.datasets for name in by_name if (folder / name).is_dir()]
     return {} if all(place.resolve() == main for place in places) else by_name
 
 
-def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
+def _merge(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
     """FOLDER/NAME/ENCODER/HEAD of several folders, by name, encoder and head.
 
     Raises:

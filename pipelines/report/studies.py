@@ -32,7 +32,7 @@ UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 def by_encoder(study: Study) -> dict[str, list[Probe]]:
     """Probes of each encoder: trained encoders, then random ones; heads from the cheapest on."""
     return {
-        encoder: sorted((p for (name, _), p in study.items() if name == encoder), key=_price)
+        encoder: sorted((p for (name, _), p in study.items() if name == encoder), key=_cost_key)
         for encoder in trained_first(study)
     }
 
@@ -121,6 +121,6 @@ def trained_alike(probes: Iterable[Probe]) -> str:
     return recipe and f"All heads were trained alike: {recipe}, seeds {len(probe.seeds)}; {RATE}"
 
 
-def _price(probe: Probe) -> tuple[float, float, int, str]:
+def _cost_key(probe: Probe) -> tuple[float, float, int, str]:
     place = FIRST_HEADS.index(probe.head) if probe.head in FIRST_HEADS else len(FIRST_HEADS)
     return probe.cost.get("flops_per_image") or 0, probe.cost.get("parameters") or 0, place, probe.head

@@ -32,10 +32,10 @@ def plus_minus(measure: Measure | None, digits: int = 1) -> str:
         return "–"
     if len(measure.values) < 2:
         return f"{measure.mean:.{digits}f}"
-    return f"{measure.mean:.{digits}f} ± {_deviation(measure.std, digits)}"
+    return f"{measure.mean:.{digits}f} ± {_format_deviation(measure.std, digits)}"
 
 
-def _deviation(std: float, digits: int = 1) -> str:
+def _format_deviation(std: float, digits: int = 1) -> str:
     """With one more digit where it would round to zero."""
     return f"{std:.{digits + (std > 0 and round(std, digits) == 0)}f}"
 
@@ -53,7 +53,7 @@ def points(difference: Measure | Estimate | None) -> str:
     if isinstance(difference, Estimate):
         difference = difference.measure
     text = signed(difference.mean)
-    return text if len(difference.values) < 2 else f"{text} ± {_deviation(difference.std)}"
+    return text if len(difference.values) < 2 else f"{text} ± {_format_deviation(difference.std)}"
 
 
 def ceiling(probe: Probe | None) -> float | None:
@@ -186,11 +186,11 @@ def each(
     keys: Iterable[Any], make: Callable[[Any], "DeclaredColumn | list[DeclaredColumn]"], apart: bool = False
 ) -> list[DeclaredColumn]:
     """The columns of each of these; a rule precedes the first if they are set `apart`."""
-    made = _flat(make(key) for key in keys)
+    made = _flatten(make(key) for key in keys)
     return [replace(column, apart=True) if apart and place == 0 else column for place, column in enumerate(made)]
 
 
-def _flat(columns: Iterable[DeclaredColumn | Iterable[DeclaredColumn]]) -> list[DeclaredColumn]:
+def _flatten(columns: Iterable[DeclaredColumn | Iterable[DeclaredColumn]]) -> list[DeclaredColumn]:
     return [one for some in columns for one in ([some] if isinstance(some, DeclaredColumn) else some)]
 
 
@@ -212,7 +212,7 @@ def table(
         muted: which rows are greyed; by default those of random twins.
         within: rows among which the highest of a column is bold; all by default.
     """
-    declared, items = _flat(columns), list(items)
+    declared, items = _flatten(columns), list(items)
     made = [[column.cell(item) for column in declared] for item in items]
     compared: dict[Any, list[tuple[int, int]]] = {}
     for i, item in enumerate(items):

@@ -51,10 +51,10 @@ def chosen(ids: Sequence[str], examples: Examples, labels: Sequence[int | None] 
     n = min(examples.n, len(ids))
     if examples.seed is not None:
         return sorted(np.random.default_rng(examples.seed).choice(len(ids), n, replace=False).tolist())
-    return [row * len(ids) // n for row in range(n)] if labels is None else _in_turn(labels, n)
+    return [row * len(ids) // n for row in range(n)] if labels is None else _rows_by_turns(labels, n)
 
 
-def _in_turn(labels: Sequence[int | None], n: int) -> list[int]:
+def _rows_by_turns(labels: Sequence[int | None], n: int) -> list[int]:
     """Rows of the first image of each class in the order of labels, then of the second of each, up to `n` rows."""
     seen: dict[int | None, int] = {}
     ranked = []

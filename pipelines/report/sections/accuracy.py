@@ -57,13 +57,13 @@ def scores(inputs: Inputs) -> Table:
         f"{CONVERGED if beside else ''}Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the "
         f"plain average. {EFFECTIVE}"
     )
-    if dashes := reasons(inputs.probes, _probed(inputs), inputs.heads):
+    if dashes := reasons(inputs.probes, _probed_encoders(inputs), inputs.heads):
         note += f" A dash: {dashes}."
     return table(
         "accuracy",
         SENTENCE[name],
         note,
-        _probed(inputs),
+        _probed_encoders(inputs),
         encoders(random=inputs.untrained),
         each(inputs.heads, lambda h: spreads(h, title(h), lambda e: _measure(inputs, e, h, name), best="row")),
         each(
@@ -128,10 +128,10 @@ def every_probe(inputs: Inputs) -> Table:
 
 
 def _keys(inputs: Inputs) -> list[tuple[str, str]]:
-    return [(encoder, probe.head) for encoder in _probed(inputs) for probe in inputs.probes_of(encoder)]
+    return [(encoder, probe.head) for encoder in _probed_encoders(inputs) for probe in inputs.probes_of(encoder)]
 
 
-def _probed(inputs: Inputs) -> list[str]:
+def _probed_encoders(inputs: Inputs) -> list[str]:
     return [encoder for encoder in inputs.encoders if inputs.probes_of(encoder)]
 
 

@@ -59,11 +59,11 @@ def section(inputs: Inputs) -> Section | None:
     blocks = (
         Text(ABOUT),
         *_notices(results),
-        _summary(results),
+        _summary_table(results),
         Text("Boxes are compared in:", tuple(f"{frame}: {', '.join(names)}" for frame, names in frames.items()), "note"),
-        _differences(results),
+        _difference_table(results),
         *boxes(inputs, {one.encoder: one.folder / "boxes.json" for one in results}),
-        _every_map(results),
+        _map_table(results),
         printed("table-8"),
     )
     return Section("localisation", "Where the object is", blocks)
@@ -100,14 +100,14 @@ def _measured(results: Sequence[Entries]) -> dict[str, str]:
     return {name: title for name, title in MEASURES.items() if any(_measure(m, name) for one in results for m in one.maps)}
 
 
-def _area(of_map: Any, results: Sequence[Entries]) -> list[DeclaredColumn]:
+def _area_columns(of_map: Any, results: Sequence[Entries]) -> list[DeclaredColumn]:
     """What equal weights would have on objects, %; no column where no weight was measured."""
     weighed = "on_objects" in _measured(results)
     area = numbers("area_of_objects", "area of the object", lambda row: of_map(row).get("on_objects", {}).get("chance"), 1)
     return [area] if weighed else []
 
 
-def _summary(results: Sequence[Entries]) -> Table:
+def _summary_table(results: Sequence[Entries]) -> Table:
     heads = sorted({m.name for one in results for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
     shown = SHOWN | {("probe", head): f"head_{head}" for head in heads} | {CENTRE: "centre"}
     first = {key: next((m for one in results if (m := _map(one, key))), Entries()) for key in shown}
@@ -126,11 +126,11 @@ def _summary(results: Sequence[Entries]) -> Table:
         results,
         encoders(),
         *(each(filter(first.get, shown), lambda key, of=name: column(of, key), apart=True) for name in _measured(results)),  # type: ignore[misc]
-        _area(lambda one: one.maps[0] if one.maps else {}, results),
+        _area_columns(lambda one: one.maps[0] if one.maps else {}, results),
     )
 
 
-def _differences(results: Sequence[Entries]) -> Table:
+def _difference_table(results: Sequence[Entries]) -> Table:
     """AbMILP against the mean [cls] map, either against the baseline, and the best map against that of an untrained encoder."""
     of_encoders = {one.encoder: [m for m in one.maps if m.source != "baseline"] for one in results}
     best = {name: max(maps, key=lambda m: m.max_box_acc_v2.mean) for name, maps in of_encoders.items() if maps}
@@ -167,7 +167,7 @@ def _differences(results: Sequence[Entries]) -> Table:
     )
 
 
-def _every_map(results: Sequence[Entries]) -> Table:
+def _map_table(results: Sequence[Entries]) -> Table:
     ious = sorted({iou for one in results for m in one.maps for iou in m.by_iou}, key=float)
     others = [name for name in _measured(results) if name != "max_box_acc_v2"]
     return table(
@@ -186,7 +186,7 @@ def _every_map(results: Sequence[Entries]) -> Table:
             apart=True,
         ),
         each(others, lambda name: spreads(name, MEASURES[name], lambda row: _measure(row[1], name), best="column", apart=True)),
-        _area(lambda row: row[1], results),
+        _area_columns(lambda row: row[1], results),
         muted=lambda row: row[1].source == "baseline",
         within=lambda row: row[0].encoder,
         folded=True,

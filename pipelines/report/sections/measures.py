@@ -103,7 +103,7 @@ def section(inputs: Inputs) -> Section | None:
 def _rows(inputs: Inputs, encoders: Sequence[str]) -> list[Entries]:
     """A row for each measure: its Key, estimates by encoder (`numbers`), and their `ranks`."""
     found: dict[Key, dict[str, Estimate]] = {}
-    for key, encoder, estimate in (*_of_heads(inputs), *_of_scores(inputs), *_of_results(inputs)):
+    for key, encoder, estimate in (*_estimates_of_heads(inputs), *_estimates_of_scores(inputs), *_estimates_of_results(inputs)):
         if encoder in encoders:
             found.setdefault(key, {})[encoder] = estimate
     kept: dict[Key, Key] = {}  # of rows that differ by their vector alone, the one that most encoders have
@@ -113,7 +113,7 @@ def _rows(inputs: Inputs, encoders: Sequence[str]) -> list[Entries]:
     return [Entries(row, ranks=ranks(row.numbers, row.better)) for row in rows]
 
 
-def _of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
+def _estimates_of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
     """Heads on the page's own data set; the leaderboard has those on others."""
     by_encoder: dict[str, list[Probe]] = {}
     for probe in inputs.probes.values():
@@ -124,7 +124,7 @@ def _of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
             yield Key(f"{TITLES[probe.measure]}, %", dataset=inputs.folders.dataset, of=name), encoder, estimate_of(probe)
 
 
-def _of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
+def _estimates_of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
     for one in (one for one in scored(inputs)[0] if one.probe.head in HEADS):
         about = Key("", dataset=one.test_set, of=title(one.probe.head))
         if one.gap is not None:
@@ -134,7 +134,7 @@ def _of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
         yield about._replace(measure="ECE, %", better=LOWER), one.probe.encoder, ece
 
 
-def _of_results(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
+def _estimates_of_results(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
     for kind, parts_of in PARTS.items():
         patterns, command = KINDS[kind]
         for file in files_in(getattr(inputs.folders, kind), patterns[kind in OF_SETS]):

@@ -91,7 +91,7 @@ def _blocks(probe: Probe) -> str:
     return ", ".join(map(str, probe.options.get("blocks") or ())) or "the probed one"
 
 
-def _studied(name: str) -> str:
+def _study_command(name: str) -> str:
     return f"beyondcls probe --params params.yaml --study {name}-NAME {FEATURES} --out studies/{name}/NAME"
 
 
@@ -99,25 +99,25 @@ QUESTIONS: Sequence[tuple[str, str, str, Callable[[Inputs], list[Block]]]] = (
     (
         "Horizontal scaling: how many score branches?",
         "a study in params.yaml whose heads are AbMILP with branches 1, 2, 4, …",
-        _studied("branches"),
+        _study_command("branches"),
         branches,
     ),
     (
         "Vertical scaling: how deep a scoring network?",
         "a study whose heads are AbMILP with different depth and activation.",
-        _studied("variants"),
+        _study_command("variants"),
         depth,
     ),
     (
         "Tokens of which block, or of several?",
         "extract several blocks (extract.blocks in params.yaml); then a study of AbMILP with and without its blocks.",
-        _studied("blocks"),
+        _study_command("blocks"),
         blocks,
     ),
     (
         "Can relevant patches be found without labels?",
         "a study whose heads weight patches by something that is not trained, such as cls-attention, beside AbMILP.",
-        _studied("selection"),
+        _study_command("selection"),
         selection,
     ),
     (

@@ -87,7 +87,7 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[EncoderMaps], list
             continue
         for kind, file, missing in _sources(inputs, encoder):
             weights = np.array([]) if file is None else array_of(file, "an array [N, T]; run its stage again")
-            if missing := missing or _unfit(weights, len(images)):
+            if missing := missing or _misfit(weights, len(images)):
                 left_out.append(f"{encoder}, {kind}: {missing}.")
             elif kind == CLS or np.ptp(weights, axis=1).any():  # not that of a plain average
                 maps.append(EncoderMaps(encoder, kind, weights, crops))
@@ -124,7 +124,7 @@ def _sources(inputs: Inputs, encoder: str) -> Iterator[tuple[str, Path | None, s
         yield f"{title(probe.head)} weights", probe.weights, missing if probe.weights else "it kept no weights"
 
 
-def _unfit(maps: np.ndarray, n_images: int) -> str:
+def _misfit(maps: np.ndarray, n_images: int) -> str:
     """Why these maps cannot be laid over the images; empty if they can."""
     if maps.ndim != 2 or len(maps) != n_images:
         return f"the maps are of shape {list(maps.shape)}, expected one row for each of {n_images} images"
