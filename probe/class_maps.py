@@ -83,10 +83,10 @@ def read_class_map(file: Path, head: Sequence[str], test: Sequence[str]) -> Clas
     except (OSError, UnicodeDecodeError) as error:
         raise BeyondClsError(f"{file} is no map of classes ({error}); expected text with {FORM}") from error
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    rows = [[_plain(cell) for cell in row] for row in csv.reader(lines, skipinitialspace=True)]
+    rows = [[_normalise_name(cell) for cell in row] for row in csv.reader(lines, skipinitialspace=True)]
     if not rows:
         raise BeyondClsError(f"{file} names no class; expected {FORM}")
-    of_head, of_test = ({_plain(name): label for label, name in enumerate(names)} for names in (head, test))
+    of_head, of_test = ({_normalise_name(name): label for label, name in enumerate(names)} for names in (head, test))
     if len(of_head) < len(head) or len(of_test) < len(test):
         raise BeyondClsError(f"{file} cannot name classes where two are called the same; give each its own name")
     for names, known, whose in (
@@ -114,5 +114,5 @@ def _few(names: Sequence[str]) -> str:
     return f"{', '.join(map(repr, names[:3]))}{', …' * (len(names) > 3)} ({len(names)} in all)"
 
 
-def _plain(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()

@@ -40,7 +40,7 @@ def converge(passes: HeadPasses, outcomes: Mapping[str, Sequence[Outcome]], want
     if passes.training.store.multilabel or wanted is False:
         return
     for name, of_seeds in outcomes.items():
-        fitted = broadcast_from_first(_fitted(passes, of_seeds, wanted) if passes.rank == 0 else "")
+        fitted = broadcast_from_first(_fit_classifiers(passes, of_seeds, wanted) if passes.rank == 0 else "")
         if isinstance(fitted, str):  # what was trained stands
             passes.say(f"{name}: no converged classifier beside it, {fitted}")
             continue
@@ -53,7 +53,7 @@ def converge(passes: HeadPasses, outcomes: Mapping[str, Sequence[Outcome]], want
             outcome.result[SHORT] = difference.mean().item() / spread if spread else 0.0
 
 
-def _fitted(passes: HeadPasses, outcomes: Sequence[Outcome], wanted: bool | None) -> list[Bool[Tensor, "N"]] | str:
+def _fit_classifiers(passes: HeadPasses, outcomes: Sequence[Outcome], wanted: bool | None) -> list[Bool[Tensor, "N"]] | str:
     """Which test images the classifier is right about that was fitted to the vectors of each seed's aggregator.
 
     Or why none was: it would take long and nobody asked for it, memory is short, or too few images to hold some out.

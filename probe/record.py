@@ -45,14 +45,14 @@ def request_of(plan: HeadPlan, passes: HeadPasses, held_out: float, about: Mappi
         "seeds": plan.seeds,
         "settings": plan.settings,
         "held_out": held_out if len(plan.settings) > 1 else None,
-        "training": _images(passes.training),
-        "test": _images(passes.test),
+        "training": _describe_images(passes.training),
+        "test": _describe_images(passes.test),
         "views": list(passes.views),
         "processes": passes.world_size,
         "notes": {name: value for name, value in about.items() if name != "command"},
     }
     if passes.draws:
-        request["draws"] = [_images(passes.learnt_by(seed))["rows"] for seed in plan.seeds]
+        request["draws"] = [_describe_images(passes.learnt_by(seed))["rows"] for seed in plan.seeds]
     if metrics := {
         name: plugin.digest() for registry in (PER_IMAGE, MULTILABEL) for name, plugin in registry.plugins().items()
     }:
@@ -60,7 +60,7 @@ def request_of(plan: HeadPlan, passes: HeadPasses, held_out: float, about: Mappi
     return dict(json.loads(json.dumps(request)))
 
 
-def _images(source: Source) -> dict[str, Any]:
+def _describe_images(source: Source) -> dict[str, Any]:
     store, rows = source.store, np.asarray(source.rows, np.int64)
     return {
         "key": store.spec.key,
@@ -181,15 +181,15 @@ def stored_outcomes(name: str, plan: HeadPlan, passes: HeadPasses, folder: Path,
             raise ValueError(f"{differ[0]} of seed {seed} is another one in trained/seed{seed}.json than in {METRICS}")
         outcomes.append(Outcome(Member(name, chosen.base_lr, chosen.weight_decay, seed), head, curve, result))
     if "entropy" in measures:
-        outcomes[0].weights = torch.from_numpy(_of_each_image(np.load(folder / "trained/weights.npy"), passes, 0))
+        outcomes[0].weights = torch.from_numpy(_check_per_image(np.load(folder / "trained/weights.npy"), passes, 0))
     if not passes.test.store.multilabel:
         with np.load(folder / "trained/correct.npz", allow_pickle=False) as arrays:
-            for outcome, right in zip(outcomes, _of_each_image(arrays["correct"], passes, 1), strict=True):
+            for outcome, right in zip(outcomes, _check_per_image(arrays["correct"], passes, 1), strict=True):
                 outcome.correct = torch.from_numpy(right)
     return outcomes
 
 
-def _of_each_image(values: np.ndarray, passes: HeadPasses, axis: int) -> np.ndarray:
+def _check_per_image(values: np.ndarray, passes: HeadPasses, axis: int) -> np.ndarray:
     if values.ndim != 2 or values.shape[axis] != len(passes.test.rows):
         raise ValueError(f"an array of shape {values.shape} is not of the {len(passes.test.rows):,} test images")
     return values

@@ -49,7 +49,7 @@ def measures_of(name: str, plan: HeadPlan, passes: HeadPasses, outcomes: Sequenc
     if cost.flops_per_image is None:
         notes.append(UNCOUNTED)
     return {
-        **_common(name, plan, passes),
+        **_describe_training(name, plan, passes),
         **{
             measure: over_seeds(
                 [o.result[measure] for o in outcomes], [o.without for o in outcomes] if measure == "map" else ()
@@ -92,7 +92,7 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: HeadPasses) -> tuple[d
     correct = None if test.multilabel else np.stack([top_k_hits(s, test.labels).numpy() for s in scores])
     without = [map_without_each(s, test.labels.cpu()) for s in scores] if test.multilabel else ()
     measures = {
-        **_common(name, plan, passes),
+        **_describe_training(name, plan, passes),
         **{m: over_seeds([r.metrics[m] for r in results], without if m == "map" else ()) for m in first.metrics},
         "seeds": seeds,
         "protocol": described(protocol),
@@ -112,7 +112,7 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: HeadPasses) -> tuple[d
     return measures, correct
 
 
-def _common(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[str, Any]:
+def _describe_training(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[str, Any]:
     reads = passes.template(name).aggregator.reads
     return {
         "encoder": passes.training.store.attributes["encoder"],
@@ -122,7 +122,7 @@ def _common(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[str, Any]:
         "block": passes.training.probed_block,
         "transform": dict(passes.training.store.spec.transform),
         "n_training": passes.n_training,
-        **_draws(passes, plan),
+        **_record_draws(passes, plan),
         "n_test": len(passes.test.rows),
         "test_images": digest_of_images(passes.test),
         "n_views": None if passes.shown is None else len(passes.shown),
@@ -132,7 +132,7 @@ def _common(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[str, Any]:
     }
 
 
-def _draws(passes: HeadPasses, plan: HeadPlan) -> dict[str, Any]:
+def _record_draws(passes: HeadPasses, plan: HeadPlan) -> dict[str, Any]:
     """Which images each seed has drawn: the digest of their ids; nothing where all have the same."""
     return {"drawn": {str(s): digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}
 

@@ -118,7 +118,7 @@ def probe(
     if bars is not None and progress is not None:
         raise BeyondClsError("bars and progress were both given; bars shows what progress would be called with")
     out = Path(out)
-    plans = _named(heads, out)
+    plans = _name_plans(heads, out)
     check_pair(training, test)
     if joined is not None:
         check_pair(*joined)
@@ -130,7 +130,7 @@ def probe(
     read = training if loop is None else test  # whose deepest block may be another
     block = read.spec.deepest if block is None else block
     learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
-    draws = {} if draw is None else _draws(draw, learn_from, plans)
+    draws = {} if draw is None else _drawn_rows(draw, learn_from, plans)
     if draws:
         learn_from = learn_from.part(np.unique(np.concatenate(list(draws.values()))))
     check_writable(out)
@@ -212,7 +212,7 @@ def n_epochs(plans: Iterable[HeadPlan]) -> int:
     return sum(plan.recipe.epochs * n for plan, n in zip(trained, n_members, strict=True))
 
 
-def _draws(
+def _drawn_rows(
     draw: Callable[[int, np.ndarray], np.ndarray], source: Source, plans: Mapping[str, HeadPlan]
 ) -> dict[int, np.ndarray]:
     """Rows of the training set by seed, ascending.
@@ -230,7 +230,7 @@ def _draws(
     return draws
 
 
-def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[str, HeadPlan]:
+def _name_plans(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[str, HeadPlan]:
     if not isinstance(heads, Mapping):
         return {out.name: heads or HeadPlan()}
     if not heads:

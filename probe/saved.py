@@ -64,7 +64,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         # Its initial parameters no longer matter.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if custom := is_custom(spec.aggregator):
-            spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
+            spec = replace(spec, aggregator=_checked_own(spec.aggregator, own, stem))
         AGGREGATORS.check_package(spec.aggregator, described.get("package"), stem)
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
@@ -108,7 +108,7 @@ def task_of(path: str | Path) -> str | None:
     return task if isinstance(task, str) else None
 
 
-def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:
+def _checked_own(aggregator: str, own: str | None, stem: Path) -> str:
     if own is None:
         raise BeyondClsError(
             f"{stem} has a custom aggregator, {aggregator!r}, which loading does not run; if you trust that file, "

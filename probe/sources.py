@@ -53,11 +53,11 @@ class Source:
             if self.joined is None:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
             store, block = self.joined, self.joined.spec.deepest
-        return [_array(store, plain_kind, block, view) for view in views]
+        return [_array_reader(store, plain_kind, block, view) for view in views]
 
     def describes(self, kind: str, views: Iterable[int] = (0,)) -> bool:
         """Whether a kind of this set, not of a second one, was extracted in these views, be it in this copy or not."""
-        names = (_name(kind, self.probed_block, view) for view in views)
+        names = (_array_name(kind, self.probed_block, view) for view in views)
         return all(name in self.store.attributes["arrays"] for name in names)
 
     @property
@@ -92,7 +92,7 @@ class Source:
         if self.joined is not None:
             usable &= self.row_of_joined >= 0
         if self.subset is not None:
-            usable &= _mask(self.store, self.subset)
+            usable &= _row_mask(self.store, self.subset)
         if not usable.any():
             among = "" if self.subset is None else " among the rows of the subset"
             shared = "" if self.joined is None else f" that {self.joined.where} has too"
@@ -190,20 +190,20 @@ class Source:
         return [shape for name, shape in names.items() if name.kind in kinds and not name.is_scale]
 
 
-def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
+def _array_reader(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
     """The array of a kind; `block` is for kinds that do not name one."""
     name = ArrayName.parse(kind)
     if name.kind == "attention":
         return store.attention(name.what, block if name.block is None else name.block, view)
-    return store.array(_name(kind, block, view))
+    return store.array(_array_name(kind, block, view))
 
 
-def _name(kind: str, block: int, view: int) -> str:
+def _array_name(kind: str, block: int, view: int) -> str:
     """The array of a kind that is no map."""
     return str(replace(ArrayName.parse(kind), block=block if kind in OF_BLOCKS else ArrayName.parse(kind).block, view=view))
 
 
-def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
+def _row_mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """[N] bool of row numbers.
 
     Raises:

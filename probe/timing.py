@@ -68,15 +68,15 @@ def fastest(run: Callable[[], object], device: torch.device) -> float:
     rounds: list[float] = []
     run()
     while not rounds or (len(rounds) < ROUNDS and sum(rounds) < SECONDS):
-        _wait(device)
+        _wait_for_gpu(device)
         start = time.perf_counter()
         run()
-        _wait(device)
+        _wait_for_gpu(device)
         rounds.append(time.perf_counter() - start)
     return min(rounds)
 
 
-def _wait(device: torch.device) -> None:
+def _wait_for_gpu(device: torch.device) -> None:
     """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

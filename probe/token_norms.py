@@ -66,10 +66,10 @@ class TokenNorms:
         }
         for name, of_images in weights.items():
             if self.outliers.any():
-                found[name] = over_images(len(self.norms), partial(self._drawn, of_images))
+                found[name] = over_images(len(self.norms), partial(self._relative_weight, of_images))
         return found
 
-    def _drawn(self, weights: np.ndarray, chosen: np.ndarray) -> float:
+    def _relative_weight(self, weights: np.ndarray, chosen: np.ndarray) -> float:
         """Their part of all weight, by their part of all patches."""
         outliers, n_patches = self.outliers[chosen], self.norms.shape[1]
         n = int(outliers.sum())

@@ -99,7 +99,7 @@ def transfer(
         "features": {"training": training.spec.key, "test": test.spec.key},
         "transferred": {
             "training": described["features"]["training"],
-            "aggregators": [_digest(head.aggregator) for head, _ in heads.values()],
+            "aggregators": [_aggregator_digest(head.aggregator) for head, _ in heads.values()],
         },
         **(notes or {}),
         **computed_by(torch.device(device)),
@@ -132,7 +132,7 @@ def _with_trained_aggregator(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _digest(aggregator: Aggregator) -> str:
+def _aggregator_digest(aggregator: Aggregator) -> str:
     """xxh3_128 of names, shapes and values of the parameters."""
     hashed = xxhash.xxh3_128()
     for name, value in sorted(aggregator.state_dict().items()):

@@ -31,7 +31,7 @@ class AveragePrecision:
 
     def of(self, image_ids: Collection[int] | None = None) -> dict[str, float | None]:
         """In percent; of all images by default."""
-        evaluation = COCOeval_faster(self._known, self._found, self._type, print_function=_quiet)
+        evaluation = COCOeval_faster(self._known, self._found, self._type, print_function=_print_nothing)
         if image_ids is not None:
             evaluation.params.imgIds = sorted(image_ids)
         evaluation.run()
@@ -65,7 +65,7 @@ def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]
     return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
 
-def _quiet(*_: Any) -> None:
+def _print_nothing(*_: Any) -> None:
     """In place of what the evaluation prints."""
 
 

@@ -45,14 +45,14 @@ def measures_of(sets: Sets, protocols: Protocols, result: SegmentationResult, ab
         "n_test_patches": sets.tested.n_labelled,
         "classes": list(sets.classes),
         "shown": result.shown,
-        "protocols": {name: _of_protocol(name, outcome, sets, protocols) for name, outcome in result.outcomes.items()},
+        "protocols": {name: _measures_of_protocol(name, outcome, sets, protocols) for name, outcome in result.outcomes.items()},
         "notes": _notes(sets, result),
         **about,
         **computed_by(sets.device),
     }
 
 
-def _of_protocol(name: str, outcome: ProtocolOutcome, sets: Sets, protocols: Protocols) -> dict[str, Any]:
+def _measures_of_protocol(name: str, outcome: ProtocolOutcome, sets: Sets, protocols: Protocols) -> dict[str, Any]:
     per_model, without = zip(*((model.measures(), model.without_each()) for model in outcome.measured), strict=True)
     names = sorted(per_model[0], key=lambda name: name.endswith("_grid"))  # pixels first, as they are compared elsewhere
     content: dict[str, Any] = {

@@ -122,9 +122,9 @@ def segment(
             f"at is {frames[0]}, but views of {sets.test.where} are windows, which have no frame in common; expected original"
         )
     run: dict[str, Callable[[], ProtocolOutcome]] = {
-        "knn": lambda: _neighbours(sets, protocols.knn, bars),
-        "logistic": lambda: _logistic(sets, protocols.logistic, bars),
-        "linear": lambda: _linear(sets, protocols, unfinished, bars, {"say": say, "on_epoch": on_epoch}),
+        "knn": lambda: _run_neighbours(sets, protocols.knn, bars),
+        "logistic": lambda: _run_logistic(sets, protocols.logistic, bars),
+        "linear": lambda: _run_linear(sets, protocols, unfinished, bars, {"say": say, "on_epoch": on_epoch}),
     }
     outcomes = {}
     for name in protocols.names:
@@ -146,7 +146,7 @@ def segment(
     return SegmentationResult(outcomes, shown)
 
 
-def _best(
+def _select_setting(
     sets: Sets, settings: Sequence[Any], fit: Callable[[Patches, Patches, Sequence[Any], str], Models]
 ) -> tuple[Any, list[ModelPredictions], Selection[Any] | None]:
     """The best setting by miou_grid (mean over seeds), its models from all training images, and how it was selected.
@@ -169,34 +169,34 @@ def _best(
     return best, models[best], selection
 
 
-def _titled(name: str, stage: str) -> str:
+def _stage_title(name: str, stage: str) -> str:
     return name if stage == "training" else f"{name}, {stage}"
 
 
-def _neighbours(sets: Sets, protocol: PatchNeighbours, bars: Bars) -> ProtocolOutcome:
+def _run_neighbours(sets: Sets, protocol: PatchNeighbours, bars: Bars) -> ProtocolOutcome:
     def fit(learn: Patches, judge: Patches, settings: Sequence[tuple[str, int]], stage: str) -> Models:
-        with bars(_titled("k-NN", stage), learn.n_labelled * len(judge) * judge.n_patches, "pairs") as progress:
+        with bars(_stage_title("k-NN", stage), learn.n_labelled * len(judge) * judge.n_patches, "pairs") as progress:
             labels = protocol.predict(learn, judge, settings, progress)
         return {setting: [ModelPredictions(of_setting)] for setting, of_setting in labels.items()}
 
-    (metric, k), models, selection = _best(sets, protocol.grid, fit)
+    (metric, k), models, selection = _select_setting(sets, protocol.grid, fit)
     return ProtocolOutcome(models, {"metric": metric, "k": k}, selection, notes=[*edge_note("k", k, protocol.ks)])
 
 
-def _logistic(sets: Sets, protocol: PatchLogistic, bars: Bars) -> ProtocolOutcome:
+def _run_logistic(sets: Sets, protocol: PatchLogistic, bars: Bars) -> ProtocolOutcome:
     notes: list[str] = []
 
     def fit(learn: Patches, judge: Patches, settings: Sequence[float], stage: str) -> Models:
-        with bars(_titled("logistic", stage), protocol.max_passes, "passes, at most") as progress:
+        with bars(_stage_title("logistic", stage), protocol.max_passes, "passes, at most") as progress:
             heads, of_fit = protocol.fit(learn, settings, progress)
         notes.extend(of_fit)
         return {c: [ModelPredictions(head=head.to(sets.device), interpolated=False)] for c, head in heads.items()}
 
-    c, models, selection = _best(sets, protocol.cs, fit)
+    c, models, selection = _select_setting(sets, protocol.cs, fit)
     return ProtocolOutcome(models, {"c": c}, selection, notes=[*notes, *edge_note("C", c, protocol.cs)])
 
 
-def _linear(
+def _run_linear(
     sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, calls: Mapping[str, Any]
 ) -> ProtocolOutcome:
     plan, recipe = protocols.linear, protocols.linear.recipe
@@ -212,7 +212,7 @@ def _linear(
         ]
         checkpoint = None if unfinished is None else Checkpoint(unfinished.path_of(described))
         options = {"workers": sets.workers, "checkpoint": checkpoint, "stage": stage, **calls}
-        with bars(_titled("linear", stage), recipe.epochs * len(members), "epochs") as progress:
+        with bars(_stage_title("linear", stage), recipe.epochs * len(members), "epochs") as progress:
             placed, options["progress"] = learn.placed(sets.placement), progress
             heads, lost = train_linear(placed, sets.training_maps, protocols.loss_size, members, recipe, **options)
         trained.update({one.member: one for one in heads})
@@ -226,7 +226,7 @@ def _linear(
         of_setting = {s: [trained[Member(NAME, *s, seed)].head.to(sets.device) for seed in plan.seeds] for s in whole}
         return {setting: [ModelPredictions(head=head) for head in of_seeds] for setting, of_seeds in of_setting.items()}
 
-    (base_lr, weight_decay), models, selection = _best(sets, plan.settings, fit)
+    (base_lr, weight_decay), models, selection = _select_setting(sets, plan.settings, fit)
     notes = [*edge_note("base_lr", base_lr, plan.base_lrs), *edge_note("weight_decay", weight_decay, plan.weight_decays)]
     chosen = [trained[Member(NAME, base_lr, weight_decay, seed)] for seed in plan.seeds]
     setting = {"base_lr": base_lr, "weight_decay": weight_decay}
