@@ -228,12 +228,12 @@ class CachedShard(ShardFile):
         self._file: ShardFile | None = None
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
-        return self._opened().read(offset, nbytes, scratch)
+        return self._open_original().read(offset, nbytes, scratch)
 
     def read_into(self, offset: int, views: list[memoryview]) -> bool:
-        return self._opened().read_into(offset, views)
+        return self._open_original().read_into(offset, views)
 
-    def _opened(self) -> ShardFile:
+    def _open_original(self) -> ShardFile:
         self._kept.touch()
         if self._file is None:
             nbytes, piece = self._place.size(self._name) or 0, self._place.piece_nbytes

@@ -50,7 +50,7 @@ class ResultFolder:
         of_earlier = self._of_earlier
         files = of_earlier() if callable(of_earlier) else chain.from_iterable(map(self.folder.glob, of_earlier))
         earlier = list(files) if is_whole else []
-        if not self._claims(scratch):
+        if not self._may_publish(scratch):
             raise StoreError(
                 f"{self.folder} holds another result than when this run began, and keeps it; that of this run is in {scratch}: "
                 "move it where you want it"
@@ -71,7 +71,7 @@ class ResultFolder:
                 os.replace(path, place)
         _remove(scratch)
 
-    def _claims(self, scratch: Path) -> bool:
+    def _may_publish(self, scratch: Path) -> bool:
         """Whether this result may take the place: its mark is there, and replaced none but the one that was found."""
         new, mark = scratch / self._mark, self.folder / self._mark
         if not os.path.lexists(mark):  # nobody's, or removed since

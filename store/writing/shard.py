@@ -157,21 +157,21 @@ class Taking:
     def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
         """Rows of a unit for which some arrays must be computed, ascending: all, or those that the base lacks."""
         rows = np.arange(*self._layout.rows(unit))
-        return rows[self._base_rows[rows] < 0] if all(self._in_base(unit, name) for name in names) else rows
+        return rows[self._base_rows[rows] < 0] if all(self._array_of_base(unit, name) for name in names) else rows
 
     def arrays_to_compute(self, unit: int) -> list[str]:
         """Arrays of a unit that the base does not have whole."""
         lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
-        return [name for name in self._layouts if lacks_rows or not self._in_base(unit, name)]
+        return [name for name in self._layouts if lacks_rows or not self._array_of_base(unit, name)]
 
-    def _in_base(self, unit: int, name: str) -> ArrayReader | None:
+    def _array_of_base(self, unit: int, name: str) -> ArrayReader | None:
         """The base's array, if it has its rows of this shard."""
         theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
         return theirs if theirs is not None and same_values(self._layouts[name], theirs.layout) else None
 
     def shard(self, unit: int, name: str) -> tuple[Path, dict[str, Any]] | None:
         """The file of the base that is a shard of this set, and its record; None where none is on this machine, and sound."""
-        rows, theirs = np.arange(*self._layout.rows(unit)), self._in_base(unit, name)
+        rows, theirs = np.arange(*self._layout.rows(unit)), self._array_of_base(unit, name)
         if theirs is None or not isinstance(theirs.place, LocalFolder) or not np.array_equal(self._base_rows[rows], rows):
             return None
         ours, base = self._layouts[name], theirs.layout  # files are alike if they hold rows of the same numbers
@@ -191,7 +191,7 @@ class Taking:
             rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
                 has the array, of those that it lacks.
         """
-        base_rows, array = self._base_rows[slice(*self._layout.rows(unit))], self._in_base(unit, name)
+        base_rows, array = self._base_rows[slice(*self._layout.rows(unit))], self._array_of_base(unit, name)
         taken = base_rows >= 0
         if array is None or not taken.any():
             return rows[name]
@@ -240,7 +240,7 @@ def salvage(
     for layout in layouts:
         if not store.place.has_folder(kind_of(layout.name)):
             raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
-        if (array := _array(store, layout)) is not None:
+        if (array := _trusted_array(store, layout)) is not None:
             store.arrays[layout.name] = array
             for shard in range(layout.n_shards):
                 try:
@@ -250,7 +250,7 @@ def salvage(
     return store, layouts, bad
 
 
-def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
+def _trusted_array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
     """An array of the set; None if nothing vouches for it."""
     digest, content = store.attributes["arrays"].get(layout.name), store.place.content(f"{layout.name}/zarr.json") or b""
     if xxhash.xxh3_128_hexdigest(content) != digest:  # made anew from the shards
