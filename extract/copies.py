@@ -1,5 +1,5 @@
-"""What a GPU does beside the threads of a process: copies between main memory and the device, by streams and pinned memory, and
-passes that it starts by itself once they were recorded; and features on their way to their place.
+"""What a GPU does in parallel with the threads of a process: copies between main memory and the device, by streams and pinned
+memory, and passes that it starts by itself once they were recorded; and features on their way to their place.
 """
 
 import math
@@ -133,7 +133,7 @@ def _end_of_stream(stream: torch.cuda.Stream, timed: bool = False) -> torch.cuda
 
 
 def streams_of(device: torch.device) -> Streams | None:
-    """Those of a GPU; None for a device that does nothing beside computing."""
+    """Those of a GPU; None for a device that only computes."""
     return Streams(device) if device.type == "cuda" else None
 
 
@@ -208,7 +208,7 @@ class Buffers:
 
 @dataclass
 class Copies:
-    """Keeps features, beside a GPU on a separate thread and stream, two batches behind; without one at once.
+    """Keeps features, with a GPU on a separate thread and stream, two batches behind; without one at once.
 
     `course`: what the thread that computes does.
     """

@@ -1,7 +1,7 @@
-"""Which arrays a set has: features of an encoder, and what a data set says about its images beside their pixels (ids, digests,
-labels, boxes, and labels of patches); and how their values are stored.
+"""Which arrays a set has: features of an encoder, and what a data set says about its images other than their pixels (ids,
+digests, labels, boxes, and labels of patches); and how their values are stored.
 
-Annotations belong to the images as they are now, features to bytes: annotations are never taken over from another feature set.
+Annotations belong to the images as they are now, features to bytes: annotations are never copied from another feature set.
 """
 
 import math
@@ -48,7 +48,7 @@ def arrays_by_name(encoded: Encoded, view: int) -> dict[str, Tensor]:
 def codec_of(name: str, dtype: str) -> Codec:
     """Codec of an array: `dtype` for patch tokens. Statistics stay float32, and maps have float16 at least.
 
-    Averages, and what the encoder's own pooling gives, are float16 beside float16 tokens and float32 beside all others: on the
+    Averages, and what the encoder's own pooling gives, are float16 with float16 tokens and float32 with all others: on the
     quickstart, float16 averages change what nearest neighbours predict for 1 image in 2,000, bfloat16 ones for 1 in 150.
 
     [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels

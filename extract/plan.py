@@ -41,7 +41,7 @@ class Rates:
         n_sampled: images that went through the whole extraction.
         images_per_s: through the whole extraction: decoding, encoder, statistics and writing of all views.
         decoded_per_s: crops that are decoded and cut alone; never less than go through the whole extraction.
-        encoded_per_s: crops through the encoder alone, without statistics; likewise.
+        encoded_per_s: crops through the encoder alone, without statistics; never less, either.
         read_per_s: bytes of tokens that are read back in batches, past the page cache.
         device_nbytes: the most that was taken of a GPU's memory; 0 on a CPU.
     """
@@ -88,7 +88,7 @@ def measure(
     """Extract as many of the images as fit into so many seconds, two at least, and measure. Random weights will do.
 
     Args:
-        folder: where the feature set would be; the sample is written beside it and removed.
+        folder: where the feature set would be; the sample is written next to it and removed.
         bars: shows the progress of the extraction, as `beyondcls.progress_bar` does.
 
     Raises:
@@ -115,7 +115,7 @@ def measure(
         device_nbytes = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
         read_per_s = _read_rate(scratch / "sample", settings.batch_size, device)
     crops_per_s = request.n_views / image_s
-    # Both are part of it, so a slower measurement of them alone is noise.
+    # Extraction includes both, so a slower measurement of either alone is noise.
     alone = max(decoded_per_s, crops_per_s), max(encoded_per_s, crops_per_s)
     return Rates(len(rows), 1 / image_s, *alone, read_per_s, device_nbytes)
 

@@ -98,7 +98,7 @@ def check_by_sample(
     the image in that array; and an image's row of an array if the mean absolute difference is within TOLERANCE of the mean
     absolute value. The mean shows differences far below the steps of a codec, which an element does not: rounding is
     unbiased. Integers (sizes of images) must be equal. Images that are not valid are not sampled. Of what
-    describes images only labels of patches are compared, and not where features are taken over from a set of other images.
+    describes images only labels of patches are compared, and not where features are copied from a set of other images.
 
     Args:
         request: what would be extracted.

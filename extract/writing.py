@@ -1,4 +1,4 @@
-"""One task of an extraction: it computes what a feature set lacks, and writes it, alone or beside others."""
+"""One task of an extraction: it computes what a feature set lacks, and writes it, alone or with others."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
 from store.writing.claims import own_first
 from store.writing.publishing import Found
 
-WRITTEN_AT_ONCE = 2  # units beside a GPU, which computes one in less time than a thread takes for digests of its largest array
+WRITTEN_AT_ONCE = 2  # units with a GPU, which computes one in less time than a thread takes for digests of its largest array
 MANY_IMAGES = 2048  # processes that decode begin in half a second
 # Has processes compute the units that miss, so many, of a set that a writer has begun.
 Engine = Callable[[FeatureWriter, int], None]
@@ -87,7 +87,7 @@ class Task:
 
     Attributes:
         out: the folder of the set, or its address in an object store, which takes over nothing.
-        base: the set whose features are taken over.
+        base: the set whose features are copied.
         base_rows: its row of each image, -1 where it has none; None: the same.
         skip: names and shards of its arrays that are damaged.
         replaces: what was found at the same place, and is replaced in the end.
@@ -158,7 +158,7 @@ class Task:
             todo = [] if settings.stops() else self._writer.wait_for_others(settings.stops)
 
     def _n_processes(self, n_images: int) -> int:
-        """How many processes decode images: beside a GPU, as threads of one process cannot keep it busy.
+        """How many processes decode images: with a GPU, as threads of one process cannot keep it busy.
 
         None for few images, and where other code than this program's gives them.
         """
@@ -261,7 +261,7 @@ def computed_by(encoder: Encoder) -> dict[str, Any]:
 
 
 def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
-    """What a set says of its encoder, its classes and problems of its images, beside its description.
+    """What a set says about its encoder, its classes and problems of its images, in addition to its description.
 
     Raises:
         DataError: images are damaged or unlabelled and the settings don't want that recorded, or there is none.

@@ -50,9 +50,9 @@ def probe_blocks(
         out: folder that gets `heads/NAME`, each as `probe.run.probe` writes it.
         plan: how the heads are trained; its aggregator does not matter.
         heads: aggregators with an option `blocks`, of the blocks for which both sets have what they read. By default [cls] and
-            the average patch, and the encoder's own pooling if it has one; these are measured beside others (AbMILP, on blocks
+            the average patch, and the encoder's own pooling if it has one; these are measured with others (AbMILP, on blocks
             whose patch tokens are kept), unless `heads` names some of them.
-        closed: a protocol without gradient steps, for aggregators without parameters, beside the trained heads.
+        closed: a protocol without gradient steps, for aggregators without parameters, in addition to the trained heads.
         notes: part of what is returned, e.g. the command.
         options: of `probe.run.probe`.
 

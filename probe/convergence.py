@@ -15,7 +15,7 @@ from probe.result_files import REACHED, SHORT
 from probe.select import collapses
 from store import BeyondClsError
 
-MOST = 1.0  # standard errors that a head may be short of it; as settings are told apart (`probe.select`)
+MOST = 1.0  # standard errors that a head may fall short by; as settings are distinguished (`probe.select`)
 # Images x channels x classes of the vectors of all seeds up to which it is measured unasked on a CPU: a minute or two.
 AFFORDABLE = 3e8
 

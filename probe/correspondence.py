@@ -158,7 +158,7 @@ def correspondence(
 
     The token of a point lies between those of the four patches around it (bilinear); of the target's patches the one that is
     most like it by cosine is the answer, at its centre. It is right if it is not farther from the point than the threshold
-    times the size of the pair. Images are left out in turn, with all pairs of theirs.
+    times the size of the pair. Images are left out in turn, with all their pairs.
 
     Args:
         seen: of `shown`.

@@ -28,7 +28,7 @@ class Cost:
         bytes_per_image: stored bytes that the head reads (scales of narrow tokens included).
         memory_per_image: bytes that the operation of that forward pass which needs most reads and writes, in float32, weights
             left out; what the encoder has put out is there without any head, and counts where the operation reads it.
-        flops_of_encoder: of one image in the frozen encoder, counted likewise; None where the feature set does not say.
+        flops_of_encoder: of one image in the frozen encoder, counted the same way; None where the feature set does not say.
     """
 
     parameters: int

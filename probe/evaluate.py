@@ -36,8 +36,8 @@ class Measured:
             negative log-likelihood of their classes, nats) and balanced accuracy (mean over classes of what is right, percent).
         correct: whether each member's highest logit is the image's class; None where images have several labels.
         weights: of each member, if it is the last measurement.
-        without: of each member, mAP without each group of test images in turn (`probe.subsets`), likewise; empty where images
-            have one label.
+        without: of each member, mAP without each group of test images in turn (`probe.subsets`), if it is the last
+            measurement; empty where images have one label.
     """
 
     measures: list[dict[str, float]]

@@ -1,4 +1,4 @@
-"""Trained modules on disk: parameters as safetensors, everything else as JSON beside them. Loading never runs code."""
+"""Trained modules on disk: parameters as safetensors, everything else as JSON next to them. Loading never runs code."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -75,7 +75,7 @@ class Outcome:
         weights: over the tokens of those images ([cls] before the patches), if they were kept and there are any.
         correct: whether its highest logit is the class of each of those images, in the order of their rows; None where images
             have several labels.
-        converged: likewise of a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
+        converged: the same for a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
         without: mAP without each group of these images in turn (`probe.subsets`), where images have several labels.
     """
 

@@ -1,4 +1,4 @@
-"""What a head was trained from, kept beside it: where that is the same, the head stays in place and is not trained again."""
+"""What a head was trained from, kept with it: where that is the same, the head stays in place and is not trained again."""
 
 import csv
 import json

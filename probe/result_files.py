@@ -87,7 +87,7 @@ def summary(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_result(metrics: Path, content: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> None:
-    """Write the file of measures, and description.json beside it.
+    """Write the file of measures, and description.json next to it.
 
     Args:
         metrics: FOLDER/metrics.json.

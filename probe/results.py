@@ -279,8 +279,8 @@ def absent_kinds(
 ) -> dict[str, list[str]]:
     """Kinds of tokens that heads read but the encoder does not have, by head; heads that can be trained are left out.
 
-    What was not extracted (blocks, views, attention maps, tokens beside vectors) doesn't count: it can be, and `probe` says
-    how.
+    What was not extracted (blocks, views, attention maps, tokens in addition to vectors) doesn't count: it can be, and `probe`
+    says how.
 
     Raises:
         BeyondClsError: unknown aggregator or options.

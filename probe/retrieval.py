@@ -1,4 +1,4 @@
-"""Retrieval of instances: whether the images most like a query are those that show the same building, or are copies of it.
+"""Retrieval of instances: whether the images most like a query show the same building, or are copies of the query.
 
 Nothing is trained.
 """

@@ -65,14 +65,14 @@ def probe(
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
     weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (with one label an
-    image: `correct`, bool [n_seeds, n_test], which test images each seed is right about; and `converged`, likewise, of the
-    classifiers beside them), `curves.csv` (seed, epoch, loss, top1, …), `trained/record.json` (what it was trained from, to
+    image: `correct`, bool [n_seeds, n_test], which test images each seed is right about; and `converged`, the same for the
+    converged classifiers), `curves.csv` (seed, epoch, loss, top1, …), `trained/record.json` (what it was trained from, to
     compare with later), `metrics.json` (means, for `dvc metrics`) and `description.json` (all else): into `out` for one plan,
     into `out/NAME` for a mapping. What an earlier run wrote there is replaced (not what comes while this one is at work: then
-    its result stays beside it, and an error says where), except for heads that were trained from exactly this request, by
-    training as it is now (`probe.record`): those stay, byte for byte. A run that was
-    killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started again. Protocols without gradient
-    steps leave `curves.csv` empty, write no probe, and take view 0 of the training images.
+    its result stays next to it, and an error says where), except for heads that were trained from exactly this request, by
+    training as it is now (`probe.record`): those stay, byte for byte. A run that was killed
+    goes on from its last checkpoint (in `.unfinished` next to `out`) when it is started again. Protocols without gradient steps
+    leave `curves.csv` empty, write no probe, and take view 0 of the training images.
 
     With a `loop`, the encoder stands before the heads: tokens of the training images are computed in each epoch, once for all
     heads, seeds and settings of a pass, on fresh crops as in the paper. Of `training` only ids, labels and classes are
@@ -89,12 +89,12 @@ def probe(
         views: how many of the training images' stored views to use, counted from view 0; all by default. Where there are random
             crops (all but view 0) among them, each epoch shows one of the crops at random, and view 0 is only for evaluation;
             a single view is shown in every epoch, and nothing is augmented.
-        mix_evaluation_view: show view 0 beside the crops, as one of them.
+        mix_evaluation_view: show view 0 with the crops, as one of them.
         subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default. Or what
             draws them for each seed, given it and these rows: `lambda seed, rows: k_shot(training.labels, 5, seed, rows)`. The
             spread over seeds is one over draws then; recipe.order is to be "own".
         held_out: share of the training images to select on, stratified by class.
-        converged: whether a converged classifier is fitted to the vectors of each trained head, beside whose accuracy its own
+        converged: whether a converged classifier is fitted to the vectors of each trained head, with whose accuracy its own
             is recorded (`probe.convergence`); None: wherever that takes a minute or two at most.
         device: where heads train. Several GPUs or processes under torchrun.
         placement: of the features: "device", "memory", "stream", or "auto": the first that fits.

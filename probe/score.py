@@ -26,7 +26,7 @@ from store.places.disk import check_writable
 SCORED = "scored"  # in description.json of what is written here, and of nothing else
 TEMPERED = "tempered_"  # before names of measures of logits / T
 BATCH_SIZE = 256
-Key = tuple[Trained, int]  # a head, and a seed of it
+Key = tuple[Trained, int]  # a head, and one of its seeds
 
 
 @dataclass(frozen=True, eq=False)

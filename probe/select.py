@@ -73,11 +73,11 @@ class Selected:
 def select(
     plans: Mapping[str, HeadPlan], passes: HeadPasses, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
 ) -> dict[str, Selected]:
-    """The setting of each head: the best learning rate, with the strongest decay that is not told from the best one.
+    """The setting of each head: the best learning rate, with the strongest decay that is not distinguishable from the best one.
 
     All settings of all heads train side by side on the images that are not held out, and are judged once, by those that are.
     Each is tried with the first three seeds at most; where few images are held out, each has its own hold-out and pass, and
-    more images are judged (Monte Carlo cross-validation). A setting is told from the best, on average over seeds, where it is
+    more images are judged (Monte Carlo cross-validation). A setting differs from the best, on average over seeds, where it is
     behind by more than one standard error of the paired difference (Hastie et al., The Elements of Statistical Learning, 7.10);
     with several labels an image where it is behind at all. No learning rate is simpler than another, so the rate is that of the
     best setting, of equally good ones of the first. A setting with which a seed diverged is not chosen, and one with which

@@ -344,7 +344,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
-    """The encoder of a set, and the blocks of it whose tokens and attention maps a probe reads."""
+    """The encoder of a set, and its blocks whose tokens and attention maps a probe reads."""
     spec = store.spec
     return {
         "encoder": store.attributes["encoder"],

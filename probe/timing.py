@@ -16,7 +16,7 @@ from probe.head import Head
 from probe.result_files import METRICS, digest_of
 from probe.sources import Source
 
-FILE = "timing.json"  # beside metrics.json; not an output of DVC, which compares outputs bit by bit (.dvcignore)
+FILE = "timing.json"  # next to metrics.json; not an output of DVC, which compares outputs bit by bit (.dvcignore)
 N_IMAGES = 64
 ROUNDS = 5
 SECONDS = 2.0  # no new round starts after this time

@@ -55,7 +55,7 @@ class TokenNorms:
         """`share`: of patches that are outliers, percent; `images`: that have one, percent; and for each weighting by its name
         how many times as much weight an outlier has as a patch has on average. Each is a mapping as `over_seeds` makes it.
 
-        Groups of images are left out with the cutoff of all images. Without outliers there is no weight of theirs.
+        Groups of images are left out with the cutoff of all images. Without outliers they have no weight.
 
         Args:
             weights: over patches, each row summing to 1.

@@ -23,7 +23,7 @@ from store.errors import BeyondClsError, BeyondClsWarning, first_line, unknown
 
 T = TypeVar("T")
 PREFIX = "beyondcls."
-# What follows the prefix in the name of a group, and what an entry of it is called.
+# What follows the prefix in the name of a group, and what its entries are called.
 GROUPS = {
     "encoders": "encoder",
     "aggregators": "aggregator",

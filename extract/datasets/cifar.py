@@ -34,7 +34,7 @@ class PlanarImage(Sample):
 
 
 class Array:
-    """An array, or its dtype: keeps the state, and makes nothing of it."""
+    """An array, or its dtype: keeps the state, and does nothing with it."""
 
     def __init__(self, *arguments: Any):
         self.state: Any = None

@@ -228,7 +228,7 @@ def images_in(folder: Path) -> Iterator[str]:
     """Paths of all images below `folder`, by name, relative to it; of published data sets, which are complete or damaged.
 
     Raises:
-        DataError: some of it may not be read, or is behind a broken link; or as `walk`.
+        DataError: a part may not be read, or is behind a broken link; or as `walk`.
     """
     made_of(folder)
     if not folder.is_dir():

@@ -50,7 +50,7 @@ class ImageSet:
         samples: in the order of their rows.
         classes: names of the classes by label, if known; a multi-label set must know them. Without, labels that are identifiers
             rather than class numbers (`are_identifiers`) become names.
-        problems: of the whole set (a cut tar), beside those of single samples.
+        problems: of the whole set (a cut tar), apart from those of single samples.
         multilabel: whether an image may have no label, or several.
         resources: what must live as long as the set, such as a folder of temporary files.
         truths: label maps and instances that can be read, by name.
@@ -116,7 +116,7 @@ class ImageSet:
         return cls(samples=index.samples, index=index, **about)
 
     def keep_in(self, path: Path, sources: Mapping[str, State] | None, earlier: Index | None) -> None:
-        """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are taken over."""
+        """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are reused."""
         self.index.path, self.classes = path, None if self.classes is None else list(self.classes)
         self.index.attributes = {name: getattr(self, name) for name in KEPT} | {"left_out": self.left_out.described}
         self.index.sources = None if sources is None or self.truths or self.samples.others else settled(sources)

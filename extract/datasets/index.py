@@ -231,7 +231,7 @@ def _place_digests(samples: Samples) -> UInt64[np.ndarray, "N"]:
 
 @cache
 def _reader_version() -> str:
-    """What decides what a list of images holds, beside files: the code of this package, and the formats that Pillow reads."""
+    """What decides what a list of images holds, besides files: the code of this package, and the formats that Pillow reads."""
     code = xxhash.xxh3_128()
     for file in sorted(Path(__file__).parent.glob("*.py")):
         code.update(file.read_bytes())

@@ -70,8 +70,8 @@ class Items:
         """Image, label, id, boxes and label map of an item, which is asked for from one thread at a time unless several may.
 
         An item is an image; or a tuple of an image and a label, of an image and a label map (a picture of Pillow, or [H, W]),
-        or of an image and a mapping of what is known of it (as torchvision's detection sets give it: `boxes` as x0, y0, x1, y1
-        with `labels` of their own); or one mapping of all.
+        or of an image and a mapping of what is known about it (as torchvision's detection sets give it: `boxes` as x0, y0, x1,
+        y1 with `labels` of their own); or one mapping of all.
 
         Raises:
             DataError: a mapping without an image; or whatever is raised by the user's code, with the number of the item.

@@ -1,4 +1,4 @@
-"""Label maps in files beside the images: read once, compared with their images, kept as run lengths.
+"""Label maps in files next to the images: read once, compared with their images, kept as run lengths.
 
 What their values stand for, indices or colours, is exact: a value that is not known is an error.
 """

@@ -24,7 +24,7 @@ XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 # Of a MATLAB file: types of elements, and classes of matrices; up to the last those of numbers.
 MATRIX, COMPRESSED = 14, 15
 CELL, STRUCTURE, SPARSE, LAST = 1, 2, 5, 15
-DAMAGE = (  # what parsers say of it
+DAMAGE = (  # what parsers report
     ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,
     csv.Error, ElementTree.ParseError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip

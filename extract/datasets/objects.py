@@ -66,7 +66,7 @@ def given(thing: Any, name: str, split: str | None = None) -> GivenItems:
     Args:
         thing: a Dataset of PyTorch with numbered items; a DataLoader, of which the dataset alone is taken; a dataset of Hugging
             Face; a list; an array [N, H, W, 3], [N, 3, H, W] or [N, H, W] of uint8, or (images, labels); or a mapping of
-            arrays or lists by name (images, labels, ids, masks, classes), or of any of these by split, beside `classes`.
+            arrays or lists by name (images, labels, ids, masks, classes), or of any of these by split, and `classes`.
         name: for messages.
         split: in a mapping; other things have none.
 

@@ -136,7 +136,7 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     separated by `;`.
 
     A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
-    `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
+    `segmentation-classes.txt` next to the .csv, a name a line. Without a column of labels, these classes are the labels: an
     image has those that its map shows. Where all of a column `label` are empty, it is a set without labels. Names of classes
     are needed for multi-label sets whose labels are integers.
     """

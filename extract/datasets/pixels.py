@@ -30,7 +30,7 @@ UNREAD = {
     "cr2", "cr3", "nef", "nrw", "arw", "dng", "orf", "rw2", "raf", "pef", "srw", "svg", "svgz", "eps", "ps", "ai", "wmf", "emf",
     "xcf", "kra", "dcm", "dicom", "exr", "hdr", "nii", "psb",
 }  # fmt: skip
-# What lies beside images; it is not looked into.
+# Files that lie among images; they are not opened.
 SIDECARS = {
     "txt", "json", "jsonl", "xml", "csv", "tsv", "npy", "npz", "pt", "cls", "md", "html", "yaml", "yml", "py", "ipynb", "log",
     "tar", "zip", "gz", "parquet",

@@ -23,7 +23,7 @@ from store import BeyondClsError
 from store.format.classes import whole_number
 from store.places.disk import UntrustedHeader
 
-CLASS_NAMES = "classes.txt"  # beside the tars: one name a line, in the order of the labels
+CLASS_NAMES = "classes.txt"  # next to the tars: one name a line, in the order of the labels
 PIPE = "pipe:"
 LABEL_NBYTES = 1 << 10  # at most, of an integer
 UNLABELLED = "has no label (expected a member .cls with an integer)"
@@ -44,7 +44,7 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     The source is a tar, a brace expansion (`train-{000..009}.tar`), a pattern (`train-*.tar`), or a folder of tars; each local,
     at an address that fsspec reaches (`s3://…`, `https://…`; patterns and folders not over HTTP), or `pipe:COMMAND`. COMMAND is
     run by the shell: let a source come from the command line or from your own parameters, never from a file that somebody else
-    wrote. Classes are named in `classes.txt` beside or above the tars by default, if it exists.
+    wrote. Classes are named in `classes.txt` next to or above the tars by default, if it exists.
     """
     pipes = TemporaryDirectory(prefix="beyondcls-") if source.startswith(PIPE) else None
     tars = _open_tars(source, Path(pipes.name) if pipes else None)
@@ -129,7 +129,7 @@ def _index_tar(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     """Samples of one tar in its order, and what is wrong with the tar. Nothing is unpacked.
 
     The key of a sample ends at the first dot of a name, as webdataset has it; unless what follows has dots, too, and an image
-    and a label of its own (`a.v2.png`, `a.v2.cls`), or nothing is called by the shorter key alone. Pictures beside the image
+    and a label of its own (`a.v2.png`, `a.v2.cls`), or nothing is called by the shorter key alone. Other pictures
     of a key (`a.mask.png`) are left out.
 
     Of a local tar the headers and the labels are read; a remote one is read from end to end, and its images' digests are

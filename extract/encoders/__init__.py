@@ -85,7 +85,7 @@ def load_encoder(
             of a custom name.
         checkpoint_key: of the dictionary in the checkpoint that holds the tensors, "a/b" for one in another. By default a file
             for an architecture of timm is searched, and one for a name of the registry is read as its authors write it.
-        checkpoint_prefix: what their names begin with, likewise.
+        checkpoint_prefix: what their names begin with; the same by default.
         ignore: patterns ("decoder.*", listed or with commas) of names that may be in the checkpoint and that the model lacks.
         register_neurons: hidden units of its MLPs, by block, or a file of them (`beyondcls registers`): what they write into
             outliers goes to test-time registers, as `Encoder.add_registers` does it.

@@ -140,7 +140,7 @@ class Pretrained:
         choice: TensorChoice = AS_FOUND,
         registry: Mapping[str, "Pretrained"] | None = None,
     ) -> tuple[nn.Module, dict[str, Any], FoundEncoder]:
-        """The model with its weights, its name and arguments, and what was found in a file, with all that is to be noted of it.
+        """The model with its weights, its name and arguments, and what was found in a file, and notes about it.
 
         Args:
             checkpoint: local file; the published weights otherwise.

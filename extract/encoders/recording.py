@@ -140,6 +140,6 @@ class Record(TorchFunctionMode):
 
 
 def _copy(values: Tensor) -> Tensor:
-    """A copy, as later layers may work in place; of which a mode is not told."""
+    """A copy, as later layers may work in place; function modes do not see it."""
     with torch._C.DisableTorchFunction():
         return values.clone()

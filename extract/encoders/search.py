@@ -88,7 +88,7 @@ class FoundEncoder:
     """An encoder in a file.
 
     Attributes:
-        state: its tensors, and those beside them that nobody has decided to leave out.
+        state: its tensors, and further ones that nobody has decided to leave out.
         place: where they are; empty where that needs no mention.
         notes: what was chosen, and what is left out.
         side: of the images that its positions are for, in pixels, if it is another than the model's.
@@ -140,7 +140,7 @@ def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) ->
 
 
 def averages_in(content: Mapping[str, Any]) -> list[str]:
-    """Running averages beside the weights, as options that choose them."""
+    """Running averages stored with the weights, as options that choose them."""
     return [str(network) for network in _dictionaries(content) if network.order[0]]
 
 

@@ -69,7 +69,7 @@ def _expect(is_so: bool, fault: str) -> None:
 
 
 def read_torch_file(path: Path) -> Any:
-    """What `torch.save` wrote: tensors, and beside them numbers, text, lists, tuples, sets, dictionaries and `Namespace`.
+    """What `torch.save` wrote: tensors, and also numbers, text, lists, tuples, sets, dictionaries and `Namespace`.
 
     Dictionaries of any kind are plain ones, parameters are tensors, paths and devices are text. `Stored`, `Named` and
     `NumberDtype` stand for what a file names or holds without using it.
@@ -277,7 +277,7 @@ def _fill_namespace(namespace: argparse.Namespace, state: Any) -> None:
     vars(namespace).update(state)
 
 
-# What training scripts leave beside the weights. Schedules leave learning rates as numbers of numpy in an optimizer's state;
+# What training scripts store with the weights. Schedules leave learning rates as numbers of numpy in an optimizer's state;
 # files of numpy 1 say `core` where those of numpy 2 say `_core`. Launchers of clusters (submitit) leave folders in `args`,
 # which Python 3.13 names by another module than Pythons before and after it. Pickles of protocol 2 name builtins as Python 2.
 NAMES: dict[str, Any] = {
@@ -295,7 +295,7 @@ NAMES: dict[str, Any] = {
     **{f"numpy.{core}.multiarray.scalar": _number for core in ("core", "_core")},
     "torch.Size": _size,
     "torch.device": _device,
-    "torch.Tensor": None,  # beside a tensor with attributes, as its type
+    "torch.Tensor": None,  # stored with a tensor with attributes, as its type
     "torch.nn.parameter.Parameter": None,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,

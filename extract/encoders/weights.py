@@ -25,14 +25,14 @@ WRAPPERS = ("model", "state_dict")
 CLASSIFIER = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")
 # Parts of names that say how a training ran (torch.compile, FSDP, activation checkpointing, Lightning), nothing of its model.
 WRAPPING = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
-SELECTED = "selected by --checkpoint-key or --checkpoint-prefix"  # beside the content of a file: the tensors to take
+SELECTED = "selected by --checkpoint-key or --checkpoint-prefix"  # stored with the content of a file: the tensors to take
 POSITIONS = ("pos_embed", "relative_position_bias_table")  # what names end in whose shapes follow from the size of images
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Content of a .safetensors file or of a torch checkpoint, of which no code is run.
 
-    Options that argparse or yacs left beside the weights, including paths, and numbers of numpy, are read as
+    Options that argparse or yacs stored with the weights, including paths, and numbers of numpy, are read as
     plain data.
 
     Raises:

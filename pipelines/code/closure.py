@@ -38,7 +38,7 @@ class Project:
         Those of entries of other packages are under `PACKAGE: GROUP.NAME`.
 
         Args:
-            modules: of a program, and files beside them.
+            modules: of a program, and files next to them.
             used: entries of registries that it uses.
         """
         roots = list(modules)

@@ -1,4 +1,4 @@
-"""Two folders of results beside one another: differences of measures, and what differs in how results were made."""
+"""Two folders of results side by side: differences of measures, and what differs in how results were made."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -26,7 +26,7 @@ from store.places import LocalFolder
 if TYPE_CHECKING:
     from store import FeatureWriter
 
-LOGS = ".runs"  # beside what runs write
+LOGS = ".runs"  # next to what runs write
 # By name: the command line imports engines, not the other way round, and no stage of DVC depends on how it is started.
 COMMAND_LINE = "pipelines.cli"
 ENDED = "beyondcls ended with status "
@@ -68,8 +68,8 @@ class Run:
 
 
 def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads: int | None) -> int:
-    """Turn this process into that of a command, in a folder and with these variables beside its own, and return its exit
-    status.
+    """Turn this process into that of a command, in a folder and with these variables in addition to its own, and return its
+    exit status.
 
     What it says goes to the log. `n_threads`: of torch on a CPU; None: as the environment says.
     """
@@ -279,7 +279,7 @@ class Engine(ABC):
     """
 
     options: ClassVar[tuple[str, ...]] = ()  # of these attributes, those that it reads, except for `device`
-    cluster: ClassVar[str] = ""  # what it needs beside this machine
+    cluster: ClassVar[str] = ""  # what it needs besides this machine
 
     tasks: int | None = None
     gpus: int | str | None = None
@@ -335,7 +335,7 @@ def sharing(
 ) -> "Callable[[FeatureWriter, int], None] | None":
     """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
 
-    `arguments`: of the command, without those on engines. Logs are beside `out`.
+    `arguments`: of the command, without those on engines. Logs are next to `out`.
     """
     if not engine.n_tasks(1):
         return None

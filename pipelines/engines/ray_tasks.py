@@ -40,7 +40,7 @@ class RayTasks(Engine):
         return min(self.tasks or MOST, n_units)
 
     def run_all(self, agenda: Agenda) -> None:
-        """The process of a task is the run itself: where Ray kills it, nothing of it goes on, and it has no successor there."""
+        """The process of a task is the run itself: where Ray kills it, no part of it goes on, and it has no successor there."""
         self.check_device()
         with connected(self.address):
             import ray

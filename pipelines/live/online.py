@@ -27,7 +27,7 @@ from probe.sources import JOINED, OF_BLOCKS
 from store import BeyondClsError
 from store.format.layout import ArrayName, kind_of
 
-SAME = ("architecture", "transform")  # beside the weights, what a probe records of its encoder
+SAME = ("architecture", "transform")  # in addition to the weights, what a probe records of its encoder
 
 
 def online(

@@ -69,7 +69,7 @@ class LabelMapPredictor(Predictor):
 def draw_label_map(
     picture: UInt8[np.ndarray, "H W 3"], label_map: Int16[np.ndarray, "H W"], classes: Sequence[str]
 ) -> UInt8[np.ndarray, "H _W2 3"]:
-    """The picture tinted in the colour of each pixel's class, and beside it the names of the classes that occur.
+    """The picture tinted in the colour of each pixel's class, and next to it the names of the classes that occur.
 
     The largest class is named first. Pixels of -1 stay as they are.
 

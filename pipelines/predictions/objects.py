@@ -132,7 +132,7 @@ def draw_objects(
     Args:
         boxes: x0, y0, x1, y1 in pixels of the picture, the most important first: it is drawn last.
         classes: names by label; numbers are written without them.
-        scores: 0…1, written in percent beside the names.
+        scores: 0…1, written in percent next to the names.
     """
     drawn = picture.astype(np.float32)
     order = range(len(boxes) - 1, -1, -1)

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from store.shown import redacted, shown
 
 VARIABLE = "BEYONDCLS_LOG"  # names another folder; empty for no logs
-KEPT = 200  # logs, beside those of the last day
+KEPT = 200  # logs, in addition to those of the last day
 DAY_S = 24 * 60 * 60
 OURS = "beyondcls"
 ALWAYS = ("torch", "numpy", "zarr")  # packages whose versions are noted, loaded or not

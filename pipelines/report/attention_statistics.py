@@ -83,7 +83,7 @@ def measured(inputs: Inputs) -> Table:
 
 
 def _lacks_cls(inputs: Inputs, encoder: str) -> bool:
-    """Statistics were computed, but none of [cls], no map of it was kept, and no head reads it."""
+    """Statistics were computed, but none of [cls]; none of its maps was kept, and no head reads it."""
     attention = inputs.attention[encoder]
     of_cls = any(name.startswith("cls_") for name in attention.statistics)
     return bool(attention.statistics) and not of_cls and attention.cls_map is None and (encoder, "cls") not in inputs.probes

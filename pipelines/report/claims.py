@@ -1,4 +1,4 @@
-"""The paper's claims, each with what was measured of it here and whether that decides: holds, contradicted, not shown."""
+"""The paper's claims, each with what was measured here and whether that decides: holds, contradicted, not shown."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ CONVERGED = "both with a converged classifier"
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What the paper says, and what was measured of it.
+    """What the paper says, and what was measured.
 
     Attributes:
         compared: encoders that were measured; those of a second family are subtracted.

@@ -95,8 +95,8 @@ class Inputs:
     examples: Examples = field(default_factory=Examples)
     against: Mapping[str, Sequence[PublishedRow]] = field(default_factory=dict)  # by the name of their file
     segmentation: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
-    detection: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
-    depth: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
+    detection: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
+    depth: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
 
     @property
     def encoders(self) -> list[str]:

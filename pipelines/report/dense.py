@@ -19,7 +19,7 @@ from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 from store.shown import from_csv_cell
 
-GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, beside sides in pixels
+GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, in addition to sides in pixels
 TRAINED = ("knn", "logistic", "linear")  # protocols that learn from patches, in the order of the page
 BASELINES = ("most-frequent-class", "drawn-by-prior")  # which see no image
 PROTOCOLS = {

@@ -159,7 +159,7 @@ def _save(figure: Figure, suffix: str, **options: Any) -> bytes:
 
 
 def _draw_legend(figure: Figure, used: tuple[Look, ...]) -> None:
-    """Below the plot, outside of it."""
+    """Below the plot, outside its area."""
     handles = []
     for look in used:
         dash: Any = look.dash

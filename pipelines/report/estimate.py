@@ -183,7 +183,7 @@ def estimate_of(probe: Probe) -> Estimate:
 
 
 def of_measure(measure: Measure, images: str, seeds: str | None) -> Estimate:
-    """A measure that is no mean over images, with its uncertainty as far as groups of test images were left out of it.
+    """A measure that is no mean over images, with its uncertainty as far as it was also measured without groups of test images.
 
     Args:
         images: which test images: measures with the same are paired by groups of them.

@@ -28,7 +28,7 @@ class Gain:
         points: of accuracy, or of mAP.
         share: of the errors that the other head makes, percent: at different accuracies points do not compare, as less or
             more is left to gain. None for mAP.
-        log_odds: the difference of both log-odds of being right; likewise.
+        log_odds: the difference of both log-odds of being right; None for mAP, too.
     """
 
     points: Estimate

@@ -37,7 +37,7 @@ class Entries(dict[str, Any]):
 
 
 class Probe(Entries):
-    """One PROBES/ENCODER/HEAD: the entries of its result, with these in place of them or beside them.
+    """One PROBES/ENCODER/HEAD: the entries of its result, with these in their place or in addition.
 
     Attributes:
         encoder, head: the names of its folders; the result calls its encoder `recorded_encoder`.
@@ -88,7 +88,7 @@ class Probe(Entries):
 
 
 class AttentionResult(Entries):
-    """One ATTENTION/ENCODER: the entries of summary.json, with these in place of them or beside them.
+    """One ATTENTION/ENCODER: the entries of summary.json, with these in their place or in addition.
 
     Attributes:
         encoder: the name of its folder.

@@ -18,7 +18,7 @@ COMPOSED = "composed"  # photographs with known boxes, by data set
 def project(folder: Path, dataset: str | None = None) -> Folders:
     """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/, blocks/, … DATASET/ENCODER of one data set.
 
-    Others are beside it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
+    Others are next to it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
 
     Args:
         folder: of the project.

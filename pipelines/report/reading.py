@@ -34,8 +34,8 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     """What `build` makes of a stage's file.
 
     Raises:
-        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes (a KeyError or ValueError), or what
-            is there is of two runs.
+        BeyondClsError: `build` does not find in `file`, or next to it, what the stage writes (a KeyError or ValueError), or
+            what is there is of two runs.
     """
     try:
         return build(file)
@@ -89,7 +89,7 @@ def _file_beside(file: Path, name: str) -> Path | None:
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
-    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to another run."""
+    """The content of timing.json next to `metrics`; empty without that file, or if it belongs to another run."""
     file = metrics.with_name("timing.json")
     if not file.is_file():
         return {}
@@ -163,7 +163,7 @@ def _read_curves(file: Path) -> tuple[Entries | None, Entries | None]:
 
 
 def attention_in(file: Path) -> AttentionResult:
-    """The statistics of a summary.json, and of the tables beside it."""
+    """The statistics of a summary.json, and of the tables next to it."""
     content = json.loads(file.read_text(encoding="utf-8"))
     rows = rows_of(file.parent / "statistics.csv")
     unbounded = [row for row in rows if row["statistic"] in content["unbounded"]]

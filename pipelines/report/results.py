@@ -21,7 +21,7 @@ from store.moving.receipt import is_receipt_name
 from store.shown import csv_cell
 
 FILE = "results.csv"  # in the folder of tables
-FURTHER = ("top5", BALANCED, NLL, "entropy", "train_top1", "train_map")  # measures, beside the one that counts
+FURTHER = ("top5", BALANCED, NLL, "entropy", "train_top1", "train_map")  # measures, in addition to the one that counts
 BEST_EPOCH = "_best_epoch"  # behind the name of a measure
 
 

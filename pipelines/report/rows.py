@@ -107,7 +107,7 @@ def _result(kind: str, parts: tuple[str, ...], file: Path) -> ResultFile:
 
 
 def _read_extraction(file: Path) -> ResultFile:
-    """Which versions extracted a feature set on which device, as recorded beside its receipt."""
+    """Which versions extracted a feature set on which device, as recorded next to its receipt."""
     content = json.loads(file.read_text(encoding="utf-8"))
     described = {"extraction": {name: content.get(name) for name in ("key", "versions", "device")}}
     return ResultFile(RECEIPTS, (), "", "", file, described)

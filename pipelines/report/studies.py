@@ -96,7 +96,7 @@ def counts(name: str, heading: str, value: Callable[[Probe], int | None], **abou
 
 
 def selects_untrained(probe: Probe) -> bool:
-    """Whether a head chooses patches, and nothing of it was trained but the classifier: no parameters, and uneven weights."""
+    """Whether a head chooses patches, and only its classifier was trained: no parameters, and uneven weights."""
     return probe.cost.get("parameters") == 0 and selects(probe)
 
 

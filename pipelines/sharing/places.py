@@ -17,7 +17,7 @@ from store.moving.receipt import Receipt, digest_of
 from store.places import is_remote, place_at
 from store.places.cache import DiskCache
 
-RECEIPTS, FEATURES = "receipts", "features"  # folders beside one another
+RECEIPTS, FEATURES = "receipts", "features"  # folders next to one another
 PROJECT = "project"  # as a root: features/, in spite of the user's configuration
 
 
@@ -64,7 +64,7 @@ class Places:
         return f"{self.root} (store.root{f' of {self.source}' if self.source else ''})"
 
     def address(self, name: str, key: str) -> str:
-        """Where a set is written at the root; older versions of it have other keys, and are not overwritten."""
+        """Where a set is written at the root; its older versions have other keys, and are not overwritten."""
         assert self.root is not None
         return f"{self.root}/{name}-{key}"
 
@@ -183,7 +183,7 @@ def set_and_receipt(text: str) -> tuple[Path, Path]:
 
 
 def receipt_of(folder: Path) -> Path:
-    """The conventional place of a feature set's receipt: receipts/NAME.json beside the folder that holds NAME."""
+    """The conventional place of a feature set's receipt: receipts/NAME.json next to the folder that holds NAME."""
     return Path(os.path.normpath(folder.parent / ".." / RECEIPTS / f"{folder.name}.json"))
 
 

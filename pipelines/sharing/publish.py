@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from extract.sample import SampleCheck
 
 PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "beyondcls")  # whose versions may change what is computed
-SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
+SCRATCH = ".upload"  # next to the sets: DVC empties the output folders of a stage before it runs the stage again
 
 
 def destination(places: Places, out: Path, key: str, takes_over: bool = False) -> Path | str | FeatureStore:

@@ -16,7 +16,7 @@ EXAMPLES = "examples.json"
 
 
 class AveragePrecision:
-    """Results of one kind beside the truths, both in COCO's format: `MEASURES` of all images, or of some.
+    """Results of one kind and the truths, both in COCO's format: `MEASURES` of all images, or of some.
 
     AP is the mean over IoU thresholds 0.50, 0.55, …, 0.95 and classes, of up to 100 detections an image. Crowds count neither
     as found nor as missed. Sizes are by the area that the truths state; that of a detection is its box's or its mask's.

@@ -141,10 +141,10 @@ def evaluate(
 ) -> tuple[dict[Any, ConfusionsOfModel], dict[str, Any] | None]:
     """Compare the predictions of models with the truth, on the grid and at other resolutions.
 
-    Of several views of an image, which are windows, logits are averaged where they overlap, and one-hot labels likewise.
+    Of several views of an image, which are windows, logits are averaged where they overlap, and so are one-hot labels.
 
     Args:
-        resolutions: "original", or sides of frames in pixels; beside the grid.
+        resolutions: "original", or sides of frames in pixels; in addition to the grid.
         maps: of the test images; not needed for the grid alone.
         keep: called with the name of a model, a row and the predicted label map at the first of `resolutions`, -1 where the
             view shows nothing of the image.

@@ -108,7 +108,7 @@ def segment(
     """Run protocols, select their settings on held-out training images or a validation set, and measure them on test images.
 
     Args:
-        resolutions: at which label maps are compared, beside patch by patch.
+        resolutions: at which label maps are compared, in addition to patch by patch.
         unfinished: for checkpoints of the linear head, with which an interrupted run goes on.
         bars: (what, total, unit) to a context that gives a function to report progress by.
         on_epoch: called after each epoch of each member of the linear head, as of `probe`.

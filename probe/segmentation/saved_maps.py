@@ -1,4 +1,4 @@
-"""True and predicted label maps of a few test images as files, and what they are of: `maps` beside the results."""
+"""True and predicted label maps of a few test images as files, and which images they belong to: `maps` next to the results."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from probe.segmentation.patches import Patches
 from store.truths import VOID
 
 UNSEEN = 255  # in label maps of 8 bits: void, or what the view does not show
-UNSEEN_OF_MANY = 65535  # likewise, of 16 bits
+UNSEEN_OF_MANY = 65535  # the same in 16 bits
 TRUTH, IMAGES = "truth", "images.json"
 
 

@@ -26,7 +26,7 @@ class Sets:
         block: whose tokens are read, of all sets; by default the deepest one of the training set.
         views: of the training images that the linear head trains on; all else reads view 0, or all windows.
         share, seed: of the hold-out.
-        workers: processes that decode label maps in training, beside this one.
+        workers: processes that decode label maps in training, in addition to this one.
 
     Raises:
         StoreError: a set has no label maps or no patch tokens of the block, is of another encoder, or has other classes.

@@ -92,7 +92,7 @@ class Exchange(ABC):
 
     def export(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress = lambda n: None) -> None:
         """Write stored values of arrays (named as `chosen_arrays` gives them), and the description of the feature set, to a new
-        file or folder: all of it or nothing. Digests are compared while it is read.
+        file or folder, whole or not at all. Digests are compared while it is read.
 
         Raises:
             StoreError: `out` exists, shards are damaged, or it cannot be written.

@@ -1,4 +1,4 @@
-"""webdataset: tars with one sample an image, one .npy an array, and description.json beside them.
+"""webdataset: tars with one sample an image, one .npy an array, and description.json next to them.
 
 Sample keys are row numbers; "patch/block5/view0" of row 7 is the member 000000007.patch.block5.view0.npy. Names of arrays
 have no dots, so they can be restored; ids of images, which may be any text, are in images/id.

@@ -229,7 +229,7 @@ class ArrayReader:
         return self._read_past_copies(read, start, stop)
 
     def compared_file(self, shard: int, direct: bool | None) -> ShardFile | None:
-        """A shard's file, if all of it has been compared with its digests, so that anything may be read from it as it is."""
+        """A shard's file, if it has been compared with its digests as a whole, so that anything may be read as it is."""
         compared = self._compared.get(shard)
         is_compared = self.verify == "never" or (self.verify != "always" and compared is not None and 0 not in compared)
         return self._open_shard(shard, direct) if is_compared else None

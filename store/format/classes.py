@@ -12,7 +12,7 @@ from jaxtyping import Int64, Integer
 
 from store.errors import StoreError
 
-MANY = 1 << 15  # a label map's int16 ends there, and beside it lie few sets that use all numbers up to their highest label
+MANY = 1 << 15  # a label map's int16 ends there, and few other sets use all numbers up to their highest label
 
 
 @lru_cache(1 << 16)  # of a million labels few differ

@@ -40,7 +40,7 @@ class FeatureSpec:
     dtype: str = "float16"  # codec of tokens; maps are float16, or float32 if that is the codec
     compute_dtype: str = "float32"
     format_version: int = FORMAT_VERSION
-    vectors: tuple[str, ...] = ()  # kept beside the tokens: kind and block, "average/block0", "cls/block0"; or "pooled"
+    vectors: tuple[str, ...] = ()  # kept with the tokens: kind and block, "average/block0", "cls/block0"; or "pooled"
     truths: Mapping[str, str] = field(
         default_factory=dict
     )  # "segmentation", "instances" -> digest of them and of their classes

@@ -270,7 +270,7 @@ def decode_rows(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: D
     """Values [B, ...] of stored rows, on their device.
 
     Args:
-        main: [B, row_nbytes] uint8; `scale` likewise, of the array's scales.
+        main: [B, row_nbytes] uint8; `scale` the same, of the array's scales.
         dtype: of floating-point values; None leaves that of the codec, and "stored" leaves values that its codec would have to
             compute to whoever uses them: they are `Coded`.
         pool: for memory on the CPU, where fresh memory is slow.

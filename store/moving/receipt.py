@@ -19,7 +19,7 @@ from store.places.disk import write_file
 
 DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 DIGESTS = ("key", "digest", "xxh3_128")  # fields that hold one
-# Suffix of the file beside a receipt that records what a sample of the set was compared with.
+# Suffix of the file next to a receipt that records what a sample of the set was compared with.
 CHECK = ".check.json"
 
 
@@ -150,7 +150,7 @@ class Receipt:
 
 
 def is_receipt_name(name: str) -> bool:
-    """Whether a file in a folder of receipts is a receipt, by its name, and not a file written beside one."""
+    """Whether a file in a folder of receipts is a receipt, by its name, and not a file written next to one."""
     return name.endswith(".json") and not name.endswith(CHECK)
 
 

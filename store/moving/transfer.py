@@ -24,7 +24,7 @@ from store.writing.claims import alone
 from store.writing.publishing import Found, check_own, discard, discard_records, publish
 from store.writing.shard import is_whole
 
-PULLED = ".pull"  # folder beside the sets, for what is being fetched
+PULLED = ".pull"  # folder next to the sets, for what is being fetched
 Progress = Callable[[int], None]
 PIECE_NBYTES = 16 << 20  # read at once: a request of an object store costs as much as some MB
 AT_ONCE = 8  # files; one connection does not fill a network
@@ -33,7 +33,7 @@ AT_ONCE = 8  # files; one connection does not fill a network
 def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progress: Progress | None = None) -> FeatureStore:
     """Fetch a set, or some kinds of its arrays, into a local folder, and open it.
 
-    Kinds that the folder has already are left alone. Others are fetched beside it and moved in when they are whole; an
+    Kinds that the folder has already are left alone. Others are fetched next to it and moved in when they are whole; an
     interrupted fetch is resumed. Every row is compared with its digest before it is written.
 
     Args:

@@ -36,7 +36,7 @@ class Instance:
         label: its class.
         box: x0, y0, x1, y1 in pixels of the original.
         area: pixels, as published; of the mask where it is not.
-        crowd: whether it stands for several objects that are not told apart.
+        crowd: whether it stands for several objects that are not separated.
         counts: run lengths of its mask; None where only boxes are known.
     """
 

@@ -24,7 +24,7 @@ from store.places import LocalFolder, SharedPlace
 SECONDS = 60.0  # after which a claim that was not renewed is free
 RENEWALS = 4  # in that time
 RECENT_S = 600.0  # a claim that was renewed since then, by another machine's clock, may still be held
-ALONE = ".claim"  # ends the name of a folder beside what one process at a time works on
+ALONE = ".claim"  # ends the name of a folder next to what one process at a time works on
 LOOK_S = 0.5
 POLL = 1.0  # seconds between looks at what others do, at first
 CLAIM = re.compile(rf"{re.escape(CLAIMS)}/(\d+)-(\d+)", re.ASCII)
@@ -197,7 +197,7 @@ def alone(path: Path, resource: str) -> Iterator[None]:
     """Let one process at a time do what several would do in each other's way. It may be two, and must bear that.
 
     Args:
-        path: what it is done to; the claim is beside it.
+        path: what it is done to; the claim is next to it.
         resource: it, for messages.
 
     Raises:

@@ -24,9 +24,9 @@ from store.places.object_store import ObjectStore
 from store.writing import claims
 from store.writing.claims import CLAIM, holder
 
-STAGING = ".staging"  # folder beside the sets, for what is being written
+STAGING = ".staging"  # folder next to the sets, for what is being written
 PUBLISHING = ".publishing"  # ends the name of a folder whose process is about to publish it, or has replaced a set by it
-BY_GIT = ".gitignore"  # DVC writes it beside the outs that a folder holds; it is kept
+BY_GIT = ".gitignore"  # DVC writes it next to the outs that a folder holds; it is kept
 SHOWN = 3  # names in a message
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 LOOKS_S, LOOK_S = 1.0, 0.05  # for a set that another process is about to publish, and between looks
@@ -145,7 +145,7 @@ def discard_staging(path: Path, key: str) -> None:
 
 
 def discard_records(place: SharedPlace) -> None:
-    """Remove what writers keep beside a finished set, the header first: without it, nobody takes units for missing."""
+    """Remove what writers keep with a finished set, the header first: without it, nobody takes units for missing."""
     names = set(place.times(WRITING))
     place.remove([HEADER] if HEADER in names else [])
     if isinstance(place, LocalFolder):
@@ -292,7 +292,7 @@ class InFolder:
             raise StoreError(f"{self.staging} was removed while it was being written; give the command again")
 
     def tidy(self) -> None:
-        """Remove what a writer has begun beside a finished set, or found empty."""
+        """Remove what a writer has begun next to a finished set, or found empty."""
         if self.is_published() and self.staging.is_dir():
             discard(self.staging)
         with contextlib.suppress(OSError):  # something is staged there

@@ -1,4 +1,4 @@
-"""Results in a folder that may hold files of others: written beside it, then put in place of what their run found there."""
+"""Results in a folder that may hold files of others: written next to it, then put in place of what their run found there."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from store.errors import StoreError
 from store.places.disk import content_of, exchange, make_folder, place_file
 
-UNFINISHED = ".unfinished"  # folder beside results, for what is being written
+UNFINISHED = ".unfinished"  # folder next to results, for what is being written
 
 
 class ResultFolder:
@@ -19,7 +19,7 @@ class ResultFolder:
 
     Args:
         folder: of the results.
-        mark: the file by which two results are told apart, and which decides between two runs that finish at once.
+        mark: the file by which two results are distinguished, and which decides between two runs that finish at once.
         of_earlier: patterns of files of an earlier result that this one may lack; or the files, once they are asked for.
         seal: the file that says that a result is whole, if there is one: removed first, and put in its place last.
     """
@@ -33,7 +33,7 @@ class ResultFolder:
         """A folder to write the result to; at the end of the block it is put in its place.
 
         Args:
-            is_whole: what an earlier result has beside that is removed.
+            is_whole: what else an earlier result has is removed.
 
         Raises:
             StoreError: another result has come there since this object was made. It stays, and so does the one of this run.

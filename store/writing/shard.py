@@ -1,4 +1,4 @@
-"""Shard files and the zarr.json above them: created with digests, recorded, recognised, taken over from another set; and what
+"""Shard files and the zarr.json above them: created with digests, recorded, recognised, copied from another set; and what
 can be kept of a damaged set: everything whose bytes can still be vouched for.
 """
 
@@ -104,7 +104,7 @@ def metadata_of(
         constants: arrays without one, by name.
         written: what is recorded of each shard, by unit and by name of its array.
         notes: on invalid rows, by row.
-        attributes: information beside the spec.
+        attributes: information in addition to the spec.
     """
     arrays = {}
     for name, layout in layouts.items():
@@ -134,9 +134,9 @@ class Taking:
 
     Args:
         layouts: of the new set, by name; all have one row per image and share `shard_rows`.
-        base: the other set, with other views, blocks, kinds or images, wherever it is; None: nothing is taken over.
+        base: the other set, with other views, blocks, kinds or images, wherever it is; None: nothing is copied.
         base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images come first here.
-        skip: (array, shard) of the base that must not be taken over, e.g. because they are damaged.
+        skip: (array, shard) of the base that must not be copied, e.g. because they are damaged.
     """
 
     def __init__(

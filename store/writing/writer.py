@@ -358,7 +358,7 @@ class FeatureWriter:
         """Write every zarr.json, the group's last, and publish the set, unless another process does.
 
         Args:
-            attributes: information beside the spec (names of encoder and classes, problems).
+            attributes: information in addition to the spec (names of encoder and classes, problems).
 
         Raises:
             StoreError: units are missing; what is there differs from its records; something else is at its place; or no

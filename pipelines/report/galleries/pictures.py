@@ -19,7 +19,7 @@ from pipelines.report.collect import Examples
 from pipelines.report.content import Gallery, Picture
 from pipelines.report.tables import file_names
 
-SIDE = 256  # pixels of the longer side; half of it on the page, but in a large gallery
+SIDE = 256  # pixels of the longer side; shown at half that size on the page, but in a large gallery
 QUALITY = 70  # of WebP: a fifth of a PNG's bytes, and no visible difference
 OPACITY = 0.5  # of masks
 GROUND = 96  # grey of an image that is not here
@@ -80,7 +80,7 @@ def ground(image: Image.Image | None, part: BoxOf, flip: bool = False) -> Pixels
 
 
 def moved(box: Sequence[float], part: Sequence[float], picture: Pixels) -> BoxOf:
-    """A box of an image in the pixels of a picture of a part of it."""
+    """A box of an image in the pixels of a picture that shows part of that image."""
     (left, top, right, bottom), (height, width, _) = part, picture.shape
     across, down = width / (right - left), height / (bottom - top)
     x0, y0, x1, y1 = box[:4]

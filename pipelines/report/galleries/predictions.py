@@ -1,4 +1,4 @@
-"""What was predicted beside what is true, over the images if they are available: label maps, objects, and boxes (Fig. 8).
+"""Predictions side by side with the truth, over the images if they are available: label maps, objects, and boxes (Fig. 8).
 
 What a command kept of one encoder to be shown is the `Entries` of its file: `data`, the digest of the data set, and `images`.
 """

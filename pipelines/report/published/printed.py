@@ -1,4 +1,4 @@
-"""Tables of the paper as it prints them: NAME.csv beside this file, and a line about each in tables.csv.
+"""Tables of the paper as it prints them: NAME.csv next to this file, and a line about each in tables.csv.
 
 The first line of NAME.csv names the columns, the second has their titles, with | where a rule precedes; rows follow. An
 asterisk ends what is bold, an empty cell is a dash. `group` and `tag` are no columns, but a row's group and a word beside

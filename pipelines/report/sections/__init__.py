@@ -35,7 +35,7 @@ from store.errors import unknown
 
 Build = Callable[[Inputs], Section | None]
 
-# Each returns its section, or None where nothing of it was computed and it can be left out.
+# Each returns its section, or None where none of its results was computed and it can be left out.
 # A BeyondClsError names a file that is damaged.
 SECTIONS: tuple[Build, ...] = (
     summary.section,

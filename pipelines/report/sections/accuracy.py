@@ -1,4 +1,4 @@
-"""Accuracy: encoder by head as in Table 1, and the published table beside it."""
+"""Accuracy: encoder by head as in Table 1, with the published table."""
 
 from pipelines.report import gains
 from pipelines.report.collect import Inputs

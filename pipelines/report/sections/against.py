@@ -1,4 +1,4 @@
-"""Published numbers beside ours (`--against`): which of ours has the encoder, data set, head, protocol and measure of each."""
+"""Published numbers next to ours (`--against`): which of ours has the encoder, data set, head, protocol and measure of each."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from pipelines.report.results import BEST_EPOCH, TrainedHead, results
 from pipelines.report.tables import DeclaredColumn, cells, change, each, heads, numbers, spreads, table, texts
 from probe.recipe import PRESETS, settings_of
 
-STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
+STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with its heads alone
 STEPS = "of gradient steps"
 WITHIN = {1: "no", -1: "no", 0: "yes", None: None}
 NOTE = (
@@ -32,7 +32,7 @@ BEST = (
 
 
 class Beside(Entries):
-    """A published number, in a `file` of this name, and what is here beside it: ours, or what is lacking.
+    """A published number, in a `file` of this name, and what it is compared with: ours, or what is lacking.
 
     Attributes:
         published: its row.
@@ -162,7 +162,7 @@ def _text(value: Any) -> str:
 
 
 def in_words(inputs: Inputs) -> list[str]:
-    """A line for each file: how many of its numbers have one of ours beside them."""
+    """A line for each file: how many of its numbers are compared with one of ours."""
     if not inputs.against:
         return []
     matches, differing, _ = compared(inputs)
@@ -177,7 +177,7 @@ def in_words(inputs: Inputs) -> list[str]:
 
 
 def numbers_of(file: str, entries: Sequence[Beside]) -> int:
-    """How many published numbers of a file are among entries; several of ours can be beside one."""
+    """How many published numbers of a file are among entries; several of ours can be compared with one."""
     return len({id(entry.published) for entry in entries if entry.file == file})
 
 

@@ -1,4 +1,4 @@
-"""Objects and their masks, detected from patch tokens: AP by size, beside Table 5 of the paper's first version."""
+"""Objects and their masks, detected from patch tokens: AP by size, with Table 5 of the paper's first version."""
 
 from collections.abc import Sequence
 from functools import partial

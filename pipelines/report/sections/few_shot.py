@@ -1,4 +1,4 @@
-"""What a few images of each class tell, whether images alike show the same, and patches alike the same point of it."""
+"""What a few images of each class suffice for; whether similar images show the same object, similar patches the same point."""
 
 import re
 

@@ -30,7 +30,7 @@ from pipelines.report.tables import DeclaredColumn, cells, each, file_names, num
 
 HIGHER, LOWER, NEITHER = 1, -1, 0
 BETTER = {HIGHER: "higher", LOWER: "lower", NEITHER: "neither"}
-HEADS = ("cls", "abmilp")  # beside those without gradient steps, and the best of all
+HEADS = ("cls", "abmilp")  # in addition to those without gradient steps, and the best of all
 FEWEST = 3  # encoders whose ranks are compared; two rank alike, or the other way round
 NOTE = (
     "Each number of each trained encoder, and its rank [best, worst]. Best: behind the encoders that are clearly ahead; worst: "

@@ -1,4 +1,4 @@
-"""What the paper leaves open (v2, Section D): what was measured of it here, and how to measure it on your own encoders."""
+"""What the paper leaves open (v2, Section D): what was measured here, and how to measure it on your own encoders."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
+"""The first screen: the contrast that was declared and what to compare it with, what selection gains, and which claims hold."""
 
 import matplotlib
 from matplotlib.figure import Figure as Plot
@@ -70,7 +70,7 @@ def _pairs(inputs: Inputs) -> dict[str, tuple[Estimate, Estimate]]:
 
 
 def _primary_table(inputs: Inputs) -> Table | None:
-    """The primary contrast, and what to see it beside; None where it was not declared, or not measured.
+    """The primary contrast, and what to compare it with; None where it was not declared, or not measured.
 
     That is the same contrast on an encoder of another family and on the untrained twin, and the best head without weights.
     """
