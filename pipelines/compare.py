@@ -17,7 +17,7 @@ def main(
     a: Annotated[
         str, typer.Argument(help="a project, a folder of probes, the folder of one; or a commit of the project in this folder")
     ],
-    b: Annotated[str, typer.Argument(help="likewise, to compare with it; differences are B − A")],
+    b: Annotated[str, typer.Argument(help="the same, to compare with it; differences are B − A")],
     show_all: Annotated[
         bool, typer.Option("--all", help="show equal results too, and all measures, not only the first of each result")
     ] = False,

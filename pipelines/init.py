@@ -25,7 +25,7 @@ Encoders = Annotated[
 Heads = Annotated[list[str] | None, typer.Option(help=f"an aggregator; repeated for several  [default: {' '.join(HEADS)}]")]
 
 PARAMS = """\
-# What `dvc repro` and `beyondcls run` compute. `beyondcls params` shows what becomes of it.
+# What `dvc repro` and `beyondcls run` compute. `beyondcls params` shows the resulting values.
 
 data: {data} # holds a folder for each of `datasets`
 datasets: {datasets}
@@ -49,8 +49,8 @@ probe:
 # What dvc.yaml reads and has no default for; `code/readers` has no results.
 OTHERS = """
 primary: null # or what is compared first, declared in advance: { encoder: NAME, head: NAME, over: NAME }
-other_probes: code/readers # or a folder with DATASET/ENCODER/HEAD of other runs, which the report shows beside these
-other_studies: code/readers # likewise STUDY/ENCODER/HEAD
+other_probes: code/readers # or a folder with DATASET/ENCODER/HEAD of other runs, which the report shows with these
+other_studies: code/readers # the same for STUDY/ENCODER/HEAD
 """
 README = """\
 # How good are these encoders?
@@ -104,7 +104,7 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
     splits = _splits(data)
     check_name(f"the folder {data}", data.resolve().name)
     if folder.resolve().is_relative_to(data.resolve()):
-        raise BeyondClsError(f"{folder} is in {data}, whose files are the images; give a folder outside of it, or beside it")
+        raise BeyondClsError(f"{folder} is in {data}, whose files are the images; give a folder outside it")
     params = PARAMS.format(
         data=_path_in_project(data.resolve().parent, folder),
         datasets=f"[{data.resolve().name}]" if not splits else f"{{ {data.resolve().name}: {_inline_yaml(splits)} }}",

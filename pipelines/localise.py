@@ -48,7 +48,7 @@ def main(
     as a baseline, a Gaussian at the centre of every image.
 
     Boxes are compared in the frame that the encoder saw. Published numbers are of the whole image, squashed to a square:
-    extract it so, beside the set that heads are trained on, by
+    extract it so, next to the set that heads are trained on, by
 
         beyondcls extract --crop-mode squash --crop-pct 1 --encoder mae --data cub --split test --out features/mae-cub-whole
 

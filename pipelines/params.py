@@ -21,7 +21,7 @@ def main(
     split: Annotated[str | None, typer.Option(help="of an extraction: train or test")] = None,
     head: Annotated[str | None, typer.Option(help="of heads, or of --study: show its training")] = None,
     task: Annotated[
-        str | None, typer.Option(help="segment or detect: show what is asked of it for --dataset, one of dense.datasets")
+        str | None, typer.Option(help="segment or detect: show its options for --dataset, one of dense.datasets")
     ] = None,
     study: Annotated[str | None, typer.Option(help="of studies, block_studies: show the training of --head, or of all")] = None,
     out: Annotated[Path | None, typer.Option(help="write what is asked of every stage into this folder")] = None,

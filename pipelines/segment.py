@@ -50,7 +50,7 @@ def main(
         typer.Option(help="classes that are foreground, with commas; compares attention maps and --probes with them"),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="processes that decode label maps of the linear head beside this one")
+        int, typer.Option(min=0, help="processes that decode label maps of the linear head, in addition to this one")
     ] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     **given: Any,

@@ -334,7 +334,7 @@ def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
         n, names = lacking.sum(), [theirs[label] for label in np.unique(labels[lacking])]
         raise StoreError(
             f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {_few(names)}, "
-            f"beside {_few(ours)} there; extract test images of those classes alone, or give both the same names with --classes"
+            f"besides {_few(ours)} there; extract test images of those classes alone, or give both the same --classes"
         )
 
 

@@ -85,7 +85,7 @@ def image_set(source: str, given: GivenItems | Callable[[], GivenItems], classes
     if names is None:
         raise DataError(f"{source} has label maps, but no names of classes; give them as `classes`, or in a file: --classes")
     if has_labels:
-        raise DataError(f"{source} has label maps, which label their images, and other labels beside them; leave these out")
+        raise DataError(f"{source} has label maps, which label their images, and other labels as well; leave these out")
     return segmented(source, samples, ItemMaps(names))
 
 

@@ -91,7 +91,7 @@ def finetuned_simmim(content: Content) -> State:
     """Tensors of a fine-tuned SimMIM under timm's names."""
     if OF_BEIT in content:
         raise BeyondClsError(
-            f"it holds `{OF_BEIT}`, which BEiT's training script writes beside `model` and SimMIM's does not (`config`); "
+            f"it holds `{OF_BEIT}`, which BEiT's training script writes next to `model` and SimMIM's does not (`config`); "
             "load it under a name of your own with --model beit_base_patch16_224"
         )
     return simmim(content)

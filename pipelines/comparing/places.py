@@ -72,5 +72,5 @@ def _copy_from_commit(name: str, commit: str, out: Path) -> None:
     except (DvcException, SCMError, DataIndexDirError, OSError) as error:
         raise BeyondClsError(
             f"DVC does not have all results of the commit {name!r} here ({error}); get them by `dvc fetch --all-commits`, or "
-            "compare with a folder of it (`git worktree add FOLDER COMMIT`, and `dvc checkout` in it)"
+            "compare with a checkout of it (`git worktree add FOLDER COMMIT`, and `dvc checkout` in it)"
         ) from error

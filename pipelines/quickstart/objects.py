@@ -176,7 +176,7 @@ def main(
     for of_split, (split, n) in enumerate((("train", train), ("test", test))):
         photos = open_images(data, split=split)
         if photos.classes is None:
-            raise BeyondClsError(f"{data} has no names of classes; name them, e.g. in classes.txt beside tars")
+            raise BeyondClsError(f"{data} has no names of classes; name them, e.g. in classes.txt next to tars")
         classes = list(photos.classes)
         composed = pictures(photos, n, canvas, (smallest, largest), (seed, of_split))
         print(f"{out}: {write(out, split, composed, classes)} images of {split}")

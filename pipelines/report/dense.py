@@ -69,7 +69,7 @@ AGAINST_TWIN = (
 )
 NOT_ALIKE = "Not all encoders were measured on the same images with the same classes; rows are not comparable."
 REMEMBERED = (
-    "Measured on the feature set that was learnt from, so unless other images of it were chosen, images may be remembered. "
+    "Measured on the feature set that was learnt from, so unless others of its images were chosen, images may be remembered. "
     "Encoders:"
 )
 

@@ -42,10 +42,10 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     except (ResultError, PermissionError):
         raise
     except KeyError as error:
-        raise BeyondClsError(f"{file} or a table beside it has no {error}; run `{stage}` for it again") from error
+        raise BeyondClsError(f"{file} or a table next to it has no {error}; run `{stage}` for it again") from error
     except (ValueError, TypeError, AttributeError, OSError) as error:
         raise BeyondClsError(
-            f"{file} or a table beside it is damaged ({error}), expected what `{stage}` writes; run it again"
+            f"{file} or a table next to it is damaged ({error}), expected what `{stage}` writes; run it again"
         ) from error
 
 

@@ -375,7 +375,7 @@ class FeatureStore:
 
     def _truth_columns(self, name: str) -> tuple[str, Mapping[str, ArrayReader], Sequence[str], Callable[[str], ArrayReader]]:
         if name not in self.spec.truths:
-            known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths beside labels and boxes"
+            known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths besides labels and boxes"
             raise StoreError(
                 f"{self.where} has no {name} ({known}); where the data set has it, add it, without running the encoder: "
                 f"beyondcls extract --extend --truths {name} with the options that the set was made with"

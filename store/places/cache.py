@@ -26,8 +26,8 @@ class DiskCache:
     """Whole shards, in FOLDER/SET/, bounded over all sets and processes that use the folder.
 
     A shard is fetched when any part of it is read for the first time. A set's name is made of its key and its digest, so
-    nothing stale is read. Sets that no process has open are evicted, those used longest ago first. A set in use is kept whole: it
-    is read again and again from end to end, so any shard would be needed again soon. What does not fit is read past the
+    nothing stale is read. Sets that no process has open are evicted, those used longest ago first. A set in use is kept: it is
+    read again and again from end to end, so any shard would be needed again soon. What does not fit is read past the
     cache. A damaged shard is fetched again: its rows are compared with the set's own digests like any others.
 
     Room is made and taken under a lock (flock: a cache is one machine's, where it always holds), by files that have their size

@@ -624,6 +624,6 @@ class TestWhatOthersMade:
     def test_metrics_of_another_program_stay(self, content, sets, tmp_path):
         (tmp_path / "metrics.json").write_text(content)
         trained = []
-        with pytest.raises(BeyondClsError, match=r"has no description\.json beside it, so it is not replaced"):
+        with pytest.raises(BeyondClsError, match=r"has no description\.json next to it, so it is not replaced"):
             probe(*sets, tmp_path, PLAN, progress=trained.append)
         assert (contents(tmp_path), trained) == ({"metrics.json": content.encode()}, [])

@@ -79,7 +79,7 @@ def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entrie
     seeds = "first seed, " if len(shown[0].protocols[protocol].seeds) > 1 else ""
     frame = "in pixels of the originals" if first.resolution == ORIGINAL else f"in a frame of {first.resolution} pixels"
     text = (
-        f"Label maps of test images beside those that are predicted: {PROTOCOLS.get(protocol, protocol)}{why}, {seeds}{frame}. "
+        f"Label maps of test images next to the predicted ones: {PROTOCOLS.get(protocol, protocol)}{why}, {seeds}{frame}. "
         "Below each, the share of its labelled pixels that are right."
     )
     legend = [Swatch(first.classes[label], colour) for label, colour in colours.items()]
@@ -244,7 +244,7 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
         "0.5 on. A picture shows what is compared: the part of the image that the encoder saw."
     )
     columns, rows = ("image", *kept), [tuple(row(image)) for image in ids]
-    return _gallery("localisation-boxes", "Predicted boxes beside true ones", text, columns, rows, missing, notes)
+    return _gallery("localisation-boxes", "Predicted boxes next to true ones", text, columns, rows, missing, notes)
 
 
 def _read(

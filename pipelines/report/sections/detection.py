@@ -25,7 +25,7 @@ FAMILIES = (
     "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. In the paper "
     "DINO's boxes are ahead of MAE's at all sizes (Table 5 of v1)."
 )
-HOW = "How detectors were trained, and what they are built from. Options that were given beside a preset win."
+HOW = "How detectors were trained, and what they are built from. Options that were given with a preset win."
 
 
 def section(inputs: Inputs) -> Section | None:

@@ -116,7 +116,7 @@ QUESTIONS: Sequence[tuple[str, str, str, Callable[[Inputs], list[Block]]]] = (
     ),
     (
         "Can relevant patches be found without labels?",
-        "a study whose heads weight patches by something that is not trained, such as cls-attention, beside AbMILP.",
+        "a study whose heads weight patches by something that is not trained, such as cls-attention, and AbMILP.",
         _study_command("selection"),
         selection,
     ),

@@ -92,7 +92,7 @@ def _primary_table(inputs: Inputs) -> Table | None:
     share = one.share_of(other) if score_name(inputs.probes.values()) == "top1" else None
     return table(
         "declared",
-        "The contrast that was declared in advance, and what to see it beside",
+        "The contrast that was declared in advance, and what to compare it with",
         BESIDE,
         rows,
         texts("contrast", "Contrast", lambda row: row[0]),

@@ -225,7 +225,7 @@ def test_what_cannot_be_compared_is_named(beyondcls, sides, tmp_path):
     assert "there is no folder" in said
     assert "and no commit of that name in this folder's git repository" in said
     (sides[0] / "birds/mae/abmilp/metrics.json").write_text("{")
-    assert "metrics.json or a table beside it is damaged" in beyondcls("compare", *sides, fails=True)
+    assert "metrics.json or a table next to it is damaged" in beyondcls("compare", *sides, fails=True)
 
 
 def test_unfinished_runs_are_no_results(sides):
