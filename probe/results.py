@@ -122,7 +122,8 @@ def _describe_training(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[st
         "block": passes.training.probed_block,
         "transform": dict(passes.training.store.spec.transform),
         "n_training": passes.n_training,
-        **_record_draws(passes, plan),
+        # Which images each seed has drawn, by the digest of their ids.
+        **({"drawn": {str(s): digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}),
         "n_test": len(passes.test.rows),
         "test_images": digest_of_images(passes.test),
         "n_views": None if passes.shown is None else len(passes.shown),
@@ -130,11 +131,6 @@ def _describe_training(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[st
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
-
-
-def _record_draws(passes: HeadPasses, plan: HeadPlan) -> dict[str, Any]:
-    """Which images each seed has drawn: the digest of their ids; nothing where all have the same."""
-    return {"drawn": {str(s): digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}
 
 
 def defaults_of(aggregator: type) -> dict[str, Any]:

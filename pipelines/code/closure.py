@@ -29,7 +29,9 @@ class Project:
         """The user's files are in `folder`, and there alone; the program's packages in `program`: the same where it is None."""
         self.folder, self.program = folder, program or folder
         self.file, self.tree = cache(self._find_file), cache(self._parse)
-        self._digest, self._imported, self._pruned = cache(self._digest_of), cache(self._imports_of), cache(self._prune)
+        self._digest = cache(lambda name: digest(self.tree(name)))
+        self._imported = cache(lambda name: self._imports_of_nodes(list(nodes_of(self.tree(name))), name))
+        self._pruned = cache(self._prune)
         self.declared = cache(declared)  # all installed packages are looked through
 
     def digests(self, modules: Iterable[str], used: Used) -> dict[str, str | None]:
@@ -161,12 +163,6 @@ class Project:
 
     def _prune(self, name: str, entries: frozenset[tuple[str, frozenset[str]]], requested: frozenset[str]) -> ast.Module:
         return without_unused(self.tree(name), dict(entries), requested, self._keys_of)
-
-    def _digest_of(self, name: str) -> str:
-        return digest(self.tree(name))
-
-    def _imports_of(self, name: str) -> list[Import]:
-        return self._imports_of_nodes(list(nodes_of(self.tree(name))), name)
 
     def _keys_of(self, module: str, name: str) -> set[str] | None:
         return None if self.file(module) is None else keys_in(self.tree(module), name)

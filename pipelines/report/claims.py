@@ -83,7 +83,7 @@ def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> l
         for family in (MASKED, JOINT, LABELS)
     }
     masked = by_family[MASKED]
-    result = [_claim_on_one_family(AHEAD, masked, _is_ahead)] if masked else []
+    result = [_claim_on_one_family(AHEAD, masked, lambda points: _STATES[points.sign])] if masked else []
     others = {family: by_family[family] for family in (JOINT, LABELS) if by_family[family]}
     result += [_claim_on_one_family(NO_MORE[family], of_family, _is_no_more) for family, of_family in others.items()]
     if not masked:
@@ -156,10 +156,6 @@ def _twins(inputs: Inputs) -> dict[str, str]:
 def _claim_on_one_family(name: str, of_family: Mapping[str, Gain], judge: Callable[[Estimate], State]) -> Claim:
     gain = _mean_gain(of_family)
     return Claim(name, (list(of_family),), judge(gain.points), _by_unit(gain))
-
-
-def _is_ahead(points: Estimate) -> State:
-    return _STATES[points.sign]
 
 
 def _is_no_more(points: Estimate) -> State:

@@ -67,7 +67,7 @@ class Estimate:
         """Of two accuracies: ln(a / (100 - a)) - ln(b / (100 - b)); None if one of them is 0 or 100."""
         if not (0 < self.mean < 100 and 0 < other.mean < 100):
             return None
-        (a, slope), (b, other_slope) = ((_logit(x), 100 / (x * (100 - x))) for x in (self.mean, other.mean))
+        (a, slope), (b, other_slope) = ((math.log(x / (100 - x)), 100 / (x * (100 - x))) for x in (self.mean, other.mean))
         return self._combine(other, a - b, slope, -other_slope)
 
     def _combine(self, other: "Estimate", mean: float, slope: float, other_slope: float) -> "Estimate":
@@ -210,10 +210,6 @@ def mean_over_encoders(family: str, of_encoders: Iterable[Estimate]) -> Estimate
                 if source.kind == "images":
                     effects[source] = effects.get(source, 0) + units / n
     return Estimate(float(means.mean()), float(means.std(ddof=1)), min(one.n_seeds for one in each), effects)
-
-
-def _logit(percent: float) -> float:
-    return math.log(percent / (100 - percent))
 
 
 def _by_image(correct: Bool[np.ndarray, "S N"], draws: int) -> tuple[Float[np.ndarray, "N"], float]:
