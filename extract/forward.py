@@ -67,7 +67,7 @@ def draw_factors(image_ids: Sequence[str], view: int, rate: float, n_blocks: int
 
 
 @contextmanager
-def dropped(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Iterator[None]:
+def dropping(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Iterator[None]:
     """While active, branches of blocks are multiplied by `factors`, image by image, before they are added to the tokens."""
 
     def multiplied(of_branch: Tensor, _module: Any, _inputs: Any, out: Tensor) -> Tensor:

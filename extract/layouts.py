@@ -13,7 +13,7 @@ from torch import Tensor
 
 from extract.datasets import ImageSet
 from extract.datasets.label_maps import LabelMaps
-from extract.datasets.truths import turned, turning_of
+from extract.datasets.truths import turn, turning_of
 from extract.encoders import Encoded, Encoder
 from store import ArrayLayout, BeyondClsError, FeatureStore
 from store.codecs import SCALE, Codec, get_codec
@@ -192,7 +192,7 @@ def patch_labels_of(
     arrays = {name: np.full((len(rows), encoder.grid[0] * encoder.grid[1]), VOID, np.int16) for name in views}
     for i, row in enumerate(rows):
         sample = images.samples[row]
-        label_map = turned(maps.label_map(sample), turning_of(sample, images.pixels)[0])
+        label_map = turn(maps.label_map(sample), turning_of(sample, images.pixels)[0])
         if sample.problem or not label_map.size:
             continue
         for name, view in views.items():

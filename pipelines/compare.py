@@ -34,7 +34,7 @@ def main(
 
     Of a commit, results are taken from DVC's cache (`dvc fetch --all-commits` fills it).
     """
-    from pipelines.comparing.differences import compared, descriptions_table, differences_in_descriptions, measures_table
+    from pipelines.comparing.differences import compare_results, descriptions_table, differences_in_descriptions, measures_table
     from pipelines.comparing.places import folder_of
     from pipelines.process.terminal import SafeConsole
     from pipelines.report.formats import FORMATS
@@ -51,7 +51,7 @@ def main(
                 f"{a} and {b} have no result in common: the first has {places[0]} and others, the second {places[1]}; name "
                 "folders that hold the same things, such as two projects, or the folders of one data set in both"
             )
-        rows = compared(*results)
+        rows = compare_results(*results)
     shown = [row for row in rows if show_all or (row.first and not row.equal)]
     described = differences_in_descriptions(*results)
     tables = [measures_table(shown, a, b), descriptions_table(described, common, a, b)]

@@ -117,7 +117,7 @@ class Shown:
     n_outside: int
 
 
-def shown(store: FeatureStore, pairs: Sequence[Pair]) -> Shown:
+def shown_points(store: FeatureStore, pairs: Sequence[Pair]) -> Shown:
     """What view 0 of the images of a set shows.
 
     Raises:
@@ -161,7 +161,7 @@ def correspondence(
     times the size of the pair. Images are left out in turn, with all their pairs.
 
     Args:
-        seen: of `shown`.
+        seen: of `shown_points`.
         advance: called with 1 after each pair.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from probe.aggregators import AGGREGATORS, is_custom
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
-from probe.modules import Kind, files_of, load_module, made, save_module, stem_of
+from probe.modules import Kind, files_of, load_module, make_module, save_module, stem_of
 from store import BeyondClsError
 
 PROBE = Kind("probe", "beyondcls probe", 2)
@@ -69,7 +69,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
         make = lambda: spec.build(dim, n_patches, n_classes, FinalNorm.saved_with(parameters, dim, eps))  # noqa: E731
-        return make() if custom else made(make, parameters, dim, n_classes)
+        return make() if custom else make_module(make, parameters, dim, n_classes)
 
     return load_module(stem, PROBE, build)
 

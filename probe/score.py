@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probe.calibration import bins_of_mass, bins_of_width, brier_scores, calibration_error, fit_temperature, reliability
 from probe.class_maps import ClassMap
-from probe.evaluate import balanced
+from probe.evaluate import balanced_accuracy
 from probe.metrics import PER_IMAGE
 from probe.result_files import BALANCED, METRICS, NLL, computed_by, over_seeds, read_result, write_result
 from probe.results import digest_of_images, folder_of_head, write_correct
@@ -234,7 +234,7 @@ def _describe_score(head: Trained, judged: Judged, temperatures: Mapping[Key, fl
         return over_seeds([factor * float(of_seed[measure].mean()) for of_seed in images])
 
     measures = {name: mean(name, 100) for name in PER_IMAGE}
-    measures[BALANCED] = over_seeds(balanced(torch.from_numpy(correct), torch.from_numpy(judged.labels)))
+    measures[BALANCED] = over_seeds(balanced_accuracy(torch.from_numpy(correct), torch.from_numpy(judged.labels)))
     bins: dict[str, Any] = {}
     for prefix in ("", TEMPERED) if temperatures else ("",):
         confidences = [of_seed[f"{prefix}confidence"] for of_seed in images]

@@ -10,7 +10,7 @@ from jaxtyping import Integer
 
 from store import BeyondClsError, FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
-from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumbered, whole_number
+from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumber, whole_number
 from store.format.layout import ArrayName, kind_of
 from store.format.spec import EXTENDABLE_FIELDS
 
@@ -73,7 +73,7 @@ class Source:
     @cached_property
     def labels(self) -> np.ndarray:
         """[N] or [N, K] as those of the set, but as `classes_of` numbers the classes."""
-        return renumbered(self.store.labels, self.numbers, self.n_classes)
+        return renumber(self.store.labels, self.numbers, self.n_classes)
 
     @property
     def n_classes(self) -> int:

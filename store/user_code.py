@@ -27,7 +27,7 @@ def file_of(name: str) -> str | None:
 
 def module_of(name: str) -> ModuleType:
     """The module that running the file of FILE.py:NAME gives; once as long as it is unchanged: trust it before you name it."""
-    with explained(name, f"{name.rpartition(':')[0]} cannot be imported"):
+    with explaining(name, f"{name.rpartition(':')[0]} cannot be imported"):
         return _run_file(_find_file(name), custom_digest(name))
 
 
@@ -61,7 +61,7 @@ def custom_digest(name: str) -> str:
 
 
 @contextmanager
-def explained(name: str, failure: str) -> Iterator[None]:
+def explaining(name: str, failure: str) -> Iterator[None]:
     """Turn any error in the file of FILE.py:NAME into a message with the line where it occurred.
 
     Raises:

@@ -14,7 +14,7 @@ from extract.datasets.index import Index, index_of
 from extract.datasets.item_set import image_set
 from extract.datasets.lists import CUB, FOOD101, NUS_WIDE, PETS, STANFORD_CARS
 from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER, VOC
-from extract.datasets.objects import FUNCTION, given, name_of
+from extract.datasets.objects import FUNCTION, items_of, name_of
 from extract.datasets.own_images import CSV, FOLDER
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import Opening
@@ -79,7 +79,7 @@ def open_images(
             .csv, an .npz, a .parquet, a folder of .parquet or of Arrow, the folder of a published data set, or a function that
             gives images (FILE.py:FUNCTION, package.module:function). A pipe's command is run, and so is a function: see
             `webdataset_tars` and `objects`. From Python also what holds the images: a Dataset or DataLoader of PyTorch, a
-            dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.given`).
+            dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.items_of`).
         form: a name in DATASETS.
         classes: file of class names, one a line; published data sets have their own.
         split: of a published data set, of arrays or tables that have several, and of what a function gives; of other folders,
@@ -125,7 +125,7 @@ def open_images(
             if form is not None:
                 images = DATASETS[form].images(form, source, classes, split)
             else:
-                images = image_set(name, given(source, name, split), classes)
+                images = image_set(name, items_of(source, name, split), classes)
         if path is not None and form is not None:
             images.keep_in(path, opening.sources if DATASETS[form].is_made_of_states else None, index)
     images.index.bars = bars or no_bars

@@ -129,7 +129,7 @@ def walk(root: Path) -> Iterator[FoundFile]:
     while folders:
         folder, prefix, chain = folders.pop()
         made_of(folder)
-        entries = unlocked(partial(entries_of, folder), folder)
+        entries = run_unless_locked(partial(entries_of, folder), folder)
         if entries is None:
             yield FoundFile(prefix.rstrip("/") or ".", reason=LOCKED)
             continue
@@ -138,7 +138,7 @@ def walk(root: Path) -> Iterator[FoundFile]:
             if is_clutter(entry.name) or (not prefix and entry.name[0] == "." and (entry.is_dir() or entry.is_symlink())):
                 yield FoundFile(name, reason=CLUTTER)
                 continue
-            status = unlocked(partial(_status, entry), entry.path)
+            status = run_unless_locked(partial(_status, entry), entry.path)
             if status is None:
                 yield FoundFile(name, reason=LOCKED)
             elif isinstance(status, Reason):
@@ -162,7 +162,7 @@ def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
         return list(listing)
 
 
-def unlocked(work: Callable[[], T], path: str) -> T | None:
+def run_unless_locked(work: Callable[[], T], path: str) -> T | None:
     """The result of some work, done patiently; None if this user may not do it, which no state of the path shows."""
 
     def allowed() -> T | None:
@@ -218,7 +218,7 @@ def _reason_to_leave_out(root: Path, name: str) -> Reason | None:
         with (root / name).open("rb") as content:
             return content.read(nbytes)
 
-    is_taken = unlocked(partial(is_picture, name, head), str(root / name))
+    is_taken = run_unless_locked(partial(is_picture, name, head), str(root / name))
     if is_taken is None:
         return LOCKED
     return None if is_taken else UNREADABLE if extension(name) in UNREAD else OTHER

@@ -14,9 +14,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from extract.datasets.gathering import LeftOut
-from extract.datasets.index import Index, settled
+from extract.datasets.index import Index, settled_states
 from extract.datasets.pixels import IMAGE_EXTENSIONS, Pixels
-from extract.datasets.reading import CHANGED, Damage, RemoteFile, State, decoded, made_of
+from extract.datasets.reading import CHANGED, Damage, RemoteFile, State, decode_bytes, made_of
 from extract.datasets.sample import Box, DataError, Sample, Samples
 from extract.datasets.truths import Truths, columns_of, turned_boxes
 from store import BeyondClsError
@@ -119,7 +119,7 @@ class ImageSet:
         """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are reused."""
         self.index.path, self.classes = path, None if self.classes is None else list(self.classes)
         self.index.attributes = {name: getattr(self, name) for name in KEPT} | {"left_out": self.left_out.described}
-        self.index.sources = None if sources is None or self.truths or self.samples.others else settled(sources)
+        self.index.sources = None if sources is None or self.truths or self.samples.others else settled_states(sources)
         if earlier is not None:
             self.index.take_over(earlier)
             if self.index.known.all():
@@ -274,6 +274,6 @@ class ImageSet:
             self.index.forget(of_index)
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
-            return decoded(partial(self.pixels.decoded, held=held), encoded, str(sample))
+            return decode_bytes(partial(self.pixels.decoded, held=held), encoded, str(sample))
         except Damage as error:
             raise DataError(f"{sample} cannot be decoded: {error}") from error

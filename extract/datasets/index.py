@@ -213,7 +213,7 @@ def _in_parallel(work: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> It
     return map_parallel(work, [items[i : i + AT_ONCE] for i in range(0, len(items), AT_ONCE)], READERS)
 
 
-def settled(sources: Mapping[str, State]) -> Mapping[str, State] | None:
+def settled_states(sources: Mapping[str, State]) -> Mapping[str, State] | None:
     """States of what a list was made of, if they are what they were, and have been for long enough."""
     last = max((state[1] for state in sources.values()), default=0)
     is_settled = last < time.time_ns() - SETTLED_NS and all(state_of(path) == state for path, state in sources.items())

@@ -16,7 +16,7 @@ from PIL import Image
 
 from extract.datasets.classes import Labels
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.items import GivenItems, Item, Items, encoded
+from extract.datasets.items import GivenItems, Item, Items, encode_image
 from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, labels_in, segmented
 from extract.datasets.reading import opening_bar
 from extract.datasets.sample import Box, DataError, Sample
@@ -218,7 +218,7 @@ def _to_image(values: Any) -> Image.Image:
     if isinstance(values, Image.Image):
         return values
     if isinstance(values, dict | bytes | os.PathLike):
-        return Image.open(io.BytesIO(encoded(values)))
+        return Image.open(io.BytesIO(encode_image(values)))
     indices = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values).squeeze()
     if indices.ndim != 2 or indices.dtype.kind not in "iu":
         raise ValueError(f"is an array {list(indices.shape)} of {indices.dtype}, expected [H, W] of whole numbers")

@@ -109,7 +109,7 @@ class Items:
         """The image of an item as the bytes of a file, or a DataError."""
         try:
             with nullcontext() if self.given.is_threaded else self._lock:  # a picture of Pillow may read its file only now
-                return encoded(image)
+                return encode_image(image)
         except BeyondClsError:
             raise
         except (ValueError, TypeError, OSError) as error:
@@ -141,7 +141,7 @@ def first_of(names: Sequence[str], known: Any) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-def encoded(image: Any) -> bytes:
+def encode_image(image: Any) -> bytes:
     """An image as the bytes of a file: its own, or else those of a PPM, a TIFF or a PNG that hold its pixels as they are.
 
     Args:

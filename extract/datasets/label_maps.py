@@ -21,7 +21,7 @@ from PIL import Image
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import lines, parsing
 from extract.datasets.pixels import ROOM, readable
-from extract.datasets.reading import Damage, content_of, decoded, opening_bar
+from extract.datasets.reading import Damage, content_of, decode_bytes, opening_bar
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError
@@ -204,7 +204,7 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
         raise ValueError("is not there")
     with ExitStack() as held:
         try:
-            image = decoded(partial(_load_image, held=held), encoded, str(file))
+            image = decode_bytes(partial(_load_image, held=held), encoded, str(file))
         except Damage as error:
             raise ValueError(f"cannot be decoded: {error}") from error
         return labels_in(image, codes)

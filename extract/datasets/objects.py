@@ -14,7 +14,7 @@ from extract.datasets.form import Splitting, chosen_split
 from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, GivenItems, first_of
 from extract.datasets.sample import DataError
 from store.errors import BeyondClsError, BeyondClsWarning
-from store.user_code import explained, function_of
+from store.user_code import explaining, function_of
 
 PARTS = ("image", "label", "id", "segmentation")
 ARRAYS = {
@@ -60,7 +60,7 @@ def name_of(thing: Any) -> str:
     return type(thing).__name__ if inner is None else f"{type(thing).__name__} of {name_of(inner)}"
 
 
-def given(thing: Any, name: str, split: str | None = None) -> GivenItems:
+def items_of(thing: Any, name: str, split: str | None = None) -> GivenItems:
     """The items of an object, and the names of their classes where it has them.
 
     Args:
@@ -79,7 +79,7 @@ def given(thing: Any, name: str, split: str | None = None) -> GivenItems:
             chosen = split_of(name, split, list(by_split))
             return of_arrays({part: thing[key] for part, key in by_split[chosen].items()}, name)
         classes, splits = thing.get("classes"), {key: value for key, value in thing.items() if key != "classes"}
-        one = given(splits[split_of(name, split, list(splits))], f"{name}, {split}")
+        one = items_of(splits[split_of(name, split, list(splits))], f"{name}, {split}")
         return one if classes is None else replace(one, classes=list(map(str, classes)))
     if split is not None:
         raise DataError(f"{name} has no splits, so there is no {split!r}; leave out --split, and give the images of one split")
@@ -91,7 +91,7 @@ def given(thing: Any, name: str, split: str | None = None) -> GivenItems:
             if sampler != "SequentialSampler":
                 left_out.append(f"{sampler}, so all {len(thing.dataset):,} images count, in their own order")
             warnings.warn(f"of {name} the dataset is taken; not taken: {'; '.join(left_out)}", BeyondClsWarning, stacklevel=3)
-        return given(thing.dataset, name)
+        return items_of(thing.dataset, name)
     if hasattr(thing, "features") and hasattr(thing, "cast_column") and hasattr(thing, "__len__"):
         return _from_hugging_face(thing, name)
     if isinstance(thing, tuple) and len(thing) == 2 and all(map(_is_array, thing)):
@@ -213,7 +213,7 @@ def _names_of_column(feature: Any) -> list[str] | None:
 
 
 def function(source: str, split: str | None = None, /, **arguments: Any) -> GivenItems:
-    """What FILE.py:FUNCTION, or package.module:function, returns: whatever `given` takes.
+    """What FILE.py:FUNCTION, or package.module:function, returns: whatever `items_of` takes.
 
     It is run, so name none that you do not trust. The split is passed to a function that takes `split`; what another returns
     is a mapping of splits.
@@ -225,11 +225,11 @@ def function(source: str, split: str | None = None, /, **arguments: Any) -> Give
         parameters = inspect.signature(make).parameters.values()
         if any(p.name == "split" or p.kind is p.VAR_KEYWORD for p in parameters):
             arguments, split = {"split": split, **arguments} if split is not None else arguments, None
-        with explained(source, f"{source} fails"):
+        with explaining(source, f"{source} fails"):
             made = make(**arguments)
     except BeyondClsError as error:
         raise DataError(str(error)) from error
-    return given(made, source, split)
+    return items_of(made, source, split)
 
 
 def is_function(source: str) -> bool:

@@ -106,7 +106,7 @@ def patiently(work: Callable[[], T], what: str) -> T:
         BeyondClsError: it fails each time; or what is read is not there, or may not be read.
     """
     try:
-        return tried(work)
+        return try_patiently(work)
     except (OSError, MemoryError) as error:
         reason = "memory does not suffice" if isinstance(error, MemoryError) else error.strerror or reason_of(error)
         raise BeyondClsError(
@@ -115,7 +115,7 @@ def patiently(work: Callable[[], T], what: str) -> T:
         ) from error
 
 
-def tried(work: Callable[[], T]) -> T:
+def try_patiently(work: Callable[[], T]) -> T:
     """The same, with the error of the last try."""
     for pause in PAUSES:
         try:
@@ -142,7 +142,7 @@ def content_of(file: Path) -> bytes | None:
     return patiently(work, str(file))
 
 
-def decoded(decode: Callable[[bytes], T], encoded: bytes, what: str) -> T:
+def decode_bytes(decode: Callable[[bytes], T], encoded: bytes, what: str) -> T:
     """What a decoder makes of bytes.
 
     Raises:
@@ -252,7 +252,7 @@ class RemoteFile:
     def _request(self, method: str, path: str | None = None, **arguments: Any) -> Any:
         with self._stop_on_failure() as (fs, own_path):
             ask = partial(getattr(fs, method), own_path if path is None else path, **arguments)
-            return tried(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
+            return try_patiently(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
 
     @contextmanager
     def _stop_on_failure(self) -> Iterator[tuple[Any, str]]:

@@ -21,7 +21,7 @@ from jaxtyping import Int, Shaped
 from numpy.lib import format as npy
 
 from extract.datasets.form import Splitting
-from extract.datasets.gathering import entries_of, unlocked
+from extract.datasets.gathering import entries_of, run_unless_locked
 from extract.datasets.items import IMAGE, GivenItems
 from extract.datasets.listed import parsing
 from extract.datasets.objects import Rows, arrays_by_split, columns_of, of_arrays, split_of
@@ -104,9 +104,9 @@ def tables(source: str, split: str | None = None) -> GivenItems:
 def _table_files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place] if place.is_file() else []
-    entries = unlocked(partial(entries_of, place), str(place)) or []
+    entries = run_unless_locked(partial(entries_of, place), str(place)) or []
     folders = [entry.path for entry in entries if entry.is_dir()]
-    below = [entry for folder in folders for entry in unlocked(partial(entries_of, folder), folder) or []]
+    below = [entry for folder in folders for entry in run_unless_locked(partial(entries_of, folder), folder) or []]
     ends = [(entries, (".parquet", ".arrow")), (below, (".parquet",))]
     return sorted(Path(entry) for listed, suffixes in ends for entry in listed if entry.name.endswith(suffixes))
 

@@ -23,7 +23,7 @@ from store import BeyondClsError
 from store.errors import first_line
 from store.format.pretraining import Pretraining
 from store.plugins import Plugin
-from store.user_code import custom_digest, explained, function_of, is_custom
+from store.user_code import custom_digest, explaining, function_of, is_custom
 
 # Names of timm and OpenCLIP: models of Hugging Face's hub, or in a folder with config.json and safetensors.
 OF_HUBS = ("hf-hub:", "hf_hub:", "local-dir:")
@@ -84,7 +84,7 @@ def load_from_library(
     else:
         plugin, make = declared
         architecture = {"model": definer, "package": plugin.package, "code": plugin.digest()[:32], **arguments}
-    with explained(definer, f"{definer} fails"):
+    with explaining(definer, f"{definer} fails"):
         made_by_user = make(**arguments)
     if isinstance(made_by_user, nn.Module):
         return wrap(made_by_user, name, architecture=architecture, **options)

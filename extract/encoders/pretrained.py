@@ -14,8 +14,8 @@ from timm.models.mlp_mixer import MlpMixer
 from torch import Tensor, nn
 
 from extract.encoders.encoder import input_of
-from extract.encoders.search import FoundEncoder, averages_in, find, selected, wrapping_in
-from extract.encoders.weights import CLASSIFIER, grouped, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
+from extract.encoders.search import FoundEncoder, averages_in, find, select_tensors, wrapping_in
+from extract.encoders.weights import CLASSIFIER, group_names, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
 from store import BeyondClsError
 from store.errors import first_line, unknown
 from store.format.pretraining import FAMILIES, JOINT, LABELS, MASKED
@@ -167,7 +167,7 @@ class Pretrained:
                 model, arguments, found = self.search(content, arguments, choice, registry or {})
             else:
                 is_chosen = (choice.key, choice.prefix) != (None, None)
-                state, of_file = self.read(selected(content, choice.key, choice.prefix) if is_chosen else content)
+                state, of_file = self.read(select_tensors(content, choice.key, choice.prefix) if is_chosen else content)
                 averages = ", ".join(averages_in(content)) if is_local and not is_chosen else ""
                 found = FoundEncoder(dict(state), notes=(f"also there, and not taken: {averages}",) if averages else ())
                 arguments = {**self.arguments, **of_file, **user_arguments}
@@ -176,7 +176,7 @@ class Pretrained:
             raise BeyondClsError(f"{file}: {error}") from error
         place = f", {found.place}" if found.place else ""
         ignored = load_strictly(model, found.state, f"{file}{place} (for {self.model})", choice.ignore)
-        notes = [*found.notes, *([f"left out by --ignore: {', '.join(grouped(ignored))}"] if ignored else [])]
+        notes = [*found.notes, *([f"left out by --ignore: {', '.join(group_names(ignored))}"] if ignored else [])]
         if is_local and (parts := wrapping_in(content)):
             notes.append(f"names are taken without {', '.join(parts)}")
         if is_local and not self.is_confirmed_by(content):

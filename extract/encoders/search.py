@@ -15,7 +15,7 @@ from extract.encoders.weights import (
     SELECTED,
     WRAPPERS,
     WRAPPING,
-    grouped,
+    group_names,
     learnt_side,
     prefixes_in,
     shorten,
@@ -129,12 +129,12 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
     notes = (
         chosen.place and f"its tensors are those of {chosen.place}",
         differing and f"also there, and not taken: {shorten(differing)}",
-        beside and f"left out: {shorten(grouped(beside, (network.prefix for network in whole)), 10)}",
+        beside and f"left out: {shorten(group_names(beside, (network.prefix for network in whole)), 10)}",
     )
     return FoundEncoder(state, chosen.place, tuple(note for note in notes if note), learnt_side(model, state))
 
 
-def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:
+def select_tensors(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:
     """The content of a file with the tensors that a key and a prefix select, for converters of the registry to take."""
     return {**content, SELECTED: min(_networks_at(content, key, prefix), key=lambda network: network.order).state}
 
@@ -171,7 +171,7 @@ def _networks_at(content: Mapping[str, Any], key: str | None, prefix: str | None
         raise BeyondClsError(f"--checkpoint-key is {key!r}, expected one that holds tensors: {there}")
     behind = [network for network in at_key if network.state]
     if not behind:
-        names = shorten(grouped(name for network in at_key for name in network.tensors))
+        names = shorten(group_names(name for network in at_key for name in network.tensors))
         raise BeyondClsError(f"--checkpoint-prefix is {prefix!r}, but no name begins with it; there are {names}")
     return behind
 

@@ -123,7 +123,7 @@ def prefixes_in(names: Iterable[str], expected: Iterable[str]) -> list[str]:
     return list(prefixes)
 
 
-def grouped(names: Iterable[str], prefixes: Iterable[str] = ()) -> list[str]:
+def group_names(names: Iterable[str], prefixes: Iterable[str] = ()) -> list[str]:
     """Names by their first part, behind what they share with a prefix, and how many there are: `head.* (4)`."""
     counts: Counter[str] = Counter()
     starts = {prefix[: i + 1] for prefix in prefixes for i, letter in enumerate(prefix) if letter == "."}
@@ -209,7 +209,7 @@ def _remedy(
         return ""
     if {name.partition(".")[0] for name in unexpected} & {name.partition(".")[0] for name in expected}:
         return ". It computes more than this architecture; give --model one that has these names"
-    patterns = ",".join(group.partition(" ")[0] for group in grouped(name for name in state if name in unexpected))
+    patterns = ",".join(group.partition(" ")[0] for group in group_names(name for name in state if name in unexpected))
     return f". If no token passes through them on its way to the last block, give --ignore '{patterns}'"
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from pipelines.code.registries import EVERYTHING, Used, groups_in, keys_in, without_unused
-from pipelines.code.syntax import DIGITS, digest, nodes_of, parsed
+from pipelines.code.syntax import DIGITS, digest, nodes_of, parse_code
 from store.plugins import METRICS, declared
 
 OWN = "heads"  # custom aggregators
@@ -157,7 +157,7 @@ class Project:
         assert file is not None, name
         text = file.read_text(encoding="utf-8")
         try:
-            return parsed(text)
+            return parse_code(text)
         except SyntaxError:
             return ast.Module([ast.Return(ast.Constant(text))], [])  # as no module that can be parsed
 

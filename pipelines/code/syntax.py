@@ -13,7 +13,7 @@ UNREAD = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, or with what has a body of statements
 
 
-def parsed(source: str) -> ast.Module:
+def parse_code(source: str) -> ast.Module:
     """The tree of a file, without docstrings and without code under `if TYPE_CHECKING`.
 
     Raises:

@@ -39,7 +39,7 @@ class Compared:
         return self.a is not None and self.b is not None and self.a.values == self.b.values
 
 
-def compared(a: ResultFiles, b: ResultFiles) -> list[Compared]:
+def compare_results(a: ResultFiles, b: ResultFiles) -> list[Compared]:
     """Every measure of either, in the order of data sets, encoders and heads.
 
     Raises:

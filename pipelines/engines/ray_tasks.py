@@ -42,7 +42,7 @@ class RayTasks(Engine):
     def run_all(self, agenda: Agenda) -> None:
         """The process of a task is the run itself: where Ray kills it, no part of it goes on, and it has no successor there."""
         self.check_device()
-        with connected(self.address):
+        with connected_to_ray(self.address):
             import ray
 
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -74,7 +74,7 @@ class RayTasks(Engine):
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connected_to_ray(address: str | None) -> Iterator[None]:
     """Be connected to a cluster, unless this process is so already: at an address, at that in RAY_ADDRESS, or of one that is
     started on this machine for as long.
     """

@@ -93,7 +93,7 @@ class Slurm(Engine):
         RunArray(self, agenda.runs).run(agenda)
 
 
-def submitted(
+def submit(
     engine: Engine, verb: str, out: Path, root: str | None, script: Path | None, dry_run: bool, say: Callable[[str], None]
 ) -> bool:
     """Whether an extraction was run elsewhere as a whole, or only a script for that was wanted, to write or print (`dry_run`).

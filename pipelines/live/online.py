@@ -73,14 +73,14 @@ def online(
             return _segmenter(encoder, probe, options)
         head, description = load_with(probe, own)
     about = description or {}
-    second = None if joined is None else loaded(joined, about.get("joined_encoder") or {}, {})
-    return Online(loaded(encoder, about, options), head, description, second)
+    second = None if joined is None else load_recorded(joined, about.get("joined_encoder") or {}, {})
+    return Online(load_recorded(encoder, about, options), head, description, second)
 
 
 def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, Any]) -> Segmenter:
     """A head for patches on its encoder."""
     head, about = load_patch_head(probe)
-    encoder = loaded(encoder, about, options)
+    encoder = load_recorded(encoder, about, options)
     check_encoder(encoder, about)
     block, names = described_block(encoder, about), described_classes(about, head.n_classes)
     if names is None:
@@ -88,7 +88,7 @@ def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, 
     return Segmenter(encoder, head, {**about, "block": block, "classes": names})
 
 
-def loaded(encoder: Encoder | str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+def load_recorded(encoder: Encoder | str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
     """An encoder; by its name it is loaded as a probe records it, and only then there may be options."""
     if isinstance(encoder, str):
         return load_as_recorded(encoder, recorded, options)

@@ -66,7 +66,7 @@ class Predictor(ABC):
         return ()
 
 
-def enlarged(picture: Image.Image) -> Image.Image:
+def enlarge(picture: Image.Image) -> Image.Image:
     """The picture, as large as overlays are at least."""
     scale = max(1.0, DRAWN / min(picture.size))
     return picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.LANCZOS)

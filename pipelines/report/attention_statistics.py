@@ -47,7 +47,7 @@ def limit(attention: AttentionResult) -> float | None:
     return math.log(attention.n_tokens) if attention.n_tokens else None
 
 
-def measured(inputs: Inputs) -> Table:
+def statistics_table(inputs: Inputs) -> Table:
     """A row for each encoder with attention statistics; ln T for one without [cls], as its patches are averaged."""
 
     def over_all(one: AttentionResult) -> float | None:

@@ -12,7 +12,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Table
 from pipelines.report.estimate import Estimate, Probes, Variation, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
-from pipelines.report.measured import AttentionResult, converged, untrained
+from pipelines.report.measured import AttentionResult, untrained_encoders, with_converged
 from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, interval, texts
 from pipelines.report.tables import table as declared
 from store.format.pretraining import JOINT, LABELS, MASKED
@@ -77,7 +77,7 @@ def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> l
         twins: of each trained encoder the untrained one to compare with; the first of all by default.
     """
     over_cls = {encoder: gain for (encoder, over), gain in gains(probes).items() if over == "cls"}
-    random = [encoder for encoder in over_cls if encoder in untrained(probes)]
+    random = [encoder for encoder in over_cls if encoder in untrained_encoders(probes)]
     by_family = {
         family: {e: gain for e, gain in over_cls.items() if probes[e, "cls"].pretraining.family == family and e not in random}
         for family in (MASKED, JOINT, LABELS)
@@ -96,7 +96,7 @@ def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> l
 
 def table(inputs: Inputs) -> Table | None:
     """Claims on the page's data set, also with converged classifiers; None where there is nothing to judge."""
-    groups = {"": claims(inputs), CONVERGED: claims_on_gains(converged(inputs.probes), _twins(inputs))}
+    groups = {"": claims(inputs), CONVERGED: claims_on_gains(with_converged(inputs.probes), _twins(inputs))}
     return _table("claims", "What the paper claims, here", groups, basis(inputs.probes))
 
 

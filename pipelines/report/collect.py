@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pipelines.parameters.params import Primary
 from pipelines.report.dense import by_dataset
 from pipelines.report.galleries.images import DenseImages
-from pipelines.report.measured import AttentionResult, Entries, Probe, by_accuracy, untrained
+from pipelines.report.measured import AttentionResult, Entries, Probe, by_accuracy, untrained_encoders
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.reading import attention_in, files_in, probe_in, read
 from store import BeyondClsError
@@ -106,7 +106,7 @@ class Inputs:
     @property
     def untrained(self) -> set[str]:
         """Encoders with random weights."""
-        return untrained(self.probes) | {name for name, a in self.attention.items() if a.pretraining.is_untrained}
+        return untrained_encoders(self.probes) | {name for name, a in self.attention.items() if a.pretraining.is_untrained}
 
     @property
     def heads(self) -> list[str]:

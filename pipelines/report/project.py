@@ -6,7 +6,7 @@ from typing import Any
 from pipelines.parameters.datasets import datasets_of, images_of, is_missing
 from pipelines.parameters.params import primary_of, read_params
 from pipelines.report.collect import Folders
-from pipelines.report.galleries.images import described, of_params
+from pipelines.report.galleries.images import describe_test_images, of_params
 from store import BeyondClsError
 from store.user_code import file_of
 
@@ -117,5 +117,5 @@ def _test_images(folder: Path, params: dict[str, Any], main: str | None) -> dict
         place = str(folder / place)
     return {
         "images": None if place is None or is_missing(place) else place,
-        **described(values, "test", folder),
+        **describe_test_images(values, "test", folder),
     }

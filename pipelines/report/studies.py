@@ -65,7 +65,7 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
     )
 
 
-def gained(
+def gain_table(
     name: str,
     heading: str,
     label: str,

@@ -99,7 +99,7 @@ def number(value: float | None, digits: int = 2) -> Cell:
     return NOTHING if value is None else Cell(f"{value:,.{digits}f}".replace("-", "−"), value)
 
 
-def named(encoder: str, is_untrained: bool) -> Cell:
+def name_cell(encoder: str, is_untrained: bool) -> Cell:
     """An encoder, tagged if it was never trained."""
     return Cell(encoder, encoder, tag=RANDOM if is_untrained else "")
 
@@ -147,7 +147,7 @@ def encoders(encoder: Callable[[Any], Any] = lambda item: item, random: Collecti
 
     def cell(item: Any) -> Cell:
         one = encoder(item)
-        return named(one, one in random) if isinstance(one, str) else named(one.encoder, one.pretraining.is_untrained)
+        return name_cell(one, one in random) if isinstance(one, str) else name_cell(one.encoder, one.pretraining.is_untrained)
 
     return cells("encoder", "Encoder", cell, "text", **about)
 

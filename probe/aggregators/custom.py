@@ -8,7 +8,7 @@ from torch import Tensor
 from probe.aggregators.aggregator import Aggregator, Features
 from store import BeyondClsError
 from store.errors import unknown
-from store.user_code import explained, module_of
+from store.user_code import explaining, module_of
 
 
 def custom_aggregator(name: str) -> type[Aggregator]:
@@ -41,11 +41,11 @@ def check_custom(name: str, aggregator: Aggregator, features: Features, n_patche
         BeyondClsError: it fails, or returns anything other than vectors [B, W] and weights [B, T] or None.
     """
     n_images = len(next(iter(features.values())))
-    with torch.random.fork_rng(devices=[]), explained(name, f"{name} fails on {', '.join(aggregator.reads)}"):
+    with torch.random.fork_rng(devices=[]), explaining(name, f"{name} fails on {', '.join(aggregator.reads)}"):
         _check_pooled(name, aggregator.eval()(features), (n_images, aggregator.width), n_patches)
     if aggregator.trainable:
         failure = f"{name} works alone, but not for several members at once (define pool_members, too)"
-        with torch.random.fork_rng(devices=[]), explained(name, failure):
+        with torch.random.fork_rng(devices=[]), explaining(name, failure):
             members = {parameter: torch.stack([p, p]) for parameter, p in aggregator.named_parameters()}
             pooled = aggregator.train().pool_many(members, features)
         _check_pooled(f"pool_many of {name}", pooled, (2, n_images, aggregator.width), n_patches)

@@ -67,7 +67,7 @@ def _comparable_names(names: Sequence[str], of_numbers: bool) -> list[str]:
     return [unicodedata.normalize("NFC", name).strip() for name in names]
 
 
-def renumbered(
+def renumber(
     labels: Integer[np.ndarray, "N *C"], numbers: Int64[np.ndarray, "_"] | None, n_classes: int
 ) -> Integer[np.ndarray, "N *K"]:
     """Labels by the numbers that another set gives its `n_classes` classes (`numbers_among`); -1 for a class that it lacks."""

@@ -15,19 +15,19 @@ from PIL import Image
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Swatch, Text
 from pipelines.report.dense import ORIGINAL, PROTOCOLS, held_out
-from pipelines.report.galleries.images import DENSE, by_id, opened
+from pipelines.report.galleries.images import DENSE, by_id, open_examples
 from pipelines.report.galleries.pictures import (
     VOID,
     BoxOf,
     Outline,
     Pixels,
-    chosen,
-    coloured,
+    choose_rows,
+    colour_map,
     colours_of,
-    ground,
-    moved,
-    outlined,
-    tinted,
+    crop_or_grey,
+    draw_outlines,
+    move_box,
+    tint,
 )
 from pipelines.report.measured import Entries
 from pipelines.report.reading import entries_of, read
@@ -67,7 +67,7 @@ def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entrie
         if first.resolution == ORIGINAL:
             width, height = original.size if original else truth.shape[::-1]
             crop, flip = (0, 0, width, height), False
-        base = ground(original, crop, flip)
+        base = crop_or_grey(original, crop, flip)
         yield Picture(base, f"test image {image}", (image,))
         yield _picture_of_map(truth, base, colours, first.classes, f"true label map of image {image}", "" if images else image)
         for encoder, of_images in predicted.items():
@@ -96,7 +96,7 @@ def _picture_of_map(
     labels, counts = np.unique(label_map[label_map >= 0], return_counts=True)
     order: list[Any] = np.argsort(-counts, kind="stable")[:N_CLASSES].tolist()
     shares = [f"{classes[labels[i]]} {100 * counts[i] / label_map.size:.0f} %" for i in order]
-    image = Image.fromarray(coloured(label_map, colours)).resize(base.shape[1::-1], Image.Resampling.NEAREST)
+    image = Image.fromarray(colour_map(label_map, colours)).resize(base.shape[1::-1], Image.Resampling.NEAREST)
     return Picture(np.asarray(image), f"{alt}: {', '.join(shares)}", (line,) if line else ())
 
 
@@ -168,7 +168,7 @@ def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries])
 
     def row(image: str) -> Iterator[Picture]:
         (height, width), true = first.images[image].size, first.images[image].objects
-        base = ground(images.get(image), (0, 0, width, height))
+        base = crop_or_grey(images.get(image), (0, 0, width, height))
         yield Picture(base, f"test image {image}", (image,))
         n = f"{len(true)} object{'s' * (len(true) != 1)}"
         alt = f"image {image} with {n}: {_describe_things(true, first.classes)}"
@@ -193,9 +193,9 @@ def _overlay_things(base: Pixels, things: Sequence[Entries], size: tuple[int, in
     picture = base
     for thing in ordered:
         if thing.counts:
-            picture = tinted(picture, decode(thing.counts.encode(), size), colours[thing.label])
+            picture = tint(picture, decode(thing.counts.encode(), size), colours[thing.label])
     part = (0, 0, size[1], size[0])
-    return outlined(picture, [Outline(moved(t.box, part, base), colours[t.label], dashed=t.crowd) for t in ordered])
+    return draw_outlines(picture, [Outline(move_box(t.box, part, base), colours[t.label], dashed=t.crowd) for t in ordered])
 
 
 def _describe_things(things: Sequence[Entries], classes: Sequence[str], scores: bool = False) -> str:
@@ -216,17 +216,17 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
         return notes
     first, folders = next(iter(kept.values())), inputs.folders
     if folders.localised is not None:
-        image_set = opened(folders.localised, LOCALISED, split=folders.localised_split)
+        image_set = open_examples(folders.localised, LOCALISED, split=folders.localised_split)
     else:
         described = {"split": folders.split, "form": folders.form, "classes": folders.classes}
-        image_set = opened(folders.images, LOCALISED, folders.pixels, **described)
+        image_set = open_examples(folders.images, LOCALISED, folders.pixels, **described)
     images, missing = by_id(image_set, LOCALISED, first.data, ids)
 
     def drawn(one: Entries, image: str, predicted: Iterable[Entries] = ()) -> Pixels:
         located, frame = one.images[image], (0, 0, one.size, one.size)
-        base = ground(images.get(image), located.crop, located.flip)
+        base = crop_or_grey(images.get(image), located.crop, located.flip)
         looks = [*((box, TRUE) for box in located.true), *((one.box, one.look) for one in predicted)]
-        return outlined(base, [Outline(moved(box, frame, base), *look) for box, look in looks])
+        return draw_outlines(base, [Outline(move_box(box, frame, base), *look) for box, look in looks])
 
     def row(image: str) -> Iterator[Picture]:
         alt = f"image {image} with {len(first.images[image].true)} true box(es)"
@@ -275,7 +275,7 @@ def _read(
     if without := [name for name in files if name not in kept]:
         notes.insert(0, f"Nothing of {', '.join(without)} was kept to be shown; run `{command}` for it again.")
     ids = list(first.images) if first else []
-    return same, [ids[row] for row in chosen(ids, inputs.examples)], [Text(note, kind="notice") for note in notes]
+    return same, [ids[row] for row in choose_rows(ids, inputs.examples)], [Text(note, kind="notice") for note in notes]
 
 
 def _gallery(

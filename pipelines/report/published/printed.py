@@ -14,7 +14,7 @@ from pipelines.report.tables import NOTHING
 BESIDE = {"group", "tag"}
 
 
-def printed(name: str) -> Table:
+def printed_table(name: str) -> Table:
     """A table by its name in tables.csv."""
     about = next(line for line in _read_lines("tables") if line["name"] == name)
     titles, *lines = _read_lines(name)

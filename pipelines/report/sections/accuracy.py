@@ -5,7 +5,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table
 from pipelines.report.estimate import difference
 from pipelines.report.measured import FIRST_HEADS, Measure
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.remarks import SENTENCE, TITLES, reasons, remarks, score_name
 from pipelines.report.tables import (
     EFFECTIVE,
@@ -34,7 +34,7 @@ MANY = 8  # heads, of which more make a table that is folded: the leaderboard ha
 def section(inputs: Inputs) -> Section:
     """What heads reach and what was noted of them, what AbMILP gains, every number of every probe, and Table 1."""
     noted = remarks(inputs.probes[key] for key in _keys(inputs))
-    tables = (gains_table(inputs), every_probe(inputs), printed("table-1"))
+    tables = (gains_table(inputs), every_probe(inputs), printed_table("table-1"))
     return Section("accuracy", "Accuracy", (scores(inputs), *noted, *filter(None, tables)))
 
 

@@ -48,7 +48,7 @@ def section(inputs: Inputs) -> Section | None:
     """Numbers that were measured alike, and otherwise, and those without ours; None where no published numbers were given."""
     if not inputs.against:
         return None
-    matches, differing, unmatched = compared(inputs)
+    matches, differing, unmatched = match_published(inputs)
     of_best = any(match.published.metric.endswith(BEST_EPOCH) for match in matches)
     between = (
         cells("difference", "Ours − published", lambda match: change(match.difference), "spread"),
@@ -72,7 +72,7 @@ def section(inputs: Inputs) -> Section | None:
     )
 
 
-def compared(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
+def match_published(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
     """Each published number with all of ours that were measured as it was; else with those that were measured otherwise.
 
     In the order of the files; and those without any of ours.
@@ -165,7 +165,7 @@ def in_words(inputs: Inputs) -> list[str]:
     """A line for each file: how many of its numbers are compared with one of ours."""
     if not inputs.against:
         return []
-    matches, differing, _ = compared(inputs)
+    matches, differing, _ = match_published(inputs)
     lines = []
     for file, rows in inputs.against.items():
         n, n_otherwise = numbers_of(file, matches), numbers_of(file, differing)

@@ -11,7 +11,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Figures, Kind, Section, Table
 from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.remarks import AXES
 from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
 from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, texts
@@ -29,7 +29,7 @@ def section(inputs: Inputs) -> Section | None:
     known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
     if not known:
         return None
-    return Section("cost", "Accuracy against cost", (fronts(known), measured(known), printed("table-7")))
+    return Section("cost", "Accuracy against cost", (fronts(known), cost_table(known), printed_table("table-7")))
 
 
 def fronts(study: Study) -> Figures:
@@ -52,7 +52,7 @@ def fronts(study: Study) -> Figures:
     return Figures((figure,), tuple(by_name.values()))
 
 
-def measured(study: Study) -> Table:
+def cost_table(study: Study) -> Table:
     """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
     known = [entry for entry in RECORDED if any(entry[0].cell(probe) != NOTHING for probe in study.values())]

@@ -33,10 +33,10 @@ def section(inputs: Inputs) -> Section | None:
     """A table over all data sets, and the claims on each; None without other data sets. The leaderboard has all heads."""
     if not inputs.datasets:
         return None
-    return section_of("datasets", "Across data sets", table(inputs), transferred(inputs), table_by_dataset(inputs.datasets))
+    return section_of("datasets", "Across data sets", table(inputs), transfer_table(inputs), table_by_dataset(inputs.datasets))
 
 
-def transferred(inputs: Inputs) -> Table | None:
+def transfer_table(inputs: Inputs) -> Table | None:
     """Aggregators of one data set on another, against the head trained there and its plain average; None without any."""
     learned_on = {probe.features["training"]: name for name, probes in inputs.datasets.items() for probe in probes.values()}
     contrasts = []

@@ -8,7 +8,7 @@ from pipelines.report.content import Block, Section, Table, Text, section_of
 from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.measured import Entries
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.tables import differences, each, encoders, pairs, spreads, table, texts
 from store.format.pretraining import JOINT, LABELS, MASKED
 
@@ -33,7 +33,7 @@ def section(inputs: Inputs) -> Section | None:
     if not inputs.detection:
         return None
     blocks = each_dataset("detection", inputs.detection, partial(_blocks_of_dataset, inputs))
-    of_paper = (printed("table-5-v1"), printed("table-5-v1-differing"))
+    of_paper = (printed_table("table-5-v1"), printed_table("table-5-v1-differing"))
     return section_of("detection", "Which objects are found", Text(ABOUT), *blocks, *of_paper)
 
 

@@ -9,7 +9,7 @@ from pipelines.report.dense import map_title, result_of, trained_first
 from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Entries, Measure
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.reading import files_in
 from pipelines.report.tables import DeclaredColumn, differences, each, encoders, means, numbers, spreads, table, texts
 
@@ -64,7 +64,7 @@ def section(inputs: Inputs) -> Section | None:
         _difference_table(results),
         *boxes(inputs, {one.encoder: one.folder / "boxes.json" for one in results}),
         _map_table(results),
-        printed("table-8"),
+        printed_table("table-8"),
     )
     return Section("localisation", "Where the object is", blocks)
 

@@ -25,7 +25,7 @@ from pipelines.report.remarks import TITLES
 from pipelines.report.rows import KINDS, LINEAR
 from pipelines.report.sections.geometry import heading
 from pipelines.report.sections.localisation import ABMILP, CLS
-from pipelines.report.sections.scores import scored
+from pipelines.report.sections.scores import score_rows
 from pipelines.report.tables import DeclaredColumn, cells, each, file_names, number, numbers, table, texts, title
 
 HIGHER, LOWER, NEITHER = 1, -1, 0
@@ -125,7 +125,7 @@ def _estimates_of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
 
 
 def _estimates_of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
-    for one in (one for one in scored(inputs)[0] if one.probe.head in HEADS):
+    for one in (one for one in score_rows(inputs)[0] if one.probe.head in HEADS):
         about = Key("", dataset=one.test_set, of=title(one.probe.head))
         if one.gap is not None:
             yield about._replace(measure="Top-1 on another test set, %"), one.probe.encoder, one.accuracy

@@ -6,7 +6,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Heading, Section, Text
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import Probe
-from pipelines.report.studies import gained, selects_untrained, study_table
+from pipelines.report.studies import gain_table, selects_untrained, study_table
 from pipelines.report.tables import numbers, texts, title
 
 ABOUT = (
@@ -39,7 +39,7 @@ def branches(inputs: Inputs) -> list[Block]:
     def more(probe: Probe, one: Probe) -> str:
         return f"{_n_branches(probe)} − {_n_branches(one)}"
 
-    result = gained("branches-gains", "What more score branches gain", "Branches", study, fewest, more)
+    result = gain_table("branches-gains", "What more score branches gain", "Branches", study, fewest, more)
     column = numbers("branches", "Branches", _n_branches, 0)
     return [result, study_table("branches", "Score branches", study, [column], note=COSTS_AS)] if result else []
 
@@ -53,7 +53,7 @@ def depth(inputs: Inputs) -> list[Block]:
 def blocks(inputs: Inputs) -> list[Block]:
     """Which block is read, or several, against the one that is probed; of the study `blocks`."""
     study = inputs.studies.get("blocks", {})
-    result = gained(
+    result = gain_table(
         "blocks-gains",
         "Other blocks against the one that is probed",
         "Blocks",

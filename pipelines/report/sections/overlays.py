@@ -13,8 +13,8 @@ from jaxtyping import Float
 from pipelines.live.overlay import blend
 from pipelines.report.collect import Examples, Inputs
 from pipelines.report.content import Block, Gallery, Picture, Section, Text, section_of
-from pipelines.report.galleries.images import opened
-from pipelines.report.galleries.pictures import BoxOf, Outline, chosen, ground, moved, outlined
+from pipelines.report.galleries.images import open_examples
+from pipelines.report.galleries.pictures import BoxOf, Outline, choose_rows, crop_or_grey, draw_outlines, move_box
 from pipelines.report.measured import AttentionResult
 from pipelines.report.tables import title
 from probe.result_files import array_of
@@ -57,13 +57,13 @@ def _row(images: "ImageSet", row: int, maps: list[EncoderMaps]) -> Iterator[Pict
     label = ", ".join(names) or "without label"
 
     def picture(part: BoxOf, weights: Float[np.ndarray, "h w"] | None, alt: str, *lines: str) -> Picture:
-        base = ground(image, part)
+        base = crop_or_grey(image, part)
         height, width, _ = base.shape
-        boxes = [moved(box, part, base) for box in images.boxes(row)]
+        boxes = [move_box(box, part, base) for box in images.boxes(row)]
         boxes = [(x0, y0, x1, y1) for x0, y0, x1, y1 in boxes if x0 < width and y0 < height and x1 > 0 and y1 > 0]
         where = ["from {:.0f}, {:.0f} to {:.0f}, {:.0f}".format(*box) for box in boxes]
         counted = f"; boxes of objects in pixels of {width} x {height}: {', '.join(where)}" if where else ""
-        drawn = outlined(base if weights is None else blend(base, weights), map(Outline, boxes))
+        drawn = draw_outlines(base if weights is None else blend(base, weights), map(Outline, boxes))
         return Picture(drawn, alt + counted, lines)
 
     yield picture((0, 0, *image.size), None, f"test image {sample.id}, class {label}", label, sample.id)
@@ -146,7 +146,9 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
     folders = inputs.folders
-    images = opened(folders.images, split=folders.split, form=folders.form, classes=folders.classes, pixels=folders.pixels)
+    images = open_examples(
+        folders.images, split=folders.split, form=folders.form, classes=folders.classes, pixels=folders.pixels
+    )
     if isinstance(images, str):
         return None, [images]
     from extract.datasets import DataError
@@ -158,7 +160,7 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
         return None, left_out
     groups = [(encoder, len(list(of_encoder))) for encoder, of_encoder in groupby(maps, lambda m: m.encoder)]
     columns = ("image", *(m.kind for m in maps))
-    chosen_rows = chosen(ids, inputs.examples, [sample.label for sample in images.samples])
+    chosen_rows = choose_rows(ids, inputs.examples, [sample.label for sample in images.samples])
     try:
         rows = tuple(tuple(_row(images, row, maps)) for row in chosen_rows)
     except DataError as error:

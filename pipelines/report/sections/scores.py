@@ -45,7 +45,7 @@ ABOUT_CALIBRATION = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where `beyondcls score` was not run."""
-    rows, corrupted = scored(inputs)
+    rows, corrupted = score_rows(inputs)
     if not rows:
         return None
     each_corruption = [_table("scores-corrupted", "Each corruption", corrupted, folded=True)] if corrupted else []
@@ -57,7 +57,7 @@ def section(inputs: Inputs) -> Section | None:
     )
 
 
-def scored(inputs: Inputs) -> tuple[list[Entries], list[Entries]]:
+def score_rows(inputs: Inputs) -> tuple[list[Entries], list[Entries]]:
     """A row for each test set of each head, the mean of corrupted ones as one; and one for each corrupted one."""
     files = files_in(inputs.folders.scores, "*/*/*/metrics.json")
     probes = [

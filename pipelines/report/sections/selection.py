@@ -10,7 +10,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Heading, Section, Table, Text, section_of
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure, Probe, by_accuracy, in_order
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.reading import files_in, finite, read, rows_of
 from pipelines.report.remarks import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained
@@ -54,7 +54,7 @@ def section(inputs: Inputs) -> Section | None:
     blocks: list[Block | None] = []
     if selections:
         blocks += [Text(INTRODUCTION), *_notices(inputs, selections), _gain_table(selections)]
-        blocks += [_accuracy_table(selections), printed("table-6")]
+        blocks += [_accuracy_table(selections), printed_table("table-6")]
     if of_encoders:
         blocks += [Heading("Whether they choose the same patches"), Text(READING, kind="note")]
         blocks += [*_matrices(of_encoders), _pair_table(of_encoders)]
