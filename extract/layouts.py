@@ -86,7 +86,7 @@ def check(extremes: np.ndarray, name: str, dtype: str, encoder: str) -> None:
     """
     low, high = extremes.view(np.float32).tolist()
     codec = codec_of(name, dtype)
-    if -codec.largest <= low and high <= codec.largest:  # not so if they are NaN
+    if -codec.largest <= low and high <= codec.largest:  # false if they are NaN
         return
     if not (math.isfinite(low) and math.isfinite(high)):
         raise BeyondClsError(f"{encoder} gives NaN or Inf in {name}; its weights or its input are broken")

@@ -122,7 +122,7 @@ def measure(
 
 @contextmanager
 def _scratch_folder(folder: Path) -> Iterator[Path]:
-    """A folder that is removed in the end; so are those that processes of this machine left here when they were killed."""
+    """A folder that is removed in the end, as are those left here by killed processes of this machine."""
     prefix = f".plan-{socket.gethostname()}-"
     for left in folder.glob(f"{prefix}*"):
         pid = left.name.removeprefix(prefix).partition("-")[0]

@@ -143,7 +143,7 @@ def _rows_to_sample(request: Request, store: FeatureStore, rows: np.ndarray) -> 
 
 
 def _layout_differences(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[LargestDifference]:
-    """Arrays of another shape or dtype than they would have now, or that would not be there; but for those on images."""
+    """Arrays that would have another shape or dtype now, or not exist; except those that describe images."""
     expected = {layout.name: layout for layout in layouts}
     for name, array in store.arrays.items():
         if not array.layout.has_image_axis or (is_annotation(name) and name not in expected):

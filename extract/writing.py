@@ -106,7 +106,7 @@ class Task:
         """Compute what is missing, and open the set; None if it was stopped before that, or has joined another."""
         settings, request, layouts = self.settings, self.request, self.layouts
         described = [(a.name, unit) for a in layouts if is_annotation(a.name) for unit in range(a.n_shards)]
-        skip = [*self.skip, *described]  # what describes images is written anew
+        skip = [*self.skip, *described]  # what describes images is written again
         begins_with = (self.base, self.base_rows, skip, self.replaces, self._disagreement, computed_by(request.encoder))
         with FeatureWriter(self.out, request.spec, layouts, request.constants, *begins_with) as writer:
             self._writer, self._course = writer, StageTimes()

@@ -147,7 +147,7 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
 
 
 def _add_missing_lines(text: str, more: str) -> str:
-    """A text with the lines of another, but for comments, that it lacks."""
+    """A text with the lines of another that it lacks, except comments."""
     missing = [line for line in more.splitlines() if line and not line.startswith("#") and line not in text.splitlines()]
     return "\n".join([text.rstrip("\n"), *missing, ""]).lstrip("\n") if missing else text
 

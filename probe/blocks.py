@@ -25,7 +25,7 @@ LINEAR = "linear"  # the protocol of heads that are trained by steps
 
 @dataclass(frozen=True)
 class HeadOfBlock:
-    """What one of the heads of the study is of: `head`, an aggregator; the block that it reads; its protocol."""
+    """One of the heads of the study: `head`, an aggregator; the block that it reads; its protocol."""
 
     head: str
     block: int

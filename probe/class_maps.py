@@ -1,4 +1,4 @@
-"""Which classes a head chooses among on another test set, and which of them an image of that set is of."""
+"""Which classes a head chooses among on another test set, and which of them an image of that set shows."""
 
 import csv
 import unicodedata

@@ -36,7 +36,7 @@ FEW = 4  # images that a custom aggregator and the need of memory are tried on
 
 
 class Loop(Protocol):
-    """The training images with their encoder in front of the heads: tokens are computed anew in every epoch.
+    """The training images with their encoder in front of the heads: tokens are computed again in every epoch.
 
     Attributes:
         fresh: whether the nth epoch shows the nth random crop of each image; otherwise all show the evaluation crop.

@@ -224,7 +224,7 @@ def orientation_of(image: Image.Image) -> int:
 
 
 def _would_clip(image: Image.Image, encoded: bytes) -> bool:
-    """Whether Pillow would give 8 bits of more, or take negative values for others, without a word."""
+    """Whether Pillow would silently cut values to 8 bits, or wrap negative ones around."""
     tiles = [str(tile[3]) for tile in getattr(image, "tile", ())]
     if any(";16" in tile or "BC6" in tile for tile in tiles) or _is_signed(image):
         return True

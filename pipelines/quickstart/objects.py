@@ -36,7 +36,7 @@ class ComposedPicture:
 
     Attributes:
         pixels: of the picture.
-        numbers: which photograph each pixel is of, from 1; 0 for the background.
+        numbers: which photograph each pixel comes from, from 1; 0 for the background.
         labels: classes of the photographs, in their order.
     """
 

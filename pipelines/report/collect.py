@@ -27,7 +27,7 @@ class Folders:
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
-        dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
+        dataset: the name of the data set of `probes`, `attention` and `studies`; empty if unknown.
         receipts: of feature sets.
         dense_images: the test images of the data sets that are segmented, or whose objects are detected.
         primary: the contrast that was declared before anything was measured, if one was.

@@ -48,7 +48,7 @@ Numbers = dict[tuple[str, str], dict[str, dict[int | None, float]]]
 
 
 def numbers_of(inputs: Inputs, results: list[Entries], norms: list[Entries]) -> Numbers:
-    """What may go with gains, by what it is of and what it is called; of each encoder by block, the deepest last."""
+    """What may correlate with gains, by what it describes and its name; of each encoder by block, the deepest last."""
     tried: Numbers = {}
 
     def add(of: str, name: str, encoder: str, by_block: Iterable[tuple[int | None, float]]) -> None:

@@ -36,7 +36,7 @@ def read_results(
         probes: PROBES/ENCODER/HEAD, heads of one data set.
         datasets: folders of DATA/ENCODER/HEAD, such as "probes".
         studies: folders of STUDY/ENCODER/HEAD, such as "studies/cifar10".
-        dataset: the name of the data set that `probes` is of.
+        dataset: the name of the data set of `probes`.
         receipts: of feature sets, to tell apart copies with one key.
 
     Raises:

@@ -46,7 +46,7 @@ class ResultFile:
         above: folders that the encoder's is in: a data set and a study, as far as there are any.
         encoder, head: their folders, as far as the path has them; no head for what is of none.
         described: everything, measures among it.
-        groups: measures by their names, in the order of the file, by what they are of: a protocol, "box"; "" for a head.
+        groups: measures by their names, in the order of the file, by what they belong to: a protocol, "box"; "" for a head.
     """
 
     kind: str
@@ -114,7 +114,7 @@ def _read_extraction(file: Path) -> ResultFile:
 
 
 def _entries(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What has measures of its own, by what these are of."""
+    """Entries that have measures of their own, by name."""
     for name, entries in GROUPS.items():
         if name in content:
             return entries(content[name])

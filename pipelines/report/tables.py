@@ -111,7 +111,7 @@ def effective(entropy: float | None) -> Cell:
 
 @dataclass(frozen=True)
 class DeclaredColumn(Column):
-    """A column, and how its cells are made from what a row is of.
+    """A column, and how its cells are made from the item of a row.
 
     Attributes:
         best: what is bold: "column", the highest of it (`within` of the table); "row", or another text that begins so, the

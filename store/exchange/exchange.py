@@ -213,7 +213,7 @@ def load_json(source: str, text: str | bytes) -> Any:
 def described_store(source: str, form: str, description: Any) -> FeatureStore:
     """The feature set that a description promises: its arrays have layouts and digests of their shards, but no shards.
 
-    The group's and the arrays' zarr.json are made anew and checked as those of a store are: a description that was changed
+    The group's and the arrays' zarr.json are made again and checked as those of a store are: a description that was changed
     does not have the digests that it records.
     """
     try:

@@ -80,7 +80,7 @@ class Place(ABC):
         """
 
     def size_now(self, name: str) -> int | None:
-        """Bytes of a file, asked for anew; None if there is none."""
+        """Bytes of a file, looked up each time; None if there is none."""
         return self.size(name)
 
     def drop_copy(self, name: str) -> bool:

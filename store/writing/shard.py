@@ -217,7 +217,7 @@ def salvage(
 ) -> tuple[FeatureStore, list[ArrayLayout], list[tuple[str, int]]]:
     """What a `FeatureWriter` can carry over from the set at `path`; everything is read.
 
-    A shard is vouched for by its array's zarr.json, and that by the group's. Where the array's is damaged, it is made anew from
+    A shard is vouched for by its array's zarr.json, and that by the group's. Where the array's is damaged, it is rebuilt from
     the shards and must then have the digest that the group records.
 
     Args:
@@ -253,7 +253,7 @@ def salvage(
 def _trusted_array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
     """An array of the set; None if nothing vouches for it."""
     digest, content = store.attributes["arrays"].get(layout.name), store.place.content(f"{layout.name}/zarr.json") or b""
-    if xxhash.xxh3_128_hexdigest(content) != digest:  # made anew from the shards
+    if xxhash.xxh3_128_hexdigest(content) != digest:  # made again from the shards
         read = (read_shard(store.place, layout, shard) for shard in range(layout.n_shards))
         content = layout.to_zarr({"shards": [one[1] for one in read if one is not None]})
         if xxhash.xxh3_128_hexdigest(content) != digest:

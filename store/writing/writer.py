@@ -247,7 +247,7 @@ class FeatureWriter:
         return StoreError(f"{self.place.address()} was removed while it was being written; give the command again")
 
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write one shard of each array, then the record; or adopt those of whoever was faster.
+        """Write one shard of each array, then the record; or adopt those of a faster process.
 
         Args:
             rows: as for `Taking.stored`.
@@ -271,7 +271,7 @@ class FeatureWriter:
         self._claims.forget(unit)
 
     def _write(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The unit's record, ours or that of whoever was first."""
+        """The unit's record, ours or that of the process that was first."""
 
         def put(name: str) -> _Put:
             if (taken := self.taking.shard(unit, name)) is not None and isinstance(self.place, LocalFolder):
@@ -320,7 +320,7 @@ class FeatureWriter:
         )
 
     def _put_once(self, name: str, content: bytes) -> bytes:
-        """The content of a small file: this one, or that of whoever created it first."""
+        """The content of a small file: this one, or that of the process that created it first."""
         while not self.place.create(name, [content], len(content)):
             if (first := self.place.content_now(name)) is not None:
                 return first

@@ -135,7 +135,7 @@ class TestDamage:
         return file
 
     def refused(self, folder, file):
-        with pytest.raises(BeyondClsError, match=rf"^the checkpoint {file} is damaged \((.|\n)*; remove it to begin anew$"):
+        with pytest.raises(BeyondClsError, match=rf"^the checkpoint {file} is damaged \((.|\n)*; remove it to start over$"):
             Checkpoint(Unfinished(folder).path_of(["this"])).load([one for one in grid() if not one.begin(RECIPE)])
 
     @pytest.mark.parametrize("damage", [lambda data, n=n: data[:n] for n in (0, 4, 100, -1)] + [lambda data: bytes(len(data))])

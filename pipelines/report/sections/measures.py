@@ -50,7 +50,7 @@ ALT = "Ranks of encoders in each measure, with bars from the best to the worst t
 
 
 class Key(NamedTuple):
-    """What a row is of: a measure, what is better, digits that are shown, and what of an encoder has it, on which data."""
+    """What a row shows: a measure, whether more is better, digits, and which part of an encoder was measured, on which data."""
 
     measure: str
     better: int = HIGHER
