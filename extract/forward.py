@@ -28,7 +28,7 @@ ITEMSIZE = 2  # of bfloat16 and float16
 
 
 def checked_rate(rate: float, n_views: int) -> float:
-    """A rate that can be, for so many views of each image: it acts on random crops alone."""
+    """The rate, if it is valid for `n_views` of each image: it acts on random crops alone."""
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise BeyondClsError(f"drop_path is {rate!r}, expected a rate from 0 (nothing is dropped) up to but not 1, e.g. 0.1")
     if rate and n_views == 1:

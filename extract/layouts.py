@@ -108,7 +108,7 @@ def is_annotation(name: str) -> bool:
 
 
 def annotation_layouts(images: ImageSet, shard_rows: int, id_width: int) -> list[ArrayLayout]:
-    """Arrays for ids (of so many bytes), digests and labels of `images`, and for their boxes if they have any."""
+    """Arrays for ids (of `id_width` bytes), digests and labels of `images`, and for their boxes if they have any."""
     n, n_boxes = len(images), images.n_boxes
     layouts = [
         ArrayLayout("images/id", (n, id_width), "uint8", ("image", "byte"), shard_rows),

@@ -85,7 +85,7 @@ def measure(
     workers: int | None = None,
     bars: Bars = no_bars,
 ) -> Rates:
-    """Extract as many of the images as fit into so many seconds, two at least, and measure. Random weights will do.
+    """Extract as many of the images as `seconds` allow, two at least, and measure. Random weights will do.
 
     Args:
         folder: where the feature set would be; the sample is written next to it and removed.

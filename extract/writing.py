@@ -27,7 +27,7 @@ from store.writing.publishing import Found
 
 WRITTEN_AT_ONCE = 2  # units with a GPU, which computes one in less time than a thread takes for digests of its largest array
 MANY_IMAGES = 2048  # processes that decode begin in half a second
-# Has processes compute the units that miss, so many, of a set that a writer has begun.
+# Has processes compute the missing units, given their number, of a set that a writer has begun.
 Engine = Callable[[FeatureWriter, int], None]
 
 

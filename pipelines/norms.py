@@ -21,7 +21,7 @@ def main(
         list[Path] | None,
         typer.Option(help="folder that holds HEAD/trained/weights.npy of heads tested on these images; may be repeated"),
     ] = None,
-    times: Annotated[float, typer.Option(help="a token is an outlier above so many times the block's median norm")] = 3.0,
+    times: Annotated[float, typer.Option(help="a token is an outlier above this multiple of the block's median norm")] = 3.0,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
     """Measure norms of patch tokens in each block that keeps them: quantiles, the share of outliers, and where they lie.

@@ -239,7 +239,7 @@ def measure(
         name: "rankme", for example.
         vector: "cls", "average" or "pooled"; by default the first of these that it has.
         block: by default the deepest that has this vector.
-        images: so many, the same on every machine; all by default.
+        images: their number, the same on every machine; all by default.
 
     Raises:
         BeyondClsError: unknown measure, vector or block, or too few images.

@@ -190,7 +190,7 @@ def _bias_cancels(bias: Tensor) -> bool:
 
 
 def _uses_onednn(queries: Tensor) -> bool:
-    """Whether queries are the same for all images, and so many that oneDNN is faster at the plain matrix products."""
+    """Whether queries are the same for all images, and enough for oneDNN to be faster at the plain matrix products."""
     return queries.ndim == 2 and len(queries) >= 8 and onednn.applies(queries, queries) and onednn.is_faster()
 
 

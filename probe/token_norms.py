@@ -25,7 +25,7 @@ class TokenNorms:
 
     Attributes:
         norms: ‖x_t‖.
-        times: outliers are above so many times the median.
+        times: outliers are above this multiple of the median.
 
     Raises:
         BeyondClsError: `times` is not above 1.

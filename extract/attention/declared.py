@@ -28,7 +28,7 @@ class StatisticFacts:
         of_all_tokens: it is a share of all that a token gives, so that attention to registers lowers it.
         spatial: it depends on where patches are; for others their order does not matter.
         of_norms: of a block it needs the norms of tokens alone; it is given these as tokens of one channel, [B, N, 1], with
-            several blocks of an image as so many images.
+            each of several blocks as an image of its own.
     """
 
     title: str

@@ -72,7 +72,7 @@ def plain_batch(file: Path) -> dict[bytes, Any]:
 
 @dataclass(frozen=True)
 class Cifar:
-    """Where things are in the two versions.
+    """Where each version keeps its contents.
 
     Attributes:
         files: of each split, in the binary version (with suffix .bin) and in the python version alike.

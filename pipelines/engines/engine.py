@@ -43,7 +43,7 @@ LOSSES = 20  # of a run, each with the machine that it was on, that are taken fo
 
 @dataclass(frozen=True)
 class Run:
-    """A command that can be given again: it goes on where it was killed, and ends at once where it is done.
+    """A command that can be given again: it resumes where it was killed, and ends at once where it is done.
 
     Attributes:
         name: of what it writes, for messages.
@@ -169,7 +169,7 @@ def following(
 class Agenda:
     """Hands out runs in order; one that is killed is handed out again, before all others.
 
-    A run that fails is not done again, as it would fail again; others go on.
+    A run that fails is not repeated, as it would fail again; others continue.
 
     Attributes:
         tries: times that a run may be killed before it has failed.
@@ -300,7 +300,7 @@ class Engine(ABC):
 
     @abstractmethod
     def n_tasks(self, n_units: int) -> int:
-        """Of how many tasks an extraction of so many units consists; 0 if this process computes them."""
+        """How many tasks an extraction of `n_units` consists of; 0 if this process computes them."""
 
     @abstractmethod
     def run_all(self, agenda: Agenda) -> None:

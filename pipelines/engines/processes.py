@@ -91,7 +91,7 @@ class Slot:
 
 
 def run_in_forks(agenda: Agenda, places: Sequence[Slot]) -> None:
-    """Compute all runs, one in each place at a time. Whatever ends this, no run goes on after it."""
+    """Compute all runs, one in each place at a time. However this ends, no run outlives it."""
     running: dict[int, tuple[ForkServerProcess, Run]] = {}
     try:
         while not agenda.is_done:

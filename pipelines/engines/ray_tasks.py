@@ -27,7 +27,7 @@ class RayTasks(Engine):
     """A task for each GPU of the cluster, or for every four cores, or `tasks` at a time.
 
     Each writes shards itself, so all nodes must have the project's folder, images and feature sets under the same paths. A
-    task whose node dies goes on elsewhere.
+    task whose node dies resumes elsewhere.
     """
 
     options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "address")

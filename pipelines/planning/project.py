@@ -170,7 +170,7 @@ def shared_by(n_tasks: int) -> str:
 
 
 def fits(nbytes: float, free: float) -> str:
-    """Whether so many bytes fit into those that are free, in words."""
+    """In words, whether `nbytes` fit into the `free` ones."""
     if nbytes <= free:
         return f"{size(free)} are free"
     return f"{size(free)} are free, {size(nbytes - free)} too little: choose another disk, --dtype int8, or fewer --views"

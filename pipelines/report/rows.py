@@ -44,7 +44,7 @@ class ResultFile:
     Attributes:
         kind: the folder of a project that it is in; "probes" for a head in none.
         above: folders that the encoder's is in: a data set and a study, as far as there are any.
-        encoder, head: their folders, as far as the path has them; no head for what is of none.
+        encoder, head: their folders, as far as the path has them; no head for results without one.
         described: everything, measures among it.
         groups: measures by their names, in the order of the file, by what they belong to: a protocol, "box"; "" for a head.
     """

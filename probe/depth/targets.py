@@ -62,7 +62,7 @@ class Target(ABC):
     def predicted(
         self, logits: Float[Tensor, "*many K rows columns"], upsampling: Callable[[tuple[int, int]], Upsampling]
     ) -> Float[Tensor, "*many C h w"]:
-        """Values of the pixels to which `upsampling` leads from a grid of so many rows and columns."""
+        """Values of the pixels to which `upsampling` leads from a grid with these numbers of rows and columns."""
         values = self.on_grid(logits)
         return self.at_pixels(upsampling((values.shape[-2], values.shape[-1])).bilinear(values))
 

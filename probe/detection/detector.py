@@ -28,7 +28,7 @@ FINEST = 4  # stride of the first level, doubled from level to level
 EPS = 1e-6
 LOSSES = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
 LEVELS = ["0", "1", "2", "3"]  # that regions are cut from; the coarsest serves proposals alone
-BOX_CELLS, MASK_CELLS = 7, 14  # a region is resampled to so many cells each way
+BOX_CELLS, MASK_CELLS = 7, 14  # a region is resampled to this many cells each way
 PROPOSED = {
     "fg_iou_thresh": 0.7,
     "bg_iou_thresh": 0.3,

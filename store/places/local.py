@@ -147,7 +147,7 @@ class LocalFolder(Place):
             (self.folder / name).unlink(missing_ok=True)
 
     def writers(self, nbytes: int) -> int:
-        """How many files of at most so many bytes are written at a time: small ones would mostly wait for the disk."""
+        """How many files of at most `nbytes` are written at a time: small ones would mostly wait for the disk."""
         return WRITERS if nbytes >= disk.DIRECT_NBYTES else 1
 
 
