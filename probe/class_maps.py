@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probe.sources import few_of
 from store import BeyondClsError
 from store.format.classes import numbers_among
 
@@ -60,7 +61,7 @@ def same_names(head: Sequence[str], test: Sequence[str], present: Int64[np.ndarr
     if lacking or (not has_names and len(head) != len(test)):
         which = f"class {lacking[0]!r}, which the head lacks" if lacking else f"{len(test)} classes without names"
         raise BeyondClsError(
-            f"it has {which}; expected those of the head, {_few(head)}: name for each class the head's in a "
+            f"it has {which}; expected those of the head, {few_of(head)}: name for each class the head's in a "
             "file, and give that by --map NAME=FILE"
         )
     return ClassMap(tuple((label,) for label in range(len(head))), labels)
@@ -96,7 +97,7 @@ def read_class_map(file: Path, head: Sequence[str], test: Sequence[str]) -> Clas
         allowed = known.keys() | ({row[0] for row in rows if len(row) == 1} if whose == "test set" else set())
         if unknown := [name for name in names if name not in allowed]:
             raise BeyondClsError(
-                f"{file} names {unknown[0]!r}, which is no class of the {whose}, which has {_few(list(known))}; expected {FORM}"
+                f"{file} names {unknown[0]!r}, which is no class of the {whose}, with {few_of(list(known))}; expected {FORM}"
             )
         if twice := [name for name, n in Counter(names).items() if n > 1]:
             raise BeyondClsError(
@@ -108,10 +109,6 @@ def read_class_map(file: Path, head: Sequence[str], test: Sequence[str]) -> Clas
         if row[0] in of_test:
             labels[of_test[row[0]]] = choice
     return ClassMap(tuple(tuple(of_head[name] for name in (row[1:] or row)) for row in rows), labels)
-
-
-def _few(names: Sequence[str]) -> str:
-    return f"{', '.join(map(repr, names[:3]))}{', …' * (len(names) > 3)} ({len(names)} in all)"
 
 
 def _normalise_name(name: str) -> str:

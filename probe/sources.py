@@ -326,19 +326,19 @@ def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
         only = [name for name, number in zip(theirs, numbers, strict=True) if number < 0]
         only += [name for number, name in enumerate(ours) if number not in numbers]
         raise StoreError(
-            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {_few(only)}: "
+            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {few_of(only)}: "
             "where images have several labels, give both extractions the same --classes file"
         )
     labels = test.labels[test.labelled]
     if not training.multilabel and (lacking := numbers[labels] < 0).any():
         n, names = lacking.sum(), [theirs[label] for label in np.unique(labels[lacking])]
         raise StoreError(
-            f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {_few(names)}, "
-            f"besides {_few(ours)} there; extract test images of those classes alone, or give both the same --classes"
+            f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {few_of(names)}, "
+            f"besides {few_of(ours)} there; extract test images of those classes alone, or give both the same --classes"
         )
 
 
-def _few(names: Sequence[str]) -> str:
+def few_of(names: Sequence[str]) -> str:
     """The first of some names, and how many there are."""
     return ", ".join(map(repr, names[:3])) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
 
