@@ -42,7 +42,7 @@ from extract.encoders import Encoder
 from extract.run import extract
 from pipelines.process.device import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec, Member
-from probe.passes import Passes
+from probe.passes import HeadPasses
 from probe.pooled import READ_ROWS
 from probe.recipe import Recipe
 from probe.run import probe
@@ -145,7 +145,7 @@ def grid_vs_solo(features: Features, rounds: int, epochs: int) -> float:
 
         def run(chosen: list[Member]) -> None:
             learn, judge = (Source(FeatureStore.open(store.path)) for store in (training, few))
-            Passes({"abmilp": HeadSpec("abmilp")}, learn, judge, device=device).train(chosen, recipe)
+            HeadPasses({"abmilp": HeadSpec("abmilp")}, learn, judge, device=device).train(chosen, recipe)
 
         def solo() -> None:
             for member in members:
@@ -174,7 +174,7 @@ def nine_vs_dataloader(features: Features, rounds: int, epochs: int) -> float:
             plain_loop(PlainHead(member.head, DIM, CLASSES).to(device), loader, epochs, device)
 
     def together() -> None:
-        # As `Passes`: what has no parameters is pooled once.
+        # As `HeadPasses`: what has no parameters is pooled once.
         average = torch.cat([rows.float().mean(1) for rows in features.patch.split(READ_ROWS)])
         pooled = Features(features.patch, features.cls.float(), features.label, features.n_rows, ("cls", "average"), average)
         train(families(members[:6], device, by_vectors=True), pooled, None, recipe)

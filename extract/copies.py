@@ -1,5 +1,5 @@
-"""What a GPU does beside the threads of a process: copies between main memory and the device, by streams and pinned memory, and
-passes that it starts by itself once they were recorded; and features on their way to their place.
+"""What a GPU does in parallel with the threads of a process: copies between main memory and the device, by streams and pinned
+memory, and passes that it starts by itself once they were recorded; and features on their way to their place.
 """
 
 import math
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from extract.stages import COPYING_BACK, ENCODING, Course
+from extract.stages import COPYING_BACK, ENCODING, StageTimes
 from store.errors import first_line
 from store.loading.placement import is_out_of_memory, pin, unpin
 
@@ -92,14 +92,14 @@ class Streams:
         computing = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._in):
             placed = values.to(self._device, non_blocking=True)
-        copied = _event(self._in)
+        copied = _end_of_stream(self._in)
         computing.wait_event(copied)
         placed.record_stream(computing)  # its memory, of the stream that copies, is in use until this one is done
         return placed, copied
 
     def mark(self) -> torch.cuda.Event:
         """The end of what was given to the device to compute so far."""
-        return _event(torch.cuda.current_stream(self._device), timed=True)
+        return _end_of_stream(torch.cuda.current_stream(self._device), timed=True)
 
     def record(self, compute: Callable[[], Packed]) -> tuple[Callable[[], None], Packed]:
         """What starts again, by one call, all that `compute` has the device do, and its result, which is then another.
@@ -122,10 +122,10 @@ class Streams:
         buffer.copy_(values, non_blocking=True)
 
     def copied_out(self) -> torch.cuda.Event:
-        return _event(self._out)
+        return _end_of_stream(self._out)
 
 
-def _event(stream: torch.cuda.Stream, timed: bool = False) -> torch.cuda.Event:
+def _end_of_stream(stream: torch.cuda.Stream, timed: bool = False) -> torch.cuda.Event:
     """The present end of a stream; a thread that waits for it sleeps, as decoding needs the cores."""
     event = torch.cuda.Event(enable_timing=timed, blocking=True)
     event.record(stream)
@@ -133,7 +133,7 @@ def _event(stream: torch.cuda.Stream, timed: bool = False) -> torch.cuda.Event:
 
 
 def streams_of(device: torch.device) -> Streams | None:
-    """Those of a GPU; None for a device that does nothing beside computing."""
+    """Those of a GPU; None for a device that only computes."""
     return Streams(device) if device.type == "cuda" else None
 
 
@@ -208,19 +208,19 @@ class Buffers:
 
 @dataclass
 class Copies:
-    """Keeps features, beside a GPU on a separate thread and stream, two batches behind; without one at once.
+    """Keeps features, with a GPU on a separate thread and stream, two batches behind; without one at once.
 
     `course`: what the thread that computes does.
     """
 
     streams: Streams | None
-    course: Course
+    course: StageTimes
     has_failed: bool = field(init=False, default=False)
     n_begun: int = field(init=False, default=0)  # features of as many batches and views
 
     def __post_init__(self) -> None:
         self.run_behind = self.streams is not None  # whether `run` returns before all is kept
-        self._of_thread, self._buffers = Course(), Buffers(self.streams)
+        self._of_thread, self._buffers = StageTimes(), Buffers(self.streams)
         self._thread = ThreadPoolExecutor(1, "beyondcls-copies")
         self._running: deque[Future[None]] = deque()
 

@@ -28,7 +28,7 @@ ITEMSIZE = 2  # of bfloat16 and float16
 
 
 def checked_rate(rate: float, n_views: int) -> float:
-    """A rate that can be, for so many views of each image: it acts on random crops alone."""
+    """The rate, if it is valid for `n_views` of each image: it acts on random crops alone."""
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise BeyondClsError(f"drop_path is {rate!r}, expected a rate from 0 (nothing is dropped) up to but not 1, e.g. 0.1")
     if rate and n_views == 1:
@@ -67,7 +67,7 @@ def draw_factors(image_ids: Sequence[str], view: int, rate: float, n_blocks: int
 
 
 @contextmanager
-def dropped(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Iterator[None]:
+def dropping(blocks: Sequence[nn.Module], factors: Float[Tensor, "B L 2"]) -> Iterator[None]:
     """While active, branches of blocks are multiplied by `factors`, image by image, before they are added to the tokens."""
 
     def multiplied(of_branch: Tensor, _module: Any, _inputs: Any, out: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class RoundedLinear(nn.Linear):
 
 
 @dataclass(frozen=True)
-class Cost:
+class ForwardCost:
     """Of the forward pass of one image.
 
     Attributes:
@@ -128,7 +128,7 @@ class Cost:
     weights_nbytes: int
 
 
-def cost_of(model: nn.Module, input_size: tuple[int, int, int]) -> Cost | None:
+def cost_of(model: nn.Module, input_size: tuple[int, int, int]) -> ForwardCost | None:
     """The cost of one image. Nothing is computed: tensors are on torch's meta device, which has shapes only.
 
     Args:
@@ -147,7 +147,7 @@ def cost_of(model: nn.Module, input_size: tuple[int, int, int]) -> Cost | None:
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None
     in_weights = sum(p.numel() for p in shadow.parameters())
-    return Cost(operations.get_total_flops(), ITEMSIZE * moved.numel, ITEMSIZE * in_weights)
+    return ForwardCost(operations.get_total_flops(), ITEMSIZE * moved.numel, ITEMSIZE * in_weights)
 
 
 class _Moved(TorchDispatchMode):

@@ -1,7 +1,7 @@
-"""Which arrays a set has: features of an encoder, and what a data set says about its images beside their pixels (ids, digests,
-labels, boxes, and labels of patches); and how their values are stored.
+"""Which arrays a set has: features of an encoder, and what a data set says about its images other than their pixels (ids,
+digests, labels, boxes, and labels of patches); and how their values are stored.
 
-Annotations belong to the images as they are now, features to bytes: annotations are never taken over from another feature set.
+Annotations belong to the images as they are now, features to bytes: annotations are never copied from another feature set.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from extract.datasets import ImageSet
 from extract.datasets.label_maps import LabelMaps
-from extract.datasets.truths import turned, turning_of
+from extract.datasets.truths import turn, turning_of
 from extract.encoders import Encoded, Encoder
 from store import ArrayLayout, BeyondClsError, FeatureStore
 from store.codecs import SCALE, Codec, get_codec
@@ -48,7 +48,7 @@ def arrays_by_name(encoded: Encoded, view: int) -> dict[str, Tensor]:
 def codec_of(name: str, dtype: str) -> Codec:
     """Codec of an array: `dtype` for patch tokens. Statistics stay float32, and maps have float16 at least.
 
-    Averages, and what the encoder's own pooling gives, are float16 beside float16 tokens and float32 beside all others: on the
+    Averages, and what the encoder's own pooling gives, are float16 with float16 tokens and float32 with all others: on the
     quickstart, float16 averages change what nearest neighbours predict for 1 image in 2,000, bfloat16 ones for 1 in 150.
 
     [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels
@@ -86,7 +86,7 @@ def check(extremes: np.ndarray, name: str, dtype: str, encoder: str) -> None:
     """
     low, high = extremes.view(np.float32).tolist()
     codec = codec_of(name, dtype)
-    if -codec.largest <= low and high <= codec.largest:  # not so if they are NaN
+    if -codec.largest <= low and high <= codec.largest:  # false if they are NaN
         return
     if not (math.isfinite(low) and math.isfinite(high)):
         raise BeyondClsError(f"{encoder} gives NaN or Inf in {name}; its weights or its input are broken")
@@ -108,7 +108,7 @@ def is_annotation(name: str) -> bool:
 
 
 def annotation_layouts(images: ImageSet, shard_rows: int, id_width: int) -> list[ArrayLayout]:
-    """Arrays for ids (of so many bytes), digests and labels of `images`, and for their boxes if they have any."""
+    """Arrays for ids (of `id_width` bytes), digests and labels of `images`, and for their boxes if they have any."""
     n, n_boxes = len(images), images.n_boxes
     layouts = [
         ArrayLayout("images/id", (n, id_width), "uint8", ("image", "byte"), shard_rows),
@@ -128,10 +128,10 @@ def annotations_of(
     images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
 ) -> dict[str, np.ndarray]:
     """The annotations of some images, as they are stored. `encoder`: whose views show labels of patches; it does not run."""
-    return _beside_pixels(images, rows, layouts) | patch_labels_of(images, encoder, rows, layouts)
+    return _describe_samples(images, rows, layouts) | patch_labels_of(images, encoder, rows, layouts)
 
 
-def _beside_pixels(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
+def _describe_samples(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
         sample = images.samples[row]
@@ -167,7 +167,7 @@ def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
         return sorted(differing)
     if images.samples.ids.nbytes.max() > stored["images/id"].shape[1]:
         return ["images/id"]
-    current = _beside_pixels(images, range(len(images)), [array.layout for array in stored.values()])
+    current = _describe_samples(images, range(len(images)), [array.layout for array in stored.values()])
     return [name for name, array in stored.items() if not np.array_equal(array.all(), current[name])]
 
 
@@ -192,7 +192,7 @@ def patch_labels_of(
     arrays = {name: np.full((len(rows), encoder.grid[0] * encoder.grid[1]), VOID, np.int16) for name in views}
     for i, row in enumerate(rows):
         sample = images.samples[row]
-        label_map = turned(maps.label_map(sample), turning_of(sample, images.pixels)[0])
+        label_map = turn(maps.label_map(sample), turning_of(sample, images.pixels)[0])
         if sample.problem or not label_map.size:
             continue
         for name, view in views.items():

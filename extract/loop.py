@@ -21,7 +21,7 @@ from extract.decoding import Decoded, Processes, decode_all
 from extract.encoders import Encoded
 from extract.layouts import arrays_by_name, as_array, check, is_annotation, stored_parts
 from extract.requests import Request
-from extract.stages import COPYING_IN, DECODING, ENCODING, Course
+from extract.stages import COPYING_IN, DECODING, ENCODING, StageTimes
 from extract.transform import original_size
 from store import ArrayLayout, BeyondClsError
 from store.format.layout import ArrayName
@@ -106,7 +106,7 @@ class Passes:
     size: int
     threads: ThreadPoolExecutor
     warn: Callable[[str], None] = lambda _: None
-    course: Course = field(default_factory=Course)
+    course: StageTimes = field(default_factory=StageTimes)
     n_processes: int = 0
     began: torch.cuda.Event | None = field(init=False, default=None)
     replays: dict[Hashable, Replay] = field(init=False, default_factory=dict)

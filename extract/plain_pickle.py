@@ -109,25 +109,25 @@ class PlainPickle:
                 stack.append(tuple(items))
             elif name in ("APPEND", "APPENDS"):
                 items = above_mark() if name == "APPENDS" else [stack.pop()]
-                _of_type(stack[-1], list).extend(items)
+                _expect_type(stack[-1], list).extend(items)
             elif name in ("SETITEM", "SETITEMS"):
                 items = above_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-                _of_type(stack[-1], dict).update(zip(map(key, items[::2]), items[1::2], strict=True))
+                _expect_type(stack[-1], dict).update(zip(map(key, items[::2]), items[1::2], strict=True))
             elif name == "ADDITEMS":
                 items = above_mark()
-                _of_type(stack[-1], set).update(map(key, items))
+                _expect_type(stack[-1], set).update(map(key, items))
             elif name in ("GLOBAL", "STACK_GLOBAL"):
                 parts = argument.split(" ", 1) if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
                 if (named := ".".join(parts)) not in self._names:
                     raise UnknownName(named)
                 stack.append(Named(named, self._names[named]))
             elif name in ("REDUCE", "NEWOBJ"):
-                arguments = _of_type(stack.pop(), tuple)
-                self._charge(sum(map(_cost, arguments)))
-                stack.append(_of_type(stack.pop(), Named)(*arguments))
+                arguments = _expect_type(stack.pop(), tuple)
+                self._charge(sum(map(_copying_steps, arguments)))
+                stack.append(_expect_type(stack.pop(), Named)(*arguments))
             elif name == "BUILD":
                 state = stack.pop()
-                self._charge(_cost(state))
+                self._charge(_copying_steps(state))
                 self._build[type(stack[-1])](stack[-1], state)
             elif name == "BINPERSID" and self._stored is not None:
                 stack.append(self._stored(stack.pop()))
@@ -158,13 +158,13 @@ def key(value: Any) -> Any:
     return value
 
 
-def _of_type(value: Any, kind: type) -> Any:
+def _expect_type(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"a {type(value).__name__} in its pickle where a {kind.__name__} was expected")
     return value
 
 
-def _cost(argument: Any) -> int:
+def _copying_steps(argument: Any) -> int:
     """Steps that copying an argument takes."""
     if isinstance(argument, (str, bytes)):
         return len(argument) // STEP_NBYTES

@@ -41,7 +41,7 @@ class Rates:
         n_sampled: images that went through the whole extraction.
         images_per_s: through the whole extraction: decoding, encoder, statistics and writing of all views.
         decoded_per_s: crops that are decoded and cut alone; never less than go through the whole extraction.
-        encoded_per_s: crops through the encoder alone, without statistics; likewise.
+        encoded_per_s: crops through the encoder alone, without statistics; never less, either.
         read_per_s: bytes of tokens that are read back in batches, past the page cache.
         device_nbytes: the most that was taken of a GPU's memory; 0 on a CPU.
     """
@@ -85,10 +85,10 @@ def measure(
     workers: int | None = None,
     bars: Bars = no_bars,
 ) -> Rates:
-    """Extract as many of the images as fit into so many seconds, two at least, and measure. Random weights will do.
+    """Extract as many of the images as `seconds` allow, two at least, and measure. Random weights will do.
 
     Args:
-        folder: where the feature set would be; the sample is written beside it and removed.
+        folder: where the feature set would be; the sample is written next to it and removed.
         bars: shows the progress of the extraction, as `beyondcls.progress_bar` does.
 
     Raises:
@@ -102,27 +102,27 @@ def measure(
     image_nbytes = sum(total_nbytes(request)[0].values()) / len(images)
     largest = int(min(LARGEST_NBYTES, shutil.disk_usage(existing_folder(folder)).free / 10) / image_nbytes)
     rows = np.random.default_rng(0).permutation(sound)[: max(2, largest)].tolist()
-    decoded_per_s, pixels = _decode(request, rows, SHARE_APART * seconds, batch_size, workers)
-    encoded_per_s = _encode(request, pixels, SHARE_APART * seconds)
+    decoded_per_s, pixels = _decode_rate(request, rows, SHARE_APART * seconds, batch_size, workers)
+    encoded_per_s = _encode_rate(request, pixels, SHARE_APART * seconds)
     left = (1 - 2 * SHARE_APART) * seconds * min(decoded_per_s, encoded_per_s) / request.n_views
     rows = sorted(rows[: max(2, int(left))])
     settings = Settings(batch_size=min(batch_size, -(-len(rows) // BATCHES)), workers=workers)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with _scratch(existing_folder(folder)) as scratch, bars(request.encoder.name, len(rows), "images") as progress:
+    with _scratch_folder(existing_folder(folder)) as scratch, bars(request.encoder.name, len(rows), "images") as progress:
         sample = replace(request, images=images.part(rows))
-        image_s = _extract(sample, scratch / "sample", replace(settings, progress=progress))
+        image_s = _seconds_per_image(sample, scratch / "sample", replace(settings, progress=progress))
         device_nbytes = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-        read_per_s = _read(scratch / "sample", settings.batch_size, device)
+        read_per_s = _read_rate(scratch / "sample", settings.batch_size, device)
     crops_per_s = request.n_views / image_s
-    # Both are part of it, so a slower measurement of them alone is noise.
+    # Extraction includes both, so a slower measurement of either alone is noise.
     alone = max(decoded_per_s, crops_per_s), max(encoded_per_s, crops_per_s)
     return Rates(len(rows), 1 / image_s, *alone, read_per_s, device_nbytes)
 
 
 @contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder that is removed in the end; so are those that processes of this machine left here when they were killed."""
+def _scratch_folder(folder: Path) -> Iterator[Path]:
+    """A folder that is removed in the end, as are those left here by killed processes of this machine."""
     prefix = f".plan-{socket.gethostname()}-"
     for left in folder.glob(f"{prefix}*"):
         pid = left.name.removeprefix(prefix).partition("-")[0]
@@ -132,7 +132,9 @@ def _scratch(folder: Path) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _decode(request: Request, rows: list[int], seconds: float, n_kept: int, workers: int | None) -> tuple[float, torch.Tensor]:
+def _decode_rate(
+    request: Request, rows: list[int], seconds: float, n_kept: int, workers: int | None
+) -> tuple[float, torch.Tensor]:
     """Crops a second that are decoded alone, and the first of them."""
     images, encoder, kept = request.images, request.encoder, list[torch.Tensor]()
 
@@ -148,7 +150,7 @@ def _decode(request: Request, rows: list[int], seconds: float, n_kept: int, work
     return n / (time.perf_counter() - began), torch.stack(kept)
 
 
-def _encode(request: Request, pixels: torch.Tensor, seconds: float) -> float:
+def _encode_rate(request: Request, pixels: torch.Tensor, seconds: float) -> float:
     """Crops a second through the encoder alone, in batches that leave time for several."""
     encoder = request.encoder
 
@@ -166,7 +168,7 @@ def _encode(request: Request, pixels: torch.Tensor, seconds: float) -> float:
     return n / min(passes)
 
 
-def _extract(request: Request, out: Path, settings: Settings) -> float:
+def _seconds_per_image(request: Request, out: Path, settings: Settings) -> float:
     """Seconds of an image, once it runs. Writing overlaps with computing, so the slower of the two counts."""
     n, reports = len(request.images), list[tuple[float, int]]()  # time, images
 
@@ -182,7 +184,7 @@ def _extract(request: Request, out: Path, settings: Settings) -> float:
     return max((last - first) / n_timed if n_timed else (last - reports[0][0]) / n, (written - last) / n)
 
 
-def _read(path: Path, batch_size: int, device: torch.device) -> float:
+def _read_rate(path: Path, batch_size: int, device: torch.device) -> float:
     """Bytes of tokens per second that the loader reads past the page cache."""
     store = FeatureStore.open(path)
     kinds = ("patch", "cls") if store.spec.blocks else ("average", "cls")

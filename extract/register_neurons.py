@@ -65,7 +65,7 @@ def find_register_neurons(
             hidden: list[Float[Tensor, "B N F"]] = []
             with ExitStack() as hooks:
                 for layer in layers:
-                    hooks.enter_context(layer.register_forward_pre_hook(partial(_keep, hidden)))
+                    hooks.enter_context(layer.register_forward_pre_hook(partial(_keep_input, hidden)))
                 norms = encoder(torch.stack(views), [block]).patch[block].norm(dim=-1)  # [B, T]
             outliers = norms > (TIMES * norms.median(1, keepdim=True).values if norm is None else norm)
             largest = max(largest, norms.max().item())
@@ -89,5 +89,5 @@ def find_register_neurons(
     return checked_form(f"blocks 0 to {highest_block} of {encoder.name}", neurons)
 
 
-def _keep(hidden: list[Tensor], _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def _keep_input(hidden: list[Tensor], _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     hidden.append(inputs[0])

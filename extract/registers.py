@@ -103,7 +103,7 @@ class _Move:
         return (hidden, *inputs[1:])
 
 
-def _insert(
+def _insert_registers(
     first: int, n: int, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Before the first block: zeros between what comes before the patches and these."""
@@ -144,5 +144,5 @@ def install(name: str, model: Any, layout: TokenLayout, neurons: Neurons, n: int
             module.num_prefix_tokens += n
     before = getattr(model, "norm_pre", None)  # CLIP's, which the authors put zeros through
     start = before if isinstance(before, nn.Module) and not isinstance(before, nn.Identity) else model.blocks[0]
-    start.register_forward_pre_hook(partial(_insert, first, n), with_kwargs=True)
+    start.register_forward_pre_hook(partial(_insert_registers, first, n), with_kwargs=True)
     return [move for _, move in moves]

@@ -25,7 +25,7 @@ from store.format.layout import kind_of, shard_rows_of
 from store.format.spec import SLIDE
 
 TRUTHS = ("segmentation", "instances")
-VECTORS = ("kept", "all", "only")  # [cls] of the blocks whose tokens are kept; vectors of all blocks beside; in place of tokens
+VECTORS = ("kept", "all", "only")  # [cls] of the blocks whose tokens are kept; vectors of all blocks as well; instead of tokens
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Request:
         blocks: whose tokens are kept, counted from 0, ascending; none for vectors alone.
         statistics: attention statistics of every block, in the encoder's order.
         map_blocks: whose attention maps are kept.
-        n_views: of each image: the evaluation crop, and random crops beside it; or as many windows as the longest image needs.
+        n_views: of each image: the evaluation crop, and random crops as well; or as many windows as the longest image needs.
         dtype: codec of tokens.
         shard_rows: images per shard file, a multiple of 32; None: as suits the set (4 to 512 MB).
-        vector_blocks: whose [cls] and average patch token are kept beside the tokens.
+        vector_blocks: whose [cls] and average patch token are kept with the tokens.
         pooled: whether the vector is kept that the encoder's own pooling gives.
         truths: label maps and instances of the images that are kept, by name.
         drop_path: the rate at which the last block's branches are dropped for random crops, 0…1.
@@ -84,7 +84,7 @@ class Request:
             statistics: attention statistics, of every block; all that the encoder can have by default.
             maps: keep attention maps of these blocks, if the encoder has attention.
             views: as `n_views`.
-            vectors: "all" keeps [cls] and the average patch token of every block, beside the tokens of `blocks`; "kept" only
+            vectors: "all" keeps [cls] and the average patch token of every block, and the tokens of `blocks`; "kept" only
                 [cls] of these; "only" [cls] and the average patch token of `blocks`, without their patch tokens and registers.
                 Each keeps what an encoder's own pooling gives, if it has one.
             truths: label maps and instances of the images to keep: names, "all" or "none"; by default what the form of the

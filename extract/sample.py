@@ -24,7 +24,7 @@ FLIPS = 8  # values of an image that may be rounded to the next step of the code
 
 
 @dataclass(frozen=True)
-class Difference:
+class LargestDifference:
     """The value of an array that differs most, in units of what is allowed.
 
     Attributes:
@@ -62,7 +62,7 @@ class SampleCheck:
     n_sampled: int
     n_images: int
     tolerance: float
-    worst: tuple[Difference, ...]
+    worst: tuple[LargestDifference, ...]
 
     @property
     def agrees(self) -> bool:
@@ -98,7 +98,7 @@ def check_by_sample(
     the image in that array; and an image's row of an array if the mean absolute difference is within TOLERANCE of the mean
     absolute value. The mean shows differences far below the steps of a codec, which an element does not: rounding is
     unbiased. Integers (sizes of images) must be equal. Images that are not valid are not sampled. Of what
-    describes images only labels of patches are compared, and not where features are taken over from a set of other images.
+    describes images only labels of patches are compared, and not where features are copied from a set of other images.
 
     Args:
         request: what would be extracted.
@@ -113,7 +113,7 @@ def check_by_sample(
     computed_names = [name for name in names if not is_annotation(name)]
     tolerance = TOLERANCE[request.spec.compute_dtype]
     sampled = _rows_to_sample(request, store, rows)
-    differences = list(_misfits(layouts, store)) if base_rows is None else []
+    differences = list(_layout_differences(layouts, store)) if base_rows is None else []
     with decoders(workers, request.encoder.device) as threads:
         units = Units(Passes(request, batch_size, threads), layouts, "record")
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
@@ -123,9 +123,9 @@ def check_by_sample(
             for name in (name for name in names if not name.endswith(SCALE)):
                 array = store.arrays[name]
                 codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
-                theirs, ours = array.rows(rows[list(unit.rows)]), _decoded(name, arrays, codec)
-                differences.append(_difference(name, theirs, ours, codec, ids, tolerance))
-    worst: dict[str, Difference] = {}
+                theirs, ours = array.rows(rows[list(unit.rows)]), _decode(name, arrays, codec)
+                differences.append(_largest_difference(name, theirs, ours, codec, ids, tolerance))
+    worst: dict[str, LargestDifference] = {}
     for difference in sorted(differences, key=lambda difference: -difference.ratio):
         worst.setdefault(difference.array, difference)
     return SampleCheck(len(sampled), len(store), tolerance, tuple(worst.values()))
@@ -142,18 +142,18 @@ def _rows_to_sample(request: Request, store: FeatureStore, rows: np.ndarray) -> 
     return np.unique(np.concatenate([usable[:0], *evenly]))
 
 
-def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Difference]:
-    """Arrays of another shape or dtype than they would have now, or that would not be there; but for those on images."""
+def _layout_differences(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[LargestDifference]:
+    """Arrays that would have another shape or dtype now, or not exist; except those that describe images."""
     expected = {layout.name: layout for layout in layouts}
     for name, array in store.arrays.items():
         if not array.layout.has_image_axis or (is_annotation(name) and name not in expected):
             continue
         ours = expected.get(name)
         if ours is None:
-            yield Difference(name, np.inf, np.inf, 0, stored="there", computed="no such array")
+            yield LargestDifference(name, np.inf, np.inf, 0, stored="there", computed="no such array")
         elif not same_values(ours, array.layout):
             shapes = [f"{list(a.shape)} {a.codec or a.dtype}" for a in (array.layout, ours)]
-            yield Difference(name, np.inf, np.inf, 0, stored=shapes[0], computed=shapes[1])
+            yield LargestDifference(name, np.inf, np.inf, 0, stored=shapes[0], computed=shapes[1])
 
 
 def disagreement(
@@ -162,23 +162,23 @@ def disagreement(
     """How stored values of a unit (arrays that differ, and all of `ours`) differ from those that others have stored, if by more
     than a sample of a set may.
     """
-    differences: list[Difference] = []
+    differences: list[LargestDifference] = []
     for name in sorted({name.removesuffix(SCALE) for name in theirs}):
         codec = None if kind_of(name) == "images" else codec_of(name, request.dtype)
         ends = ("", SCALE) if name + SCALE in ours else ("",)
         for start in range(0, len(unit_ids), AT_ONCE):
             part = slice(start, start + AT_ONCE)
             stored, computed = (
-                _decoded(name, {name + end: {**ours, **which}[name + end][part] for end in ends}, codec)
+                _decode(name, {name + end: {**ours, **which}[name + end][part] for end in ends}, codec)
                 for which in (theirs, {})
             )
             tolerance = TOLERANCE[request.spec.compute_dtype]
-            differences.append(_difference(name, stored, computed, codec, unit_ids[part], tolerance))
+            differences.append(_largest_difference(name, stored, computed, codec, unit_ids[part], tolerance))
     worst = max(differences, key=lambda difference: difference.ratio, default=None)
     return None if worst is None or worst.ratio <= 1 else str(worst)
 
 
-def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -> np.ndarray:
+def _decode(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -> np.ndarray:
     """Values of stored parts; as they are where no codec made them."""
     if codec is None:
         return stored[name]
@@ -187,10 +187,10 @@ def _decoded(name: str, stored: Mapping[str, np.ndarray], codec: Codec | None) -
     return codec.decode(parts).numpy()
 
 
-def _difference(
+def _largest_difference(
     name: str, theirs: np.ndarray, ours: np.ndarray, codec: Codec | None, ids: Sequence[str], tolerance: float
-) -> Difference:
-    def worst(shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray) -> Difference:
+) -> LargestDifference:
+    def worst(shape: Sequence[int], apart: np.ndarray, allowed: np.ndarray, *both: np.ndarray) -> LargestDifference:
         """The largest of `apart` [n images, values] in units of `allowed`, with `both` values there; `shape` of a row."""
         # 0 where values are equal, also where no difference is allowed.
         ratios = np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
@@ -198,7 +198,7 @@ def _difference(
         image, value = divmod(int(ratios.argmax()), ratios.shape[1])
         index = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
         ratio, difference, limit, stored, computed = (float(v[image, value]) for v in (ratios, apart, allowed, *both))
-        return Difference(name, ratio, difference, limit, ids[image], index, stored, computed)
+        return LargestDifference(name, ratio, difference, limit, ids[image], index, stored, computed)
 
     stored, computed = (values.reshape(len(ids), -1).astype(np.float64) for values in (theirs, ours))
     apart = np.where(np.isnan(stored) & np.isnan(computed), 0, np.abs(stored - computed))

@@ -45,7 +45,7 @@ class Spent:
         return f"{self.binding} binds: encoder idle {100 * self.encoder_idle:.0f} %"
 
 
-class Course:
+class StageTimes:
     """What a thread does with its time, stage by stage; `now` gives the time in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter):
@@ -65,7 +65,7 @@ class Course:
             self._enter(before)
 
     @contextmanager
-    def waiting_for(self, other: "Course", stage: str) -> Iterator[None]:
+    def waiting_for(self, other: "StageTimes", stage: str) -> Iterator[None]:
         """A context in which this thread waits for another: what that one does meanwhile counts, else `stage`."""
         began, before = self._now(), other.spent.seconds
         try:

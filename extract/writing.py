@@ -1,4 +1,4 @@
-"""One task of an extraction: it computes what a feature set lacks, and writes it, alone or beside others."""
+"""One task of an extraction: it computes what a feature set lacks, and writes it, alone or with others."""
 
 import os
 import platform
@@ -20,14 +20,14 @@ from extract.layouts import annotations_of, is_annotation
 from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders, n_decoders
 from extract.requests import Request
 from extract.sample import SampleCheck, disagreement
-from extract.stages import ELSE, WRITING, Course, Spent
+from extract.stages import ELSE, WRITING, Spent, StageTimes
 from store import ArrayLayout, BeyondClsError, FeatureStore, FeatureWriter
 from store.writing.claims import own_first
 from store.writing.publishing import Found
 
-WRITTEN_AT_ONCE = 2  # units beside a GPU, which computes one in less time than a thread takes for digests of its largest array
+WRITTEN_AT_ONCE = 2  # units with a GPU, which computes one in less time than a thread takes for digests of its largest array
 MANY_IMAGES = 2048  # processes that decode begin in half a second
-# Has processes compute the units that miss, so many, of a set that a writer has begun.
+# Has processes compute the missing units, given their number, of a set that a writer has begun.
 Engine = Callable[[FeatureWriter, int], None]
 
 
@@ -87,7 +87,7 @@ class Task:
 
     Attributes:
         out: the folder of the set, or its address in an object store, which takes over nothing.
-        base: the set whose features are taken over.
+        base: the set whose features are copied.
         base_rows: its row of each image, -1 where it has none; None: the same.
         skip: names and shards of its arrays that are damaged.
         replaces: what was found at the same place, and is replaced in the end.
@@ -106,10 +106,10 @@ class Task:
         """Compute what is missing, and open the set; None if it was stopped before that, or has joined another."""
         settings, request, layouts = self.settings, self.request, self.layouts
         described = [(a.name, unit) for a in layouts if is_annotation(a.name) for unit in range(a.n_shards)]
-        skip = [*self.skip, *described]  # what describes images is written anew
+        skip = [*self.skip, *described]  # what describes images is written again
         begins_with = (self.base, self.base_rows, skip, self.replaces, self._disagreement, computed_by(request.encoder))
         with FeatureWriter(self.out, request.spec, layouts, request.constants, *begins_with) as writer:
-            self._writer, self._course = writer, Course()
+            self._writer, self._course = writer, StageTimes()
             self._unreported = set(range(layouts[0].n_shards))  # units that `progress` does not know of
             if settings.joins is not None and writer.staging.absolute() != settings.joins:
                 raise BeyondClsError(
@@ -130,7 +130,7 @@ class Task:
 
     def _compute(self) -> None:
         settings, todo = self.settings, self._writer.missing_units()
-        n_written = self._n_written
+        n_written = self._max_units_in_writing
         while True:
             self._report_written()
             if not todo:
@@ -151,14 +151,14 @@ class Task:
                     self._n_processes(len(todo) * self.layouts[0].shard_rows),
                 )
                 units = Units(passes, self.layouts, settings.on_error, settings.progress, n_written)
-                claimed = self._claimed(todo)
-                for unit, arrays, notes in units.compute(self._units(one_ahead(claimed) if n_written > 1 else claimed)):
-                    self._write_behind(unit.number, arrays, notes)
+                claimed = self._claim_units(todo)
+                for unit, arrays, notes in units.compute(self._plan_units(one_ahead(claimed) if n_written > 1 else claimed)):
+                    self._begin_to_write(unit.number, arrays, notes)
                 self._wait_for_disk()
             todo = [] if settings.stops() else self._writer.wait_for_others(settings.stops)
 
     def _n_processes(self, n_images: int) -> int:
-        """How many processes decode images: beside a GPU, as threads of one process cannot keep it busy.
+        """How many processes decode images: with a GPU, as threads of one process cannot keep it busy.
 
         None for few images, and where other code than this program's gives them.
         """
@@ -172,7 +172,7 @@ class Task:
         """Have an engine's processes compute and write units, each of which begins as this one has."""
         self._report_written()
         for unit in self._writer.missing_units():
-            names, rows = self._to_compute(unit)
+            names, rows = self._missing_arrays_and_rows(unit)
             if not (names and len(rows)) and self._writer.claim(unit):
                 self._writer.write_unit(unit, self._annotations(unit))
                 self._report_written()
@@ -189,7 +189,7 @@ class Task:
         self.settings.progress(sum(len(self._rows(unit)) for unit in written))
         self._unreported -= written
 
-    def _claimed(self, todo: Sequence[int]) -> Iterator[int]:
+    def _claim_units(self, todo: Sequence[int]) -> Iterator[int]:
         """Units of this process, those of this task's share first."""
         has_begun = False  # a process that is asked to stop at once has one unit to show for it
         for number in own_first(todo, self.settings.task_id, self.settings.n_tasks):
@@ -199,29 +199,29 @@ class Task:
                 has_begun = True
                 yield number
 
-    def _units(self, claimed: Iterable[int]) -> Iterator[Unit]:
+    def _plan_units(self, claimed: Iterable[int]) -> Iterator[Unit]:
         """Units to compute. What another set has whole is written without computing."""
         for number in claimed:
             self._unreported.discard(number)  # its images are reported as they are computed
-            names, rows = self._to_compute(number)
+            names, rows = self._missing_arrays_and_rows(number)
             self.settings.progress(len(self._rows(number)) - len(rows))
             if len(rows) and names:
                 yield Unit(number, rows.tolist(), names)
             else:  # another set has all arrays that need the images
-                self._write_behind(number, {}, [])
+                self._begin_to_write(number, {}, [])
 
-    def _to_compute(self, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
+    def _missing_arrays_and_rows(self, unit: int) -> tuple[list[str], Int64[np.ndarray, "N"]]:
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, self._writer.taking.rows_to_compute(unit, names)
 
     @property
-    def _n_written(self) -> int:
+    def _max_units_in_writing(self) -> int:
         """Units that are written at once."""
         return WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
 
-    def _write_behind(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
+    def _begin_to_write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
         """Begin to write a unit, once there is room for one more among those that are being written."""
-        self._wait_for_disk(self._n_written - 1)
+        self._wait_for_disk(self._max_units_in_writing - 1)
         self._writing.append(self._disk.submit(self._write, unit, arrays, notes))
 
     def _write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
@@ -261,7 +261,7 @@ def computed_by(encoder: Encoder) -> dict[str, Any]:
 
 
 def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
-    """What a set says of its encoder, its classes and problems of its images, beside its description.
+    """What a set says about its encoder, its classes and problems of its images, in addition to its description.
 
     Raises:
         DataError: images are damaged or unlabelled and the settings don't want that recorded, or there is none.

@@ -29,12 +29,12 @@ def main(
         list[str] | None,
         typer.Option(
             help="an aggregator that reads single blocks; may be repeated. abmilp, of blocks whose patch tokens are kept, is "
-            "measured beside the default; cls, average and encoder-pooling are in its place  [default: those three, as far as "
+            "measured with the default; cls, average and encoder-pooling are in its place  [default: those three, as far as "
             "the sets allow]"
         ),
     ] = None,
     protocol: Annotated[
-        str, typer.Option(help="beside the trained heads, of those without parameters: knn, logistic, ridge, or none")
+        str, typer.Option(help="in addition to the trained heads, of those without parameters: knn, logistic, ridge, or none")
     ] = "knn",
     params: Annotated[Path | None, typer.Option(help="take probe and store from this file; options given here win")] = None,
     encoder: Annotated[str | None, typer.Option(help="take what encoders.NAME in --params says of training, too")] = None,

@@ -17,7 +17,7 @@ def main(
     a: Annotated[
         str, typer.Argument(help="a project, a folder of probes, the folder of one; or a commit of the project in this folder")
     ],
-    b: Annotated[str, typer.Argument(help="likewise, to compare with it; differences are B − A")],
+    b: Annotated[str, typer.Argument(help="the same, to compare with it; differences are B − A")],
     show_all: Annotated[
         bool, typer.Option("--all", help="show equal results too, and all measures, not only the first of each result")
     ] = False,
@@ -34,7 +34,7 @@ def main(
 
     Of a commit, results are taken from DVC's cache (`dvc fetch --all-commits` fills it).
     """
-    from pipelines.comparing.differences import compared, descriptions_table, differences_in_descriptions, measures_table
+    from pipelines.comparing.differences import compare_results, descriptions_table, differences_in_descriptions, measures_table
     from pipelines.comparing.places import folder_of
     from pipelines.process.terminal import SafeConsole
     from pipelines.report.formats import FORMATS
@@ -51,7 +51,7 @@ def main(
                 f"{a} and {b} have no result in common: the first has {places[0]} and others, the second {places[1]}; name "
                 "folders that hold the same things, such as two projects, or the folders of one data set in both"
             )
-        rows = compared(*results)
+        rows = compare_results(*results)
     shown = [row for row in rows if show_all or (row.first and not row.equal)]
     described = differences_in_descriptions(*results)
     tables = [measures_table(shown, a, b), descriptions_table(described, common, a, b)]
@@ -65,13 +65,13 @@ def main(
             for suffix, to_text in FORMATS.items():
                 (out / f"{table.name}.{suffix}").write_text(to_text(table), encoding="utf-8", newline="\n")
         typer.echo(f"tables: {out}")
-    for line in _counts(rows, a, b):
+    for line in _format_counts(rows, a, b):
         typer.echo(line)
     if exit_code and any(not row.equal for row in rows):
         raise typer.Exit(DIFFERENT)
 
 
-def _counts(rows: "list[Compared]", a: str, b: str) -> list[str]:
+def _format_counts(rows: "list[Compared]", a: str, b: str) -> list[str]:
     """How many results are equal, differ, or are in one of the two alone."""
     by_place: dict[str, list[Compared]] = {}
     for row in rows:

@@ -34,7 +34,7 @@ def main(
     from pipelines.parameters.options import numbers
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
-    from probe.correspondence import correspondence, read_pairs, shown
+    from probe.correspondence import correspondence, read_pairs, shown_points
     from probe.result_files import DESCRIPTION, METRICS, computed_by, described_images, write_result
     from store import BeyondClsError
     from store.writing.results import ResultFolder
@@ -48,7 +48,7 @@ def main(
             f"{'' if block is None else f', and --block is {block}'}; extract it with --blocks, and without --vectors only"
         )
     blocks = kept if block is None else [block]
-    seen = shown(store, read_pairs(pairs))
+    seen = shown_points(store, read_pairs(pairs))
     measured = []
     with progress_bar("pairs", len(blocks) * len(seen.pairs), "pairs") as advance:
         for number in blocks:

@@ -30,7 +30,7 @@ def main(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="of dense.detect in --params: take its options")] = None,
     encoder: Annotated[str | None, typer.Option(help="take `block` of encoders.NAME in --params, too")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="processes that decode masks beside this one")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="processes that decode masks, in addition to this one")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     **given: Any,
 ) -> None:

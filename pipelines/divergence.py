@@ -100,7 +100,7 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
                 "probe` with heads that weight patches and --out this folder, or leave it out"
             )
         for file in files:
-            head = _read(file.parent.parent)
+            head = _read_weights(file.parent.parent)
             _check_same_images(next(iter(heads.values()), head), head)
             other = heads.setdefault(head.name, head)
             if not np.array_equal(other.weights, head.weights):
@@ -125,16 +125,16 @@ def cls_map(attention: Path, reference: Weights) -> list[Weights]:
     if not (file := attention / "maps/cls_map.npy").is_file():
         typer.echo(f"{attention} has no cls_map.npy: the encoder has no [cls], or its maps were not stored")
         return []
-    head = Weights(CLS_ATTENTION, attention, *_about(attention / "summary.json"), _weights(file, str(attention)))
+    head = Weights(CLS_ATTENTION, attention, *_identify(attention / "summary.json"), _load(file, str(attention)))
     _check_same_images(reference, head)
     return [head]
 
 
-def _read(folder: Path) -> Weights:
-    return Weights(folder.name, folder, *_about(folder / "metrics.json"), _weights(folder / "trained/weights.npy", str(folder)))
+def _read_weights(folder: Path) -> Weights:
+    return Weights(folder.name, folder, *_identify(folder / "metrics.json"), _load(folder / "trained/weights.npy", str(folder)))
 
 
-def _about(file: Path) -> tuple[str, str, bool]:
+def _identify(file: Path) -> tuple[str, str, bool]:
     """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention.
 
     Args:
@@ -157,7 +157,7 @@ def _about(file: Path) -> tuple[str, str, bool]:
         ) from error
 
 
-def _weights(file: Path, name: str) -> "np.ndarray":
+def _load(file: Path, name: str) -> "np.ndarray":
     from probe.divergence import distributions
     from probe.result_files import array_of
 

@@ -25,7 +25,7 @@ def main(
     writes them into the list; what cannot be loaded stays as it is there.
     """
     if record is not None:
-        _record(record, params, pattern)
+        _record_digests(record, params, pattern)
         return
     from extract.encoders import ENCODERS, timm_names
     from extract.encoders.pretrained import listing_of
@@ -59,18 +59,18 @@ def main(
             typer.echo(name)
 
 
-def _record(file: Path, params: Path, pattern: str) -> None:
+def _record_digests(file: Path, params: Path, pattern: str) -> None:
     """Load the encoders of a parameter file whose names have the pattern, one after the other, and write their digests."""
     from dataclasses import replace
 
-    from extract.encoders.checkpoints import Checkpoint, read_checkpoints, write_checkpoints
+    from extract.encoders.checkpoints import ListedCheckpoint, read_checkpoints, write_checkpoints
     from pipelines.parameters.extraction import from_params
     from pipelines.parameters.params import read_params, section
 
     rows, failed = read_checkpoints(file), []
     for name in section(read_params(params), "encoders"):
         loading, _ = from_params(params, name)
-        row = Checkpoint.of(name, loading)
+        row = ListedCheckpoint.of(name, loading)
         rows.setdefault(name, row)
         if pattern not in name:
             continue

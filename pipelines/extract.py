@@ -107,7 +107,7 @@ def main(
     from extract.writing import Settings
     from pipelines.engines import choose_engine
     from pipelines.engines.engine import Watch, has_all, sharing
-    from pipelines.engines.slurm import submitted
+    from pipelines.engines.slurm import submit
     from pipelines.parameters.engine import without_engine
     from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
@@ -122,7 +122,7 @@ def main(
     places = _places(params, out, verb)
     is_one = task_id is not None or n_tasks is not None or is_task()  # of several that share the set
     engine = choose_engine(options, select_options(given, ENGINE), device, is_one)
-    if submitted(engine, verb, out, places.root, script, dry_run, typer.echo):
+    if submit(engine, verb, out, places.root, script, dry_run, typer.echo):
         return
     stops = stops_at_signal()
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)

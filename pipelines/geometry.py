@@ -20,7 +20,7 @@ def main(
         list[str] | None,
         typer.Option(help="may be repeated  [default: all that the set allows]"),
     ] = None,
-    images: Annotated[int | None, typer.Option(help="so many, the same on every machine  [default: all]")] = None,
+    images: Annotated[int | None, typer.Option(help="number of images, the same on every machine  [default: all]")] = None,
     entry: Annotated[
         str | None, typer.Option(help="of `geometry` in the parameter file, which says how many images, if it has `images`")
     ] = None,

@@ -25,7 +25,7 @@ Encoders = Annotated[
 Heads = Annotated[list[str] | None, typer.Option(help=f"an aggregator; repeated for several  [default: {' '.join(HEADS)}]")]
 
 PARAMS = """\
-# What `dvc repro` and `beyondcls run` compute. `beyondcls params` shows what becomes of it.
+# What `dvc repro` and `beyondcls run` compute. `beyondcls params` shows the resulting values.
 
 data: {data} # holds a folder for each of `datasets`
 datasets: {datasets}
@@ -49,8 +49,8 @@ probe:
 # What dvc.yaml reads and has no default for; `code/readers` has no results.
 OTHERS = """
 primary: null # or what is compared first, declared in advance: { encoder: NAME, head: NAME, over: NAME }
-other_probes: code/readers # or a folder with DATASET/ENCODER/HEAD of other runs, which the report shows beside these
-other_studies: code/readers # likewise STUDY/ENCODER/HEAD
+other_probes: code/readers # or a folder with DATASET/ENCODER/HEAD of other runs, which the report shows with these
+other_studies: code/readers # the same for STUDY/ENCODER/HEAD
 """
 README = """\
 # How good are these encoders?
@@ -104,12 +104,12 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
     splits = _splits(data)
     check_name(f"the folder {data}", data.resolve().name)
     if folder.resolve().is_relative_to(data.resolve()):
-        raise BeyondClsError(f"{folder} is in {data}, whose files are the images; give a folder outside of it, or beside it")
+        raise BeyondClsError(f"{folder} is in {data}, whose files are the images; give a folder outside it")
     params = PARAMS.format(
-        data=_relative(data.resolve().parent, folder),
-        datasets=f"[{data.resolve().name}]" if not splits else f"{{ {data.resolve().name}: {_flow(splits)} }}",
-        encoders="\n".join(f"  {name}: {_flow(entry)}" for name, entry in _named_encoders(encoders).items()),
-        heads=_flow(_named_heads(heads)),
+        data=_path_in_project(data.resolve().parent, folder),
+        datasets=f"[{data.resolve().name}]" if not splits else f"{{ {data.resolve().name}: {_inline_yaml(splits)} }}",
+        encoders="\n".join(f"  {name}: {_inline_yaml(entry)}" for name, entry in _named_encoders(encoders).items()),
+        heads=_inline_yaml(_named_heads(heads)),
     )
     return write_pipeline(folder, params)
 
@@ -127,9 +127,9 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
     pipeline = shipped(PIPELINE).read_text(encoding="utf-8")
     texts = {
         "params.yaml": params + OTHERS,
-        PIPELINE: _of_installed(pipeline),
+        PIPELINE: _pipeline_without_source(pipeline),
         ".dvcignore": shipped(".dvcignore").read_text(encoding="utf-8"),
-        ".gitignore": "".join(f"/{name}/\n" for name in _made(pipeline)),
+        ".gitignore": "".join(f"/{name}/\n" for name in _output_folders(pipeline)),
         "README.md": README.format(commands=COMMANDS),
     }
     there = [name for name in texts if os.path.lexists(folder / name)]
@@ -137,7 +137,7 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
         raise BeyondClsError(f"{folder} has {' and '.join(refused)} already; give another folder, or remove what is not needed")
     folder.mkdir(parents=True, exist_ok=True)
     for name in {*there} & {*IGNORING}:
-        texts[name] = _with_lines((folder / name).read_text(encoding="utf-8"), texts[name])
+        texts[name] = _add_missing_lines((folder / name).read_text(encoding="utf-8"), texts[name])
     if "README.md" in there:
         del texts["README.md"]
     changed = [name for name, text in texts.items() if name not in there or (folder / name).read_text(encoding="utf-8") != text]
@@ -146,8 +146,8 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
     return [folder / name for name in changed]
 
 
-def _with_lines(text: str, more: str) -> str:
-    """A text with the lines of another, but for comments, that it lacks."""
+def _add_missing_lines(text: str, more: str) -> str:
+    """A text with the lines of another that it lacks, except comments."""
     missing = [line for line in more.splitlines() if line and not line.startswith("#") and line not in text.splitlines()]
     return "\n".join([text.rstrip("\n"), *missing, ""]).lstrip("\n") if missing else text
 
@@ -192,19 +192,19 @@ def _named_heads(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {folder: {"aggregator": head.name, **head.own} for folder, head in asked.items()}
 
 
-def _flow(entries: dict[str, Any]) -> str:
+def _inline_yaml(entries: dict[str, Any]) -> str:
     """YAML in one line."""
     import yaml
 
     return yaml.safe_dump(entries, default_flow_style=True, sort_keys=False, width=10_000).strip()
 
 
-def _relative(path: Path, folder: Path) -> str:
+def _path_in_project(path: Path, folder: Path) -> str:
     """A folder as params.yaml names it: as seen from the project where it is inside, else from the root."""
     return path.relative_to(folder.resolve()).as_posix() if path.is_relative_to(folder.resolve()) else path.as_posix()
 
 
-def _of_installed(pipeline: str) -> str:
+def _pipeline_without_source(pipeline: str) -> str:
     """dvc.yaml for a folder without the program's source: digests of the code are looked up each time, in a second or two."""
 
     watched = r"^( +)deps: \[extract, heads, pipelines, probe, store, params.yaml\]$"
@@ -214,7 +214,7 @@ def _of_installed(pipeline: str) -> str:
     return written
 
 
-def _made(pipeline: str) -> list[str]:
+def _output_folders(pipeline: str) -> list[str]:
     """Folders below which the stages write."""
     import yaml
 

@@ -48,7 +48,7 @@ def main(
     as a baseline, a Gaussian at the centre of every image.
 
     Boxes are compared in the frame that the encoder saw. Published numbers are of the whole image, squashed to a square:
-    extract it so, beside the set that heads are trained on, by
+    extract it so, next to the set that heads are trained on, by
 
         beyondcls extract --crop-mode squash --crop-pct 1 --encoder mae --data cub --split test --out features/mae-cub-whole
 
@@ -151,10 +151,10 @@ def measure_maps(
         for kind in kinds:
             results = [measure(maps, truths.boxes, size, map_function, progress) for maps in kind.maps]
             flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
-            measured.append({**described(kind.source, kind.name, results, kind.seeds, flat), **weighed(kind.maps)})
+            measured.append({**describe_map(kind.source, kind.name, results, kind.seeds, flat), **weighed(kind.maps)})
             if kind.source == "probe" or kind.name == "cls":
                 boxes.append(predictions(kind, results[0].threshold, truths, size))
-    of_centre = described("baseline", "centre", [measure_one(centre_map(size, size), truths.boxes, size)], (), [0])
+    of_centre = describe_map("baseline", "centre", [measure_one(centre_map(size, size), truths.boxes, size)], (), [0])
     at_patches = np.broadcast_to(centre_map(*store.grid), (len(truths.rows), *store.grid))
     measured.append({**of_centre, **weighed([at_patches])})
     return measured, boxes, None if objects is None else objects.truth
@@ -214,7 +214,7 @@ def process_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
         yield pool.map
 
 
-def described(
+def describe_map(
     source: str, name: str, results: "Sequence[Localised]", seeds: Sequence[int], n_flat: Sequence[int]
 ) -> dict[str, Any]:
     """An entry of `maps` in description.json. `n_flat`: the number of constant maps of each seed."""

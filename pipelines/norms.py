@@ -21,7 +21,7 @@ def main(
         list[Path] | None,
         typer.Option(help="folder that holds HEAD/trained/weights.npy of heads tested on these images; may be repeated"),
     ] = None,
-    times: Annotated[float, typer.Option(help="a token is an outlier above so many times the block's median norm")] = 3.0,
+    times: Annotated[float, typer.Option(help="a token is an outlier above this multiple of the block's median norm")] = 3.0,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
     """Measure norms of patch tokens in each block that keeps them: quantiles, the share of outliers, and where they lie.
@@ -77,7 +77,7 @@ def main(
         where: dict[str, Any] = {f"block{block}": one.where.reshape(store.grid) for block, one in found.items()}
         np.savez(folder / "where.npz", **where)
         for block, one in found.items():
-            _picture(one, store.grid, f"block {block}", folder / f"block{block}.svg")
+            _plot(one, store.grid, f"block {block}", folder / f"block{block}.svg")
     for row in described:
         drawn = "".join(f", {name} x {v['mean']:.2f}" for name, v in row.items() if name not in OWN)
         share, images = row["share"]["mean"], row["images"]["mean"]
@@ -87,7 +87,7 @@ def main(
     typer.echo(f"{out}: {len(rows):,} images")
 
 
-def _picture(tokens: "TokenNorms", grid: tuple[int, int], title: str, file: Path) -> None:
+def _plot(tokens: "TokenNorms", grid: tuple[int, int], title: str, file: Path) -> None:
     """How norms are distributed, and where outliers lie."""
     import matplotlib
     from matplotlib.figure import Figure

@@ -21,7 +21,7 @@ def main(
     split: Annotated[str | None, typer.Option(help="of an extraction: train or test")] = None,
     head: Annotated[str | None, typer.Option(help="of heads, or of --study: show its training")] = None,
     task: Annotated[
-        str | None, typer.Option(help="segment or detect: show what is asked of it for --dataset, one of dense.datasets")
+        str | None, typer.Option(help="segment or detect: show its options for --dataset, one of dense.datasets")
     ] = None,
     study: Annotated[str | None, typer.Option(help="of studies, block_studies: show the training of --head, or of all")] = None,
     out: Annotated[Path | None, typer.Option(help="write what is asked of every stage into this folder")] = None,
@@ -47,18 +47,18 @@ def main(
     if split not in (None, "train", "test"):
         raise BeyondClsError(f"--split is {split!r}, expected train or test")
     if task is not None:
-        lines = iter(_table(_of_task(content, task, encoder, dataset)))
+        lines = iter(_format_table(_options_of_task(content, task, encoder, dataset)))
     elif head is not None or study is not None:
-        lines = _training(content, head, encoder, dataset, study)
+        lines = _explain_training(content, head, encoder, dataset, study)
     elif encoder is not None:
-        lines = iter(_table(of_extraction(content, encoder, dataset, split)))
+        lines = iter(_format_table(of_extraction(content, encoder, dataset, split)))
     else:
         lines = _overview(content)
     for line in lines:
         typer.echo(line)
 
 
-def _training(
+def _explain_training(
     params: Mapping[str, Any], head: str | None, encoder: str | None, dataset: str | None, study: str | None
 ) -> Iterator[str]:
     """The training of a head, or of all heads of a study: what the file gives, and what its preset or the defaults add."""
@@ -76,10 +76,10 @@ def _training(
             yield f"{name}:"
         given = of_head(params, name, encoder, dataset, study)
         of_preset = PRESETS.get(given["preset"].value, {}) if "preset" in given else {}
-        yield from _table(_completed(given, of_preset, asdict(Recipe())))
+        yield from _format_table(_with_defaults(given, of_preset, asdict(Recipe())))
 
 
-def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset: str | None) -> "dict[str, Given]":
+def _options_of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset: str | None) -> "dict[str, Given]":
     """Options of a dense task: what the file gives, what its preset adds, and in words what the command does by default."""
     from pipelines.parameters.dense import of_task
     from pipelines.parameters.recipes import OPTIONS
@@ -96,10 +96,10 @@ def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset:
 
         parts = preset_of_detection(given["preset"].value if "preset" in given else None)
         of_preset = {name: value for part in parts for name, value in part.items()}
-    return _completed(given, of_preset, {name: option.default for name, option in options.items() if option.default})
+    return _with_defaults(given, of_preset, {name: option.default for name, option in options.items() if option.default})
 
 
-def _completed(given: "dict[str, Given]", of_preset: Mapping[str, Any], defaults: Mapping[str, Any]) -> "dict[str, Given]":
+def _with_defaults(given: "dict[str, Given]", of_preset: Mapping[str, Any], defaults: Mapping[str, Any]) -> "dict[str, Given]":
     """With the values of its preset, and the defaults of what is not given."""
     from pipelines.parameters.layers import Given
 
@@ -109,13 +109,13 @@ def _completed(given: "dict[str, Given]", of_preset: Mapping[str, Any], defaults
     return given | {name: one for name, one in added.items() if name not in given}
 
 
-def _table(given: "Mapping[str, Given]") -> list[str]:
+def _format_table(given: "Mapping[str, Given]") -> list[str]:
     from pipelines.store.table import table
 
-    return table([("parameter", "value", "from"), *((name, _shown(one.value), one.where) for name, one in given.items())])
+    return table([("parameter", "value", "from"), *((name, _as_text(one.value), one.where) for name, one in given.items())])
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

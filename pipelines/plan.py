@@ -48,7 +48,7 @@ def main(
 ) -> None:
     """Say in advance what `beyondcls extract` with the same options writes and how long it takes on this machine.
 
-    Some of the images are extracted for --seconds beside --out and removed again. Weights don't matter for it: without a
+    Some of the images are extracted for --seconds next to --out and removed again. Weights don't matter for it: without a
     checkpoint that is here, random ones are used, and nothing is fetched.
 
     With --params and without --encoder it plans the whole project that the file describes: every encoder is measured so, every

@@ -113,7 +113,7 @@ def main(
 
     A head that is already in --out and was trained from exactly this request, by training as it is now, stays as it is.
     """
-    from pipelines.engines.processes import Here, Processes
+    from pipelines.engines.processes import Here, LocalProcesses
     from pipelines.engines.slurm import check_script
     from pipelines.probing.spread import every_run, runs_of, spread
     from pipelines.process.tasks import TO_BE_CONTINUED, stops_at_signal
@@ -139,7 +139,7 @@ def main(
         runs = runs_of(sys.argv[1:], head or [] if study is None else [], places["out"])
     stops = stops_at_signal()
     # Heads that this process trains share one reading of the features; and one run needs no other process than this.
-    if every or not (isinstance(engine, Here) or (isinstance(engine, Processes) and len(runs) == 1)):
+    if every or not (isinstance(engine, Here) or (isinstance(engine, LocalProcesses) and len(runs) == 1)):
         finished = spread(engine, runs, script, dry_run, stops)
     else:
         from pipelines.probing.training import train_heads

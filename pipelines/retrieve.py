@@ -74,7 +74,7 @@ def read_search(file: Path) -> "Search":
     from extract.datasets.listed import parsing
     from store import BeyondClsError
 
-    reader = {".mat": _of_matlab, ".csv": _of_table}.get(file.suffix)
+    reader = {".mat": _search_from_matlab, ".csv": _search_from_table}.get(file.suffix)
     if reader is None or not file.is_file():
         raise BeyondClsError(f"{file} is no file of this kind; expected {SEARCH_FILES}")
     with parsing(file, SEARCH_FILES):
@@ -84,7 +84,7 @@ def read_search(file: Path) -> "Search":
     return search
 
 
-def _of_matlab(file: Path) -> "Search":
+def _search_from_matlab(file: Path) -> "Search":
     import numpy as np
 
     from extract.datasets.listed import matlab_variable
@@ -102,7 +102,7 @@ def _of_matlab(file: Path) -> "Search":
     return Search(queries, relations, images)
 
 
-def _of_table(file: Path) -> "Search":
+def _search_from_table(file: Path) -> "Search":
     import csv
 
     from extract.datasets.listed import text

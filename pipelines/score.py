@@ -56,24 +56,24 @@ def main(
     from probe.score import score
     from probe.trained import load_trained
 
-    named = dict(_named("--test", test))
-    every = {**dict(_named("--against", [against] if against else [])), **named}  # with that first
+    named = dict(_split_names("--test", test))
+    every = {**dict(_split_names("--against", [against] if against else [])), **named}  # with that first
     tests = {name: open_features(place, params) for name, place in every.items()}
-    maps = {name: Path(file) for name, file in _named("--map", map_ or ())}
+    maps = {name: Path(file) for name, file in _split_names("--map", map_ or ())}
     if others := [name for name in maps if name not in tests]:
         raise BeyondClsError(f"--map {others[0]}=… is of no test set, expected one of {', '.join(tests)}; add it as --test")
-    heads = [load_trained(folder, own) for folder in _folders(probes)]
+    heads = [load_trained(folder, own) for folder in _folders_with_weights(probes)]
     held = None if held_out is None else open_features(held_out, params)
     how = {"device": choose_device(device), "written": named, "notes": {"command": recorded_command()}}
     for place, result in score(heads, tests, out, maps, held, **how).items():  # type: ignore[arg-type]
         scored, top1 = result["scored"], result["top1"]
         gap = f", {result['gap']['mean']:+.2f} against {scored['first']}" if "gap" in result else ""
-        typer.echo(f"{place}: top-1 {top1['mean']:.2f} ± {top1['std']:.2f} %{gap}; {_calibration(result)}")
+        typer.echo(f"{place}: top-1 {top1['mean']:.2f} ± {top1['std']:.2f} %{gap}; {_format_calibration(result)}")
         for note in result["notes"]:
             typer.echo(f"  note: {note}")
 
 
-def _calibration(result: Mapping[str, Any]) -> str:
+def _format_calibration(result: Mapping[str, Any]) -> str:
     """`ECE 8.1 %, 1.9 % at temperature 1.62`."""
     plain = f"ECE {result['ece']['mean']:.1f} %"
     if "temperature" not in result:
@@ -81,7 +81,7 @@ def _calibration(result: Mapping[str, Any]) -> str:
     return f"{plain}, {result['tempered_ece']['mean']:.1f} % at temperature {result['temperature']['mean']:.2f}"
 
 
-def _named(option: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _split_names(option: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Names and places of NAME=PLACE."""
     names = set()
     for text in texts:
@@ -94,7 +94,7 @@ def _named(option: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name, place
 
 
-def _folders(probes: Path) -> list[Path]:
+def _folders_with_weights(probes: Path) -> list[Path]:
     """Folders of heads; those without weights are left out, and named, where others have some."""
     if (probes / "metrics.json").is_file():
         return [probes]

@@ -50,7 +50,7 @@ def main(
         typer.Option(help="classes that are foreground, with commas; compares attention maps and --probes with them"),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="processes that decode label maps of the linear head beside this one")
+        int, typer.Option(min=0, help="processes that decode label maps of the linear head, in addition to this one")
     ] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     **given: Any,
@@ -137,8 +137,8 @@ def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
     """
     from dataclasses import replace
 
-    from probe.segmentation.logistic import Logistic
-    from probe.segmentation.neighbours import Neighbours
+    from probe.segmentation.logistic import PatchLogistic
+    from probe.segmentation.neighbours import PatchNeighbours
     from probe.segmentation.run import LINEAR, PROTOCOLS, Protocols
 
     for name in options.get("protocol") or ():
@@ -163,8 +163,8 @@ def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
     )
     return Protocols(
         tuple(options.get("protocol") or PROTOCOLS),
-        Neighbours(**several(ks="ks", metrics="metric"), **scaled),
-        Logistic(**several(cs="cs"), **scaled, **select_options(options, ("max_passes",))),
+        PatchNeighbours(**several(ks="ks", metrics="metric"), **scaled),
+        PatchLogistic(**several(cs="cs"), **scaled, **select_options(options, ("max_passes",))),
         replace(plan, recipe=recipe),
         options.get("loss_size") or frame,
     )

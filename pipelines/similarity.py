@@ -20,7 +20,7 @@ def main(
     ] = None,
     measure: Annotated[list[str] | None, typer.Option(help="may be repeated  [default: all]")] = None,
     deepest: Annotated[bool, typer.Option("--deepest", help="of each kind of vector the last block alone")] = False,
-    images: Annotated[int, typer.Option(help="so many, the same on every machine; 0 for all")] = 10_000,
+    images: Annotated[int, typer.Option(help="number of images, the same on every machine; 0 for all")] = 10_000,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
     """Compare each vector of each block with each other: CKA, mutual nearest neighbours, Procrustes.

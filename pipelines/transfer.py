@@ -20,7 +20,7 @@ def main(
     """Train a new classifier on what a trained aggregator pools from the images of another data set.
 
     The classifier is trained by the recipe of the probe. The result is a probe like any other: the report shows it among the
-    heads of its data set, beside the head that was trained on these images and the plain average.
+    heads of its data set, next to the head that was trained on these images and the plain average.
     """
     from pipelines.process.device import choose_device
     from probe.transfer import transfer

@@ -25,7 +25,7 @@ LINEAR = "linear"  # the protocol of heads that are trained by steps
 
 @dataclass(frozen=True)
 class HeadOfBlock:
-    """What one of the heads of the study is of: `head`, an aggregator; the block that it reads; its protocol."""
+    """One of the heads of the study: `head`, an aggregator; the block that it reads; its protocol."""
 
     head: str
     block: int
@@ -50,9 +50,9 @@ def probe_blocks(
         out: folder that gets `heads/NAME`, each as `probe.run.probe` writes it.
         plan: how the heads are trained; its aggregator does not matter.
         heads: aggregators with an option `blocks`, of the blocks for which both sets have what they read. By default [cls] and
-            the average patch, and the encoder's own pooling if it has one; these are measured beside others (AbMILP, on blocks
+            the average patch, and the encoder's own pooling if it has one; these are measured with others (AbMILP, on blocks
             whose patch tokens are kept), unless `heads` names some of them.
-        closed: a protocol without gradient steps, for aggregators without parameters, beside the trained heads.
+        closed: a protocol without gradient steps, for aggregators without parameters, in addition to the trained heads.
         notes: part of what is returned, e.g. the command.
         options: of `probe.run.probe`.
 
@@ -61,7 +61,7 @@ def probe_blocks(
         StoreError: feature sets that do not belong together, or that lack what a head reads in every block.
     """
     check_pair(training, test)
-    places = _places(heads, Source(training), Source(test), plan, closed)
+    places = _heads_of_study(heads, Source(training), Source(test), plan, closed)
     measured = probe(training, test, out / "heads", {name: head_plan for name, (_, head_plan) in places.items()}, **options)
     first = next(iter(measured.values()))
     measure = "map" if "map" in first else "top1"
@@ -109,7 +109,7 @@ def write_blocks(out: Path, content: Mapping[str, Any]) -> None:
         )
 
 
-def _places(
+def _heads_of_study(
     heads: Sequence[str] | None, training: Source, test: Source, plan: HeadPlan, closed: Closed | None
 ) -> dict[str, tuple[HeadOfBlock, HeadPlan]]:
     """Heads of the study by name.
@@ -122,7 +122,7 @@ def _places(
     for head in named if set(named) & {*usual} else (*usual, *named):
         blocks = readable_blocks(head, training, test)
         if head in named and not blocks:
-            raise _lacking(head, training, test)
+            raise _no_block_error(head, training, test)
         for block in blocks:
             options: dict[str, Any] = {} if head == POOLING else {"blocks": [block]}
             head_plan = replace(plan, head=replace(plan.head, aggregator=head, options=options))
@@ -134,7 +134,7 @@ def _places(
                     replace(head_plan, closed=closed),
                 )
     if not places:
-        raise _lacking(" and ".join(DEFAULT), training, test)
+        raise _no_block_error(" and ".join(DEFAULT), training, test)
     return places
 
 
@@ -175,7 +175,7 @@ def readable_blocks(head: str, training: Source, test: Source) -> list[int]:
     return readable
 
 
-def _lacking(heads: str, training: Source, test: Source) -> StoreError:
+def _no_block_error(heads: str, training: Source, test: Source) -> StoreError:
     return StoreError(
         f"{training.store.where} and {test.store.where} have no block in common that {heads} can read; add the vectors of all "
         "blocks to both: beyondcls extract --extend --vectors all with the options that the sets were made with"

@@ -109,7 +109,7 @@ class Checkpoint:
             return restore(load_file(self.file), plain)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
-            raise BeyondClsError(f"the checkpoint {self.file} is damaged ({reason}); remove it to begin anew") from error
+            raise BeyondClsError(f"the checkpoint {self.file} is damaged ({reason}); remove it to start over") from error
 
     def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
         """`write` the state of the families after an epoch."""

@@ -1,4 +1,4 @@
-"""Which classes a head chooses among on another test set, and which of them an image of that set is of."""
+"""Which classes a head chooses among on another test set, and which of them an image of that set shows."""
 
 import csv
 import unicodedata
@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from probe.sources import few_of
 from store import BeyondClsError
 from store.format.classes import numbers_among
 
@@ -60,7 +61,7 @@ def same_names(head: Sequence[str], test: Sequence[str], present: Int64[np.ndarr
     if lacking or (not has_names and len(head) != len(test)):
         which = f"class {lacking[0]!r}, which the head lacks" if lacking else f"{len(test)} classes without names"
         raise BeyondClsError(
-            f"it has {which}; expected those of the head, {_few(head)}: name for each class the head's in a "
+            f"it has {which}; expected those of the head, {few_of(head)}: name for each class the head's in a "
             "file, and give that by --map NAME=FILE"
         )
     return ClassMap(tuple((label,) for label in range(len(head))), labels)
@@ -83,10 +84,10 @@ def read_class_map(file: Path, head: Sequence[str], test: Sequence[str]) -> Clas
     except (OSError, UnicodeDecodeError) as error:
         raise BeyondClsError(f"{file} is no map of classes ({error}); expected text with {FORM}") from error
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    rows = [[_plain(cell) for cell in row] for row in csv.reader(lines, skipinitialspace=True)]
+    rows = [[_normalise_name(cell) for cell in row] for row in csv.reader(lines, skipinitialspace=True)]
     if not rows:
         raise BeyondClsError(f"{file} names no class; expected {FORM}")
-    of_head, of_test = ({_plain(name): label for label, name in enumerate(names)} for names in (head, test))
+    of_head, of_test = ({_normalise_name(name): label for label, name in enumerate(names)} for names in (head, test))
     if len(of_head) < len(head) or len(of_test) < len(test):
         raise BeyondClsError(f"{file} cannot name classes where two are called the same; give each its own name")
     for names, known, whose in (
@@ -96,7 +97,7 @@ def read_class_map(file: Path, head: Sequence[str], test: Sequence[str]) -> Clas
         allowed = known.keys() | ({row[0] for row in rows if len(row) == 1} if whose == "test set" else set())
         if unknown := [name for name in names if name not in allowed]:
             raise BeyondClsError(
-                f"{file} names {unknown[0]!r}, which is no class of the {whose}, which has {_few(list(known))}; expected {FORM}"
+                f"{file} names {unknown[0]!r}, which is no class of the {whose}, with {few_of(list(known))}; expected {FORM}"
             )
         if twice := [name for name, n in Counter(names).items() if n > 1]:
             raise BeyondClsError(
@@ -110,9 +111,5 @@ def read_class_map(file: Path, head: Sequence[str], test: Sequence[str]) -> Clas
     return ClassMap(tuple(tuple(of_head[name] for name in (row[1:] or row)) for row in rows), labels)
 
 
-def _few(names: Sequence[str]) -> str:
-    return f"{', '.join(map(repr, names[:3]))}{', …' * (len(names) > 3)} ({len(names)} in all)"
-
-
-def _plain(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()

@@ -9,18 +9,18 @@ from torch import Tensor
 
 from probe.closed import Logistic, Vectors
 from probe.metrics import top_k_hits
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.ranks import broadcast_from_first
 from probe.result_files import REACHED, SHORT
 from probe.select import collapses
 from store import BeyondClsError
 
-MOST = 1.0  # standard errors that a head may be short of it; as settings are told apart (`probe.select`)
+MOST = 1.0  # standard errors that a head may fall short by; as settings are distinguished (`probe.select`)
 # Images x channels x classes of the vectors of all seeds up to which it is measured unasked on a CPU: a minute or two.
 AFFORDABLE = 3e8
 
 
-def converge(passes: Passes, outcomes: Mapping[str, Sequence[Outcome]], wanted: bool | None) -> None:
+def converge(passes: HeadPasses, outcomes: Mapping[str, Sequence[Outcome]], wanted: bool | None) -> None:
     """Fit `Logistic` (standardised; its penalty selected on held-out training images) to the vectors of each head's aggregator.
 
     They are those of the evaluation crops, as for protocols without gradient steps, whichever crops the head was trained on.
@@ -40,7 +40,7 @@ def converge(passes: Passes, outcomes: Mapping[str, Sequence[Outcome]], wanted: 
     if passes.training.store.multilabel or wanted is False:
         return
     for name, of_seeds in outcomes.items():
-        fitted = broadcast_from_first(_fitted(passes, of_seeds, wanted) if passes.rank == 0 else "")
+        fitted = broadcast_from_first(_fit_classifiers(passes, of_seeds, wanted) if passes.rank == 0 else "")
         if isinstance(fitted, str):  # what was trained stands
             passes.say(f"{name}: no converged classifier beside it, {fitted}")
             continue
@@ -53,7 +53,7 @@ def converge(passes: Passes, outcomes: Mapping[str, Sequence[Outcome]], wanted: 
             outcome.result[SHORT] = difference.mean().item() / spread if spread else 0.0
 
 
-def _fitted(passes: Passes, outcomes: Sequence[Outcome], wanted: bool | None) -> list[Bool[Tensor, "N"]] | str:
+def _fit_classifiers(passes: HeadPasses, outcomes: Sequence[Outcome], wanted: bool | None) -> list[Bool[Tensor, "N"]] | str:
     """Which test images the classifier is right about that was fitted to the vectors of each seed's aggregator.
 
     Or why none was: it would take long and nobody asked for it, memory is short, or too few images to hold some out.

@@ -24,7 +24,7 @@ def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], 
         return
     torch.set_num_threads(1)
     try:
-        pool = _pool(n)
+        pool = _thread_pool(n)
 
         def on_all(call: Callable[[Item], object], items: Iterable[Item]) -> None:
             for _ in pool.map(call, items):  # errors are raised here
@@ -36,7 +36,7 @@ def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], 
 
 
 @cache
-def _pool(n: int) -> ThreadPoolExecutor:
+def _thread_pool(n: int) -> ThreadPoolExecutor:
     """Threads that stay: the allocator keeps what each thread has freed for that thread, so new ones would add to it."""
     return ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,))
 

@@ -51,9 +51,9 @@ def read_pairs(place: str | Path) -> list[Pair]:
     """
     path = Path(place)
     if path.is_dir():
-        pairs = [_read(file, _of_spair) for file in sorted(path.glob("*.json"))]
+        pairs = [_read(file, _pair_from_spair) for file in sorted(path.glob("*.json"))]
     elif path.suffix == ".csv" and path.is_file():
-        pairs = _read(path, _of_table)
+        pairs = _read(path, _pairs_from_table)
     else:
         raise BeyondClsError(f"{path} is neither; expected {FORM} {', '.join(COLUMNS)}")
     if not pairs:
@@ -71,7 +71,7 @@ def _read(file: Path, read: Callable[[Path], Any]) -> Any:
         ) from error
 
 
-def _of_spair(file: Path) -> Pair:
+def _pair_from_spair(file: Path) -> Pair:
     content = json.loads(file.read_text(encoding="utf-8"))
     left, top, right, bottom = content["trg_bndbox"]
     category, size = content["category"], max(right - left, bottom - top)
@@ -79,7 +79,7 @@ def _of_spair(file: Path) -> Pair:
     return _pair(source, target, category, content["src_kps"], content["trg_kps"], size)
 
 
-def _of_table(file: Path) -> list[Pair]:
+def _pairs_from_table(file: Path) -> list[Pair]:
     by_pair: dict[tuple[str, str], list[dict[str, str]]] = {}
     with file.open(encoding="utf-8-sig", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -117,7 +117,7 @@ class Shown:
     n_outside: int
 
 
-def shown(store: FeatureStore, pairs: Sequence[Pair]) -> Shown:
+def shown_points(store: FeatureStore, pairs: Sequence[Pair]) -> Shown:
     """What view 0 of the images of a set shows.
 
     Raises:
@@ -158,10 +158,10 @@ def correspondence(
 
     The token of a point lies between those of the four patches around it (bilinear); of the target's patches the one that is
     most like it by cosine is the answer, at its centre. It is right if it is not farther from the point than the threshold
-    times the size of the pair. Images are left out in turn, with all pairs of theirs.
+    times the size of the pair. Images are left out in turn, with all their pairs.
 
     Args:
-        seen: of `shown`.
+        seen: of `shown_points`.
         advance: called with 1 after each pair.
 
     Raises:

@@ -28,7 +28,7 @@ class Cost:
         bytes_per_image: stored bytes that the head reads (scales of narrow tokens included).
         memory_per_image: bytes that the operation of that forward pass which needs most reads and writes, in float32, weights
             left out; what the encoder has put out is there without any head, and counts where the operation reads it.
-        flops_of_encoder: of one image in the frozen encoder, counted likewise; None where the feature set does not say.
+        flops_of_encoder: of one image in the frozen encoder, counted the same way; None where the feature set does not say.
     """
 
     parameters: int
@@ -53,7 +53,7 @@ def cost_of(
         shapes: of one image, by kind of features that the head reads.
     """
     n_parameters = sum(p.numel() for p in head.aggregator.parameters())
-    flops, memory = _counted(head, shapes)
+    flops, memory = _count_operations(head, shapes)
     n_of_classifier = sum(p.numel() for p in head.classifier.parameters())
     return Cost(n_parameters, n_of_classifier, flops, bytes_per_image, memory, flops_of_encoder)
 
@@ -69,7 +69,7 @@ def bytes_read(head: Head, source: Source) -> int:
     return sum(array.nbytes // array.shape[0] for array in arrays)
 
 
-def _counted(head: Head, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, int | None]:
+def _count_operations(head: Head, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, int | None]:
     """Operations, and bytes of the largest one."""
     features: dict[str, Tensor] = {kind: torch.empty(1, *shape, device="meta") for kind, shape in shapes.items()}
     try:

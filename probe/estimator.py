@@ -118,7 +118,7 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> Float[np.ndarray, "n *K"]:
-        """Logits [n, K]; of two classes the difference of theirs, [n].
+        """Logits [n, K]; of two classes the difference of their logits, [n].
 
         Raises:
             BeyondClsError: X of other shapes than in `fit`.

@@ -36,8 +36,8 @@ class Measured:
             negative log-likelihood of their classes, nats) and balanced accuracy (mean over classes of what is right, percent).
         correct: whether each member's highest logit is the image's class; None where images have several labels.
         weights: of each member, if it is the last measurement.
-        without: of each member, mAP without each group of test images in turn (`probe.subsets`), likewise; empty where images
-            have one label.
+        without: of each member, mAP without each group of test images in turn (`probe.subsets`), if it is the last
+            measurement; empty where images have one label.
     """
 
     measures: list[dict[str, float]]
@@ -104,7 +104,7 @@ class _Tally:
         without: list[list[float]] = []
         if self._last and self._correct:
             right, labels = torch.cat(self._correct, 1), torch.cat(self._labels)
-            columns |= {BALANCED: balanced(right, labels), NLL: (-self._log_likelihood / self._n_images).tolist()}
+            columns |= {BALANCED: balanced_accuracy(right, labels), NLL: (-self._log_likelihood / self._n_images).tolist()}
         if self._scores:
             scores, labels = torch.cat(self._scores, 1), torch.cat(self._labels)
             # One member after the other: ranking all of them at once would take several times the memory of the scores.
@@ -121,7 +121,7 @@ class _Tally:
         return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], correct, weights, without)
 
 
-def balanced(right: Bool[Tensor, "M N"], labels: Int[Tensor, "N"]) -> list[float]:
+def balanced_accuracy(right: Bool[Tensor, "M N"], labels: Int[Tensor, "N"]) -> list[float]:
     """Percentage of each class that is right, averaged over the classes that there are; as scikit-learn's balanced accuracy."""
     _, of_image, n = labels.unique(return_inverse=True, return_counts=True)
     by_class = torch.zeros(len(right), len(n), dtype=torch.float64).index_add_(1, of_image, right.double())

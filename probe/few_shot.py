@@ -76,12 +76,12 @@ def few_shot(
         yield {
             **{"vector": kind_of_vector(name), "block": name.block, "seeds": list(range(draws))},
             "protocol": described(CLASSIFIERS[classifier]) | {"name": classifier},
-            **_of_vector(source, tested, name, drawn, learnt, CLASSIFIERS[classifier], device),
+            **_measure_vector(source, tested, name, drawn, learnt, CLASSIFIERS[classifier], device),
         }
         advance(1)
 
 
-def _of_vector(
+def _measure_vector(
     source: Source,
     tested: Source,
     name: ArrayName,

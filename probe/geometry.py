@@ -176,7 +176,7 @@ def cluster_nmi(points: Points, chosen: Chosen) -> float:
 
     Source: Strehl and Ghosh 2002, normalised by the mean of both entropies.
     """
-    return float("nan") if points.labels is None else float(normalized_mutual_info_score(*_compared(points, chosen)))
+    return float("nan") if points.labels is None else float(normalized_mutual_info_score(*_labels_and_clusters(points, chosen)))
 
 
 def cluster_ari(points: Points, chosen: Chosen) -> float:
@@ -184,7 +184,7 @@ def cluster_ari(points: Points, chosen: Chosen) -> float:
 
     Source: Hubert and Arabie 1985.
     """
-    return float("nan") if points.labels is None else float(adjusted_rand_score(*_compared(points, chosen)))
+    return float("nan") if points.labels is None else float(adjusted_rand_score(*_labels_and_clusters(points, chosen)))
 
 
 def retrieval_map(points: Points, chosen: Chosen) -> float:
@@ -239,7 +239,7 @@ def measure(
         name: "rankme", for example.
         vector: "cls", "average" or "pooled"; by default the first of these that it has.
         block: by default the deepest that has this vector.
-        images: so many, the same on every machine; all by default.
+        images: their number, the same on every machine; all by default.
 
     Raises:
         BeyondClsError: unknown measure, vector or block, or too few images.
@@ -273,7 +273,7 @@ def geometry(
     for measure in measures:
         if measure not in GEOMETRY:
             raise BeyondClsError(unknown("measure", measure, GEOMETRY))
-    points = _points(store, name, rows, all_views="lidar" in measures)
+    points = _read_points(store, name, rows, all_views="lidar" in measures)
     if len(points.distinct) <= N_NEAREST:
         raise BeyondClsError(
             f"{store.where} has {len(points.distinct):,} different vectors in {name}, expected more than {N_NEAREST}, of which "
@@ -344,7 +344,7 @@ def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.
     return np.sort(rows[draws_of(rows, 0, "geometry").argsort()[:n]])
 
 
-def _points(store: FeatureStore, name: ArrayName, rows: np.ndarray, all_views: bool) -> Points:
+def _read_points(store: FeatureStore, name: ArrayName, rows: np.ndarray, all_views: bool) -> Points:
     views = [vectors(store, view, rows) for view in (_views_of(store, name) if all_views else [name])]
     labels = None if store.multilabel or not store.labelled[rows].all() else store.labels[rows]
     return Points(views[0], np.stack(views, 1) if len(views) > 1 else None, labels, store.n_classes)
@@ -357,7 +357,7 @@ def _views_of(store: FeatureStore, name: ArrayName) -> Iterator[ArrayName]:
         name = replace(name, view=(name.view or 0) + 1)
 
 
-def _compared(points: Points, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
+def _labels_and_clusters(points: Points, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
     assert points.labels is not None
     return points.labels[chosen], points.clusters[chosen]
 

@@ -14,7 +14,7 @@ from probe.closed import Closed
 from probe.head import FinalNorm, Head
 from probe.recipe import Recipe
 from store import BeyondClsError
-from store.user_code import explained
+from store.user_code import explaining
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class HeadSpec:
         name, custom = self.aggregator, is_foreign(self.aggregator)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # heads are made on the CPU; a GPU's numbers stay as they are
-            with explained(name, f"{name} cannot be made") if custom else nullcontext():
+            with explaining(name, f"{name} cannot be made") if custom else nullcontext():
                 aggregator = make_aggregator(name, dim, n_patches, **self.options)
                 if custom:
                     check_made(name, aggregator)

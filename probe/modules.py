@@ -1,4 +1,4 @@
-"""Trained modules on disk: parameters as safetensors, everything else as JSON beside them. Loading never runs code."""
+"""Trained modules on disk: parameters as safetensors, everything else as JSON next to them. Loading never runs code."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -83,7 +83,7 @@ def load_module(path: str | Path, kind: Kind, build: Callable[[dict[str, Any], P
     return module.eval(), described
 
 
-def made(build: Callable[[], M], parameters: Path, *sizes: int) -> M:
+def make_module(build: Callable[[], M], parameters: Path, *sizes: int) -> M:
     """What `build` makes, whose parameters and buffers are not much larger than the file.
 
     They are counted as they are registered, on a device without memory, before it is made; loading the parameters compares

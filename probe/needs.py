@@ -36,7 +36,7 @@ def check_memory(
         assert family.optimiser is not None
         parameter_nbytes = sum(p.nbytes for p in family.stack.parameters.values())
         members_nbytes += 2 * parameter_nbytes + sum(values.nbytes for values in family.optimiser.state.values())
-        two, four = (_saved(family, {k: v[:n] for k, v in sample.items()}, final_norm) for n in (2, 4))
+        two, four = (_saved_nbytes(family, {k: v[:n] for k, v in sample.items()}, final_norm) for n in (2, 4))
         saved = max(saved, (four - two) // 2)
     tokens = sum(values[:1].nbytes for values in sample.values())
     image_nbytes = GRADIENTS * saved + tokens * (1 if final_norm is None else 2)
@@ -48,14 +48,14 @@ def check_memory(
         return
     fitting = max(0, int(n * (free - tokens * rows_at_once) / (needed - tokens * rows_at_once)))
     rows = int((free - members_nbytes) / image_nbytes) * world
-    fewer_rows = f", or all of them with rows_at_once {_divisor(recipe.batch_size, rows)}" if rows >= 2 else ""
+    fewer_rows = f", or all of them with rows_at_once {_largest_divisor(recipe.batch_size, rows)}" if rows >= 2 else ""
     raise BeyondClsError(
         f"{n} heads with {recipe.at_once} images at once need about {needed / 1e9:.2g} GB on {device}, "
         f"{free / 1e9:.2g} GB are free; about {fitting} heads fit{fewer_rows}"
     )
 
 
-def _saved(family: Family, batch: Mapping[str, Tensor], final_norm: FinalNorm | None) -> int:
+def _saved_nbytes(family: Family, batch: Mapping[str, Tensor], final_norm: FinalNorm | None) -> int:
     """Bytes that a forward pass keeps for the gradients, including some that don't depend on the number of images."""
     storages: dict[int, int] = {}
 
@@ -76,6 +76,6 @@ def _saved(family: Family, batch: Mapping[str, Tensor], final_norm: FinalNorm | 
     return sum(storages.values()) + logits.nbytes
 
 
-def _divisor(n: int, at_most: int) -> int:
+def _largest_divisor(n: int, at_most: int) -> int:
     """The largest divisor of n that is at most `at_most`."""
     return max(d for d in range(1, max(1, min(n, at_most)) + 1) if n % d == 0)

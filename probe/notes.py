@@ -25,7 +25,7 @@ def notes_on_training(
             random crop in each epoch.
         drop_path: the rate of stochastic depth of these crops.
     """
-    return [*_on_augmentation(views, drop_path), *_on_steps(recipe, n_images), *_on_order(recipe, n_seeds, views)]
+    return [*_augmentation_notes(views, drop_path), *_step_notes(recipe, n_images), *_order_notes(recipe, n_seeds, views)]
 
 
 def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndarray, "M K"]) -> list[str]:
@@ -54,7 +54,7 @@ def augmentation(views: Sequence[int] | None, drop_path: float = 0.0) -> dict[st
     return shown | ({"drop_path": drop_path} if drop_path and n_crops else {})
 
 
-def _on_augmentation(views: Sequence[int] | None, drop_path: float) -> list[str]:
+def _augmentation_notes(views: Sequence[int] | None, drop_path: float) -> list[str]:
     shown = augmentation(views, drop_path)
     if not shown["n_crops"]:
         return [
@@ -71,7 +71,7 @@ def _on_augmentation(views: Sequence[int] | None, drop_path: float) -> list[str]
     return notes
 
 
-def _on_steps(recipe: Recipe, n_images: int) -> list[str]:
+def _step_notes(recipe: Recipe, n_images: int) -> list[str]:
     batch, rest = recipe.batch_size, n_images % recipe.batch_size
     if n_images < batch:
         official = ", where the official code, which drops it, would train on nothing" if recipe.drop_last else ""
@@ -84,7 +84,7 @@ def _on_steps(recipe: Recipe, n_images: int) -> list[str]:
     return []
 
 
-def _on_order(recipe: Recipe, n_seeds: int, views: Sequence[int] | None) -> list[str]:
+def _order_notes(recipe: Recipe, n_seeds: int, views: Sequence[int] | None) -> list[str]:
     if recipe.order == "own" or n_seeds < 2:
         return []
     crops = " and crops" if views is None or len(views) > 1 else ""

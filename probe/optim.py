@@ -30,7 +30,7 @@ class Optimiser(ABC):
         momentum: of all.
 
     Attributes:
-        state: name of a parameter and of its running average -> [M, ...], what a checkpoint has to hold beside the
+        state: name of a parameter and of its running average -> [M, ...], what a checkpoint has to hold besides the
             parameters; and "steps", [M].
     """
 

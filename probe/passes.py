@@ -36,7 +36,7 @@ FEW = 4  # images that a custom aggregator and the need of memory are tried on
 
 
 class Loop(Protocol):
-    """The training images with their encoder in front of the heads: tokens are computed anew in every epoch.
+    """The training images with their encoder in front of the heads: tokens are computed again in every epoch.
 
     Attributes:
         fresh: whether the nth epoch shows the nth random crop of each image; otherwise all show the evaluation crop.
@@ -75,7 +75,7 @@ class Outcome:
         weights: over the tokens of those images ([cls] before the patches), if they were kept and there are any.
         correct: whether its highest logit is the class of each of those images, in the order of their rows; None where images
             have several labels.
-        converged: likewise of a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
+        converged: the same for a converged classifier on the same vectors, if one was fitted (`probe.convergence`).
         without: mAP without each group of these images in turn (`probe.subsets`), where images have several labels.
     """
 
@@ -90,7 +90,7 @@ class Outcome:
 
 
 @dataclass
-class Passes:
+class HeadPasses:
     """Trains members on a training set, and judges them by a test set or by other images of the training set.
 
     Heads without parameters in their aggregator need only each image's vector: it is pooled once, if memory suffices.
@@ -200,9 +200,9 @@ class Passes:
                 f"aggregator {self.heads[name].aggregator!r} has parameters to train; a protocol without gradient steps "
                 "needs one without parameters, e.g. cls or average"
             )
-        if name not in self._pooled:
+        if name not in self._pooled_vectors:
             raise BeyondClsError(f"memory does not suffice for the vectors of {len(self.training.rows):,} images; use a subset")
-        return self._pooled[name]
+        return self._pooled_vectors[name]
 
     def vectors_of(self, outcome: Outcome) -> tuple[Float[Tensor, "n W"], Float[Tensor, "N W"]]:
         """What a trained head's aggregator makes of the evaluation crops of its training and all test images, on the device.
@@ -212,7 +212,7 @@ class Passes:
         """
         name, learnt = outcome.member.head, self.learnt_by(outcome.member.seed)
         sides = (learnt, self.test)
-        if name in self._pooled:
+        if name in self._pooled_vectors:
             training, test = (self._vectors(name, source, (0,))[0] for source in (self.training, self.test))
             return training[self.places(learnt)] if self.draws else training, test
         to_pool = {name: copy.deepcopy(outcome.head)}
@@ -301,7 +301,7 @@ class Passes:
         measured = evaluate([f.stack for f in families], judge, norm, last=final) if families else []
         for family, scored in zip(families, measured, strict=True):
             weights, name = scored.weights, family.names[0].head
-            if final and self._uses_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:
+            if final and self._uses_vectors(name) and (fixed := self._pooled_vectors[name][1].weights) is not None:
                 weights, entropy = fixed.expand(len(family.stack), *fixed.shape), weight_entropy(fixed).mean().item()
                 for measures in (*scored.measures, *(entry for curve in family.curves for entry in curve)):
                     measures["entropy"] = entropy  # the same for all members, as nothing that is trained enters
@@ -405,32 +405,32 @@ class Passes:
 
     def _uses_vectors(self, name: str) -> bool:
         """Whether a head trains on vectors in memory; several processes share the tokens instead."""
-        return self.world_size == 1 and self.loop is None and name in self._pooled
+        return self.world_size == 1 and self.loop is None and name in self._pooled_vectors
 
     def _vectors(self, name: str, source: Source, views: Sequence[int]) -> Float[Tensor, "V n W"]:
         """Vectors of all training or test images, in some views."""
         if source is self.test:
-            return self._pooled[name][1].vectors
-        all_vectors = self._pooled[name][0].vectors
+            return self._pooled_vectors[name][1].vectors
+        all_vectors = self._pooled_vectors[name][0].vectors
         if tuple(views) == tuple(self.views):
             return all_vectors
         (view,) = views
         return all_vectors[list(self.views).index(view)][None] if view in self.views else self._pooled_by_view_0[name].vectors
 
     @cached_property
-    def _to_pool(self) -> dict[str, Head]:
+    def _heads_to_pool(self) -> dict[str, Head]:
         heads = {name: self.template(name) for name in self.heads}
         return {name: head for name, head in heads.items() if not head.aggregator.trainable}
 
     @cached_property
     def _pooled_by_view_0(self) -> dict[str, PooledVectors]:
         """Vectors of the training images to be judged by, where training shows only crops and view 0 is not pooled yet."""
-        return pool(self._to_pool, self.training, (0,), self.device)
+        return pool(self._heads_to_pool, self.training, (0,), self.device)
 
     @cached_property
-    def _pooled(self) -> dict[str, tuple[PooledVectors, PooledVectors]]:
+    def _pooled_vectors(self) -> dict[str, tuple[PooledVectors, PooledVectors]]:
         """Vectors of training and test images for heads whose aggregator has no parameters; empty if memory is short."""
-        to_pool, views = self._to_pool, {0, *self.views}
+        to_pool, views = self._heads_to_pool, {0, *self.views}
         if not to_pool or not vectors_fit(to_pool, len(self.training.rows) * len(views) + len(self.test.rows), self.device):
             return {}
         n = len(self.training.rows) * len(self.views) + len(self.test.rows)

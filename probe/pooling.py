@@ -46,12 +46,12 @@ class _SoftmaxPool(torch.autograd.Function):
     def forward(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         n_images, n_tokens, dim = tokens.shape
         n_queries = queries.shape[-2]
-        if on_gpu := _on_gpu(tokens, queries):
-            return on_gpu.softmax_pool(*on_gpu.readable(tokens), queries, None if bias is None or _cancels(bias) else bias)
+        if on_gpu := _gpu_kernels(tokens, queries):
+            return on_gpu.softmax_pool(*on_gpu.readable(tokens), queries, None if bias is None or _bias_cancels(bias) else bias)
         vectors, weights = queries.new_empty(n_images, n_queries, dim), queries.new_empty(n_images, n_queries, n_tokens)
-        added = None if bias is None or _cancels(bias) else bias.expand(n_images, n_queries, n_tokens)
+        added = None if bias is None or _bias_cancels(bias) else bias.expand(n_images, n_queries, n_tokens)
         by_onednn = _uses_onednn(queries)
-        for images, x in _pieces(tokens, queries.dtype):
+        for images, x in _image_slices(tokens, queries.dtype):
             if by_onednn:
                 logits = onednn.linear(queries, x.flatten(0, 1)).view(n_queries, -1, n_tokens).transpose(0, 1)
             else:
@@ -66,7 +66,7 @@ class _SoftmaxPool(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: tuple[Tensor, Tensor]) -> None:
         tokens, queries, bias = inputs
         ctx.save_for_backward(tokens, queries, *output)
-        ctx.bias_shape, ctx.cancels = (None, True) if bias is None else (bias.shape, _cancels(bias))
+        ctx.bias_shape, ctx.cancels = (None, True) if bias is None else (bias.shape, _bias_cancels(bias))
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -75,13 +75,13 @@ class _SoftmaxPool(torch.autograd.Function):
         tokens, queries, vectors, weights = ctx.saved_tensors
         if of_vectors is None:
             of_vectors = torch.zeros_like(vectors)
-        if on_gpu := _on_gpu(tokens, queries):
+        if on_gpu := _gpu_kernels(tokens, queries):
             return _backward_on_gpu(on_gpu, ctx, of_vectors, of_weights)
         of_tokens = torch.empty_like(tokens) if ctx.needs_input_grad[0] else None
         of_queries = torch.zeros_like(queries) if ctx.needs_input_grad[1] else None
         of_bias = torch.empty_like(weights) if ctx.needs_input_grad[2] and not ctx.cancels else None
         by_onednn = _uses_onednn(queries)
-        for images, x in _pieces(tokens, queries.dtype):
+        for images, x in _image_slices(tokens, queries.dtype):
             scores = torch.bmm(of_vectors[images], x.mT)
             scores -= (of_vectors[images] * vectors[images]).sum(-1, keepdim=True)
             if of_weights is not None:
@@ -100,7 +100,7 @@ class _SoftmaxPool(torch.autograd.Function):
                 of_tokens[images] = torch.matmul(scores.mT, _queries_of(queries, images)) + torch.bmm(
                     weights[images].mT, of_vectors[images]
                 )
-        return of_tokens, of_queries, _of_bias(ctx, of_bias)
+        return of_tokens, of_queries, _bias_gradient(ctx, of_bias)
 
     @staticmethod
     def vmap(
@@ -138,7 +138,7 @@ def reads_stored(device: torch.device) -> bool:
     return device.type == "cpu" or kernels.apply_to(torch.empty(0, device=device))
 
 
-def _on_gpu(tokens: Tensor, queries: Tensor) -> ModuleType | None:
+def _gpu_kernels(tokens: Tensor, queries: Tensor) -> ModuleType | None:
     """The kernels, where they compute this; imported only there, as Triton may be missing elsewhere."""
     if not kernels.apply_to(tokens):
         return None
@@ -158,10 +158,10 @@ def _backward_on_gpu(on_gpu: ModuleType, ctx: Any, of_vectors: Tensor, of_weight
     of_tokens = None
     if ctx.needs_input_grad[0]:
         of_tokens = (torch.matmul(scores.mT, queries) + torch.bmm(weights.mT, of_vectors)).to(tokens.dtype)
-    return of_tokens, of_queries if ctx.needs_input_grad[1] else None, _of_bias(ctx, scores if of_bias else None)
+    return of_tokens, of_queries if ctx.needs_input_grad[1] else None, _bias_gradient(ctx, scores if of_bias else None)
 
 
-def _of_bias(ctx: Any, of_scores: Tensor | None) -> Tensor | None:
+def _bias_gradient(ctx: Any, of_scores: Tensor | None) -> Tensor | None:
     """The bias's gradient, from that of the scores [B, Q, T]; None stands for a bias that cancels."""
     if not ctx.needs_input_grad[2]:
         return None
@@ -169,7 +169,7 @@ def _of_bias(ctx: Any, of_scores: Tensor | None) -> Tensor | None:
     return weights.new_zeros(ctx.bias_shape) if of_scores is None else of_scores.sum_to_size(ctx.bias_shape)
 
 
-def _pieces(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+def _image_slices(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
     """Slices of the images that are computed at once, in this dtype: on a CPU as many as its caches hold, elsewhere all."""
     on_cpu = tokens.device.type == "cpu"
     image_nbytes = tokens.shape[1:].numel() * dtype.itemsize
@@ -184,13 +184,13 @@ def _pieces(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]
         yield images, tokens[images] if wide is None else wide[: len(tokens[images])].copy_(tokens[images])
 
 
-def _cancels(bias: Tensor) -> bool:
+def _bias_cancels(bias: Tensor) -> bool:
     """Whether a bias has no effect on the softmax over the tokens."""
     return bias.ndim == 0 or bias.shape[-1] == 1
 
 
 def _uses_onednn(queries: Tensor) -> bool:
-    """Whether queries are the same for all images, and so many that oneDNN is faster at the plain matrix products."""
+    """Whether queries are the same for all images, and enough for oneDNN to be faster at the plain matrix products."""
     return queries.ndim == 2 and len(queries) >= 8 and onednn.applies(queries, queries) and onednn.is_faster()
 
 

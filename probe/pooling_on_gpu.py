@@ -41,7 +41,7 @@ def softmax_pool(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: T
     Raises:
         ValueError: tensors on several devices.
     """
-    vectors, weights = _results(tokens, scales, queries, bias)
+    vectors, weights = _allocate_results(tokens, scales, queries, bias)
     tokens, queries = tokens.contiguous(), queries.contiguous()
     n_images, n_queries, dim = vectors.shape
     n_tokens = tokens.shape[1]
@@ -60,7 +60,7 @@ def softmax_pool(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: T
             n_queries * dim if queries.ndim == 3 else 0,
             *added.stride(),
             DIM=dim,
-            GROUP=_group(scales, dim),
+            GROUP=_channels_per_scale(scales, dim),
             HAS_BIAS=bias is not None,
             **sizes,
         )
@@ -114,7 +114,7 @@ def softmax_pool_backward(
             n_queries,
             group,
             DIM=dim,
-            GROUP=_group(scales, dim),
+            GROUP=_channels_per_scale(scales, dim),
             OF_WEIGHTS=of_weights is not None,
             OF_SCORES=wants_scores,
             **sizes,
@@ -124,7 +124,7 @@ def softmax_pool_backward(
 
 @softmax_pool.register_fake
 def _(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _results(tokens, scales, queries, bias)
+    return _allocate_results(tokens, scales, queries, bias)
 
 
 @softmax_pool_backward.register_fake
@@ -154,12 +154,12 @@ def blocks(dim: int, dtype: torch.dtype) -> dict[str, int]:
     }
 
 
-def _group(scales: Tensor | None, dim: int) -> int:
+def _channels_per_scale(scales: Tensor | None, dim: int) -> int:
     """Channels that share a scale."""
     return dim if scales is None else dim // scales.shape[-1]
 
 
-def _results(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _allocate_results(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Memory for vectors and weights."""
     _check_devices(tokens, scales, queries, bias)
     (n_images, n_tokens, _), (n_queries, dim) = tokens.shape, queries.shape[-2:]

@@ -112,7 +112,7 @@ class _BatchNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
         normalised = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         mean, variance = (x.new_empty(*x.shape[:-2], 1, x.shape[-1]) for _ in range(2))
-        for index in _members(x):
+        for index in _member_groups(x):
             mean[index] = mean_over_ranks(x[index].mean(-2, keepdim=True))
             centred = torch.sub(x[index], mean[index], out=normalised[index])
             variance[index] = mean_over_ranks(centred.square().mean(-2, keepdim=True))
@@ -126,7 +126,7 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None]:
         normalised, scale = ctx.saved_tensors
         out = torch.empty_like(normalised)
-        for index in _members(gradient):
+        for index in _member_groups(gradient):
             g, x = gradient[index], normalised[index]
             along = mean_over_ranks((g * x).mean(-2, keepdim=True))
             mean = mean_over_ranks(g.mean(-2, keepdim=True))
@@ -134,6 +134,6 @@ class _BatchNorm(torch.autograd.Function):
         return out, None
 
 
-def _members(x: Tensor) -> list[Any]:
+def _member_groups(x: Tensor) -> list[Any]:
     """Indices of members that are computed at once: one on a CPU, to fit its caches; all elsewhere, or with several ranks."""
     return list(range(len(x))) if x.ndim == 3 and x.device.type == "cpu" and world_size() == 1 else [...]

@@ -64,7 +64,7 @@ def measure_head(
     aggregator = heads[0].aggregator.to(device)
     stored = torch.float16 if reads_stored(device) and aggregator.takes_stored and norm is None else torch.float32
     with isolated_randomness(0):
-        batch = {kind: _features(kind, (n, *shapes[kind]), stored).to(device) for kind in aggregator.reads}
+        batch = {kind: _random_features(kind, (n, *shapes[kind]), stored).to(device) for kind in aggregator.reads}
         labels = torch.randint(2, (n, n_classes)) if multilabel else torch.randint(n_classes, (n,))
         batch["label"] = labels.to(device)
         pool_s = 0.0
@@ -74,7 +74,7 @@ def measure_head(
                 batch[VECTORS] = torch.randn(n, aggregator.width, device=device)
         stack = Stack(heads, device, None if aggregator.trainable else VECTORS)
         final_norm = None if norm is None else norm.to(device)
-        learn_s = fastest(lambda: _learn(stack, batch, final_norm), device) / n
+        learn_s = fastest(lambda: _backpropagate(stack, batch, final_norm), device) / n
         with torch.no_grad():
             judge_s = fastest(lambda: stack(batch), device) / n
     return HeadRate(learn_s, judge_s, pool_s, aggregator.width)
@@ -87,13 +87,13 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int | None]:
     return tokens[-1], None if patch is None else patch[0]
 
 
-def _features(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _random_features(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Random tokens; or rows of attention, which are positive and sum to 1."""
     values = torch.randn(shape)
     return values.softmax(-1) if "attention" in kind else values.to(dtype)
 
 
-def _learn(stack: Stack, batch: Mapping[str, Tensor], final_norm: FinalNorm | None) -> None:
+def _backpropagate(stack: Stack, batch: Mapping[str, Tensor], final_norm: FinalNorm | None) -> None:
     features = batch if final_norm is None else final_norm(batch)
     logits, _ = stack(features, training=True)
     losses_of(logits, batch["label"]).sum().backward()

@@ -116,7 +116,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # How the classifier starts in the protocols of others (`probe.head.Head`); "normal" in ours.
 PRESET_INITS = {"mae-lars": "uniform", "mae-lars-large": "uniform", "ep-lars": "uniform", "small-sgd": "uniform"}
-# What a grid may replace without making another protocol of it.
+# What a grid may replace without making it another protocol.
 CHOSEN = ("base_lr", "weight_decay")
 
 

@@ -1,4 +1,4 @@
-"""What a head was trained from, kept beside it: where that is the same, the head stays in place and is not trained again."""
+"""What a head was trained from, kept with it: where that is the same, the head stays in place and is not trained again."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from probe.aggregators import code_of, is_custom
 from probe.grid import HeadPlan, Member
 from probe.metrics import MULTILABEL, PER_IMAGE
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.ranks import broadcast_from_first
 from probe.result_files import METRICS, read_result
 from probe.results import update_description
@@ -35,7 +35,7 @@ TRAINING = 1
 DAMAGED = (BeyondClsError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, SafetensorError)
 
 
-def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[str, Any]) -> dict[str, Any]:
+def request_of(plan: HeadPlan, passes: HeadPasses, held_out: float, about: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that a head's training was requested with, as plain values, except the command line and paths."""
     code = code_of(plan.head.aggregator)
     head = plan.head.to_dict() | ({"aggregator": plan.head.aggregator.rpartition(":")[2], "file": code} if code else {})
@@ -45,14 +45,14 @@ def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[s
         "seeds": plan.seeds,
         "settings": plan.settings,
         "held_out": held_out if len(plan.settings) > 1 else None,
-        "training": _images(passes.training),
-        "test": _images(passes.test),
+        "training": _describe_images(passes.training),
+        "test": _describe_images(passes.test),
         "views": list(passes.views),
         "processes": passes.world_size,
         "notes": {name: value for name, value in about.items() if name != "command"},
     }
     if passes.draws:
-        request["draws"] = [_images(passes.learnt_by(seed))["rows"] for seed in plan.seeds]
+        request["draws"] = [_describe_images(passes.learnt_by(seed))["rows"] for seed in plan.seeds]
     if metrics := {
         name: plugin.digest() for registry in (PER_IMAGE, MULTILABEL) for name, plugin in registry.plugins().items()
     }:
@@ -60,7 +60,7 @@ def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[s
     return dict(json.loads(json.dumps(request)))
 
 
-def _images(source: Source) -> dict[str, Any]:
+def _describe_images(source: Source) -> dict[str, Any]:
     store, rows = source.store, np.asarray(source.rows, np.int64)
     return {
         "key": store.spec.key,
@@ -109,7 +109,7 @@ def difference(record: Mapping[str, Any], request: Mapping[str, Any]) -> str | N
     return None if before == TRAINING else f"training has changed since: TRAINING {before}, now {TRAINING}"
 
 
-def selected_before(name: str, plan: HeadPlan, record: Mapping[str, Any], passes: Passes, held_out: float) -> Selected:
+def selected_before(name: str, plan: HeadPlan, record: Mapping[str, Any], passes: HeadPasses, held_out: float) -> Selected:
     """The setting that a head with this record was trained with."""
     if len(plan.settings) == 1:
         return Selected(*plan.settings[0])
@@ -127,7 +127,7 @@ def _differing_paths(a: Any, b: Any, path: str = "") -> list[str]:
 
 def heads_in_place(
     plans: Mapping[str, HeadPlan],
-    passes: Passes,
+    passes: HeadPasses,
     held_out: float,
     folders: Mapping[str, Path],
     about: Mapping[str, Any],
@@ -156,7 +156,7 @@ def heads_in_place(
     return broadcast_from_first(kept)
 
 
-def stored_outcomes(name: str, plan: HeadPlan, passes: Passes, folder: Path, chosen: Selected) -> list[Outcome]:
+def stored_outcomes(name: str, plan: HeadPlan, passes: HeadPasses, folder: Path, chosen: Selected) -> list[Outcome]:
     """The trained seeds of a head, as its files have them; the mean of their weights is the first one's.
 
     Raises:
@@ -181,15 +181,15 @@ def stored_outcomes(name: str, plan: HeadPlan, passes: Passes, folder: Path, cho
             raise ValueError(f"{differ[0]} of seed {seed} is another one in trained/seed{seed}.json than in {METRICS}")
         outcomes.append(Outcome(Member(name, chosen.base_lr, chosen.weight_decay, seed), head, curve, result))
     if "entropy" in measures:
-        outcomes[0].weights = torch.from_numpy(_of_each_image(np.load(folder / "trained/weights.npy"), passes, 0))
+        outcomes[0].weights = torch.from_numpy(_check_per_image(np.load(folder / "trained/weights.npy"), passes, 0))
     if not passes.test.store.multilabel:
         with np.load(folder / "trained/correct.npz", allow_pickle=False) as arrays:
-            for outcome, right in zip(outcomes, _of_each_image(arrays["correct"], passes, 1), strict=True):
+            for outcome, right in zip(outcomes, _check_per_image(arrays["correct"], passes, 1), strict=True):
                 outcome.correct = torch.from_numpy(right)
     return outcomes
 
 
-def _of_each_image(values: np.ndarray, passes: Passes, axis: int) -> np.ndarray:
+def _check_per_image(values: np.ndarray, passes: HeadPasses, axis: int) -> np.ndarray:
     if values.ndim != 2 or values.shape[axis] != len(passes.test.rows):
         raise ValueError(f"an array of shape {values.shape} is not of the {len(passes.test.rows):,} test images")
     return values

@@ -87,7 +87,7 @@ def summary(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_result(metrics: Path, content: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> None:
-    """Write the file of measures, and description.json beside it.
+    """Write the file of measures, and description.json next to it.
 
     Args:
         metrics: FOLDER/metrics.json.
@@ -108,7 +108,7 @@ def read_result(metrics: Path) -> dict[str, Any]:
         OSError: the file of measures is missing.
         ValueError: a file is damaged.
     """
-    file, measures = metrics.with_name(DESCRIPTION), _mapping(json.loads(metrics.read_text(encoding="utf-8")))
+    file, measures = metrics.with_name(DESCRIPTION), _as_mapping(json.loads(metrics.read_text(encoding="utf-8")))
     if not file.is_file():
         if "encoder" in measures:
             again = "run the command again (`dvc repro`)"
@@ -117,7 +117,7 @@ def read_result(metrics: Path) -> dict[str, Any]:
             f"{metrics} holds measures alone and there is no {file}, expected what describes them; get both of one run "
             "(`dvc checkout`, `dvc pull`), or run the command again"
         )
-    described = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    described = _as_mapping(json.loads(file.read_text(encoding="utf-8")))
     if described.pop(DIGEST, None) != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
         raise ResultError(
             f"{file} describes other measures than those in {metrics}, expected files of one run; get both (`dvc checkout`, "
@@ -135,7 +135,7 @@ def digest_of(metrics: Path) -> str:
     return xxhash.xxh3_128_hexdigest(metrics.with_name(DESCRIPTION).read_bytes())
 
 
-def _mapping(content: Any) -> dict[str, Any]:
+def _as_mapping(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"it holds {type(content).__name__}, expected an object of names and values")
     return content

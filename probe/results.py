@@ -20,7 +20,7 @@ from probe.evaluate import map_without_each
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_classes, notes_on_draws, notes_on_training
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, write_result
 from probe.saved import save_probe
 from probe.select import Selected
@@ -38,7 +38,7 @@ FILES = (  # of a head; kept.json of earlier versions
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
-def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
+def measures_of(name: str, plan: HeadPlan, passes: HeadPasses, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
     notes = notes_on_training(plan.recipe, passes.n_training, len(plan.seeds), passes.shown, passes.drop_path)
@@ -49,7 +49,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
     if cost.flops_per_image is None:
         notes.append(UNCOUNTED)
     return {
-        **_common(name, plan, passes),
+        **_describe_training(name, plan, passes),
         **{
             measure: over_seeds(
                 [o.result[measure] for o in outcomes], [o.without for o in outcomes] if measure == "map" else ()
@@ -73,7 +73,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
     }
 
 
-def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[str, Any], Bool[np.ndarray, "M N"] | None]:
+def measures_of_closed(name: str, plan: HeadPlan, passes: HeadPasses) -> tuple[dict[str, Any], Bool[np.ndarray, "M N"] | None]:
     """The same of a protocol without gradient steps, run on view 0; and which test images it gets right.
 
     Where seeds draw their own training images, once for each of them. What it gets right is None where images have several
@@ -92,7 +92,7 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[
     correct = None if test.multilabel else np.stack([top_k_hits(s, test.labels).numpy() for s in scores])
     without = [map_without_each(s, test.labels.cpu()) for s in scores] if test.multilabel else ()
     measures = {
-        **_common(name, plan, passes),
+        **_describe_training(name, plan, passes),
         **{m: over_seeds([r.metrics[m] for r in results], without if m == "map" else ()) for m in first.metrics},
         "seeds": seeds,
         "protocol": described(protocol),
@@ -112,7 +112,7 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: Passes) -> tuple[dict[
     return measures, correct
 
 
-def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
+def _describe_training(name: str, plan: HeadPlan, passes: HeadPasses) -> dict[str, Any]:
     reads = passes.template(name).aggregator.reads
     return {
         "encoder": passes.training.store.attributes["encoder"],
@@ -122,7 +122,8 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "block": passes.training.probed_block,
         "transform": dict(passes.training.store.spec.transform),
         "n_training": passes.n_training,
-        **_draws(passes, plan),
+        # Which images each seed has drawn, by the digest of their ids.
+        **({"drawn": {str(s): digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}),
         "n_test": len(passes.test.rows),
         "test_images": digest_of_images(passes.test),
         "n_views": None if passes.shown is None else len(passes.shown),
@@ -132,18 +133,13 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
     }
 
 
-def _draws(passes: Passes, plan: HeadPlan) -> dict[str, Any]:
-    """Which images each seed has drawn: the digest of their ids; nothing where all have the same."""
-    return {"drawn": {str(s): digest_of_images(passes.learnt_by(s)) for s in plan.seeds}} if passes.draws else {}
-
-
 def defaults_of(aggregator: type) -> dict[str, Any]:
     """Options of an aggregator that were not given: what results say of a head does not depend on how it was asked for."""
     parameters = signature(aggregator).parameters.items()
     return {name: p.default for name, p in parameters if isinstance(p.default, bool | int | float | str | None)}
 
 
-def _cautions(name: str, passes: Passes) -> list[str]:
+def _cautions(name: str, passes: HeadPasses) -> list[str]:
     """What extraction recorded about the encoder's [cls] token, for a head that reads it; and that classes are not tested."""
     caution = passes.training.store.attributes.get("cls_caution")
     reads_cls = any(kind_of(kind) == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
@@ -159,12 +155,12 @@ def digest_of_images(source: Source) -> str:
     return xxhash.xxh3_128_hexdigest("\n".join(ids[row] for row in source.rows).encode())
 
 
-def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
+def _n_patches(passes: HeadPasses, reads: Sequence[str]) -> int | None:
     """T; None for a head that reads no patch tokens, whether they are stored or not."""
     return passes.n_patches if any(kind.startswith("patch") for kind in reads) else None
 
 
-def _cost(name: str, passes: Passes) -> Cost:
+def _cost(name: str, passes: HeadPasses) -> Cost:
     head = passes.template(name)
     flops_of_encoder = passes.training.store.attributes.get("encoder_flops")
     return cost_of(head, shapes_read(head, passes.shapes), bytes_read(head, passes.shapes), flops_of_encoder)
@@ -194,7 +190,7 @@ def folder_of_head(folder: Path) -> ResultFolder:
     metrics = folder / METRICS
     if metrics.exists() and not (folder / DESCRIPTION).exists():
         raise BeyondClsError(
-            f"{metrics} has no {DESCRIPTION} beside it, so it is not replaced: give another --out, or move it away first"
+            f"{metrics} has no {DESCRIPTION} next to it, so it is not replaced: give another --out, or move it away first"
         )
     return ResultFolder(folder, DESCRIPTION, FILES, RECORD)
 
@@ -243,7 +239,7 @@ def write_correct(
 def write_trained(
     folder: Path,
     plan: HeadPlan,
-    passes: Passes,
+    passes: HeadPasses,
     outcomes: Sequence[Outcome],
     chosen: Selected,
     about: Mapping[str, Any],
@@ -279,8 +275,8 @@ def absent_kinds(
 ) -> dict[str, list[str]]:
     """Kinds of tokens that heads read but the encoder does not have, by head; heads that can be trained are left out.
 
-    What was not extracted (blocks, views, attention maps, tokens beside vectors) doesn't count: it can be, and `probe` says
-    how.
+    What was not extracted (blocks, views, attention maps, tokens in addition to vectors) doesn't count: it can be, and `probe`
+    says how.
 
     Raises:
         BeyondClsError: unknown aggregator or options.

@@ -1,4 +1,4 @@
-"""Retrieval of instances: whether the images most like a query are those that show the same building, or are copies of it.
+"""Retrieval of instances: whether the images most like a query show the same building, or are copies of the query.
 
 Nothing is trained.
 """
@@ -109,18 +109,18 @@ def retrieval(store: FeatureStore, queries: FeatureStore, name: ArrayName, found
             f"{queries.where} and {store.where} are of different encoders, or were extracted with different options; extract "
             "queries and images with the same ones"
         )
-    asked, x = (_of_unit_length(vectors(some, name, rows)) for some, rows in ((queries, found.queries), (store, found.images)))
+    asked, x = (_normalise(vectors(some, name, rows)) for some, rows in ((queries, found.queries), (store, found.images)))
     cosines = [x @ query for query in asked]
-    return {protocol: _measured(cosines, found.to_find[protocol], found.left_out[protocol]) for protocol in found.to_find}
+    return {protocol: _measure_ranks(cosines, found.to_find[protocol], found.left_out[protocol]) for protocol in found.to_find}
 
 
-def _measured(
+def _measure_ranks(
     cosines: Sequence[Float[np.ndarray, "N"]], to_find: Sequence[np.ndarray], left_out: Sequence[np.ndarray]
 ) -> dict[str, Any]:
     used = [query for query in range(len(cosines)) if len(to_find[query])]
     right = [np.sort(cosines[query][to_find[query]])[::-1] for query in used]
     wrong = [np.sort(np.delete(cosines[query], [*to_find[query], *left_out[query]])) for query in used]
-    of_each = np.array([_of_ranks(_ranks(*both)) for both in zip(right, wrong, strict=True)])
+    of_each = np.array([_measures_of_ranks(_ranks(*both)) for both in zip(right, wrong, strict=True)])
     measured = {
         name: over_images(len(used), lambda chosen, i=i: 100 * float(of_each[chosen, i].mean()))  # type: ignore[misc]
         for i, name in enumerate(("map", *(f"precision_{k}" for k in KS)))
@@ -140,7 +140,7 @@ def _ranks(right: Float[np.ndarray, "K"], wrong: Float[np.ndarray, "M"]) -> Int[
     return np.arange(len(right)) + len(wrong) - np.searchsorted(wrong, descending, "left")
 
 
-def _of_ranks(ranks: Int[np.ndarray, "K"]) -> list[float]:
+def _measures_of_ranks(ranks: Int[np.ndarray, "K"]) -> list[float]:
     """Average precision, and precision of each of KS."""
     counted = np.arange(len(ranks))
     before = np.where(ranks == 0, 1, counted / np.maximum(ranks, 1))
@@ -148,6 +148,6 @@ def _of_ranks(ranks: Int[np.ndarray, "K"]) -> list[float]:
     return [float((before + (counted + 1) / (ranks + 1)).mean() / 2), *(float((ranks < k).sum() / k) for k in at)]
 
 
-def _of_unit_length(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+def _normalise(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
     return (x / np.maximum(lengths, 1e-30)).astype(np.float32)

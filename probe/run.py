@@ -15,7 +15,7 @@ import torch
 from probe.checkpoint import Unfinished
 from probe.convergence import converge
 from probe.grid import Epoch, HeadPlan, Member
-from probe.passes import Loop, Outcome, Passes
+from probe.passes import HeadPasses, Loop, Outcome
 from probe.ranks import ranks
 from probe.recipe import Recipe
 from probe.record import heads_in_place, request_of, stored_outcomes, write_record
@@ -65,14 +65,14 @@ def probe(
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
     weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (with one label an
-    image: `correct`, bool [n_seeds, n_test], which test images each seed is right about; and `converged`, likewise, of the
-    classifiers beside them), `curves.csv` (seed, epoch, loss, top1, …), `trained/record.json` (what it was trained from, to
+    image: `correct`, bool [n_seeds, n_test], which test images each seed is right about; and `converged`, the same for the
+    converged classifiers), `curves.csv` (seed, epoch, loss, top1, …), `trained/record.json` (what it was trained from, to
     compare with later), `metrics.json` (means, for `dvc metrics`) and `description.json` (all else): into `out` for one plan,
     into `out/NAME` for a mapping. What an earlier run wrote there is replaced (not what comes while this one is at work: then
-    its result stays beside it, and an error says where), except for heads that were trained from exactly this request, by
-    training as it is now (`probe.record`): those stay, byte for byte. A run that was
-    killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started again. Protocols without gradient
-    steps leave `curves.csv` empty, write no probe, and take view 0 of the training images.
+    its result stays next to it, and an error says where), except for heads that were trained from exactly this request, by
+    training as it is now (`probe.record`): those stay, byte for byte. A run that was killed
+    goes on from its last checkpoint (in `.unfinished` next to `out`) when it is started again. Protocols without gradient steps
+    leave `curves.csv` empty, write no probe, and take view 0 of the training images.
 
     With a `loop`, the encoder stands before the heads: tokens of the training images are computed in each epoch, once for all
     heads, seeds and settings of a pass, on fresh crops as in the paper. Of `training` only ids, labels and classes are
@@ -89,12 +89,12 @@ def probe(
         views: how many of the training images' stored views to use, counted from view 0; all by default. Where there are random
             crops (all but view 0) among them, each epoch shows one of the crops at random, and view 0 is only for evaluation;
             a single view is shown in every epoch, and nothing is augmented.
-        mix_evaluation_view: show view 0 beside the crops, as one of them.
+        mix_evaluation_view: show view 0 with the crops, as one of them.
         subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default. Or what
             draws them for each seed, given it and these rows: `lambda seed, rows: k_shot(training.labels, 5, seed, rows)`. The
             spread over seeds is one over draws then; recipe.order is to be "own".
         held_out: share of the training images to select on, stratified by class.
-        converged: whether a converged classifier is fitted to the vectors of each trained head, beside whose accuracy its own
+        converged: whether a converged classifier is fitted to the vectors of each trained head, with whose accuracy its own
             is recorded (`probe.convergence`); None: wherever that takes a minute or two at most.
         device: where heads train. Several GPUs or processes under torchrun.
         placement: of the features: "device", "memory", "stream", or "auto": the first that fits.
@@ -118,7 +118,7 @@ def probe(
     if bars is not None and progress is not None:
         raise BeyondClsError("bars and progress were both given; bars shows what progress would be called with")
     out = Path(out)
-    plans = _named(heads, out)
+    plans = _name_plans(heads, out)
     check_pair(training, test)
     if joined is not None:
         check_pair(*joined)
@@ -130,7 +130,7 @@ def probe(
     read = training if loop is None else test  # whose deepest block may be another
     block = read.spec.deepest if block is None else block
     learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
-    draws = {} if draw is None else _draws(draw, learn_from, plans)
+    draws = {} if draw is None else _drawn_rows(draw, learn_from, plans)
     if draws:
         learn_from = learn_from.part(np.unique(np.concatenate(list(draws.values()))))
     check_writable(out)
@@ -149,14 +149,18 @@ def probe(
         called = {"say": say, "on_epoch": on_epoch, "stops": stops}
         common |= {name: function for name, function in called.items() if function is not None}
 
-        def passes_of(recipe: Recipe | None, plans: Mapping[str, HeadPlan]) -> Passes:
+        def passes_of(recipe: Recipe | None, plans: Mapping[str, HeadPlan]) -> HeadPasses:
             heads = {name: plan.head for name, plan in plans.items()}
             if recipe is None:  # these take the stored view 0
-                return Passes(heads, learn_from, judge_by, **common)
-            return Passes(heads, learn_from, judge_by, shown, loop=loop, **common)
+                return HeadPasses(heads, learn_from, judge_by, **common)
+            return HeadPasses(heads, learn_from, judge_by, shown, loop=loop, **common)
 
         def write(
-            name: str, passes: Passes, measures: dict[str, Any], more: Callable[[Path], None], together: Together | None = None
+            name: str,
+            passes: HeadPasses,
+            measures: dict[str, Any],
+            more: Callable[[Path], None],
+            together: Together | None = None,
         ) -> None:
             measures |= {**about, **computed_by(place)}
             written[name] = json.loads(json.dumps(measures))
@@ -208,7 +212,7 @@ def n_epochs(plans: Iterable[HeadPlan]) -> int:
     return sum(plan.recipe.epochs * n for plan, n in zip(trained, n_members, strict=True))
 
 
-def _draws(
+def _drawn_rows(
     draw: Callable[[int, np.ndarray], np.ndarray], source: Source, plans: Mapping[str, HeadPlan]
 ) -> dict[int, np.ndarray]:
     """Rows of the training set by seed, ascending.
@@ -226,7 +230,7 @@ def _draws(
     return draws
 
 
-def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[str, HeadPlan]:
+def _name_plans(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[str, HeadPlan]:
     if not isinstance(heads, Mapping):
         return {out.name: heads or HeadPlan()}
     if not heads:
@@ -276,7 +280,7 @@ def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None,
 
 
 def _train(
-    plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, chosen: Mapping[str, Selected]
+    plans: Mapping[str, HeadPlan], passes: HeadPasses, recipe: Recipe, chosen: Mapping[str, Selected]
 ) -> dict[str, list[Outcome]]:
     """Train each head's seeds with the chosen setting, on all training images.
 
@@ -292,7 +296,7 @@ def _train(
 
 def _write_trained(
     plan: HeadPlan,
-    passes: Passes,
+    passes: HeadPasses,
     outcomes: Sequence[Outcome],
     chosen: Selected,
     held_out: float,

@@ -8,7 +8,7 @@ from typing import Any
 from probe.aggregators import AGGREGATORS, is_custom
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
-from probe.modules import Kind, files_of, load_module, made, save_module, stem_of
+from probe.modules import Kind, files_of, load_module, make_module, save_module, stem_of
 from store import BeyondClsError
 
 PROBE = Kind("probe", "beyondcls probe", 2)
@@ -64,12 +64,12 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         # Its initial parameters no longer matter.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if custom := is_custom(spec.aggregator):
-            spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
+            spec = replace(spec, aggregator=_checked_own(spec.aggregator, own, stem))
         AGGREGATORS.check_package(spec.aggregator, described.get("package"), stem)
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
         make = lambda: spec.build(dim, n_patches, n_classes, FinalNorm.saved_with(parameters, dim, eps))  # noqa: E731
-        return make() if custom else made(make, parameters, dim, n_classes)
+        return make() if custom else make_module(make, parameters, dim, n_classes)
 
     return load_module(stem, PROBE, build)
 
@@ -108,7 +108,7 @@ def task_of(path: str | Path) -> str | None:
     return task if isinstance(task, str) else None
 
 
-def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:
+def _checked_own(aggregator: str, own: str | None, stem: Path) -> str:
     if own is None:
         raise BeyondClsError(
             f"{stem} has a custom aggregator, {aggregator!r}, which loading does not run; if you trust that file, "

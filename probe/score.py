@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probe.calibration import bins_of_mass, bins_of_width, brier_scores, calibration_error, fit_temperature, reliability
 from probe.class_maps import ClassMap
-from probe.evaluate import balanced
+from probe.evaluate import balanced_accuracy
 from probe.metrics import PER_IMAGE
 from probe.result_files import BALANCED, METRICS, NLL, computed_by, over_seeds, read_result, write_result
 from probe.results import digest_of_images, folder_of_head, write_correct
@@ -26,7 +26,7 @@ from store.places.disk import check_writable
 SCORED = "scored"  # in description.json of what is written here, and of nothing else
 TEMPERED = "tempered_"  # before names of measures of logits / T
 BATCH_SIZE = 256
-Key = tuple[Trained, int]  # a head, and a seed of it
+Key = tuple[Trained, int]  # a head, and one of its seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ def score(
             "of the head for each of its own; name another test set first"
         )
     named = {name: [name, *(other for other in maps if name == first != other)] for name in tests}  # maps that it is judged by
-    asked = {(n, h): {o: _right(s, choices[n, h], choices[o, h], o) for o in named[n]} for (n, h), s in sources.items()}
+    asked = {(n, h): {o: _right_choices(s, choices[n, h], choices[o, h], o) for o in named[n]} for (n, h), s in sources.items()}
     temperatures = {} if held_out is None else _temperatures(opened, held_out, on)
     references: dict[tuple[Trained, str], Judged] = {}
     described: dict[Path, dict[str, Any]] = {}
@@ -121,7 +121,7 @@ def score(
                 "reference_images": digest_of_images(reference.source),
                 "held_out": held_out and held_out.spec.key,
             }
-            content = _content(head, own, temperatures) | {
+            content = _describe_score(head, own, temperatures) | {
                 "features": {"training": head.result["features"]["training"], "test": tests[name].spec.key},
                 SCORED: about,
                 "notes": _notes(head, own, about),
@@ -138,7 +138,7 @@ def score(
     return described
 
 
-def _right(source: Source, own: ClassMap, other: ClassMap, name: str) -> Int64[np.ndarray, "N"]:
+def _right_choices(source: Source, own: ClassMap, other: ClassMap, name: str) -> Int64[np.ndarray, "N"]:
     """For each image of a test set the choice of a map that is right, -1 for none.
 
     Args:
@@ -174,7 +174,7 @@ def _judge(
             if other is head:
                 right = torch.from_numpy(labels[place]).to(device)
                 chosen, right = class_map.choose(logits[right >= 0]), right[right >= 0]
-                for measure, values in _by_image(chosen, right, temperatures.get((head, seed))).items():
+                for measure, values in _measures_by_image(chosen, right, temperatures.get((head, seed))).items():
                     parts[head, name, seed][measure].append(values.cpu().numpy())
     judged = {
         (head, name): Judged(sources[head].part(sources[head].rows[labels >= 0]), labels[labels >= 0], [])
@@ -213,7 +213,7 @@ def _logits(
                     yield place, head, seed, logits
 
 
-def _by_image(logits: Float[Tensor, "B G"], labels: Int[Tensor, "B"], temperature: float | None) -> dict[str, Tensor]:
+def _measures_by_image(logits: Float[Tensor, "B G"], labels: Int[Tensor, "B"], temperature: float | None) -> dict[str, Tensor]:
     measured = {name: measure(logits, labels) for name, measure in PER_IMAGE.items()}
     for prefix, divisor in {"": 1.0, TEMPERED: temperature}.items():
         if divisor is not None:
@@ -224,7 +224,7 @@ def _by_image(logits: Float[Tensor, "B G"], labels: Int[Tensor, "B"], temperatur
     return measured
 
 
-def _content(head: Trained, judged: Judged, temperatures: Mapping[Key, float]) -> dict[str, Any]:
+def _describe_score(head: Trained, judged: Judged, temperatures: Mapping[Key, float]) -> dict[str, Any]:
     """What described the head, with measures of these images in place of its own."""
     is_measure = lambda value: isinstance(value, Mapping) and "values" in value  # noqa: E731
     content = {name: value for name, value in head.result.items() if not is_measure(value)}
@@ -234,7 +234,7 @@ def _content(head: Trained, judged: Judged, temperatures: Mapping[Key, float]) -
         return over_seeds([factor * float(of_seed[measure].mean()) for of_seed in images])
 
     measures = {name: mean(name, 100) for name in PER_IMAGE}
-    measures[BALANCED] = over_seeds(balanced(torch.from_numpy(correct), torch.from_numpy(judged.labels)))
+    measures[BALANCED] = over_seeds(balanced_accuracy(torch.from_numpy(correct), torch.from_numpy(judged.labels)))
     bins: dict[str, Any] = {}
     for prefix in ("", TEMPERED) if temperatures else ("",):
         confidences = [of_seed[f"{prefix}confidence"] for of_seed in images]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from probe.grid import HeadPlan, Member
 from probe.head import Head
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.recipe import Recipe
 from probe.subsets import hold_out
 from store import BeyondClsError
@@ -71,13 +71,13 @@ class Selected:
 
 
 def select(
-    plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
+    plans: Mapping[str, HeadPlan], passes: HeadPasses, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
 ) -> dict[str, Selected]:
-    """The setting of each head: the best learning rate, with the strongest decay that is not told from the best one.
+    """The setting of each head: the best learning rate, with the strongest decay that is not distinguishable from the best one.
 
     All settings of all heads train side by side on the images that are not held out, and are judged once, by those that are.
     Each is tried with the first three seeds at most; where few images are held out, each has its own hold-out and pass, and
-    more images are judged (Monte Carlo cross-validation). A setting is told from the best, on average over seeds, where it is
+    more images are judged (Monte Carlo cross-validation). A setting differs from the best, on average over seeds, where it is
     behind by more than one standard error of the paired difference (Hastie et al., The Elements of Statistical Learning, 7.10);
     with several labels an image where it is behind at all. No learning rate is simpler than another, so the rate is that of the
     best setting, of equally good ones of the first. A setting with which a seed diverged is not chosen, and one with which
@@ -102,7 +102,7 @@ def select(
             member = outcome.member
             by_setting[member.head, member.base_lr, member.weight_decay].append(outcome)
     for name, plan in grids.items():
-        tried = _tried([by_setting[name, *setting] for setting in plan.settings], plan, passes, share, n_images)
+        tried = _summarise_trials([by_setting[name, *setting] for setting in plan.settings], plan, passes, share, n_images)
         chosen[name] = best_setting(name, plan, tried, passes, share)
     return chosen
 
@@ -117,20 +117,22 @@ def _seeds(plan: HeadPlan) -> tuple[int, ...]:
     return plan.seeds[:N_SEEDS]
 
 
-def trials(plans: Mapping[str, HeadPlan], passes: Passes, share: float) -> list[tuple[list[Member], np.ndarray, np.ndarray]]:
+def trials(
+    plans: Mapping[str, HeadPlan], passes: HeadPasses, share: float
+) -> list[tuple[list[Member], np.ndarray, np.ndarray]]:
     """Members of each pass in which settings are compared, rows of the training set to learn from, and rows held out."""
     members, n_splits = candidates(plans), _n_splits(passes, share)
     if passes.draws:
         seeds = sorted({member.seed for member in members})
-        return [([m for m in members if m.seed == seed], *_split(passes, share, seed)) for seed in seeds]
+        return [([m for m in members if m.seed == seed], *_split_rows(passes, share, seed)) for seed in seeds]
     if n_splits == 1:
-        return [(members, *_split(passes, share, 0))]
+        return [(members, *_split_rows(passes, share, 0))]
     place = {name: {seed: i for i, seed in enumerate(plan.seeds)} for name, plan in plans.items()}
     of_split = [[member for member in members if place[member.head][member.seed] == split] for split in range(n_splits)]
-    return [(chosen, *_split(passes, share, split)) for split, chosen in enumerate(of_split) if chosen]
+    return [(chosen, *_split_rows(passes, share, split)) for split, chosen in enumerate(of_split) if chosen]
 
 
-def _n_splits(passes: Passes, share: float) -> int:
+def _n_splits(passes: HeadPasses, share: float) -> int:
     """Different hold-outs: one where it has enough images, or each pass is one of the encoder; else one for each seed.
 
     Where seeds draw their own images each has its own.
@@ -140,7 +142,7 @@ def _n_splits(passes: Passes, share: float) -> int:
     return 1 if passes.loop is not None or round(share * len(passes.training.rows)) >= ENOUGH else N_SEEDS
 
 
-def _split(passes: Passes, share: float, split: int) -> tuple[np.ndarray, np.ndarray]:
+def _split_rows(passes: HeadPasses, share: float, split: int) -> tuple[np.ndarray, np.ndarray]:
     """Of a hold-out; its number is that of the seed where each draws its own images."""
     return hold_out(passes.training.store.labels, share, SEED + split, passes.learnt_by(split).rows)
 
@@ -150,9 +152,11 @@ def collapses(head: Head, entropy: float | None) -> bool:
     return head.aggregator.trainable and entropy is not None and entropy < COLLAPSED
 
 
-def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes, share: float, n_images: int) -> list[Tried]:
+def _summarise_trials(
+    outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: HeadPasses, share: float, n_images: int
+) -> list[Tried]:
     """What was measured of each setting of a grid, given the outcomes of its seeds."""
-    measure = _measure(passes)
+    measure = _measure_name(passes)
     percent = [tuple(outcome.result[measure] for outcome in of_seeds) for of_seeds in outcomes]
     if any(math.isnan(value) for values in percent for value in values):
         raise BeyondClsError(
@@ -160,13 +164,13 @@ def _tried(outcomes: Sequence[Sequence[Outcome]], plan: HeadPlan, passes: Passes
         )
     collapsed = [any(collapses(o.head, o.result.get("entropy")) for o in of_seeds) for of_seeds in outcomes]
     tried = [Tried(values, None, is_bad) for values, is_bad in zip(percent, collapsed, strict=True)]
-    if (best := _best(tried, plan)) is None:
+    if (best := _best_setting(tried, plan)) is None:
         return tried
     correct = [_correct(of_seeds) if len(of_seeds) == len(_seeds(plan)) else None for of_seeds in outcomes]
     if (right := correct[best]) is None:  # several labels an image
         return tried
     same_images = _n_splits(passes, share) == 1
-    errors = [None if other is None else _error(right, other, same_images) for other in correct]
+    errors = [None if other is None else _standard_error(right, other, same_images) for other in correct]
     return [replace(setting, error=error) for setting, error in zip(tried, errors, strict=True)]
 
 
@@ -175,7 +179,7 @@ def _correct(outcomes: Sequence[Outcome]) -> Float[np.ndarray, "S N"] | None:
     return np.stack(rows) if rows else None
 
 
-def _error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"], same_images: bool) -> float:
+def _standard_error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"], same_images: bool) -> float:
     """Standard error of the mean difference, percentage points: over images, and over seeds, where there are several.
 
     Where each seed was judged by other images, their spread has that of the images in it.
@@ -190,18 +194,18 @@ def _error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"], same
     return max(math.sqrt(difference.var(1, ddof=1).mean() / (n_images * n_seeds)), over_seeds)
 
 
-def _best(tried: Sequence[Tried], plan: HeadPlan) -> int | None:
+def _best_setting(tried: Sequence[Tried], plan: HeadPlan) -> int | None:
     """The number of the setting with the highest mean that may be chosen, the first of equal ones; None if all diverged."""
     finished = [i for i, setting in enumerate(tried) if len(setting.percent) == len(_seeds(plan))]
     eligible = [i for i in finished if not tried[i].collapsed] or finished
     return max(eligible, key=lambda i: np.mean(tried[i].percent), default=None)
 
 
-def _measure(passes: Passes) -> str:
+def _measure_name(passes: HeadPasses) -> str:
     return "map" if passes.training.store.multilabel else "top1"
 
 
-def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Passes, share: float) -> Selected:
+def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: HeadPasses, share: float) -> Selected:
     """The setting of a head's grid that `select` chooses.
 
     Args:
@@ -211,8 +215,8 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Pass
     Raises:
         BeyondClsError: every setting diverged with some seed.
     """
-    best, notes, n_splits = _best(tried, plan), [], min(_n_splits(passes, share), len(_seeds(plan)))
-    n_images = sum(len(_split(passes, share, i)[1]) for i in (_seeds(plan) if passes.draws else range(n_splits)))
+    best, notes, n_splits = _best_setting(tried, plan), [], min(_n_splits(passes, share), len(_seeds(plan)))
+    n_images = sum(len(_split_rows(passes, share, i)[1]) for i in (_seeds(plan) if passes.draws else range(n_splits)))
     for (base_lr, weight_decay), setting in zip(plan.settings, tried, strict=True):
         if n_lost := len(_seeds(plan)) - len(setting.percent):
             lost = f"{n_lost} of {len(_seeds(plan))} seeds"
@@ -247,7 +251,7 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Pass
     apart = ", others for each seed" if n_splits > 1 else ""
     selected_on = f"{100 * share:g} % of the training images, {drawn}{apart}"
     chosen = winner["base_lr"], winner["weight_decay"]
-    return Selected(*chosen, selected_on, _measure(passes), n_images, tuple(compared), tuple(notes), tuple(tried))
+    return Selected(*chosen, selected_on, _measure_name(passes), n_images, tuple(compared), tuple(notes), tuple(tried))
 
 
 def _candidate(values: tuple[float, float], tried: Tried, best: Tried, plan: HeadPlan) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def fit(
             break
         weights = torch.stack([vectors @ model.trial[:-1] for model in active])  # [M, D, K]
         biases = torch.stack([model.trial[-1] for model in active])
-        losses, gradients, of_biases = _evaluated(blocks, weights, biases)
+        losses, gradients, of_biases = _evaluate(blocks, weights, biases)
         for model, loss, gradient, of_bias in zip(active, losses, gradients, of_biases, strict=True):
             model.take(float(loss) / n, torch.cat([vectors.T @ gradient, of_bias[None]]) / n, tolerance)
         n_passes += 1
@@ -89,7 +89,7 @@ def _principal_components(blocks: Blocks, n: int) -> tuple[Float[Tensor, "R"], F
     return values[varies].to(total.device), vectors[:, varies].to(total.device)
 
 
-def _evaluated(
+def _evaluate(
     blocks: Blocks, weights: Float[Tensor, "M D K"], biases: Float[Tensor, "M K"]
 ) -> tuple[Float[Tensor, "M"], Float[Tensor, "M D K"], Float[Tensor, "M K"]]:
     """Summed cross-entropy of each model, and its gradients; float64."""
@@ -105,7 +105,7 @@ def _evaluated(
 
             def evaluate(number: int, parts: list = parts, sums: list = sums) -> None:
                 x, y = parts[number]
-                sums[number] = _of_part(x, y, side_by_side, biases)
+                sums[number] = _evaluate_part(x, y, side_by_side, biases)
 
             on_all(evaluate, range(len(parts)))
             for loss, product, total in filter(None, sums):  # in their order, whichever came first
@@ -113,7 +113,7 @@ def _evaluated(
     return losses, gradient.view(dim, m, k).movedim(1, 0), of_bias
 
 
-def _of_part(x: Tensor, y: Tensor, side_by_side: Tensor, biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _evaluate_part(x: Tensor, y: Tensor, side_by_side: Tensor, biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     m, k = biases.shape
     logits = torch.addmm(biases.flatten().to(x.dtype), x, side_by_side.to(x.dtype)).view(len(x), m, k)
     logits -= logits.amax(2, keepdim=True)

@@ -10,7 +10,7 @@ from jaxtyping import Integer
 
 from store import BeyondClsError, FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
-from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumbered, whole_number
+from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumber, whole_number
 from store.format.layout import ArrayName, kind_of
 from store.format.spec import EXTENDABLE_FIELDS
 
@@ -53,11 +53,11 @@ class Source:
             if self.joined is None:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
             store, block = self.joined, self.joined.spec.deepest
-        return [_array(store, plain_kind, block, view) for view in views]
+        return [_array_reader(store, plain_kind, block, view) for view in views]
 
     def describes(self, kind: str, views: Iterable[int] = (0,)) -> bool:
         """Whether a kind of this set, not of a second one, was extracted in these views, be it in this copy or not."""
-        names = (_name(kind, self.probed_block, view) for view in views)
+        names = (_array_name(kind, self.probed_block, view) for view in views)
         return all(name in self.store.attributes["arrays"] for name in names)
 
     @property
@@ -73,7 +73,7 @@ class Source:
     @cached_property
     def labels(self) -> np.ndarray:
         """[N] or [N, K] as those of the set, but as `classes_of` numbers the classes."""
-        return renumbered(self.store.labels, self.numbers, self.n_classes)
+        return renumber(self.store.labels, self.numbers, self.n_classes)
 
     @property
     def n_classes(self) -> int:
@@ -92,7 +92,7 @@ class Source:
         if self.joined is not None:
             usable &= self.row_of_joined >= 0
         if self.subset is not None:
-            usable &= _mask(self.store, self.subset)
+            usable &= _row_mask(self.store, self.subset)
         if not usable.any():
             among = "" if self.subset is None else " among the rows of the subset"
             shared = "" if self.joined is None else f" that {self.joined.where} has too"
@@ -190,20 +190,20 @@ class Source:
         return [shape for name, shape in names.items() if name.kind in kinds and not name.is_scale]
 
 
-def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
+def _array_reader(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
     """The array of a kind; `block` is for kinds that do not name one."""
     name = ArrayName.parse(kind)
     if name.kind == "attention":
         return store.attention(name.what, block if name.block is None else name.block, view)
-    return store.array(_name(kind, block, view))
+    return store.array(_array_name(kind, block, view))
 
 
-def _name(kind: str, block: int, view: int) -> str:
+def _array_name(kind: str, block: int, view: int) -> str:
     """The array of a kind that is no map."""
     return str(replace(ArrayName.parse(kind), block=block if kind in OF_BLOCKS else ArrayName.parse(kind).block, view=view))
 
 
-def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
+def _row_mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """[N] bool of row numbers.
 
     Raises:
@@ -326,25 +326,25 @@ def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
         only = [name for name, number in zip(theirs, numbers, strict=True) if number < 0]
         only += [name for number, name in enumerate(ours) if number not in numbers]
         raise StoreError(
-            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {_few(only)}: "
+            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {few_of(only)}: "
             "where images have several labels, give both extractions the same --classes file"
         )
     labels = test.labels[test.labelled]
     if not training.multilabel and (lacking := numbers[labels] < 0).any():
         n, names = lacking.sum(), [theirs[label] for label in np.unique(labels[lacking])]
         raise StoreError(
-            f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {_few(names)}, "
-            f"beside {_few(ours)} there; extract test images of those classes alone, or give both the same names with --classes"
+            f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {few_of(names)}, "
+            f"besides {few_of(ours)} there; extract test images of those classes alone, or give both the same --classes"
         )
 
 
-def _few(names: Sequence[str]) -> str:
+def few_of(names: Sequence[str]) -> str:
     """The first of some names, and how many there are."""
     return ", ".join(map(repr, names[:3])) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
 
 
 def encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
-    """The encoder of a set, and the blocks of it whose tokens and attention maps a probe reads."""
+    """The encoder of a set, and its blocks whose tokens and attention maps a probe reads."""
     spec = store.spec
     return {
         "encoder": store.attributes["encoder"],

@@ -56,7 +56,7 @@ class Stack:
         """
         vector, weights = self._pooled(features, training)
         if self.batch_norm:
-            vector = self._normalised(vector, training)
+            vector = self._normalise(vector, training)
         weight, bias = self.parameters["classifier.weight"], self.parameters["classifier.bias"]
         # Images last in memory: what runs over classes then takes many images at a time.
         if vector.ndim == 2:  # the same for all members: one matrix product
@@ -76,7 +76,7 @@ class Stack:
         parameters = {name.removeprefix(prefix): p for name, p in self.parameters.items() if name.startswith(prefix)}
         return aggregator.pool_many(parameters, features)
 
-    def _normalised(self, vector: Tensor, training: bool) -> Tensor:
+    def _normalise(self, vector: Tensor, training: bool) -> Tensor:
         """As BatchNorm1d(affine=False) of each member by itself."""
         eps: float = self.template.norm.eps  # type: ignore[assignment]
         if not training:

@@ -29,11 +29,11 @@ def draws_of(rows: Int[np.ndarray, "n"], seed: int, purpose: str) -> UInt64[np.n
     Args:
         purpose: what is drawn; its first 8 letters tell it from other draws under the same seed.
     """
-    start = _mixed(np.array([seed & MASK], np.uint64)) ^ np.frombuffer(purpose.encode()[:8].ljust(8), "<u8")
-    return _mixed(_mixed(start) + rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    start = _mix_bits(np.array([seed & MASK], np.uint64)) ^ np.frombuffer(purpose.encode()[:8].ljust(8), "<u8")
+    return _mix_bits(_mix_bits(start) + rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
 
 
-def _mixed(z: np.ndarray) -> np.ndarray:
+def _mix_bits(z: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64 (Steele, Lea, Flood 2014), a permutation of the 64-bit numbers."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -93,7 +93,7 @@ def k_shot(labels: Integer[np.ndarray, "N *C"], k: int, seed: int = 0, rows: np.
             f"class {least} has {counts[least]} images, expected {k} or more; "
             f"choose k ≤ {counts[least]}, or give the class the label -1 to leave it out"
         )
-    return np.sort(candidates[_turns(labels[candidates], draws_of(candidates, seed, "k-shot")) < k])
+    return np.sort(candidates[_turns_in_class(labels[candidates], draws_of(candidates, seed, "k-shot")) < k])
 
 
 def percentage(
@@ -116,9 +116,9 @@ def percentage(
     total = max(1, round(len(candidates) * percent / 100))
     if labels.ndim > 1:
         return np.sort(candidates[np.argsort(draws)[:total]])
-    turns, classes = _turns(labels[candidates], draws), labels[candidates]
+    turns, classes = _turns_in_class(labels[candidates], draws), labels[candidates]
     first_of_class = turns == 0
-    order = np.lexsort((draws, _shares(classes, turns), ~first_of_class))
+    order = np.lexsort((draws, _shares_of_class(classes, turns), ~first_of_class))
     return np.sort(candidates[order[: max(total, int(first_of_class.sum()))]])
 
 
@@ -145,9 +145,9 @@ def hold_out(
         order, spare = np.argsort(draws), len(candidates) - 1
     else:
         classes = labels[candidates]
-        turns = _turns(classes, draws)
+        turns = _turns_in_class(classes, draws)
         last_of_class = turns == np.bincount(classes)[classes] - 1
-        order, spare = np.lexsort((draws, _shares(classes, turns), last_of_class)), int((~last_of_class).sum())
+        order, spare = np.lexsort((draws, _shares_of_class(classes, turns), last_of_class)), int((~last_of_class).sum())
     if not spare:
         raise BeyondClsError(
             f"none of {len(candidates)} images can be held out: each class would be left without one; "
@@ -170,7 +170,7 @@ def _candidates(labels: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
     return chosen
 
 
-def _turns(classes: np.ndarray, draws: np.ndarray) -> np.ndarray:
+def _turns_in_class(classes: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """The index at which each image is drawn within its class, from 0."""
     order = np.lexsort((draws, classes))
     sizes = np.bincount(classes)
@@ -179,7 +179,7 @@ def _turns(classes: np.ndarray, draws: np.ndarray) -> np.ndarray:
     return turns
 
 
-def _shares(classes: np.ndarray, turns: np.ndarray) -> np.ndarray:
+def _shares_of_class(classes: np.ndarray, turns: np.ndarray) -> np.ndarray:
     """The share of its class at which Webster's method takes each image: the n-th of N at (n - ½) / N."""
     return (turns + 0.5) / np.bincount(classes)[classes]
 

@@ -16,7 +16,7 @@ from probe.head import Head
 from probe.result_files import METRICS, digest_of
 from probe.sources import Source
 
-FILE = "timing.json"  # beside metrics.json; not an output of DVC, which compares outputs bit by bit (.dvcignore)
+FILE = "timing.json"  # next to metrics.json; not an output of DVC, which compares outputs bit by bit (.dvcignore)
 N_IMAGES = 64
 ROUNDS = 5
 SECONDS = 2.0  # no new round starts after this time
@@ -68,15 +68,15 @@ def fastest(run: Callable[[], object], device: torch.device) -> float:
     rounds: list[float] = []
     run()
     while not rounds or (len(rounds) < ROUNDS and sum(rounds) < SECONDS):
-        _wait(device)
+        _wait_for_gpu(device)
         start = time.perf_counter()
         run()
-        _wait(device)
+        _wait_for_gpu(device)
         rounds.append(time.perf_counter() - start)
     return min(rounds)
 
 
-def _wait(device: torch.device) -> None:
+def _wait_for_gpu(device: torch.device) -> None:
     """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -25,7 +25,7 @@ class TokenNorms:
 
     Attributes:
         norms: ‖x_t‖.
-        times: outliers are above so many times the median.
+        times: outliers are above this multiple of the median.
 
     Raises:
         BeyondClsError: `times` is not above 1.
@@ -55,7 +55,7 @@ class TokenNorms:
         """`share`: of patches that are outliers, percent; `images`: that have one, percent; and for each weighting by its name
         how many times as much weight an outlier has as a patch has on average. Each is a mapping as `over_seeds` makes it.
 
-        Groups of images are left out with the cutoff of all images. Without outliers there is no weight of theirs.
+        Groups of images are left out with the cutoff of all images. Without outliers they have no weight.
 
         Args:
             weights: over patches, each row summing to 1.
@@ -66,10 +66,10 @@ class TokenNorms:
         }
         for name, of_images in weights.items():
             if self.outliers.any():
-                found[name] = over_images(len(self.norms), partial(self._drawn, of_images))
+                found[name] = over_images(len(self.norms), partial(self._relative_weight, of_images))
         return found
 
-    def _drawn(self, weights: np.ndarray, chosen: np.ndarray) -> float:
+    def _relative_weight(self, weights: np.ndarray, chosen: np.ndarray) -> float:
         """Their part of all weight, by their part of all patches."""
         outliers, n_patches = self.outliers[chosen], self.norms.shape[1]
         n = int(outliers.sum())

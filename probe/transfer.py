@@ -11,7 +11,7 @@ import xxhash
 from probe.aggregators import Aggregator, Features, Pooled
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.head import FinalNorm, Head
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.recipe import Recipe
 from probe.result_files import computed_by
 from probe.results import folder_of_head, measures_of, write_measures, write_trained
@@ -88,7 +88,7 @@ def transfer(
     recipe = Recipe(**described["recipe"])
     learn_from, judge_by = (Source(store, block=described["block"], classes_of=training) for store in (training, test))
     shown = range(1, training.spec.n_views) or (0,)  # crops, where there are any
-    passes = Passes(specs, learn_from, judge_by, shown, torch.device(device), say=say)
+    passes = HeadPasses(specs, learn_from, judge_by, shown, torch.device(device), say=say)
     members = [Member(f"seed{s}", recipe.base_lr, recipe.weight_decay, s) for s in heads]
     outcomes = sorted(passes.train(members, replace(recipe, base_lr=1.0, weight_decay=0.0)), key=lambda o: o.member.seed)
     if passes.lost:
@@ -99,7 +99,7 @@ def transfer(
         "features": {"training": training.spec.key, "test": test.spec.key},
         "transferred": {
             "training": described["features"]["training"],
-            "aggregators": [_digest(head.aggregator) for head, _ in heads.values()],
+            "aggregators": [_aggregator_digest(head.aggregator) for head, _ in heads.values()],
         },
         **(notes or {}),
         **computed_by(torch.device(device)),
@@ -132,7 +132,7 @@ def _with_trained_aggregator(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _digest(aggregator: Aggregator) -> str:
+def _aggregator_digest(aggregator: Aggregator) -> str:
     """xxh3_128 of names, shapes and values of the parameters."""
     hashed = xxhash.xxh3_128()
     for name, value in sorted(aggregator.state_dict().items()):

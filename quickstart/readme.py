@@ -21,7 +21,7 @@ from pipelines.report.content import Table
 from pipelines.report.estimate import difference
 from pipelines.report.formats.markdown_table import to_markdown
 from pipelines.report.gains import gains
-from pipelines.report.measured import converged
+from pipelines.report.measured import with_converged
 from pipelines.report.sections import views
 from pipelines.report.tables import plus_minus, points, signed
 from probe.result_files import REACHED
@@ -103,7 +103,7 @@ def table(inputs: Inputs, notes: Mapping[str, str], digits: int) -> str:
     encoders = [encoder for encoder in ROWS if inputs.probes_of(encoder)]
     heads = [head for head in HEADS if all((encoder, head) in inputs.probes for encoder in encoders)]
     columns = ["encoder", *(HEADS[head] for head in heads), "AbMILP − [cls]", "of [cls]’s errors"]
-    gained, beside = gains(inputs.probes), gains(converged(inputs.probes))
+    gained, beside = gains(inputs.probes), gains(with_converged(inputs.probes))
     columns += ["both converged"] * bool(beside)
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for encoder in encoders:

@@ -26,14 +26,14 @@ class BeyondClsWarning(_Redacted, UserWarning):
 
 
 def other_version(where: object, version: object, expected: int, again: str) -> str:
-    """Message for a file that says another format version than this program reads; `again`: how an older one is made anew."""
+    """Message for a file that says another format version than this program reads; `again`: how to make an older one again."""
     later = isinstance(version, int) and version > expected
     remedy = "a later beyondcls wrote it: pip install --upgrade beyondcls" if later else again
     return f"{where} has format version {version}, expected {expected}; {remedy}"
 
 
 def too_old(where: object, found: str, expected: str, again: str) -> str:
-    """Message for a file that development versions wrote before the first release; `again`: how it is made anew."""
+    """Message for a file that development versions wrote before the first release; `again`: how to make it again."""
     return f"{where} has {found}, expected {expected}, as files have since beyondcls 0.1.0; {again}"
 
 

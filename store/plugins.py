@@ -23,7 +23,7 @@ from store.errors import BeyondClsError, BeyondClsWarning, first_line, unknown
 
 T = TypeVar("T")
 PREFIX = "beyondcls."
-# What follows the prefix in the name of a group, and what an entry of it is called.
+# What follows the prefix in the name of a group, and what its entries are called.
 GROUPS = {
     "encoders": "encoder",
     "aggregators": "aggregator",
@@ -82,14 +82,14 @@ class Plugin:
     def digest(self) -> str:
         """SHA-256 of the package's version and of all its Python files, hexadecimal. Nothing is imported."""
         content = hashlib.sha256(f"{self.package} {self.version} {self.value}\n".encode())
-        for folder in _places(self.value.partition(":")[0]):
+        for folder in _files_of_module(self.value.partition(":")[0]):
             for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
                 content.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size}\n".encode())
                 content.update(file.read_bytes())
         return content.hexdigest()
 
 
-def _places(module: str) -> list[Path]:
+def _files_of_module(module: str) -> list[Path]:
     """The package or the file with a module; of a package without `__init__.py`, the first below it that has one."""
     first, *rest = module.split(".")
     spec = importlib.util.find_spec(first)

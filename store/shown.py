@@ -31,13 +31,13 @@ def redacted(text: str) -> str:
         if user and (is_http or ":" in user):  # abfss://container@account has no secret
             user = f"{BLANK}@"
         # An address in the query of another is part of a value.
-        kept = BLANK if is_query else f"{user}{path}{_without_values(query, is_http)}"
+        kept = BLANK if is_query else f"{user}{path}{_hide_values(query, is_http)}"
         parts.append(kept + rest[matched.end() :])
         is_query, before = (is_query or bool(query)) and matched.end() == len(rest), rest
     return _AUTHORIZATION.sub(rf"\1{BLANK}", "://".join(parts))
 
 
-def _without_values(query: str, is_http: bool) -> str:
+def _hide_values(query: str, is_http: bool) -> str:
     """Names stay; a value without one is a secret over HTTP alone: elsewhere ? is part of a pattern, and # of a name."""
 
     def blanked(part: re.Match[str]) -> str:

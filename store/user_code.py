@@ -27,8 +27,8 @@ def file_of(name: str) -> str | None:
 
 def module_of(name: str) -> ModuleType:
     """The module that running the file of FILE.py:NAME gives; once as long as it is unchanged: trust it before you name it."""
-    with explained(name, f"{name.rpartition(':')[0]} cannot be imported"):
-        return _module(_path(name), custom_digest(name))
+    with explaining(name, f"{name.rpartition(':')[0]} cannot be imported"):
+        return _run_file(_find_file(name), custom_digest(name))
 
 
 def function_of(name: str, kind: str, returns: str, or_else: str = "") -> Callable[..., Any]:
@@ -57,11 +57,11 @@ def function_of(name: str, kind: str, returns: str, or_else: str = "") -> Callab
 
 def custom_digest(name: str) -> str:
     """SHA-256 of the file of FILE.py:NAME."""
-    return hashlib.sha256(_path(name).read_bytes()).hexdigest()
+    return hashlib.sha256(_find_file(name).read_bytes()).hexdigest()
 
 
 @contextmanager
-def explained(name: str, failure: str) -> Iterator[None]:
+def explaining(name: str, failure: str) -> Iterator[None]:
     """Turn any error in the file of FILE.py:NAME into a message with the line where it occurred.
 
     Raises:
@@ -79,7 +79,7 @@ def explained(name: str, failure: str) -> Iterator[None]:
         raise BeyondClsError(f"{failure}{place} ({type(error).__name__}: {reason}); mend it") from error
 
 
-def _path(name: str) -> Path:
+def _find_file(name: str) -> Path:
     file, _, thing = name.rpartition(":")
     path = Path(file).resolve()
     if not path.is_file():
@@ -88,7 +88,7 @@ def _path(name: str) -> Path:
 
 
 @cache
-def _module(path: Path, digest: str) -> ModuleType:
+def _run_file(path: Path, digest: str) -> ModuleType:
     """The module that running a file gives; `digest` is that of its content, so that an edited file runs again."""
     name = f"_beyondcls_own_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}_{digest[:16]}"
     module = ModuleType(name)

@@ -154,7 +154,7 @@ def outcomes(project: Path) -> dict[tuple[str, str], Outcome]:
     by_block: dict[tuple[str, str], Outcome] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
-        patch.setattr(drawing, "_saved", lambda *_, **__: b"<svg></svg>")  # plots stay empty
+        patch.setattr(drawing, "_save", lambda *_, **__: b"<svg></svg>")  # plots stay empty
         patch.setitem(PRESETS, "small-sgd", PRESETS["small-sgd"] | {"epochs": 9, "warmup_epochs": 1})  # a tenth
         for b in (b for page in PAGES for b in blocks(page)):
             if b.language == "python" and not b.text.startswith(FILES):

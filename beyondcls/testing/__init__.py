@@ -89,7 +89,7 @@ def check_dataset(dataset: "str | Plain | Published") -> None:
 
 
 def check_metric(metric: "str | Callable[[Tensor, Tensor], Tensor]", multilabel: bool = False) -> None:
-    """Check a metric: many members at once are each of them; who knows every label has all of it; no order, nothing changed.
+    """Check a metric: many members at once are each of them; perfect logits reach the maximum; no order, nothing changed.
 
     Args:
         metric: of one label an image, whether each is right, bool [..., B]; of several, percent [...].

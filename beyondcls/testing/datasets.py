@@ -191,7 +191,7 @@ def reads_or_names_a_damaged_list(case: Split, folder: Path) -> None:
 
 
 def lists(case: Split, folder: Path) -> list[Path]:
-    """Files of the example beside its images."""
+    """Files of the example other than its images."""
     return [folder / name for name, content in case.example.files.items() if content is not None]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from extract.attention.attention import Attention, TokenLayout, centre
-from extract.attention.declared import Declared, declared_by
+from extract.attention.declared import StatisticFacts, declared_by
 from extract.attention.statistics import (
     cls_norm_ratio,
     cls_patch_entropy,
@@ -46,7 +46,7 @@ PER_BLOCK = Registry[Callable[[Tensor, Tensor, TokenLayout], Tensor]](
 }
 
 
-def facts_of(name: str) -> Declared:
+def facts_of(name: str) -> StatisticFacts:
     """What the statistic of a name declares about itself.
 
     Raises:

@@ -123,7 +123,7 @@ class Attention:
 def centre(n_patches: int, grid: tuple[int, int] | None = None) -> int:
     """Index of the central patch of a grid, row by row; of a grid of even sides, the one right below the middle.
 
-    `grid`: rows and columns; a square by default, and where so many patches are not in it.
+    `grid`: rows and columns; a square by default, and where it does not hold that number of patches.
     """
     if grid is not None and grid[0] * grid[1] == n_patches:
         return (grid[0] // 2) * grid[1] + grid[1] // 2

@@ -15,7 +15,7 @@ def infinity(n_tokens: int, n_patches: int) -> float:
 
 
 @dataclass(frozen=True)
-class Declared:
+class StatisticFacts:
     """Facts about a statistic, none of which is below 0.
 
     Attributes:
@@ -28,7 +28,7 @@ class Declared:
         of_all_tokens: it is a share of all that a token gives, so that attention to registers lowers it.
         spatial: it depends on where patches are; for others their order does not matter.
         of_norms: of a block it needs the norms of tokens alone; it is given these as tokens of one channel, [B, N, 1], with
-            several blocks of an image as so many images.
+            each of several blocks as an image of its own.
     """
 
     title: str
@@ -51,17 +51,17 @@ class Declared:
         return statistic
 
 
-declares = Declared
+declares = StatisticFacts
 
 
-def declared_by(statistic: Callable[..., object]) -> Declared:
+def declared_by(statistic: Callable[..., object]) -> StatisticFacts:
     """The declared facts about a statistic.
 
     Raises:
         TypeError: it declares none.
     """
     declared = getattr(statistic, "declared", None)
-    if not isinstance(declared, Declared):
+    if not isinstance(declared, StatisticFacts):
         name = getattr(statistic, "__name__", statistic)
         raise TypeError(
             f"the statistic {name} declares nothing, expected @declares(title, unit, highest=…, uniform=…) above it"

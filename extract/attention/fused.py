@@ -27,7 +27,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TileChoice:
     """Tiles, and what they are for: the least capability of a GPU; most channels; float32; a bias, or none."""
 
     tiles: Tiles
@@ -41,19 +41,19 @@ class Choice:
 TILES = (
     # Three products in TF32 of two parts each fill the registers: tiles are small, and where a bias or width leaves no room,
     # more warps share the registers of a tile, and products are done again.
-    Choice(Tiles(64, 16, warps=4), capability=(9, 0), width=64, in_float32=True, bias=False),
-    Choice(Tiles(32, 32, warps=2), width=64, in_float32=True, bias=False),
-    Choice(Tiles(32, 32, warps=8), in_float32=True),
+    TileChoice(Tiles(64, 16, warps=4), capability=(9, 0), width=64, in_float32=True, bias=False),
+    TileChoice(Tiles(32, 32, warps=2), width=64, in_float32=True, bias=False),
+    TileChoice(Tiles(32, 32, warps=8), in_float32=True),
     # What an H200 takes least time for in a forward pass: 124 µs for a block of a ViT-B and 128 images, where 64 columns take
     # 144; 258 µs for heads of 80 channels, a ViT-H's, and 64 images, where 128 x 64 with 8 warps take 313.
-    Choice(Tiles(64, 32, warps=4, stages=3), capability=(9, 0), width=64),
-    Choice(Tiles(64, 32, warps=4, stages=3), capability=(9, 0), bias=False),
+    TileChoice(Tiles(64, 32, warps=4, stages=3), capability=(9, 0), width=64),
+    TileChoice(Tiles(64, 32, warps=4, stages=3), capability=(9, 0), bias=False),
     # Of the tiles that leave 168 registers to a thread, so that three blocks share a multiprocessor, those with least
     # instructions for each logit.
-    Choice(Tiles(64, 32, warps=4), width=64),
+    TileChoice(Tiles(64, 32, warps=4), width=64),
     # One block of 8 warps, as two of 4 would spill; a third stage hides what other blocks cannot. With a bias a few bytes are
     # spilled, outside the loop.
-    Choice(Tiles(128, 32, warps=8, stages=3)),
+    TileChoice(Tiles(128, 32, warps=8, stages=3)),
 )
 
 

@@ -6,7 +6,7 @@ grows by δ, all are multiplied by 2^-δ, and w, in which x - m shrinks by δ, b
 
 The instructions for each logit set the time, so the loop has no others: it takes the patches that fill tiles, of which none is
 masked and s is z. The patches that are left come last, in narrow tiles with [cls] and registers. e of a token to itself and to
-[cls], and two whole rows of e, come from products of their own beside the loop, in float32. Of 16 bits these products are as
+[cls], and two whole rows of e, come from products of their own outside the loop, in float32. Of 16 bits these products are as
 exact as the tensor cores', in another order of sums: x differs by some 2^-24 Σ |q k|. Of float32 they are more exact than
 TF32's three, which leave out 2^-21.
 """

@@ -14,7 +14,7 @@ from extract.datasets.index import Index, index_of
 from extract.datasets.item_set import image_set
 from extract.datasets.lists import CUB, FOOD101, NUS_WIDE, PETS, STANFORD_CARS
 from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER, VOC
-from extract.datasets.objects import FUNCTION, given, name_of
+from extract.datasets.objects import FUNCTION, items_of, name_of
 from extract.datasets.own_images import CSV, FOLDER
 from extract.datasets.pixels import Pixels
 from extract.datasets.reading import Opening
@@ -27,12 +27,12 @@ from store.plugins import Registry
 from store.shown import Bars, no_bars
 
 
-def _check(form: object) -> None:
+def _check_form(form: object) -> None:
     if not isinstance(form, Plain | Splitting | Published):
         raise TypeError(f"it is {form!r}, expected a Plain, Splitting or Published of extract.datasets.form")
 
 
-DATASETS = Registry[Plain | Splitting | Published]("datasets", _check) | {
+DATASETS = Registry[Plain | Splitting | Published]("datasets", _check_form) | {
     "tars": TARS,
     "folder": FOLDER,
     "csv": CSV,
@@ -79,7 +79,7 @@ def open_images(
             .csv, an .npz, a .parquet, a folder of .parquet or of Arrow, the folder of a published data set, or a function that
             gives images (FILE.py:FUNCTION, package.module:function). A pipe's command is run, and so is a function: see
             `webdataset_tars` and `objects`. From Python also what holds the images: a Dataset or DataLoader of PyTorch, a
-            dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.given`).
+            dataset of Hugging Face, a list, an array, (images, labels), or a mapping of these by split (`objects.items_of`).
         form: a name in DATASETS.
         classes: file of class names, one a line; published data sets have their own.
         split: of a published data set, of arrays or tables that have several, and of what a function gives; of other folders,
@@ -99,7 +99,7 @@ def open_images(
     is_named = isinstance(source, str | os.PathLike)
     name = str(source) if is_named else name_of(source)
     if is_named:
-        form, source, split = _located(name, form, split)
+        form, source, split = _locate_images(name, form, split)
     elif form is not None:
         raise DataError(f"{name} is no place where images of form {form!r} are, but holds them itself; leave form out")
     if is_named and form not in DATASETS:
@@ -125,7 +125,7 @@ def open_images(
             if form is not None:
                 images = DATASETS[form].images(form, source, classes, split)
             else:
-                images = image_set(name, given(source, name, split), classes)
+                images = image_set(name, items_of(source, name, split), classes)
         if path is not None and form is not None:
             images.keep_in(path, opening.sources if DATASETS[form].is_made_of_states else None, index)
     images.index.bars = bars or no_bars
@@ -143,10 +143,10 @@ def form_of(source: str, split: str | None = None) -> str:
     Raises:
         DataError: it looks like several.
     """
-    return _located(source, None, split)[0]
+    return _locate_images(source, None, split)[0]
 
 
-def _located(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
+def _locate_images(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
     """Form, place and split of images, where a split may be a folder."""
     folder = Path(source)
     published = {name: entry for name, entry in DATASETS.items() if isinstance(entry, Published)}

@@ -22,7 +22,7 @@ PPM = f"P6 {SIDE} {SIDE} 255\n".encode()  # what PIL reads as plain pixels
 
 
 @dataclass(frozen=True)
-class Pixels(Sample):
+class PlanarImage(Sample):
     """An image whose 3072 bytes in the file are red, green and blue planes; it reads as an encoded image (PPM)."""
 
     def read(self) -> bytes:
@@ -34,7 +34,7 @@ class Pixels(Sample):
 
 
 class Array:
-    """An array, or its dtype: keeps the state, and makes nothing of it."""
+    """An array, or its dtype: keeps the state, and does nothing with it."""
 
     def __init__(self, *arguments: Any):
         self.state: Any = None
@@ -72,7 +72,7 @@ def plain_batch(file: Path) -> dict[bytes, Any]:
 
 @dataclass(frozen=True)
 class Cifar:
-    """Where things are in the two versions.
+    """Where each version keeps its contents.
 
     Attributes:
         files: of each split, in the binary version (with suffix .bin) and in the python version alike.
@@ -92,20 +92,20 @@ class Cifar:
         """Ids number the images of a split, `train/00000`, in the order of its files. Either version gives the same digest."""
         if (folder := root / self.binary).is_dir():
             names = lines(folder / self.names[0])
-            batches = [self._binary(folder / f"{name}.bin") for name in self.files[split]]
+            batches = [self._read_records(folder / f"{name}.bin") for name in self.files[split]]
         else:
             folder = root / self.python
             metadata = plain_batch(folder / self.names[1])
             with parsing(folder / self.names[1], "class names"):
                 names = [name.decode() for name in metadata[self.names[2].encode()]]
-            batches = [self._python(folder / name) for name in self.files[split]]
+            batches = [self._read_pickle(folder / name) for name in self.files[split]]
         samples: list[Sample] = []
         for file, labels, offsets in batches:
             for label, offset in zip(labels, offsets, strict=True):
-                samples.append(Pixels(f"{split}/{len(samples):05d}", (label,), file, offset, len(PPM) + PIXELS_NBYTES))
+                samples.append(PlanarImage(f"{split}/{len(samples):05d}", (label,), file, offset, len(PPM) + PIXELS_NBYTES))
         return ImageSet(str(root), samples, names)
 
-    def _binary(self, file: Path) -> tuple[Path, list[int], Sequence[int]]:
+    def _read_records(self, file: Path) -> tuple[Path, list[int], Sequence[int]]:
         """Labels of a file of records, and where their pixels begin."""
         if not file.is_file():
             raise DataError(f"{file} is missing; unpack the binary version whole")
@@ -115,7 +115,7 @@ class Cifar:
         records = np.memmap(file, np.uint8, "r").reshape(-1, record)
         return file, records[:, self.n_label_bytes - 1].tolist(), range(self.n_label_bytes, size, record)
 
-    def _python(self, file: Path) -> tuple[Path, list[int], Sequence[int]]:
+    def _read_pickle(self, file: Path) -> tuple[Path, list[int], Sequence[int]]:
         """The same of a file of the python version, in which the pixels are stored one after the other, unencoded."""
         batch = plain_batch(file)
         with parsing(file, f"a dictionary with data and {self.key}"):

@@ -87,7 +87,7 @@ def reader(
 
     def instances(sample: Sample) -> list[Instance]:
         number = numbers[sample.id]
-        size = _size(images[number], sample)
+        size = _image_size(images[number], sample)
         return [_instance(one, label_of, size, has_masks) for one in of_image[number]]
 
     return instances
@@ -123,7 +123,7 @@ def instances_in(file: Path, samples: Sequence[Sample]) -> Truths:
     return Truths(annotations.classes, partial(reader, file, numbers, annotations.label_of))
 
 
-def _size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
+def _image_size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
     """Height and width of an image, as its annotations have them and as it is; ValueError where they differ."""
     actual = image_size(sample)
     stated = (image.get("height"), image.get("width"))

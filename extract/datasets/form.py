@@ -7,7 +7,7 @@ from pathlib import Path
 
 from extract.datasets.image_set import ImageSet
 from extract.datasets.item_set import image_set
-from extract.datasets.items import Given
+from extract.datasets.items import GivenItems
 from extract.datasets.reading import opening
 from extract.datasets.sample import DataError
 
@@ -56,7 +56,7 @@ class Plain:
 
     Attributes:
         open: `open(source, classes)`, where the user may name the classes in a file, in order of labels, one a line; raises
-            DataError where there is no such source, or something of it cannot be read.
+            DataError where there is no such source, or part of it cannot be read.
         example, is_made_of_states: as for `Published`.
     """
 
@@ -80,12 +80,12 @@ class Splitting:
 
     Attributes:
         given: `given(source, split)`, maybe with arguments, the items and their classes, of which `item_set.image_set` makes
-            a set; it raises DataError where there is no such source or split, or something of it cannot be read.
+            a set; it raises DataError where there is no such source or split, or part of it cannot be read.
         recognises: whether a source, by its name or as a folder, is of this form.
         example, is_made_of_states: as for `Published`.
     """
 
-    given: Callable[..., Given]
+    given: Callable[..., GivenItems]
     recognises: Callable[[str], bool]
     example: Example | None = None
     is_made_of_states: bool = False
@@ -103,7 +103,7 @@ class Published:
         open: `open(folder, split)`; raises DataError where a list is missing or damaged, or there are no images.
         splits: their names.
         signs: paths in the folder, one of which shows that this is the data set.
-        example: of its layout, which `beyondcls.testing` reads; of those of this program it is beside the tests.
+        example: of its layout, which `beyondcls.testing` reads; those of this program's forms are next to the tests.
         yields_to: paths that show that it is another form, unless the user names this one.
         is_made_of_states: whether opening says of all that the list of images depends on (`reading.made_of`), so that the list
             need not be made again while nothing of that changes.

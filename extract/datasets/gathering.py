@@ -129,7 +129,7 @@ def walk(root: Path) -> Iterator[FoundFile]:
     while folders:
         folder, prefix, chain = folders.pop()
         made_of(folder)
-        entries = unlocked(partial(entries_of, folder), folder)
+        entries = run_unless_locked(partial(entries_of, folder), folder)
         if entries is None:
             yield FoundFile(prefix.rstrip("/") or ".", reason=LOCKED)
             continue
@@ -138,7 +138,7 @@ def walk(root: Path) -> Iterator[FoundFile]:
             if is_clutter(entry.name) or (not prefix and entry.name[0] == "." and (entry.is_dir() or entry.is_symlink())):
                 yield FoundFile(name, reason=CLUTTER)
                 continue
-            status = unlocked(partial(_status, entry), entry.path)
+            status = run_unless_locked(partial(_status, entry), entry.path)
             if status is None:
                 yield FoundFile(name, reason=LOCKED)
             elif isinstance(status, Reason):
@@ -162,7 +162,7 @@ def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
         return list(listing)
 
 
-def unlocked(work: Callable[[], T], path: str) -> T | None:
+def run_unless_locked(work: Callable[[], T], path: str) -> T | None:
     """The result of some work, done patiently; None if this user may not do it, which no state of the path shows."""
 
     def allowed() -> T | None:
@@ -195,7 +195,7 @@ def broken_link(name: str) -> Reason:
 
 def gather(root: Path, left_out: LeftOut) -> list[FoundFile]:
     """Images below a folder, by name or else by content, in the order of their paths; `left_out` counts everything else."""
-    judged = [(found, found.reason or _reason(root, found.name)) for found in walk(root)]
+    judged = [(found, found.reason or _reason_to_leave_out(root, found.name)) for found in walk(root)]
     ids = {image_id(found.name) for found, reason in judged if reason is None and extension(found.name) in IMAGE_EXTENSIONS}
     images = []
     for found, reason in judged:
@@ -210,7 +210,7 @@ def gather(root: Path, left_out: LeftOut) -> list[FoundFile]:
     return sorted(images, key=lambda found: found.name.split("/"))
 
 
-def _reason(root: Path, name: str) -> Reason | None:
+def _reason_to_leave_out(root: Path, name: str) -> Reason | None:
     """Why a file is left out, by its name or its first bytes."""
 
     def head(nbytes: int) -> bytes:
@@ -218,7 +218,7 @@ def _reason(root: Path, name: str) -> Reason | None:
         with (root / name).open("rb") as content:
             return content.read(nbytes)
 
-    is_taken = unlocked(partial(is_picture, name, head), str(root / name))
+    is_taken = run_unless_locked(partial(is_picture, name, head), str(root / name))
     if is_taken is None:
         return LOCKED
     return None if is_taken else UNREADABLE if extension(name) in UNREAD else OTHER
@@ -228,7 +228,7 @@ def images_in(folder: Path) -> Iterator[str]:
     """Paths of all images below `folder`, by name, relative to it; of published data sets, which are complete or damaged.
 
     Raises:
-        DataError: some of it may not be read, or is behind a broken link; or as `walk`.
+        DataError: a part may not be read, or is behind a broken link; or as `walk`.
     """
     made_of(folder)
     if not folder.is_dir():

@@ -14,9 +14,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from extract.datasets.gathering import LeftOut
-from extract.datasets.index import Index, settled
+from extract.datasets.index import Index, settled_states
 from extract.datasets.pixels import IMAGE_EXTENSIONS, Picture, Pixels
-from extract.datasets.reading import CHANGED, Damage, RemoteFile, State, decoded, made_of
+from extract.datasets.reading import CHANGED, Damage, RemoteFile, State, decode_bytes, made_of
 from extract.datasets.sample import Box, DataError, Sample, Samples
 from extract.datasets.truths import Truths, columns_of, turned_boxes
 from store import BeyondClsError
@@ -51,7 +51,7 @@ class ImageSet:
         samples: in the order of their rows.
         classes: names of the classes by label, if known; a multi-label set must know them. Without, labels that are identifiers
             rather than class numbers (`are_identifiers`) become names.
-        problems: of the whole set (a cut tar), beside those of single samples.
+        problems: of the whole set (a cut tar), apart from those of single samples.
         multilabel: whether an image may have no label, or several.
         resources: what must live as long as the set, such as a folder of temporary files.
         truths: label maps and instances that can be read, by name.
@@ -117,10 +117,10 @@ class ImageSet:
         return cls(samples=index.samples, index=index, **about)
 
     def keep_in(self, path: Path, sources: Mapping[str, State] | None, earlier: Index | None) -> None:
-        """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are taken over."""
+        """Keep digests in an index, and the list itself if its sources are known; those of an earlier one are reused."""
         self.index.path, self.classes = path, None if self.classes is None else list(self.classes)
         self.index.attributes = {name: getattr(self, name) for name in KEPT} | {"left_out": self.left_out.described}
-        self.index.sources = None if sources is None or self.truths or self.samples.others else settled(sources)
+        self.index.sources = None if sources is None or self.truths or self.samples.others else settled_states(sources)
         if earlier is not None:
             self.index.take_over(earlier)
             if self.index.known.all():
@@ -282,6 +282,6 @@ class ImageSet:
             self.index.forget(of_index)
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
-            return decoded(decode, encoded, str(sample))
+            return decode_bytes(decode, encoded, str(sample))
         except Damage as error:
             raise DataError(f"{sample} cannot be decoded: {error}") from error

@@ -35,13 +35,13 @@ def imagenet(root: Path, split: str) -> ImageSet:
     if not folder.is_dir():
         raise DataError(f"{root} has no folder {split}, nor Data/CLS-LOC/{split}; unpack the images of that split there")
     made_of(root, root / MAPPING, root / DEVKIT, folder.parent / "train")
-    boxes, classes = Boxes(root, split), _classes(root, folder)
+    boxes, classes = Boxes(root, split), _class_names(root, folder)
     label_of = {wnid: label for label, wnid in enumerate(classes)}
     if any(map(WNID.fullmatch, os.listdir(folder))):
         wnid_of = {name: name.partition("/")[0] for name in sorted(images_in(folder))}
         problems = []
     else:
-        wnid_of = _flat(root, folder, boxes)
+        wnid_of = _wordnet_id_by_file(root, folder, boxes)
         problems = unlisted(folder, wnid_of)
     samples = []
     for name, wnid in wnid_of.items():
@@ -81,13 +81,13 @@ class Boxes:
         return []
 
 
-def _classes(root: Path, folder: Path) -> dict[str, str]:
+def _class_names(root: Path, folder: Path) -> dict[str, str]:
     if (file := root / MAPPING).is_file():
         with parsing(file, "lines of a WordNet id and names"):
             entries = [line.split(maxsplit=1) for line in lines(file)]
             names = {wnid: name for wnid, name, *_ in entries}
     elif (root / DEVKIT).is_dir():
-        names = {wnid: wnid for wnid in _devkit(root).values()}
+        names = {wnid: wnid for wnid in _wordnet_id_by_number(root).values()}
     else:
         train = folder.parent / "train"
         folders = os.listdir(train if train.is_dir() else folder)
@@ -97,13 +97,13 @@ def _classes(root: Path, folder: Path) -> dict[str, str]:
     return dict(sorted(names.items()))
 
 
-def _flat(root: Path, folder: Path, boxes: Boxes) -> dict[str, str]:
+def _wordnet_id_by_file(root: Path, folder: Path, boxes: Boxes) -> dict[str, str]:
     """WordNet id of each image of `val` without folders of classes, by file name."""
     if boxes.solution:
         return {f"{id_}.JPEG": image[0][0] for id_, image in sorted(boxes.solution.items()) if image}
     truth = root / DEVKIT / "ILSVRC2012_validation_ground_truth.txt"
     if truth.is_file():
-        wnids = _devkit(root)
+        wnids = _wordnet_id_by_number(root)
         with parsing(truth, "a number of a class in each line"):
             return {f"ILSVRC2012_val_{i:08d}.JPEG": wnids[int(line)] for i, line in enumerate(lines(truth), 1)}
     names = sorted(images_in(folder))
@@ -115,7 +115,7 @@ def _flat(root: Path, folder: Path, boxes: Boxes) -> dict[str, str]:
     return {name: boxes.for_image(name)[0][0] for name in names}
 
 
-def _devkit(root: Path) -> dict[int, str]:
+def _wordnet_id_by_number(root: Path) -> dict[int, str]:
     """WordNet ids by the number that the devkit gives to a class; synsets that have children are not classes."""
     file = root / DEVKIT / "meta.mat"
     synsets = matlab_variable(file, "synsets")

@@ -87,7 +87,7 @@ class Index:
             index = cls(Samples(ids, files, columns, {int(row): text for row, text in about["problems"].items()}), path)
             index.digest, index.known, index.states = held["digest"], held["known"], held["states"]
             index.attributes = about["attributes"]
-            if about["reader"] == _reader():
+            if about["reader"] == _reader_version():
                 index.sources = dict(zip(sources, map(tuple, held["source_states"].tolist()), strict=True))
             return index
         return None
@@ -100,7 +100,7 @@ class Index:
         about = {
             "problems": samples.problems,
             "attributes": self.attributes,
-            "reader": None if self.sources is None or samples.others else _reader(),
+            "reader": None if self.sources is None or samples.others else _reader_version(),
         }
         columns = {
             "digest": self.digest,
@@ -129,17 +129,17 @@ class Index:
         """Whether one of many files has changed since it was read, at which `is_current` does not look."""
         return len(self.states) > MOST_LOOKED_AT and self._is_changed(np.flatnonzero(self.states[:, 0] >= 0))
 
-    def _states(self, files: Int[np.ndarray, "M"]) -> Int64[np.ndarray, "M 3"]:
+    def _file_states(self, files: Int[np.ndarray, "M"]) -> Int64[np.ndarray, "M 3"]:
         names = [self.samples.files[file] for file in files.tolist()]
         parts = _in_parallel(lambda some: np.array([state_of(file) for file in some], np.int64), names)
         return np.concatenate([np.zeros((0, 3), np.int64), *parts])
 
     def _is_changed(self, files: Int[np.ndarray, "M"]) -> bool:
-        return not np.array_equal(self._states(files), self.states[files])
+        return not np.array_equal(self._file_states(files), self.states[files])
 
     def take_over(self, other: "Index") -> None:
         """Digests that another index has of the same bytes of files that have not changed since."""
-        theirs, ours = _places(other.samples), _places(self.samples)
+        theirs, ours = _place_digests(other.samples), _place_digests(self.samples)
         if not len(theirs):
             return
         order = np.argsort(theirs)
@@ -148,7 +148,7 @@ class Index:
         found = found[other.known[at[found]] & self.samples.are_in_files[found] & ~self.known[found]]
         files = np.unique(self.samples.file[found])
         now = np.full_like(self.states, GONE)
-        now[files] = self._states(files)
+        now[files] = self._file_states(files)
         then = other.states[other.samples.file[at[found]]]
         same = found[(now[self.samples.file[found]] == then).all(1) & (then[:, 0] >= 0)]
         self.digest[same], self.known[same] = other.digest[at[same]], True
@@ -177,7 +177,7 @@ class Index:
 
     def _read(self, rows: Int64[np.ndarray, "M"]) -> None:
         files = np.unique(self.samples.file[rows[self.samples.are_in_files[rows]]]) if self.path is not None else rows[:0]
-        before = self._states(files)
+        before = self._file_states(files)
 
         def read(some: Sequence[int]) -> bytes:
             return b"".join(map(xxhash.xxh3_128_digest, self.samples.encoded(some)))
@@ -191,7 +191,7 @@ class Index:
         self.known[rows] = True
         self.attributes.pop("digests", None)
         if len(files):
-            now, latest = self._states(files), time.time_ns() - SETTLED_NS
+            now, latest = self._file_states(files), time.time_ns() - SETTLED_NS
             settled = (before == now).all(1) & (before[:, 0] >= 0) & (before[:, 1] < latest)
             self.states[files] = np.where(settled[:, None], before, GONE)
             self.write()
@@ -213,14 +213,14 @@ def _in_parallel(work: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> It
     return map_parallel(work, [items[i : i + AT_ONCE] for i in range(0, len(items), AT_ONCE)], READERS)
 
 
-def settled(sources: Mapping[str, State]) -> Mapping[str, State] | None:
+def settled_states(sources: Mapping[str, State]) -> Mapping[str, State] | None:
     """States of what a list was made of, if they are what they were, and have been for long enough."""
     last = max((state[1] for state in sources.values()), default=0)
     is_settled = last < time.time_ns() - SETTLED_NS and all(state_of(path) == state for path, state in sources.items())
     return sources if is_settled else None
 
 
-def _places(samples: Samples) -> UInt64[np.ndarray, "N"]:
+def _place_digests(samples: Samples) -> UInt64[np.ndarray, "N"]:
     """A digest of file, offset and size of each image."""
     files = [xxhash.xxh3_64_intdigest(file.encode("utf-8", "surrogateescape")) for file in samples.files]
     places = np.array(files, np.uint64)[samples.file] if files else np.zeros(0, np.uint64)
@@ -230,8 +230,8 @@ def _places(samples: Samples) -> UInt64[np.ndarray, "N"]:
 
 
 @cache
-def _reader() -> str:
-    """What decides what a list of images holds, beside files: the code of this package, and the formats that Pillow reads."""
+def _reader_version() -> str:
+    """What decides what a list of images holds, besides files: the code of this package, and the formats that Pillow reads."""
     code = xxhash.xxh3_128()
     for file in sorted(Path(__file__).parent.glob("*.py")):
         code.update(file.read_bytes())

@@ -16,7 +16,7 @@ from PIL import Image
 
 from extract.datasets.classes import Labels
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.items import Given, Item, Items, encoded
+from extract.datasets.items import GivenItems, Item, Items, encode_image
 from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, labels_in, segmented
 from extract.datasets.reading import opening_bar
 from extract.datasets.sample import Box, DataError, Sample
@@ -40,7 +40,7 @@ class _SeenItem(NamedTuple):
     others: list[str]
 
 
-def image_set(source: str, given: Given | Callable[[], Given], classes: Path | None = None) -> ImageSet:
+def image_set(source: str, given: GivenItems | Callable[[], GivenItems], classes: Path | None = None) -> ImageSet:
     """The set of all items, each of which is read once for that, in order; images are not held in memory.
 
     Ids are those that the items have, or else made from the bytes of each image; of images that are the same the later ones
@@ -59,15 +59,15 @@ def image_set(source: str, given: Given | Callable[[], Given], classes: Path | N
     with ThreadPoolExecutor(os.cpu_count() if given.is_threaded else 1) as threads, opening_bar(source, n, "images") as bar:
         seen: list[_SeenItem] = []
         for first in range(0, n, BATCH):
-            seen += threads.map(partial(_look, items), range(first, min(first + BATCH, n)))
+            seen += threads.map(partial(_inspect_item, items), range(first, min(first + BATCH, n)))
             bar(len(seen) - first)
     if ignored := sorted({name for one in seen for name in one.others}):
         warnings.warn(f"{source}: of its items {', '.join(ignored)} is not taken", BeyondClsWarning, stacklevel=2)
     if classes is not None and given.classes is not None:
         raise DataError(f"{source} names its classes itself; leave out --classes {str(classes)!r}")
     names = given.classes if classes is None else read_class_names(classes)
-    ids = _ids(source, seen)
-    labels, names, multilabel = _labels(source, seen, names)
+    ids = _image_ids(source, seen)
+    labels, names, multilabel = _class_numbers(source, seen, names)
     has_labels, file = any(label is not None for label in labels), Path(source)
     samples = []
     for row, (one, label) in enumerate(zip(seen, labels, strict=True)):
@@ -85,26 +85,26 @@ def image_set(source: str, given: Given | Callable[[], Given], classes: Path | N
     if names is None:
         raise DataError(f"{source} has label maps, but no names of classes; give them as `classes`, or in a file: --classes")
     if has_labels:
-        raise DataError(f"{source} has label maps, which label their images, and other labels beside them; leave these out")
+        raise DataError(f"{source} has label maps, which label their images, and other labels as well; leave these out")
     return segmented(source, samples, ItemMaps(names))
 
 
-def _look(items: Items, row: int) -> _SeenItem:
+def _inspect_item(items: Items, row: int) -> _SeenItem:
     parts = items.parts(row)
     content = items.encoded(row, parts["image"])
     try:
-        label, n_classes = _label(parts["label"])
-        boxes = _boxes(parts["boxes"], label)
+        label, n_classes = _parse_label(parts["label"])
+        boxes = _parse_boxes(parts["boxes"], label)
     except (ValueError, TypeError) as error:
         raise DataError(f"item {row} of {items.name} {error}") from error
     if boxes and isinstance(label, tuple):
         label = tuple(dict.fromkeys(label))
-    named = None if parts["id"] is None else str(_plain(parts["id"]))
+    named = None if parts["id"] is None else str(_to_python(parts["id"]))
     digest = xxhash.xxh3_128_digest(content)
     return _SeenItem(label, n_classes, named, boxes, len(content), digest, parts["segmentation"] is not None, parts["others"])
 
 
-def _ids(source: str, seen: Sequence[_SeenItem]) -> list[str]:
+def _image_ids(source: str, seen: Sequence[_SeenItem]) -> list[str]:
     rows: dict[bytes, list[int]] = {}  # by digest, of items without an id
     ids, again = [], []
     for row, one in enumerate(seen):
@@ -127,7 +127,7 @@ def _ids(source: str, seen: Sequence[_SeenItem]) -> list[str]:
     return ids
 
 
-def _labels(
+def _class_numbers(
     source: str, seen: Sequence[_SeenItem], names: Sequence[str] | None
 ) -> tuple[list[tuple[int, ...] | None], Sequence[str] | None, bool]:
     """Labels of all images as class numbers, names of classes, and whether an image may have several."""
@@ -147,14 +147,14 @@ def _labels(
     return [one if one or multilabel else None for one in several], names, multilabel
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """A number or text of Python, where NumPy or PyTorch has a single one of its own."""
     if isinstance(value, bytes):
         return value.decode()
     return value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
 
 
-def _label(label: Any) -> tuple[Any, int | None]:
+def _parse_label(label: Any) -> tuple[Any, int | None]:
     """A label as a number, a name, or a tuple of several; None for no label. With the number of classes of a 0/1 vector."""
     if hasattr(label, "shape") and label.shape:
         values = np.asarray(label.tolist())
@@ -174,7 +174,7 @@ def _label(label: Any) -> tuple[Any, int | None]:
 
 
 def _one_label(label: Any) -> int | str | None:
-    value = _plain(label)
+    value = _to_python(label)
     if isinstance(value, str):
         return value.strip() or None
     if value is None or value != value or value == -1:
@@ -187,7 +187,7 @@ def _one_label(label: Any) -> int | str | None:
     return int(value)
 
 
-def _boxes(boxes: Any, label: Any) -> tuple[Box, ...]:
+def _parse_boxes(boxes: Any, label: Any) -> tuple[Box, ...]:
     """Boxes x0, y0, x1, y1 in pixels; each has a label of its own where there are as many labels."""
     if boxes is None:
         return ()
@@ -209,16 +209,16 @@ class ItemMaps(LabelMaps):
     def labels(self, sample: Sample) -> Int16[np.ndarray, "h w"]:
         assert isinstance(sample, Item), sample
         assert sample.items is not None
-        return labels_in(_picture(sample.items.parts(sample.row)["segmentation"]), self._indices)
+        return labels_in(_to_image(sample.items.parts(sample.row)["segmentation"]), self._indices)
 
 
-def _picture(values: Any) -> Image.Image:
+def _to_image(values: Any) -> Image.Image:
     if values is None:
         raise ValueError("is not there")
     if isinstance(values, Image.Image):
         return values
     if isinstance(values, dict | bytes | os.PathLike):
-        return Image.open(io.BytesIO(encoded(values)))
+        return Image.open(io.BytesIO(encode_image(values)))
     indices = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values).squeeze()
     if indices.ndim != 2 or indices.dtype.kind not in "iu":
         raise ValueError(f"is an array {list(indices.shape)} of {indices.dtype}, expected [H, W] of whole numbers")

@@ -30,7 +30,7 @@ CHANNELS = (1, 3, 4)  # grey, colours, colours and transparency, which is droppe
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenItems:
     """What a program gives.
 
     Attributes:
@@ -51,27 +51,27 @@ class Items:
     sent then.
     """
 
-    def __init__(self, name: str, source: Given | Callable[[], Given]):
+    def __init__(self, name: str, source: GivenItems | Callable[[], GivenItems]):
         self.name, self._source, self._lock = name, source, threading.RLock()
-        self._given: Given | None = None
+        self._given: GivenItems | None = None
 
     def __reduce__(self) -> Any:
         return Items, (self.name, self._source)
 
     @property
-    def given(self) -> Given:
+    def given(self) -> GivenItems:
         """What gives the items."""
         with self._lock:
             if self._given is None:
-                self._given = self._source if isinstance(self._source, Given) else self._source()
+                self._given = self._source if isinstance(self._source, GivenItems) else self._source()
             return self._given
 
     def parts(self, row: int) -> dict[str, Any]:
         """Image, label, id, boxes and label map of an item, which is asked for from one thread at a time unless several may.
 
         An item is an image; or a tuple of an image and a label, of an image and a label map (a picture of Pillow, or [H, W]),
-        or of an image and a mapping of what is known of it (as torchvision's detection sets give it: `boxes` as x0, y0, x1, y1
-        with `labels` of their own); or one mapping of all.
+        or of an image and a mapping of what is known about it (as torchvision's detection sets give it: `boxes` as x0, y0, x1,
+        y1 with `labels` of their own); or one mapping of all.
 
         Raises:
             DataError: a mapping without an image; or whatever is raised by the user's code, with the number of the item.
@@ -109,7 +109,7 @@ class Items:
         """The image of an item as the bytes of a file, or a DataError."""
         try:
             with nullcontext() if self.given.is_threaded else self._lock:  # a picture of Pillow may read its file only now
-                return encoded(image)
+                return encode_image(image)
         except BeyondClsError:
             raise
         except (ValueError, TypeError, OSError) as error:
@@ -141,7 +141,7 @@ def first_of(names: Sequence[str], known: Any) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-def encoded(image: Any) -> bytes:
+def encode_image(image: Any) -> bytes:
     """An image as the bytes of a file: its own, or else those of a PPM, a TIFF or a PNG that hold its pixels as they are.
 
     Args:
@@ -161,18 +161,18 @@ def encoded(image: Any) -> bytes:
             raise ValueError(f"is not there: {Path(image)}")
         return content
     if isinstance(image, Image.Image):
-        return _of_picture(image)
+        return _encode_picture(image)
     if hasattr(image, "detach"):
-        return _of_array(image.detach().cpu().numpy(), are_first=True)
+        return _encode_array(image.detach().cpu().numpy(), are_first=True)
     if hasattr(image, "__array__"):
-        return _of_array(np.asarray(image), are_first=False)
+        return _encode_array(np.asarray(image), are_first=False)
     raise ValueError(
         f"is a {type(image).__name__}, expected a picture of Pillow, an array or tensor of uint8, encoded bytes, or a path as "
         "pathlib.Path"
     )
 
 
-def _of_picture(image: Image.Image) -> bytes:
+def _encode_picture(image: Image.Image) -> bytes:
     """More than 8 bits stay as they are; where EXIF says that an image is turned, so does the file."""
     file = io.BytesIO()
     if image.mode[0] in "IF":
@@ -180,14 +180,14 @@ def _of_picture(image: Image.Image) -> bytes:
         return file.getvalue()
     rgb = Pixels().rgb(image)
     if (orientation := rgb.info.get("orientation")) is None:
-        return _of_array(np.asarray(rgb), are_first=False)
+        return _encode_array(np.asarray(rgb), are_first=False)
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     rgb.save(file, "PNG", compress_level=0, exif=exif)
     return file.getvalue()
 
 
-def _of_array(values: Shaped[np.ndarray, "..."], are_first: bool) -> bytes:
+def _encode_array(values: Shaped[np.ndarray, "..."], are_first: bool) -> bytes:
     """Pixels as a PPM; `are_first`: colours, where their axis could be the first or the last."""
     if values.dtype.kind == "f":
         lowest, highest = float(values.min(initial=0)), float(values.max(initial=0))

@@ -1,4 +1,4 @@
-"""Label maps in files beside the images: read once, compared with their images, kept as run lengths.
+"""Label maps in files next to the images: read once, compared with their images, kept as run lengths.
 
 What their values stand for, indices or colours, is exact: a value that is not known is an error.
 """
@@ -21,7 +21,7 @@ from PIL import Image
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import lines, parsing
 from extract.datasets.pixels import ROOM, readable
-from extract.datasets.reading import Damage, content_of, decoded, opening_bar
+from extract.datasets.reading import Damage, content_of, decode_bytes, opening_bar
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError
@@ -54,13 +54,13 @@ class Indices:
             raise ValueError(f"is no index image (PIL's mode {image.mode}): a number for each pixel was expected, not a colour")
         values = np.asarray(image)
         if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() >= 1 << BITS):
-            raise ValueError(f"has values {values.min()} to {values.max()}, expected {self._ranges()}")
+            raise ValueError(f"has values {values.min()} to {values.max()}, expected {self._format_ranges()}")
         labels = self._table[values.astype(np.uint16)]
         if (wrong := labels == UNKNOWN).any():
-            raise ValueError(f"has the value {values[wrong][0]} in {wrong.sum()} pixels, expected {self._ranges()}")
+            raise ValueError(f"has the value {values[wrong][0]} in {wrong.sum()} pixels, expected {self._format_ranges()}")
         return labels
 
-    def _ranges(self) -> str:
+    def _format_ranges(self) -> str:
         """`0 to 11, 255`."""
         starts = [value for value in self._known if value - 1 not in self._known]
         ends = [value for value in self._known if value + 1 not in self._known]
@@ -204,13 +204,13 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
         raise ValueError("is not there")
     with ExitStack() as held:
         try:
-            image = decoded(partial(_loaded, held=held), encoded, str(file))
+            image = decode_bytes(partial(_load_image, held=held), encoded, str(file))
         except Damage as error:
             raise ValueError(f"cannot be decoded: {error}") from error
         return labels_in(image, codes)
 
 
-def _loaded(encoded: bytes, held: ExitStack) -> Image.Image:
+def _load_image(encoded: bytes, held: ExitStack) -> Image.Image:
     image = Image.open(io.BytesIO(encoded), formats=readable()[0])
     with ExitStack() as room:
         room.enter_context(ROOM.of(image))

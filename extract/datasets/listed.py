@@ -24,7 +24,7 @@ XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 # Of a MATLAB file: types of elements, and classes of matrices; up to the last those of numbers.
 MATRIX, COMPRESSED = 14, 15
 CELL, STRUCTURE, SPARSE, LAST = 1, 2, 5, 15
-DAMAGE = (  # what parsers say of it
+DAMAGE = (  # what parsers report
     ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,
     csv.Error, ElementTree.ParseError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
@@ -207,18 +207,18 @@ def _check_nesting(content: bytes) -> None:
     order = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
     position = len(content) if 0 in content[:4] else 128  # version 4 has no cells
     while position < len(content):
-        kind, nbytes, begin, _ = _tag(content, position, order)
+        kind, nbytes, begin, _ = _read_tag(content, position, order)
         if kind == COMPRESSED:
             unpacked = zlib.decompressobj().decompress(content[begin : begin + nbytes], UNPACKED_NBYTES)
             if len(unpacked) == UNPACKED_NBYTES:
                 raise ValueError(f"a variable of more than {UNPACKED_NBYTES} bytes")
-            _behind_matrix(unpacked, 0, order)
+            _end_of_matrix(unpacked, 0, order)
         elif kind == MATRIX:
-            _behind_matrix(content, position, order)
+            _end_of_matrix(content, position, order)
         position = begin + nbytes
 
 
-def _tag(content: bytes, position: int, order: Any) -> tuple[int, int, int, int]:
+def _read_tag(content: bytes, position: int, order: Any) -> tuple[int, int, int, int]:
     """Type and number of bytes of an element, where they begin, and where the next one does."""
     kind, nbytes = (int.from_bytes(content[position + i : position + i + 4], order) for i in (0, 4))
     if position + 8 > len(content):
@@ -228,19 +228,19 @@ def _tag(content: bytes, position: int, order: Any) -> tuple[int, int, int, int]
     return kind, nbytes, position + 8, position + 8 + nbytes + -nbytes % 8
 
 
-def _behind_matrix(content: bytes, position: int, order: Any) -> int:
+def _end_of_matrix(content: bytes, position: int, order: Any) -> int:
     """Where a matrix ends, as scipy reads it: element by element, whatever its tag says."""
 
     def element() -> bytes:
         nonlocal position
-        _, nbytes, begin, position = _tag(content, position, order)
+        _, nbytes, begin, position = _read_tag(content, position, order)
         return content[begin : begin + nbytes]
 
     def integers() -> list[int]:
         values = element()
         return [int.from_bytes(values[i : i + 4], order, signed=True) for i in range(0, len(values), 4)]
 
-    kind, nbytes, position, _ = _tag(content, position, order)
+    kind, nbytes, position, _ = _read_tag(content, position, order)
     if kind != MATRIX or not nbytes:
         return position
     flags, sizes, _ = integers()[0], integers(), element()
@@ -250,7 +250,7 @@ def _behind_matrix(content: bytes, position: int, order: Any) -> int:
             length = integers()[0]  # of the name of a field
             n_within *= len(element()) // length
         for _ in range(n_within):
-            position = _behind_matrix(content, position, order)
+            position = _end_of_matrix(content, position, order)
     elif kind <= LAST:
         for _ in range(1 + (flags >> 11 & 1) + 2 * (kind == SPARSE)):
             element()

@@ -135,7 +135,7 @@ def nus_wide(root: Path, split: str) -> ImageSet:
                 labels[row].append(label)
     folder = first_folder(root, "Flickr", "images")
     if not folder.is_dir():
-        raise DataError(f"{root} has no images; expected a folder Flickr beside ImageList")
+        raise DataError(f"{root} has no images; expected a folder Flickr next to ImageList")
     samples = [listed(folder, name, tuple(concepts_of)) for name, concepts_of in zip(names, labels, strict=True)]
     listed_names = [name for names in lists.values() for name in names]
     return ImageSet(str(root), samples, concepts, unlisted(folder, listed_names), multilabel=True)

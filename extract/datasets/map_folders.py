@@ -46,7 +46,7 @@ BORDER = 255  # around objects: void
 MOST_OBJECTS = 254  # of an image: what an index image can number
 
 
-def _paired(
+def _pair_maps(
     root: Path,
     images: Path,
     maps: Path,
@@ -97,13 +97,13 @@ def ade20k(root: Path, split: str) -> ImageSet:
         if [int(number) for number, _ in rows] != list(range(1, len(rows) + 1)) or not rows:
             raise ValueError("numbers that do not count from 1")
     images, maps = (folder / name / ADE_FOLDERS[split] for name in ("images", "annotations"))
-    return _paired(root, images, maps, [name for _, name in rows], Indices.counted(len(rows), first=1, void=[0]), ".jpg")
+    return _pair_maps(root, images, maps, [name for _, name in rows], Indices.counted(len(rows), first=1, void=[0]), ".jpg")
 
 
 def camvid(root: Path, split: str) -> ImageSet:
     """As published with SegNet: folders `train`, … of images, `trainannot`, … of label maps; 11 classes, index 11 is void."""
     n = len(CAMVID_CLASSES)
-    return _paired(root, root / split, root / f"{split}annot", CAMVID_CLASSES, Indices.counted(n, void=[n]))
+    return _pair_maps(root, root / split, root / f"{split}annot", CAMVID_CLASSES, Indices.counted(n, void=[n]))
 
 
 def cityscapes(root: Path, split: str) -> ImageSet:
@@ -113,7 +113,7 @@ def cityscapes(root: Path, split: str) -> ImageSet:
     """
     indices = Indices(dict.fromkeys(CITY_KNOWN, VOID) | {number: label for label, number in enumerate(CITY_CLASSES)})
     images, maps = root / "leftImg8bit" / split, root / "gtFine" / split
-    return _paired(root, images, maps, tuple(CITY_CLASSES.values()), indices, marks=(CITY_IMAGE, CITY_MAP))
+    return _pair_maps(root, images, maps, tuple(CITY_CLASSES.values()), indices, marks=(CITY_IMAGE, CITY_MAP))
 
 
 def coco_stuff(root: Path, split: str) -> ImageSet:
@@ -129,7 +129,7 @@ def coco_stuff(root: Path, split: str) -> ImageSet:
             raise ValueError("its numbers do not count from `0: unlabeled`")
     maps = first_folder(root, *(f"{folder}/{split}" for folder in STUFF), f"{STUFF[0]}/{split}")
     images = first_folder(root, split, f"images/{split}", split)
-    return _paired(root, images, maps, [name for _, name in numbered[1:]], Indices.counted(len(rows) - 1), ".jpg")
+    return _pair_maps(root, images, maps, [name for _, name in numbered[1:]], Indices.counted(len(rows) - 1), ".jpg")
 
 
 def map_folder(root: Path, split: str) -> ImageSet:
@@ -146,7 +146,7 @@ def map_folder(root: Path, split: str) -> ImageSet:
         classes = read_class_names(root / NAMES)
         codes = Indices.counted(len(classes))
     images, maps = (root / name / split for name in ("images", "labels"))
-    return _paired(root, images, maps, classes, codes, objects=root / "instances" / f"{split}.json")
+    return _pair_maps(root, images, maps, classes, codes, objects=root / "instances" / f"{split}.json")
 
 
 def voc(root: Path, split: str) -> ImageSet:

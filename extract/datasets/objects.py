@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from extract.datasets.form import Splitting, chosen_split
-from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, Given, first_of
+from extract.datasets.items import ID, IMAGE, LABEL, SEGMENTATION, GivenItems, first_of
 from extract.datasets.sample import DataError
 from store.errors import BeyondClsError, BeyondClsWarning
-from store.user_code import explained, function_of
+from store.user_code import explaining, function_of
 
 PARTS = ("image", "label", "id", "segmentation")
 ARRAYS = {
@@ -60,13 +60,13 @@ def name_of(thing: Any) -> str:
     return type(thing).__name__ if inner is None else f"{type(thing).__name__} of {name_of(inner)}"
 
 
-def given(thing: Any, name: str, split: str | None = None) -> Given:
+def items_of(thing: Any, name: str, split: str | None = None) -> GivenItems:
     """The items of an object, and the names of their classes where it has them.
 
     Args:
         thing: a Dataset of PyTorch with numbered items; a DataLoader, of which the dataset alone is taken; a dataset of Hugging
             Face; a list; an array [N, H, W, 3], [N, 3, H, W] or [N, H, W] of uint8, or (images, labels); or a mapping of
-            arrays or lists by name (images, labels, ids, masks, classes), or of any of these by split, beside `classes`.
+            arrays or lists by name (images, labels, ids, masks, classes), or of any of these by split, and `classes`.
         name: for messages.
         split: in a mapping; other things have none.
 
@@ -79,7 +79,7 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
             chosen = split_of(name, split, list(by_split))
             return of_arrays({part: thing[key] for part, key in by_split[chosen].items()}, name)
         classes, splits = thing.get("classes"), {key: value for key, value in thing.items() if key != "classes"}
-        one = given(splits[split_of(name, split, list(splits))], f"{name}, {split}")
+        one = items_of(splits[split_of(name, split, list(splits))], f"{name}, {split}")
         return one if classes is None else replace(one, classes=list(map(str, classes)))
     if split is not None:
         raise DataError(f"{name} has no splits, so there is no {split!r}; leave out --split, and give the images of one split")
@@ -91,9 +91,9 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
             if sampler != "SequentialSampler":
                 left_out.append(f"{sampler}, so all {len(thing.dataset):,} images count, in their own order")
             warnings.warn(f"of {name} the dataset is taken; not taken: {'; '.join(left_out)}", BeyondClsWarning, stacklevel=3)
-        return given(thing.dataset, name)
+        return items_of(thing.dataset, name)
     if hasattr(thing, "features") and hasattr(thing, "cast_column") and hasattr(thing, "__len__"):
-        return _of_hugging_face(thing, name)
+        return _from_hugging_face(thing, name)
     if isinstance(thing, tuple) and len(thing) == 2 and all(map(_is_array, thing)):
         return of_arrays({"image": thing[0], "label": thing[1]}, name)
     if _is_array(thing):
@@ -102,10 +102,10 @@ def given(thing: Any, name: str, split: str | None = None) -> Given:
     gives_in_turn = any(parent.__name__ == "IterableDataset" for parent in type(thing).__mro__)
     if gives_in_turn or not (hasattr(thing, "__getitem__") and hasattr(thing, "__len__")) or isinstance(thing, str):
         raise DataError(f"{name} has no items by number, as far as can be seen; {ONE_BY_ONE}")
-    return Given(thing, _class_names(thing))
+    return GivenItems(thing, _class_names(thing))
 
 
-def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Given:
+def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> GivenItems:
     """Images in arrays or lists, with labels and ids as long; by part, as PARTS has them, and `classes`. `held`: of `Rows`."""
     images = arrays["image"]
     shape = list(getattr(images, "shape", ()))
@@ -119,7 +119,7 @@ def of_arrays(arrays: Mapping[str, Any], name: str, held: object = None) -> Give
         part, n = next(iter(unequal.items()))
         raise DataError(f"{name} has {len(images):,} images, but {n:,} of {part}; give one for each image")
     names = arrays.get("classes")
-    return Given(Rows(columns, held=held), None if names is None else list(map(str, names)), is_threaded=True)
+    return GivenItems(Rows(columns, held=held), None if names is None else list(map(str, names)), is_threaded=True)
 
 
 def arrays_by_split(names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -163,19 +163,19 @@ def _class_names(dataset: Any) -> list[str] | None:
     return None if inner is None else _class_names(inner)
 
 
-def _of_hugging_face(dataset: Any, name: str) -> Given:
+def _from_hugging_face(dataset: Any, name: str) -> GivenItems:
     """Images as they are in the files, without being decoded twice; a transform of the user's own is applied."""
     features = dataset.features
     described = features.to_dict() if hasattr(features, "to_dict") else dict(features)
     names, classes = columns_of(described, name)
     if (getattr(dataset, "format", None) or {}).get("type") == "custom":  # with_transform
-        return Given(dataset, classes)
+        return GivenItems(dataset, classes)
     feature = features[names["image"]]
     if hasattr(feature, "decode"):
         dataset = dataset.cast_column(names["image"], type(feature)(decode=False))
     if hasattr(dataset, "with_format"):
         dataset = dataset.with_format(None)
-    return Given(Rows(names, dataset), classes, is_threaded=True)
+    return GivenItems(Rows(names, dataset), classes, is_threaded=True)
 
 
 def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], list[str] | None]:
@@ -184,36 +184,36 @@ def columns_of(features: Mapping[str, Any], name: str) -> tuple[dict[str, str], 
     `features`: of its columns, as Hugging Face writes them into files: {"image": {"_type": "Image"}, "label": {"_type":
     "ClassLabel", "names": […]}}.
     """
-    images = [column for column, feature in features.items() if _is_of(feature, "Image")]
+    images = [column for column, feature in features.items() if _is_feature(feature, "Image")]
     image = first_of(IMAGE, images) or (images[0] if len(images) == 1 else None)
     if image is None:
         among = f"has several columns of images: {', '.join(images)}" if images else f"has columns {', '.join(features)}"
         raise DataError(f"{name} {among}; expected images in one that is called image: rename_column does that")
     maps = first_of((*SEGMENTATION, *LABEL), [column for column in images if column != image])
-    coded = [column for column, feature in features.items() if _class_label(feature) is not None]
+    coded = [column for column, feature in features.items() if _names_of_column(feature) is not None]
     label = first_of(LABEL, [column for column in features if column != maps]) or (coded[0] if len(coded) == 1 else None)
     if label is None and coded:
         raise DataError(f"{name} has several columns of classes: {', '.join(coded)}; rename the one that is meant to label")
     found = {"image": image, "label": label, "id": first_of(ID, features), "segmentation": maps}
     names = {part: column for part, column in found.items() if column is not None}
-    return names, None if label is None else _class_label(features[label])
+    return names, None if label is None else _names_of_column(features[label])
 
 
-def _is_of(feature: Any, kind: str) -> bool:
+def _is_feature(feature: Any, kind: str) -> bool:
     return isinstance(feature, Mapping) and feature.get("_type") == kind
 
 
-def _class_label(feature: Any) -> list[str] | None:
+def _names_of_column(feature: Any) -> list[str] | None:
     """Names of the classes of a column, or of its elements."""
     if isinstance(feature, list) and len(feature) == 1:
-        return _class_label(feature[0])
-    if _is_of(feature, "ClassLabel") and isinstance(feature.get("names"), list):
+        return _names_of_column(feature[0])
+    if _is_feature(feature, "ClassLabel") and isinstance(feature.get("names"), list):
         return list(map(str, feature["names"]))
-    return _class_label(feature.get("feature")) if isinstance(feature, Mapping) and feature.get("feature") else None
+    return _names_of_column(feature.get("feature")) if isinstance(feature, Mapping) and feature.get("feature") else None
 
 
-def function(source: str, split: str | None = None, /, **arguments: Any) -> Given:
-    """What FILE.py:FUNCTION, or package.module:function, returns: whatever `given` takes.
+def function(source: str, split: str | None = None, /, **arguments: Any) -> GivenItems:
+    """What FILE.py:FUNCTION, or package.module:function, returns: whatever `items_of` takes.
 
     It is run, so name none that you do not trust. The split is passed to a function that takes `split`; what another returns
     is a mapping of splits.
@@ -225,11 +225,11 @@ def function(source: str, split: str | None = None, /, **arguments: Any) -> Give
         parameters = inspect.signature(make).parameters.values()
         if any(p.name == "split" or p.kind is p.VAR_KEYWORD for p in parameters):
             arguments, split = {"split": split, **arguments} if split is not None else arguments, None
-        with explained(source, f"{source} fails"):
+        with explaining(source, f"{source} fails"):
             made = make(**arguments)
     except BeyondClsError as error:
         raise DataError(str(error)) from error
-    return given(made, source, split)
+    return items_of(made, source, split)
 
 
 def is_function(source: str) -> bool:

@@ -53,9 +53,9 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     """
     root, left_out = Path(source), LeftOut()
     if not root.is_dir():
-        raise DataError(_foreign_file(source))
+        raise DataError(_explain_foreign_file(source))
     images = gather(root, left_out)
-    if not images and (described := _foreign_folder(root)):
+    if not images and (described := _explain_foreign_folder(root)):
         beside = f" (left out: {left_out})" if left_out else ""
         raise DataError(f"{source} has no images; expected {source}/CLASS/NAME.jpg, or tars; {described}{beside}")
     folders = sorted(p.name for p in root.iterdir() if _is_class(p))
@@ -93,7 +93,7 @@ def _sample(root: Path, found: FoundFile, labels: tuple[int, ...] | None, proble
     return Sample(image_id(found.name), labels, root / found.name, 0, found.size, problem)
 
 
-def _foreign_file(source: str) -> str:
+def _explain_foreign_file(source: str) -> str:
     """Why a source that is no folder is not read, as the message of an error."""
     path = Path(source)
     if not path.exists():
@@ -106,7 +106,7 @@ def _foreign_file(source: str) -> str:
     return f"{source} is {kind}, not a set of images; {remedy}"
 
 
-def _foreign_folder(root: Path) -> str | None:
+def _explain_foreign_folder(root: Path) -> str | None:
     """What a folder without images holds, and what to do; None if it is nothing that is known."""
     files = list(islice((file for file in root.rglob("*") if file.is_file()), MOST_LOOKED_AT))
     if not files:
@@ -136,7 +136,7 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     separated by `;`.
 
     A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
-    `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
+    `segmentation-classes.txt` next to the .csv, a name a line. Without a column of labels, these classes are the labels: an
     image has those that its map shows. Where all of a column `label` are empty, it is a set without labels. Names of classes
     are needed for multi-label sets whose labels are integers.
     """
@@ -144,13 +144,13 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     if not file.is_file():
         raise DataError(f"there is no .csv {source!r}; expected a table with columns id, path, label")
     with parsing(file, "columns id, path, label (or labels, or segmentation), and x0, y0, x1, y1 or boxes"):
-        rows, outside = _rows(file), opening().outside
+        rows, outside = _read_table(file), opening().outside
         if "segmentation" in rows[0] and not {"label", "labels"} & rows[0].keys():
             if classes is not None:
                 raise DataError(
                     f"{file} has no labels but those of its label maps, which {MAP_NAMES} names; leave out --classes"
                 )
-            unlabelled = [listed(file.parent, row["path"], (), _boxes(row), row["id"], outside) for row in rows]
+            unlabelled = [listed(file.parent, row["path"], (), _parse_boxes(row), row["id"], outside) for row in rows]
             return segmented(str(file), unlabelled, _label_maps(file, rows))
         column = "labels" if "labels" in rows[0] else "label"
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
@@ -165,7 +165,7 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
             try:
                 known = [number for label in labels if (number := meaning.number(label)) is not None]
                 numbers = tuple(dict.fromkeys(known)) if known or multilabel else None
-                boxes = _boxes(row, numbers[0] if numbers and len(numbers) == 1 else -1)
+                boxes = _parse_boxes(row, numbers[0] if numbers and len(numbers) == 1 else -1)
             except ValueError as error:
                 raise DataError(f"{file}, row {line}: {error}") from error
             sample = listed(file.parent, row["path"], numbers, boxes, row["id"], outside)
@@ -186,7 +186,7 @@ def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
     return LabelMaps(names, files, Indices.counted(len(names)))
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def _read_table(file: Path) -> list[dict[str, str]]:
     reader = csv.DictReader(io.StringIO(text(file), newline=""), strict=True)
     header = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = header
@@ -233,7 +233,7 @@ def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> N
                 )
 
 
-def _boxes(row: Mapping[str, str], label: int = -1) -> list[Box]:
+def _parse_boxes(row: Mapping[str, str], label: int = -1) -> list[Box]:
     if "boxes" in row:
         boxes = [re.split(r"[\s,]+", part.strip()) for part in row["boxes"].split(";") if part.strip()]
     elif all(corner in row for corner in CORNERS):

@@ -35,7 +35,7 @@ UNREAD = {
     "cr2", "cr3", "nef", "nrw", "arw", "dng", "orf", "rw2", "raf", "pef", "srw", "svg", "svgz", "eps", "ps", "ai", "wmf", "emf",
     "xcf", "kra", "dcm", "dicom", "exr", "hdr", "nii", "psb",
 }  # fmt: skip
-# What lies beside images; it is not looked into.
+# Files that lie among images; they are not opened.
 SIDECARS = {
     "txt", "json", "jsonl", "xml", "csv", "tsv", "npy", "npz", "pt", "cls", "md", "html", "yaml", "yml", "py", "ipynb", "log",
     "tar", "zip", "gz", "parquet",
@@ -251,12 +251,12 @@ class Pixels:
         size = image.size
         if self.least is not None:
             image.draft(None, self.least)
-        is_deep = image.mode[0] in "IF" or _is_cut(image, encoded)
+        is_deep = image.mode[0] in "IF" or _would_clip(image, encoded)
         values = _deep_values(image, encoded) if is_deep else None
         image.load()
         orientation = orientation_of(image)
         if values is not None:
-            image = Image.fromarray(self._bytes_of(values))
+            image = Image.fromarray(self._to_bytes(values))
         # Pillow would copy what is RGB already, a sixth of the decoding; only pictures that users gave stay as they are.
         result = image if image.mode == "RGB" and encoded else image.convert("RGB")
         result.info = {}
@@ -269,7 +269,7 @@ class Pixels:
             result.info["size"] = size
         return result
 
-    def _bytes_of(self, values: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+    def _to_bytes(self, values: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
         lowest, highest = values.min(), values.max()
         shown = f"{lowest:g} to {highest:g}"
         if not (np.isfinite(lowest) and np.isfinite(highest)):
@@ -297,8 +297,8 @@ def orientation_of(image: Image.Image) -> int:
         return 1
 
 
-def _is_cut(image: Image.Image, encoded: bytes) -> bool:
-    """Whether Pillow would give 8 bits of more, or take negative values for others, without a word."""
+def _would_clip(image: Image.Image, encoded: bytes) -> bool:
+    """Whether Pillow would silently cut values to 8 bits, or wrap negative ones around."""
     tiles = [str(tile[3]) for tile in getattr(image, "tile", ())]
     if any(";16" in tile or "BC6" in tile for tile in tiles) or _is_signed(image):
         return True
@@ -329,7 +329,7 @@ def _deep_values(image: Image.Image, encoded: bytes) -> Shaped[np.ndarray, "..."
         raise ValueError("its values have more than 8 bits, which Pillow would change; write it again with 8 bits, or as a PNG")
     low = Image.open(io.BytesIO(encoded), formats=[str(image.format)])
     # Pillow keeps the higher byte of each 16-bit value; read in the other order of bytes, it keeps the lower one.
-    low.tile = [_swapped(tile) for tile in low.tile]
+    low.tile = [_swap_bytes(tile) for tile in low.tile]
     both = [np.asarray(one)[..., :3].astype(np.uint16) for one in (image, low)]
     return both[0] * 256 + both[1]
 
@@ -338,7 +338,7 @@ def _raw_mode(tile: Any) -> Any:
     return tile[3][0] if isinstance(tile[3], tuple) else tile[3]
 
 
-def _swapped(tile: Any) -> Any:
+def _swap_bytes(tile: Any) -> Any:
     mode = _raw_mode(tile)
     mode = mode[:-1] + LOW_BYTES[mode[-1]]
     return tile._replace(args=(mode, *tile[3][1:]) if isinstance(tile[3], tuple) else mode)

@@ -106,7 +106,7 @@ def patiently(work: Callable[[], T], what: str) -> T:
         BeyondClsError: it fails each time; or what is read is not there, or may not be read.
     """
     try:
-        return tried(work)
+        return try_patiently(work)
     except (OSError, MemoryError) as error:
         reason = "memory does not suffice" if isinstance(error, MemoryError) else error.strerror or reason_of(error)
         raise BeyondClsError(
@@ -115,7 +115,7 @@ def patiently(work: Callable[[], T], what: str) -> T:
         ) from error
 
 
-def tried(work: Callable[[], T]) -> T:
+def try_patiently(work: Callable[[], T]) -> T:
     """The same, with the error of the last try."""
     for pause in PAUSES:
         try:
@@ -142,7 +142,7 @@ def content_of(file: Path) -> bytes | None:
     return patiently(work, str(file))
 
 
-def decoded(decode: Callable[[bytes], T], encoded: bytes, what: str) -> T:
+def decode_bytes(decode: Callable[[bytes], T], encoded: bytes, what: str) -> T:
     """What a decoder makes of bytes.
 
     Raises:
@@ -178,27 +178,27 @@ class RemoteFile:
     url: str
 
     def __str__(self) -> str:
-        return re.sub(r"//[^/@]*@", "//", self._base)
+        return re.sub(r"//[^/@]*@", "//", self._address_without_query)
 
     @property
-    def _base(self) -> str:
+    def _address_without_query(self) -> str:
         """The address without a query, which other protocols than HTTP do not have."""
         return self.url.partition("?")[0] if self.url.startswith("http") else self.url
 
     @property
     def name(self) -> str:
-        return self._base.rpartition("/")[2]
+        return self._address_without_query.rpartition("/")[2]
 
     @property
     def parent(self) -> "RemoteFile":
-        return RemoteFile(self._base.rpartition("/")[0])
+        return RemoteFile(self._address_without_query.rpartition("/")[0])
 
     def __truediv__(self, name: str) -> "RemoteFile":
-        return RemoteFile(f"{self._base.rstrip('/')}/{name}")
+        return RemoteFile(f"{self._address_without_query.rstrip('/')}/{name}")
 
     def is_file(self) -> bool:
         """Whether there is such a file; BeyondClsError if the service does not answer."""
-        with self._asking() as (fs, path):
+        with self._stop_on_failure() as (fs, path):
             try:
                 return bool(fs.info(path)["type"] == "file")
             except FileNotFoundError:
@@ -206,25 +206,25 @@ class RemoteFile:
 
     def is_dir(self) -> bool:
         """Whether it is a folder that can be listed; over HTTP, nothing is."""
-        return not self.url.startswith("http") and self._ask("isdir")
+        return not self.url.startswith("http") and self._request("isdir")
 
     def exists(self) -> bool:
         """False also where one may not look."""
-        return self._ask("exists")
+        return self._request("exists")
 
     def glob(self, pattern: str = "") -> list["RemoteFile"]:
         """Files in this folder that match `pattern`, or those that match this path itself, in alphabetical order."""
-        fs, path = self._place
-        names = self._ask("glob", f"{path.rstrip('/')}/{pattern}" if pattern else path)
+        fs, path = self._file_system_and_path
+        names = self._request("glob", f"{path.rstrip('/')}/{pattern}" if pattern else path)
         return [RemoteFile(fs.unstrip_protocol(name)) for name in sorted(names)]
 
     def read_text(self) -> str:
-        return bytes(self._ask("cat_file")).decode()
+        return bytes(self._request("cat_file")).decode()
 
     def read_with(self, work: Callable[[IO[bytes]], T]) -> T:
         """The result of `work` on the file, read from end to end, with seeking; BeyondClsError as `read`."""
         how = {"mode": "rb", "block_size": BLOCK_NBYTES, "cache_type": "readahead"}
-        with self._asking() as (fs, path), fs.open(path, **how) as file:
+        with self._stop_on_failure() as (fs, path), fs.open(path, **how) as file:
             if not file.seekable():
                 raise BeyondClsError(f"{self} cannot be read in parts; {IN_PARTS}")
             return work(file)
@@ -235,13 +235,13 @@ class RemoteFile:
         Raises:
             BeyondClsError: the service does not return these bytes.
         """
-        data = bytes(self._ask("cat_file", start=offset, end=offset + nbytes))
+        data = bytes(self._request("cat_file", start=offset, end=offset + nbytes))
         if len(data) != nbytes:
             raise BeyondClsError(f"{self} returned {len(data)} bytes for the {nbytes} from {offset}; {IN_PARTS}")
         return data
 
     @cached_property
-    def _place(self) -> tuple[Any, str]:
+    def _file_system_and_path(self) -> tuple[Any, str]:
         import fsspec  # type: ignore[import-untyped]
 
         try:
@@ -249,16 +249,16 @@ class RemoteFile:
         except (ImportError, ValueError) as error:  # a protocol that is unknown, or whose package is not installed
             raise BeyondClsError(f"{self} cannot be opened: {error}") from error
 
-    def _ask(self, method: str, path: str | None = None, **arguments: Any) -> Any:
-        with self._asking() as (fs, own_path):
+    def _request(self, method: str, path: str | None = None, **arguments: Any) -> Any:
+        with self._stop_on_failure() as (fs, own_path):
             ask = partial(getattr(fs, method), own_path if path is None else path, **arguments)
-            return tried(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
+            return try_patiently(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
 
     @contextmanager
-    def _asking(self) -> Iterator[tuple[Any, str]]:
+    def _stop_on_failure(self) -> Iterator[tuple[Any, str]]:
         """The file system, and the path in it; the run stops where it fails, as the image may be sound."""
         try:
-            yield self._place
+            yield self._file_system_and_path
         except BeyondClsError:
             raise
         except Exception as error:  # each service has its own errors

@@ -157,7 +157,7 @@ class Samples(Sequence[Sample]):
         offset, size: where the image is in it, in bytes.
         has_labels: whether it has labels, which may be none of the classes.
         labels, label_ends: of all images, and where those of each end.
-        boxes, box_labels, box_ends: likewise.
+        boxes, box_labels, box_ends: the same for boxes.
         problems: by row.
         others: by row, samples that are more than a range of bytes in a local file.
     """

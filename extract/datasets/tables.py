@@ -21,8 +21,8 @@ from jaxtyping import Int, Shaped
 from numpy.lib import format as npy
 
 from extract.datasets.form import Splitting
-from extract.datasets.gathering import entries_of, unlocked
-from extract.datasets.items import IMAGE, Given
+from extract.datasets.gathering import entries_of, run_unless_locked
+from extract.datasets.items import IMAGE, GivenItems
 from extract.datasets.listed import parsing
 from extract.datasets.objects import Rows, arrays_by_split, columns_of, of_arrays, split_of
 from extract.datasets.pixels import is_image
@@ -34,19 +34,19 @@ LOCAL = struct.Struct("<4s22xHH")  # before a member of a zip: what it begins wi
 EXPECTED = "a table of Parquet, or of Arrow as `datasets` saves it"
 
 
-class Columns:
+class TableColumns:
     """Some columns of files in order, of which a few groups of rows are in memory at a time; in any thread."""
 
     def __init__(self, files: Sequence[Path], columns: Sequence[str]):
         self._columns, self._lock = list(columns), threading.Lock()
-        self._part = lru_cache(PARTS_KEPT)(self._read)
+        self._part = lru_cache(PARTS_KEPT)(self._read_group)
         self._places: list[tuple[Path, int, int]] = []  # files, groups and their rows
         for file in files:
             with parsing(file, EXPECTED):
                 if file.suffix.lower() == ".arrow":
-                    self._places.append((file, 0, _stream(file).read_all().num_rows))
+                    self._places.append((file, 0, _open_rows(file).read_all().num_rows))
                 else:
-                    meta = _package("parquet").read_metadata(file)
+                    meta = _import_pyarrow("parquet").read_metadata(file)
                     self._places += [(file, group, meta.row_group(group).num_rows) for group in range(meta.num_row_groups)]
         self._ends: Int[np.ndarray, " groups"] = np.cumsum([n for *_, n in self._places], dtype=np.int64)
 
@@ -61,26 +61,26 @@ class Columns:
         # Of an image the bytes alone: a table from elsewhere could name any file.
         return {name: value["bytes"] or b"" if isinstance(value, dict) else value for name, value in values.items()}
 
-    def _read(self, number: int) -> Any:
+    def _read_group(self, number: int) -> Any:
         file, group, _ = self._places[number]
         with parsing(file, EXPECTED):
             if file.suffix.lower() == ".arrow":
-                return _stream(file).read_all()  # stays on the disk
-            return _package("parquet").ParquetFile(file).read_row_group(group, columns=self._columns)
+                return _open_rows(file).read_all()  # stays on the disk
+            return _import_pyarrow("parquet").ParquetFile(file).read_row_group(group, columns=self._columns)
 
 
-def _stream(file: Path) -> Any:
-    return _package("ipc").open_stream(_package("lib").memory_map(str(file)))
+def _open_rows(file: Path) -> Any:
+    return _import_pyarrow("ipc").open_stream(_import_pyarrow("lib").memory_map(str(file)))
 
 
-def tables(source: str, split: str | None = None) -> Given:
+def tables(source: str, split: str | None = None) -> GivenItems:
     """Images of a .parquet, a folder of them, or a folder that `datasets.save_to_disk` has written: a column of encoded images
     (`image`), with `label` and `id` where there are any.
 
     Names of classes are those that Hugging Face writes into the files. Splits of a folder are in the names of its files:
     `data/train-00000-of-00002.parquet`, `test.parquet`. Images are in the table; a path in it is never followed.
     """
-    files = _files(Path(source))
+    files = _table_files(Path(source))
     if not files:
         raise DataError(
             f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet, …"
@@ -98,15 +98,15 @@ def tables(source: str, split: str | None = None) -> Given:
     for file in chosen[1:]:
         if _features(file) != features:
             raise DataError(f"{file} has other columns or classes than {chosen[0]}; give tables of one data set")
-    return Given(Rows(names, Columns(chosen, list(names.values()))), class_names, is_threaded=True)
+    return GivenItems(Rows(names, TableColumns(chosen, list(names.values()))), class_names, is_threaded=True)
 
 
-def _files(place: Path) -> list[Path]:
+def _table_files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place] if place.is_file() else []
-    entries = unlocked(partial(entries_of, place), str(place)) or []
+    entries = run_unless_locked(partial(entries_of, place), str(place)) or []
     folders = [entry.path for entry in entries if entry.is_dir()]
-    below = [entry for folder in folders for entry in unlocked(partial(entries_of, folder), folder) or []]
+    below = [entry for folder in folders for entry in run_unless_locked(partial(entries_of, folder), folder) or []]
     ends = [(entries, (".parquet", ".arrow")), (below, (".parquet",))]
     return sorted(Path(entry) for listed, suffixes in ends for entry in listed if entry.name.endswith(suffixes))
 
@@ -114,7 +114,7 @@ def _files(place: Path) -> list[Path]:
 def _features(file: Path) -> Mapping[str, Any]:
     """What the columns of a file are, in the words of Hugging Face."""
     with parsing(file, EXPECTED):
-        schema = _stream(file).schema if file.suffix.lower() == ".arrow" else _package("parquet").read_schema(file)
+        schema = _open_rows(file).schema if file.suffix.lower() == ".arrow" else _import_pyarrow("parquet").read_schema(file)
         written = (schema.metadata or {}).get(b"huggingface")
         if written is not None and isinstance(features := json.loads(written)["info"]["features"], dict):
             return features
@@ -125,7 +125,7 @@ def _features(file: Path) -> Mapping[str, Any]:
     }
 
 
-def _package(name: str) -> Any:
+def _import_pyarrow(name: str) -> Any:
     """A module of pyarrow, which few need."""
     try:
         return import_module(f"pyarrow.{name}")
@@ -141,10 +141,10 @@ def is_tables(source: str) -> bool:
     if not place.is_dir():
         return source.lower().endswith(".parquet")
     # Images are looked for first, as the first of them is an answer.
-    return not any(is_image(name) for _, _, names in os.walk(place) for name in names) and bool(_files(place))
+    return not any(is_image(name) for _, _, names in os.walk(place) for name in names) and bool(_table_files(place))
 
 
-def npz(source: str, split: str | None = None) -> Given:
+def npz(source: str, split: str | None = None) -> GivenItems:
     """Images of an .npz: `images` (or `x`, `data`, `image`, `arr_0`), and `labels` (or `y`, `targets`, `label`, `arr_1`), `ids`
     and `class_names` where there are any. Splits are in the names: `x_train`, or `train_images`.
 
@@ -162,11 +162,11 @@ def npz(source: str, split: str | None = None) -> Given:
             )
         chosen = by_split[split_of(source, split, list(by_split))]
         unpacked = TemporaryDirectory(prefix="beyondcls-")
-        arrays = {part: _array(archive, members[name], Path(unpacked.name)) for part, name in chosen.items()}
+        arrays = {part: _map_array(archive, members[name], Path(unpacked.name)) for part, name in chosen.items()}
         return of_arrays(arrays, source, unpacked)
 
 
-def _array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.ndarray, "..."]:
+def _map_array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[np.ndarray, "..."]:
     """An array that stays on the disk; raises ValueError where it is damaged, or holds objects."""
     info = archive.getinfo(member)
     with archive.open(info) as content:

@@ -78,7 +78,7 @@ def turning_of(sample: Sample, pixels: Pixels) -> tuple[int, tuple[int, int]]:
         return 1, (0, 0)
 
 
-def turned(values: Shaped[np.ndarray, "h w"], orientation: int) -> Shaped[np.ndarray, "_ _"]:
+def turn(values: Shaped[np.ndarray, "h w"], orientation: int) -> Shaped[np.ndarray, "_ _"]:
     """A map of pixels, turned as its image."""
     if orientation >= 5:
         values = values.T
@@ -114,7 +114,7 @@ def turned_items(items: Items, sample: Sample, pixels: Pixels) -> Any:
     orientation, size = turning_of(sample, pixels) if items else (1, (0, 0))
     if orientation == 1:
         return items
-    masks = [turned(rle.decode(item.counts, size), orientation) for item in items if item.counts is not None]
+    masks = [turn(rle.decode(item.counts, size), orientation) for item in items if item.counts is not None]
     coded = iter(rle.encode(np.stack(masks)) if masks else ())
     masked = [item if item.counts is None else replace(item, counts=next(coded)) for item in items]
     return [

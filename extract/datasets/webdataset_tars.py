@@ -23,7 +23,7 @@ from store import BeyondClsError
 from store.format.classes import whole_number
 from store.places.disk import UntrustedHeader
 
-CLASS_NAMES = "classes.txt"  # beside the tars: one name a line, in the order of the labels
+CLASS_NAMES = "classes.txt"  # next to the tars: one name a line, in the order of the labels
 PIPE = "pipe:"
 LABEL_NBYTES = 1 << 10  # at most, of an integer
 UNLABELLED = "has no label (expected a member .cls with an integer)"
@@ -44,15 +44,15 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     The source is a tar, a brace expansion (`train-{000..009}.tar`), a pattern (`train-*.tar`), or a folder of tars; each local,
     at an address that fsspec reaches (`s3://…`, `https://…`; patterns and folders not over HTTP), or `pipe:COMMAND`. COMMAND is
     run by the shell: let a source come from the command line or from your own parameters, never from a file that somebody else
-    wrote. Classes are named in `classes.txt` beside or above the tars by default, if it exists.
+    wrote. Classes are named in `classes.txt` next to or above the tars by default, if it exists.
     """
     pipes = TemporaryDirectory(prefix="beyondcls-") if source.startswith(PIPE) else None
-    tars = _tars(source, Path(pipes.name) if pipes else None)
+    tars = _open_tars(source, Path(pipes.name) if pipes else None)
     samples: list[Sample] = []
     problems: list[str] = []
     left_out = LeftOut()
     for tar in tars:
-        tar_samples, problem = _index(tar, left_out)
+        tar_samples, problem = _index_tar(tar, left_out)
         samples += tar_samples
         problems += [problem] if problem else []
     if "://" not in source and not pipes and Path(source).is_dir():
@@ -70,7 +70,7 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     return ImageSet(source, samples, class_names, problems, resources=pipes, left_out=left_out)
 
 
-def _tars(source: str, pipes: Path | None) -> Sequence[Tar]:
+def _open_tars(source: str, pipes: Path | None) -> Sequence[Tar]:
     from webdataset.shardlists import expand_urls
 
     folder = RemoteFile(source) if "://" in source else Path(source)
@@ -114,7 +114,7 @@ def _copy_pipe(url: str, tar: Path) -> Path:
     return tar
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A member of a sample; `text` of a label, `digest` of the image in a remote tar, whose bytes are read anyway."""
 
     name: str
@@ -125,11 +125,11 @@ class Member(NamedTuple):
     digest: bytes | None = None
 
 
-def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
+def _index_tar(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     """Samples of one tar in its order, and what is wrong with the tar. Nothing is unpacked.
 
     The key of a sample ends at the first dot of a name, as webdataset has it; unless what follows has dots, too, and an image
-    and a label of its own (`a.v2.png`, `a.v2.cls`), or nothing is called by the shorter key alone. Pictures beside the image
+    and a label of its own (`a.v2.png`, `a.v2.cls`), or nothing is called by the shorter key alone. Other pictures
     of a key (`a.mask.png`) are left out.
 
     Of a local tar the headers and the labels are read; a remote one is read from end to end, and its images' digests are
@@ -138,16 +138,16 @@ def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     if isinstance(tar, Path):
         made_of(tar)
 
-        def local() -> tuple[dict[str, dict[str, Member]], str | None]:
+        def local() -> tuple[dict[str, dict[str, TarMember]], str | None]:
             with tar.open("rb") as stream:
-                return _groups(tar, stream)
+                return _group_members(tar, stream)
 
         groups, problem = patiently(local, str(tar))
     else:
-        groups, problem = tar.read_with(lambda stream: _groups(tar, stream))
+        groups, problem = tar.read_with(lambda stream: _group_members(tar, stream))
     for name in groups.pop(CLUTTER.words, {}):
         left_out.add(CLUTTER, name)
-    parts = [part for key, members in groups.items() for part in _split(key, members)]
+    parts = [part for key, members in groups.items() for part in _split_into_samples(key, members)]
     parts.sort(key=lambda part: min(member.offset for member in part[1].values()))
     samples = [_sample(tar, key, members, left_out) for key, members in parts]
     images = [sample for sample in samples if sample is not None]
@@ -158,14 +158,14 @@ def _index(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
     return images, problem
 
 
-def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], str | None]:
+def _group_members(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, TarMember]], str | None]:
     """Members by webdataset's key and extension, and what is wrong with the tar.
 
     The extension is empty where a name has none. Clutter is under a key of its own, CLUTTER's words, by name.
     """
     from webdataset.tariterators import base_plus_ext  # it imports torch, for which other forms need not wait
 
-    groups: dict[str, dict[str, Member]] = {}
+    groups: dict[str, dict[str, TarMember]] = {}
     problem = None
     if (size := stream.seek(0, 2)) == 0:
         return groups, f"{tar} is empty (0 bytes); write it again"
@@ -184,7 +184,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], 
                 if member.isdir():
                     continue
                 if any(map(is_clutter, member.name.split("/"))):
-                    groups.setdefault(CLUTTER.words, {})[member.name] = Member(member.name, member.offset_data, member.size)
+                    groups.setdefault(CLUTTER.words, {})[member.name] = TarMember(member.name, member.offset_data, member.size)
                     continue
                 if key is None:
                     key, end = member.name, ""
@@ -202,7 +202,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], 
                 if end in members:
                     problem = problem or f"{tar}: member {member.name!r} appears twice; ids must be unique"
                     continue
-                members[end] = _member(stream, member, end, isinstance(tar, RemoteFile))
+                members[end] = _read_member(stream, member, end, isinstance(tar, RemoteFile))
             # A whole tar ends with zeros, at least one block; tarfile accepts one that was cut between two members.
             stream.seek(archive.offset)
             if stream.read(512) != bytes(512):
@@ -221,7 +221,7 @@ def _groups(tar: Tar, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], 
     return groups, problem
 
 
-def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> Member:
+def _read_member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool) -> TarMember:
     """What is needed of a member. tarfile seeks before it reads the next header, so the stream may be moved."""
 
     def head(nbytes: int) -> bytes:
@@ -230,16 +230,16 @@ def _member(stream: IO[bytes], member: tarfile.TarInfo, end: str, digested: bool
 
     place = member.name, member.offset_data, member.size
     if end.rpartition(".")[2] == "cls":
-        return Member(*place, text=head(LABEL_NBYTES).decode("ascii", "replace").strip())
+        return TarMember(*place, text=head(LABEL_NBYTES).decode("ascii", "replace").strip())
     is_taken = is_picture(member.name, head)
-    return Member(*place, is_taken, digest=xxhash.xxh3_128_digest(head(member.size)) if is_taken and digested else None)
+    return TarMember(*place, is_taken, digest=xxhash.xxh3_128_digest(head(member.size)) if is_taken and digested else None)
 
 
-def _split(key: str, members: Mapping[str, Member]) -> list[tuple[str, dict[str, Member]]]:
+def _split_into_samples(key: str, members: Mapping[str, TarMember]) -> list[tuple[str, dict[str, TarMember]]]:
     """The samples among the members that share webdataset's key; what belongs to none stays with the key itself."""
     rest = {end: member for end, member in members.items() if "." not in end}
     is_called = any(member.is_image or end == "cls" for end, member in rest.items())
-    longer: dict[str, dict[str, Member]] = {}
+    longer: dict[str, dict[str, TarMember]] = {}
     for end, member in members.items():
         if "." in end:
             middle, _, last = end.rpartition(".")
@@ -253,7 +253,7 @@ def _split(key: str, members: Mapping[str, Member]) -> list[tuple[str, dict[str,
     return [(key, rest), *parts] if rest else parts
 
 
-def _sample(tar: Tar, key: str, members: Mapping[str, Member], left_out: LeftOut) -> Sample | None:
+def _sample(tar: Tar, key: str, members: Mapping[str, TarMember], left_out: LeftOut) -> Sample | None:
     images = [end for end, member in members.items() if member.is_image and "." not in end]
     images.sort(key=lambda end: end not in IMAGE_EXTENSIONS)
     label = members.get("cls")

@@ -10,7 +10,7 @@ import timm
 from extract.encoders import capi, joint, masked, quickstart, supervised
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.libraries import OF_HUBS, is_of_library, load_from_library
-from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained, checked_family, cls_caution
+from extract.encoders.pretrained import AS_FOUND, IMAGENET, Pretrained, TensorChoice, checked_family, cls_caution
 from extract.registers import read_neurons
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
@@ -19,7 +19,7 @@ from store.format.pretraining import UNKNOWN, UNTRAINED, Pretraining
 from store.plugins import Registry
 
 
-def _check(make: object) -> None:
+def _check_factory(make: object) -> None:
     if not callable(make):
         raise TypeError(
             f"it is {make!r}, expected a function that returns a torch.nn.Module, or what beyondcls.wrap makes of one"
@@ -27,7 +27,7 @@ def _check(make: object) -> None:
 
 
 # Those of other packages are functions that make a model.
-ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {
+ENCODERS = Registry[Any]("encoders", _check_factory, timm.is_model) | {
     **quickstart.ENCODERS,
     **masked.ENCODERS,
     **capi.ENCODERS,
@@ -88,7 +88,7 @@ def load_encoder(
             of a custom name.
         checkpoint_key: of the dictionary in the checkpoint that holds the tensors, "a/b" for one in another. By default a file
             for an architecture of timm is searched, and one for a name of the registry is read as its authors write it.
-        checkpoint_prefix: what their names begin with, likewise.
+        checkpoint_prefix: what their names begin with; the same by default.
         ignore: patterns ("decoder.*", listed or with commas) of names that may be in the checkpoint and that the model lacks.
         register_neurons: hidden units of its MLPs, by block, or a file of them (`beyondcls registers`): what they write into
             outliers goes to test-time registers, as `Encoder.add_registers` does it.
@@ -106,7 +106,7 @@ def load_encoder(
         raise BeyondClsError(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
-    choice = Choice.of(checkpoint_key, checkpoint_prefix, ignore)
+    choice = TensorChoice.of(checkpoint_key, checkpoint_prefix, ignore)
     if checkpoint is None and choice != AS_FOUND:
         raise BeyondClsError(
             f"{name} was given checkpoint_key, checkpoint_prefix or ignore without a checkpoint; leave them out, or give "

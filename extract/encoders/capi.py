@@ -133,7 +133,7 @@ def capi(model: str, **arguments: Any) -> nn.Module:
 
 
 def _capi(images: str) -> Pretrained:
-    """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters.
+    """The official files hold `backbone.*`, an encoder and its predictor, and `head.*`, the clusters.
 
     No name shows on which images.
     """

@@ -15,7 +15,7 @@ UNKNOWN = "not yet recorded"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ListedCheckpoint:
     """A row of the list.
 
     Attributes:
@@ -49,10 +49,10 @@ class Checkpoint:
         return replace(self, digest=digest)
 
 
-COLUMNS = [column.name for column in fields(Checkpoint)]
+COLUMNS = [column.name for column in fields(ListedCheckpoint)]
 
 
-def read_checkpoints(file: Path) -> dict[str, Checkpoint]:
+def read_checkpoints(file: Path) -> dict[str, ListedCheckpoint]:
     """Rows of a list, by encoder; none where there is no file."""
     if not file.is_file():
         return {}
@@ -61,14 +61,14 @@ def read_checkpoints(file: Path) -> dict[str, Checkpoint]:
             rows = csv.DictReader(text)
             if rows.fieldnames != COLUMNS:
                 raise BeyondClsError(f"{file} has columns {rows.fieldnames}, expected {COLUMNS}; name another file")
-            return {row["encoder"]: Checkpoint(**row) for row in rows}
+            return {row["encoder"]: ListedCheckpoint(**row) for row in rows}
     except (UnicodeDecodeError, csv.Error, TypeError) as error:
         raise BeyondClsError(
             f"{file} is not a table in UTF-8 ({error}), expected columns {COLUMNS}; name another file"
         ) from error
 
 
-def write_checkpoints(file: Path, rows: Iterable[Checkpoint]) -> None:
+def write_checkpoints(file: Path, rows: Iterable[ListedCheckpoint]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()

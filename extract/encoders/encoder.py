@@ -17,7 +17,7 @@ from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, fac
 from extract.attention.fused import norms_of
 from extract.datasets.pixels import Pixels
 from extract.encoders.weights import weights_digest
-from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropped
+from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropping
 from extract.registers import N_REGISTERS, NEURONS, Neurons, checked_form, install
 from extract.transform import TRANSFORM, UNRECORDED, Normalisation, Views, patch_sides
 from store import BeyondClsError, onednn
@@ -321,7 +321,7 @@ class Encoder:
                 active.enter_context(modules[b].register_forward_hook(lambda _m, _i, x, b=b: on_tokens(b, x)))
             active.enter_context(watched(modules, self.layout, watcher, on_branch if of_block else None, self._branches))
             if factors is not None:
-                active.enter_context(dropped(modules, factors.to(images.device)))
+                active.enter_context(dropping(modules, factors.to(images.device)))
             if images.device.type == "cpu":
                 active.enter_context(self._linear())  # inside, so that it does not see the many operations of the watcher
             active.enter_context(self.autocast(images.device.type))

@@ -23,14 +23,14 @@ from store import BeyondClsError
 from store.errors import first_line
 from store.format.pretraining import Pretraining
 from store.plugins import Plugin
-from store.user_code import custom_digest, explained, function_of, is_custom
+from store.user_code import custom_digest, explaining, function_of, is_custom
 
 # Names of timm and OpenCLIP: models of Hugging Face's hub, or in a folder with config.json and safetensors.
 OF_HUBS = ("hf-hub:", "hf_hub:", "local-dir:")
 RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers, which processors have
 
 
-class Made(NamedTuple):
+class LibraryModel(NamedTuple):
     """A model that is to be wrapped, and arguments of `wrap` that its library knows."""
 
     model: nn.Module
@@ -69,7 +69,7 @@ def load_from_library(
     if library in LIBRARIES and declared is None:
         arguments = dict(arguments)
         seed = arguments.pop("random_seed", None)
-        made = _fetched(definer, library, rest, seed)
+        made = _load_from_library(definer, library, rest, seed)
         architecture: dict[str, Any] = {"model": definer, **({} if seed is None else {"random_seed": seed})}
         return wrap(made.model, name, architecture=architecture, **{**made.known, **arguments, **options})
     if declared is None:
@@ -84,7 +84,7 @@ def load_from_library(
     else:
         plugin, make = declared
         architecture = {"model": definer, "package": plugin.package, "code": plugin.digest()[:32], **arguments}
-    with explained(definer, f"{definer} fails"):
+    with explaining(definer, f"{definer} fails"):
         made_by_user = make(**arguments)
     if isinstance(made_by_user, nn.Module):
         return wrap(made_by_user, name, architecture=architecture, **options)
@@ -105,7 +105,7 @@ def load_from_library(
     return Encoder(name, made_by_user.model, architecture, transform, made_by_user.block, caution, pretraining)
 
 
-def _fetched(definer: str, library: str, name: str, seed: int | None) -> Made:
+def _load_from_library(definer: str, library: str, name: str, seed: int | None) -> LibraryModel:
     try:
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
@@ -121,7 +121,7 @@ def _fetched(definer: str, library: str, name: str, seed: int | None) -> Made:
         ) from error
 
 
-def _transformers(name: str, seed: int | None) -> Made:
+def _load_transformers(name: str, seed: int | None) -> LibraryModel:
     """The model that AutoModel gives, its vision tower if it has two, and what its image processor does."""
     import transformers
 
@@ -134,7 +134,7 @@ def _transformers(name: str, seed: int | None) -> Made:
     return of_transformers(model, transformers.AutoImageProcessor.from_pretrained(name))
 
 
-def of_transformers(model: Any, processor: Any = None) -> Made:
+def of_transformers(model: Any, processor: Any = None) -> LibraryModel:
     """A model of transformers, its vision tower if it has two, and arguments of `wrap` as its image processor has them."""
     tower = getattr(model, "vision_model", model)
     config, side = tower.config, None
@@ -144,7 +144,7 @@ def of_transformers(model: Any, processor: Any = None) -> Made:
     elif config.model_type.startswith("siglip2"):
         side = config.patch_size * math.isqrt(config.num_patches)
         known = {"forward": _call_siglip2, "patch_size": config.patch_size, "input_size": side}
-    return Made(tower, known | (_of_processor(processor, side) if processor is not None else {}))
+    return LibraryModel(tower, known | (_arguments_of_processor(processor, side) if processor is not None else {}))
 
 
 def _call_transformers(model: Any, images: Tensor) -> Any:
@@ -174,7 +174,7 @@ def _call_siglip2(model: Any, images: Tensor) -> Any:
     return model(pixel_values=patches, pixel_attention_mask=mask, spatial_shapes=shapes)
 
 
-def _of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]:
+def _arguments_of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]:
     """Arguments of `wrap` as an image processor has them; `of_model`: side of images in pixels, where the model decides."""
     size = {"height": of_model, "width": of_model} if of_model else dict(processor.size or {})
     crop = dict(getattr(processor, "crop_size", None) or {}) if getattr(processor, "do_center_crop", False) else {}
@@ -194,12 +194,12 @@ def _of_processor(processor: Any, of_model: int | None = None) -> dict[str, Any]
     return known
 
 
-def _torchvision(name: str, seed: int | None) -> Made:
+def _load_torchvision(name: str, seed: int | None) -> LibraryModel:
     """A ViT of torchvision, and what the transform of its default weights does."""
     from torchvision import models
 
     if seed is not None:
-        return Made(models.get_model(name, weights=None))
+        return LibraryModel(models.get_model(name, weights=None))
     weights = models.get_model_weights(name).DEFAULT
     preset = weights.transforms()
     known = {
@@ -209,10 +209,10 @@ def _torchvision(name: str, seed: int | None) -> Made:
         "std": tuple(preset.std),
         "interpolation": preset.interpolation.value,
     }
-    return Made(models.get_model(name, weights=weights), known)
+    return LibraryModel(models.get_model(name, weights=weights), known)
 
 
-def _open_clip(name: str, seed: int | None) -> Made:
+def _load_open_clip(name: str, seed: int | None) -> LibraryModel:
     """The image tower of ARCHITECTURE/WEIGHTS, or of a name on a hub, and what its preprocessing does."""
     import open_clip
 
@@ -227,11 +227,11 @@ def _open_clip(name: str, seed: int | None) -> Made:
         "std": tuple(preset["std"]),
         "interpolation": preset["interpolation"],
     }
-    return Made(model.visual, known)
+    return LibraryModel(model.visual, known)
 
 
-LIBRARIES: Mapping[str, Callable[[str, int | None], Made]] = {
-    "transformers": _transformers,
-    "torchvision": _torchvision,
-    "open_clip": _open_clip,
+LIBRARIES: Mapping[str, Callable[[str, int | None], LibraryModel]] = {
+    "transformers": _load_transformers,
+    "torchvision": _load_torchvision,
+    "open_clip": _load_open_clip,
 }

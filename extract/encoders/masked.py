@@ -20,7 +20,7 @@ MAE_PAGES = "https://github.com/facebookresearch/mae/blob/main"
 MAE_FILES = "https://dl.fbaipublicfiles.com/mae"
 # BEiT's relative position bias (Bao et al. 2021, arXiv 2106.08254), SimMIM's too: a number per offset and attention head.
 SHARED, INDEX = "rel_pos_bias.relative_position_bias_table", "relative_position_index"
-OF_BEIT, OF_SIMMIM = "args", ("config", "max_accuracy")  # what their training scripts write beside `model`
+OF_BEIT, OF_SIMMIM = "args", ("config", "max_accuracy")  # what their training scripts write in addition to `model`
 # Of BEiT v2, two blocks that see early patch tokens and the last [cls], so that it gathers the image; and the heads of words.
 FROM_CLS = "cls_pt_layers."
 PREDICTION = ("mask_token", FROM_CLS, "cls_pt_norm.", "cls_pt_lm_head.", "lm_head.")
@@ -79,7 +79,7 @@ def with_table_per_block(state: State) -> State:
 
 
 def simmim(content: Content) -> State:
-    """The official files hold `model`: `encoder.*`, whose blocks share one table of position biases, beside `decoder.*`.
+    """The official files hold `model`: `encoder.*`, whose blocks share one table of position biases, and `decoder.*`.
 
     After fine-tuning there is only the encoder, with a table in every block.
     """
@@ -91,7 +91,7 @@ def finetuned_simmim(content: Content) -> State:
     """Tensors of a fine-tuned SimMIM under timm's names."""
     if OF_BEIT in content:
         raise BeyondClsError(
-            f"it holds `{OF_BEIT}`, which BEiT's training script writes beside `model` and SimMIM's does not (`config`); "
+            f"it holds `{OF_BEIT}`, which BEiT's training script writes next to `model` and SimMIM's does not (`config`); "
             "load it under a name of your own with --model beit_base_patch16_224"
         )
     return simmim(content)

@@ -14,8 +14,8 @@ from timm.models.mlp_mixer import MlpMixer
 from torch import Tensor, nn
 
 from extract.encoders.encoder import input_of
-from extract.encoders.search import FoundEncoder, averages_in, find, selected, wrapping_in
-from extract.encoders.weights import CLASSIFIER, grouped, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
+from extract.encoders.search import FoundEncoder, averages_in, find, select_tensors, wrapping_in
+from extract.encoders.weights import CLASSIFIER, group_names, load_strictly, name_with, plain_name, read_checkpoint, unwrapped
 from store import BeyondClsError
 from store.errors import first_line, unknown
 from store.format.pretraining import FAMILIES, JOINT, LABELS, MASKED
@@ -67,7 +67,7 @@ def checked_family(family: str | None) -> None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TensorChoice:
     """What a user chooses of a file.
 
     Attributes:
@@ -81,14 +81,14 @@ class Choice:
     ignore: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, key: str | None, prefix: str | None, ignore: str | Sequence[str] | None) -> "Choice":
+    def of(cls, key: str | None, prefix: str | None, ignore: str | Sequence[str] | None) -> "TensorChoice":
         """From values as users write them: patterns with commas or listed, a prefix with or without its last dot."""
         patterns = ignore.split(",") if isinstance(ignore, str) else ignore or ()
         plain = None if prefix is None else plain_name(f"{prefix.rstrip('.')}.").lstrip(".")
         return cls(key, plain, tuple(filter(None, patterns)))
 
 
-AS_FOUND = Choice()
+AS_FOUND = TensorChoice()
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ class Pretrained:
         checkpoint: str | Path | None = None,
         random_seed: int | None = None,
         arguments: Mapping[str, Any] | None = None,
-        choice: Choice = AS_FOUND,
+        choice: TensorChoice = AS_FOUND,
         registry: Mapping[str, "Pretrained"] | None = None,
     ) -> tuple[nn.Module, dict[str, Any], FoundEncoder]:
-        """The model with its weights, its name and arguments, and what was found in a file, with all that is to be noted of it.
+        """The model with its weights, its name and arguments, and what was found in a file, and notes about it.
 
         Args:
             checkpoint: local file; the published weights otherwise.
@@ -167,7 +167,7 @@ class Pretrained:
                 model, arguments, found = self.search(content, arguments, choice, registry or {})
             else:
                 is_chosen = (choice.key, choice.prefix) != (None, None)
-                state, of_file = self.read(selected(content, choice.key, choice.prefix) if is_chosen else content)
+                state, of_file = self.read(select_tensors(content, choice.key, choice.prefix) if is_chosen else content)
                 averages = ", ".join(averages_in(content)) if is_local and not is_chosen else ""
                 found = FoundEncoder(dict(state), notes=(f"also there, and not taken: {averages}",) if averages else ())
                 arguments = {**self.arguments, **of_file, **user_arguments}
@@ -176,7 +176,7 @@ class Pretrained:
             raise BeyondClsError(f"{file}: {error}") from error
         place = f", {found.place}" if found.place else ""
         ignored = load_strictly(model, found.state, f"{file}{place} (for {self.model})", choice.ignore)
-        notes = [*found.notes, *([f"left out by --ignore: {', '.join(grouped(ignored))}"] if ignored else [])]
+        notes = [*found.notes, *([f"left out by --ignore: {', '.join(group_names(ignored))}"] if ignored else [])]
         if is_local and (parts := wrapping_in(content)):
             notes.append(f"names are taken without {', '.join(parts)}")
         if is_local and not self.is_confirmed_by(content):
@@ -184,7 +184,11 @@ class Pretrained:
         return model, {**architecture, **arguments}, replace(found, notes=tuple(notes))
 
     def search(
-        self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
+        self,
+        content: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+        choice: TensorChoice,
+        registry: Mapping[str, "Pretrained"],
     ) -> tuple[nn.Module, Mapping[str, Any], FoundEncoder]:
         """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for."""
         model = self.make(self.model, **arguments)
@@ -320,4 +324,4 @@ def listing_of(entry: Pretrained) -> Listing:
     )
 
 
-__all__ = ["AS_FOUND", "HALVES", "IMAGENET", "JOINT", "LABELS", "MASKED", "Choice", "Pretrained", "timm_model"]
+__all__ = ["AS_FOUND", "HALVES", "IMAGENET", "JOINT", "LABELS", "MASKED", "Pretrained", "TensorChoice", "timm_model"]

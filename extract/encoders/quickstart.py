@@ -1,4 +1,4 @@
-"""The quickstart's ViT of 2.7 M parameters for 32 x 32 images; cards beside the weights say how they were trained."""
+"""The quickstart's ViT of 2.7 M parameters for 32 x 32 images; cards next to the weights say how they were trained."""
 
 from typing import Any
 

@@ -96,12 +96,12 @@ class Record(TorchFunctionMode):
     def _begin(self, path: str, _module: nn.Module, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         self._running.append(path)
         if path not in self.taken and (taken := first_tensor((*inputs, *options.values()))) is not None:
-            self.taken[path] = _kept(taken)
+            self.taken[path] = _copy(taken)
 
     def _end(self, path: str, _module: nn.Module, _inputs: Any, out: Any) -> None:
         self._running.pop()
         values = first_tensor(out)
-        self.called.setdefault(path, []).append(None if values is None else _kept(values))
+        self.called.setdefault(path, []).append(None if values is None else _copy(values))
         self.order.append(path)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -139,7 +139,7 @@ class Record(TorchFunctionMode):
                     self.attended[index] = (*stack[: inside[0]], block, *stack[inside[0] :])
 
 
-def _kept(values: Tensor) -> Tensor:
-    """A copy, as later layers may work in place; of which a mode is not told."""
+def _copy(values: Tensor) -> Tensor:
+    """A copy, as later layers may work in place; function modes do not see it."""
     with torch._C.DisableTorchFunction():
         return values.clone()

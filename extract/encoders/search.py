@@ -15,7 +15,7 @@ from extract.encoders.weights import (
     SELECTED,
     WRAPPERS,
     WRAPPING,
-    grouped,
+    group_names,
     learnt_side,
     prefixes_in,
     shorten,
@@ -88,7 +88,7 @@ class FoundEncoder:
     """An encoder in a file.
 
     Attributes:
-        state: its tensors, and those beside them that nobody has decided to leave out.
+        state: its tensors, and further ones that nobody has decided to leave out.
         place: where they are; empty where that needs no mention.
         notes: what was chosen, and what is left out.
         side: of the images that its positions are for, in pixels, if it is another than the model's.
@@ -114,7 +114,7 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
     expected = model.state_dict()
     networks = [
         Network(place.keys, one, place.tensors)
-        for place in _places(content, key, prefix)
+        for place in _networks_at(content, key, prefix)
         for one in dict.fromkeys([*prefixes_in(place.tensors, expected), prefix or ""])
     ]
     possible = [network for network in networks if prefix in (None, network.prefix)]
@@ -123,24 +123,24 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
         nearest = max(possible, key=lambda network: (network.n_fitting(expected), len(network.tensors)))
         is_alike = prefix is not None or 2 * nearest.n_fitting(expected) >= len(expected)
         return FoundEncoder((nearest if is_alike else replace(nearest, prefix="")).state, nearest.place if is_alike else "")
-    chosen = _chosen(content, fitting, expected)
-    state, beside = _parted(chosen, [network for network in whole if network is not chosen], expected)
+    chosen = _choose_network(content, fitting, expected)
+    state, beside = _own_state(chosen, [network for network in whole if network is not chosen], expected)
     differing = [str(network) for network in fitting if network is not chosen and not network.equals(chosen, expected)]
     notes = (
         chosen.place and f"its tensors are those of {chosen.place}",
         differing and f"also there, and not taken: {shorten(differing)}",
-        beside and f"left out: {shorten(grouped(beside, (network.prefix for network in whole)), 10)}",
+        beside and f"left out: {shorten(group_names(beside, (network.prefix for network in whole)), 10)}",
     )
     return FoundEncoder(state, chosen.place, tuple(note for note in notes if note), learnt_side(model, state))
 
 
-def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:
+def select_tensors(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:
     """The content of a file with the tensors that a key and a prefix select, for converters of the registry to take."""
-    return {**content, SELECTED: min(_places(content, key, prefix), key=lambda network: network.order).state}
+    return {**content, SELECTED: min(_networks_at(content, key, prefix), key=lambda network: network.order).state}
 
 
 def averages_in(content: Mapping[str, Any]) -> list[str]:
-    """Running averages beside the weights, as options that choose them."""
+    """Running averages stored with the weights, as options that choose them."""
     return [str(network) for network in _dictionaries(content) if network.order[0]]
 
 
@@ -160,7 +160,7 @@ def _dictionaries(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Ite
             yield from _dictionaries(part, (*keys, name))
 
 
-def _places(content: Mapping[str, Any], key: str | None, prefix: str | None) -> list[Network]:
+def _networks_at(content: Mapping[str, Any], key: str | None, prefix: str | None) -> list[Network]:
     """Dictionaries of tensors at a key that have names with a prefix, as networks with that prefix."""
     every = [Network(raw.keys, prefix or "", with_plain_names(raw.tensors)) for raw in _dictionaries(content)]
     if not every:
@@ -171,12 +171,12 @@ def _places(content: Mapping[str, Any], key: str | None, prefix: str | None) -> 
         raise BeyondClsError(f"--checkpoint-key is {key!r}, expected one that holds tensors: {there}")
     behind = [network for network in at_key if network.state]
     if not behind:
-        names = shorten(grouped(name for network in at_key for name in network.tensors))
+        names = shorten(group_names(name for network in at_key for name in network.tensors))
         raise BeyondClsError(f"--checkpoint-prefix is {prefix!r}, but no name begins with it; there are {names}")
     return behind
 
 
-def _chosen(content: Mapping[str, Any], networks: list[Network], expected: Mapping[str, Tensor]) -> Network:
+def _choose_network(content: Mapping[str, Any], networks: list[Network], expected: Mapping[str, Tensor]) -> Network:
     """The network to take of those that fit: one that needs no search, or the first in order."""
     usual = next(((name,) for name in WRAPPERS if isinstance(content.get(name), dict)), ())
     for network in networks:
@@ -193,7 +193,7 @@ def _chosen(content: Mapping[str, Any], networks: list[Network], expected: Mappi
     return first
 
 
-def _parted(network: Network, others: list[Network], expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+def _own_state(network: Network, others: list[Network], expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """The state of a network, and names of tensors in its dictionary that are left out.
 
     Those are of other modules, as they have another prefix, or of parts `BESIDE` the encoder. Tensors of the other networks are

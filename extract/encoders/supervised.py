@@ -24,7 +24,7 @@ def _deit(model: str, file: str) -> Pretrained:
     return Pretrained(model, f"https://dl.fbaipublicfiles.com/deit/{file}.pth", "Apache-2.0", signs=(), family=LABELS)
 
 
-def _of_jax(model: str, tag: str, signs: Sequence[str] | None = None) -> Pretrained:
+def _converted_from_jax(model: str, tag: str, signs: Sequence[str] | None = None) -> Pretrained:
     """Published in JAX's format; timm converted it."""
     return Pretrained(model, f"timm/{model}.{tag}", "Apache-2.0", transform=HALVES, signs=signs, family=LABELS)
 
@@ -39,9 +39,9 @@ def _convnext(size: str) -> Pretrained:
 ENCODERS = {
     "deit-s16": _deit("deit_small_patch16_224", "deit_small_patch16_224-cd65a155"),
     "deit-b16": _deit("deit_base_patch16_224", "deit_base_patch16_224-b5f2ef4d"),
-    "augreg-s16": _of_jax("vit_small_patch16_224", "augreg_in1k", signs=()),
-    "augreg-b16": _of_jax("vit_base_patch16_224", "augreg_in1k", signs=()),
+    "augreg-s16": _converted_from_jax("vit_small_patch16_224", "augreg_in1k", signs=()),
+    "augreg-b16": _converted_from_jax("vit_base_patch16_224", "augreg_in1k", signs=()),
     "convnext-b": _convnext("base"),
     "convnext-t": _convnext("tiny"),
-    "mixer-b16": _of_jax("mixer_b16_224", "goog_in21k_ft_in1k"),
+    "mixer-b16": _converted_from_jax("mixer_b16_224", "goog_in21k_ft_in1k"),
 }

@@ -69,7 +69,7 @@ def _expect(is_so: bool, fault: str) -> None:
 
 
 def read_torch_file(path: Path) -> Any:
-    """What `torch.save` wrote: tensors, and beside them numbers, text, lists, tuples, sets, dictionaries and `Namespace`.
+    """What `torch.save` wrote: tensors, and also numbers, text, lists, tuples, sets, dictionaries and `Namespace`.
 
     Dictionaries of any kind are plain ones, parameters are tensors, paths and devices are text. `Stored`, `Named` and
     `NumberDtype` stand for what a file names or holds without using it.
@@ -136,9 +136,9 @@ class _Reader:
         return content
 
     def _pickle(self, source: Any) -> PlainPickle:
-        return PlainPickle(source, self._nbytes, self._names, BUILD, self._stored)
+        return PlainPickle(source, self._nbytes, self._names, BUILD, self._storage)
 
-    def _stored(self, id_: Any) -> Stored:
+    def _storage(self, id_: Any) -> Stored:
         """What ("storage", type, key, device, number of elements) stands for."""
         what, kind, name, _, n, *view = id_
         is_storage = what == "storage" and type(kind) is Named and kind.name in STORAGES and not any(view)
@@ -147,7 +147,7 @@ class _Reader:
         _expect(is_plain, f"it refers to the storage {name!r} of {n!r} elements")
         nbytes = n * kind.meaning.itemsize
         if name not in self._contents:
-            content = self._entry(f"data/{name}") if self._entries is not None else self._allocated(nbytes)
+            content = self._entry(f"data/{name}") if self._entries is not None else self._allocate(nbytes)
             self._contents[name] = Stored(content, kind.meaning)
         content = self._contents[name].content
         _expect(nbytes <= len(content), f"storage {name} has {len(content)} bytes, expected {nbytes}")
@@ -158,14 +158,14 @@ class _Reader:
         entry = self._entries[name]  # type: ignore[index]
         is_plain = entry.compress_type == ZIP_STORED and entry.file_size == entry.compress_size
         _expect(is_plain, f"its {name} is compressed, which torch.save does not do")
-        content = self._allocated(entry.file_size)
+        content = self._allocate(entry.file_size)
         self._file.seek(entry.header_offset)
         header = self._file.read(30)
         self._file.seek(sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28)), 1)  # a name, and further fields
         self._fill(content)
         return content
 
-    def _allocated(self, nbytes: int) -> UInt8[Tensor, "..."]:
+    def _allocate(self, nbytes: int) -> UInt8[Tensor, "..."]:
         self._left -= nbytes
         _expect(self._left >= 0, f"its storages have more than the {self._nbytes} bytes of the file; it is cut")
         return torch.empty(nbytes, dtype=torch.uint8)
@@ -277,7 +277,7 @@ def _fill_namespace(namespace: argparse.Namespace, state: Any) -> None:
     vars(namespace).update(state)
 
 
-# What training scripts leave beside the weights. Schedules leave learning rates as numbers of numpy in an optimizer's state;
+# What training scripts store with the weights. Schedules leave learning rates as numbers of numpy in an optimizer's state;
 # files of numpy 1 say `core` where those of numpy 2 say `_core`. Launchers of clusters (submitit) leave folders in `args`,
 # which Python 3.13 names by another module than Pythons before and after it. Pickles of protocol 2 name builtins as Python 2.
 NAMES: dict[str, Any] = {
@@ -295,7 +295,7 @@ NAMES: dict[str, Any] = {
     **{f"numpy.{core}.multiarray.scalar": _number for core in ("core", "_core")},
     "torch.Size": _size,
     "torch.device": _device,
-    "torch.Tensor": None,  # beside a tensor with attributes, as its type
+    "torch.Tensor": None,  # stored with a tensor with attributes, as its type
     "torch.nn.parameter.Parameter": None,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,

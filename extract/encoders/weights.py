@@ -25,14 +25,14 @@ WRAPPERS = ("model", "state_dict")
 CLASSIFIER = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")
 # Parts of names that say how a training ran (torch.compile, FSDP, activation checkpointing, Lightning), nothing of its model.
 WRAPPING = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
-SELECTED = "selected by --checkpoint-key or --checkpoint-prefix"  # beside the content of a file: the tensors to take
+SELECTED = "selected by --checkpoint-key or --checkpoint-prefix"  # stored with the content of a file: the tensors to take
 POSITIONS = ("pos_embed", "relative_position_bias_table")  # what names end in whose shapes follow from the size of images
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Content of a .safetensors file or of a torch checkpoint, of which no code is run.
 
-    Options that argparse or yacs left beside the weights, including paths, and numbers of numpy, are read as
+    Options that argparse or yacs stored with the weights, including paths, and numbers of numpy, are read as
     plain data.
 
     Raises:
@@ -123,7 +123,7 @@ def prefixes_in(names: Iterable[str], expected: Iterable[str]) -> list[str]:
     return list(prefixes)
 
 
-def grouped(names: Iterable[str], prefixes: Iterable[str] = ()) -> list[str]:
+def group_names(names: Iterable[str], prefixes: Iterable[str] = ()) -> list[str]:
     """Names by their first part, behind what they share with a prefix, and how many there are: `head.* (4)`."""
     counts: Counter[str] = Counter()
     starts = {prefix[: i + 1] for prefix in prefixes for i, letter in enumerate(prefix) if letter == "."}
@@ -209,7 +209,7 @@ def _remedy(
         return ""
     if {name.partition(".")[0] for name in unexpected} & {name.partition(".")[0] for name in expected}:
         return ". It computes more than this architecture; give --model one that has these names"
-    patterns = ",".join(group.partition(" ")[0] for group in grouped(name for name in state if name in unexpected))
+    patterns = ",".join(group.partition(" ")[0] for group in group_names(name for name in state if name in unexpected))
     return f". If no token passes through them on its way to the last block, give --ignore '{patterns}'"
 
 

@@ -109,7 +109,7 @@ def wrap(
     name = name or type(model).__name__
     checked_family(family)
     model.eval().requires_grad_(False)
-    sides = _side_of(model) if input_size is None else input_sides(input_size)
+    sides = _image_size(model) if input_size is None else input_sides(input_size)
     patch = _patch_side(model) if patch_size is None else input_sides(patch_size)
     if patch is None or sides[0] % patch[0] or sides[1] % patch[1]:
         raise BeyondClsError(
@@ -119,7 +119,7 @@ def wrap(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     image = torch.randn(1, 3, *sides, generator=torch.Generator().manual_seed(0)).to(device)
     seen = Record(model, forward or (lambda model, images: model(images)), image)
-    paths = _find_blocks(seen) if blocks is None else _blocks_at(seen, blocks)
+    paths = _find_blocks(seen) if blocks is None else _named_blocks(seen, blocks)
     grid = sides[0] // patch[0], sides[1] // patch[1]
     n_prefix = _find_prefix(seen, paths, grid)
     tokens = seen.out(paths[-1])
@@ -151,7 +151,7 @@ def wrap(
         block,
         pretraining=Pretraining(family) if family else UNKNOWN,
     )
-    _prove(encoder, seen, paths, tokens, is_found=blocks is None and norm is None)
+    _check_outputs(encoder, seen, paths, tokens, is_found=blocks is None and norm is None)
     notes = [
         f"its last norm, a {type(seen.modules[last_norm]).__name__}, is none that a feature set holds (LayerNorm): heads read "
         "tokens before it"
@@ -168,7 +168,7 @@ def wrap(
     return encoder
 
 
-def _side_of(model: nn.Module) -> tuple[int, int]:
+def _image_size(model: nn.Module) -> tuple[int, int]:
     """Height and width of images, as the model or its `config` says; 224 if neither does."""
     holders = (model, getattr(model, "config", None), getattr(getattr(model, "config", None), "vision_config", None))
     for holder in (*holders, getattr(model, "patch_embed", None)):
@@ -209,7 +209,7 @@ def _find_blocks(seen: Record) -> tuple[str, ...]:
     if not found or (max(found)[0] == 0 and len(seen.attended) > 1):  # a pooling attends once, blocks elsewhere more often
         raise BeyondClsError(
             f"no blocks were found in {seen.kind}: no list of modules that each put out tokens [B, N, D] of one "
-            f'number and width; give blocks="path.to.the.list", one of {_lists(seen)}'
+            f'number and width; give blocks="path.to.the.list", one of {_format_lists(seen)}'
         )
     paths = max(found)[-1]
     kind, above = type(seen.modules[paths[0]]), paths[0].rpartition(".")[0]
@@ -227,11 +227,11 @@ def _find_blocks(seen: Record) -> tuple[str, ...]:
     return paths
 
 
-def _blocks_at(seen: Record, paths: str | Sequence[str]) -> tuple[str, ...]:
+def _named_blocks(seen: Record, paths: str | Sequence[str]) -> tuple[str, ...]:
     """Paths of the blocks that a user names: a list of modules, or each of them."""
     if isinstance(paths, str):
         if paths not in seen.modules:
-            raise BeyondClsError(f"{seen.kind} has no module {paths!r}; its lists of modules: {_lists(seen)}")
+            raise BeyondClsError(f"{seen.kind} has no module {paths!r}; its lists of modules: {_format_lists(seen)}")
         paths = [f"{paths}.{name}" for name, _ in seen.modules[paths].named_children()]
     for path in paths:
         out = seen.out(path)
@@ -239,11 +239,11 @@ def _blocks_at(seen: Record, paths: str | Sequence[str]) -> tuple[str, ...]:
             what = "ran not once" if out is None else f"puts out {list(out.shape)}"
             raise BeyondClsError(f"{path!r} is no block of {seen.kind}: it {what}, expected tokens [B, N, D]")
     if not paths:
-        raise BeyondClsError(f"blocks names no module of {seen.kind}; its lists of modules: {_lists(seen)}")
+        raise BeyondClsError(f"blocks names no module of {seen.kind}; its lists of modules: {_format_lists(seen)}")
     return tuple(paths)
 
 
-def _lists(seen: Record) -> str:
+def _format_lists(seen: Record) -> str:
     names = [name for name, module in seen.modules.items() if isinstance(module, nn.ModuleList | nn.Sequential)]
     return ", ".join(names[:8]) or "none"
 
@@ -323,7 +323,7 @@ def _find_cls(model: nn.Module, width: int, n_prefix: int) -> bool:
     )
 
 
-def _prove(encoder: Encoder, seen: Record, blocks: Sequence[str], own: Tensor, is_found: bool) -> None:
+def _check_outputs(encoder: Encoder, seen: Record, blocks: Sequence[str], own: Tensor, is_found: bool) -> None:
     """Compare what the encoder gives with what the model itself does: `own` tokens; its own output, where all was found."""
     last = encoder.n_blocks - 1
     encoded = encoder(seen.images, [last], encoder.statistics)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from pipelines.code.registries import EVERYTHING, Used, groups_in, keys_in, without_unused
-from pipelines.code.syntax import DIGITS, digest, nodes_of, parsed
+from pipelines.code.syntax import DIGITS, digest, nodes_of, parse_code
 from store.plugins import METRICS, declared
 
 OWN = "heads"  # custom aggregators
@@ -28,8 +28,10 @@ class Project:
     def __init__(self, folder: Path, program: Path | None = None):
         """The user's files are in `folder`, and there alone; the program's packages in `program`: the same where it is None."""
         self.folder, self.program = folder, program or folder
-        self.file, self.tree = cache(self._file), cache(self._tree)
-        self._digest, self._imported, self._pruned = cache(self._digest_of), cache(self._imports_of), cache(self._prune)
+        self.file, self.tree = cache(self._find_file), cache(self._parse)
+        self._digest = cache(lambda name: digest(self.tree(name)))
+        self._imported = cache(lambda name: self._imports_of_nodes(list(nodes_of(self.tree(name))), name))
+        self._pruned = cache(self._prune)
         self.declared = cache(declared)  # all installed packages are looked through
 
     def digests(self, modules: Iterable[str], used: Used) -> dict[str, str | None]:
@@ -38,13 +40,13 @@ class Project:
         Those of entries of other packages are under `PACKAGE: GROUP.NAME`.
 
         Args:
-            modules: of a program, and files beside them.
+            modules: of a program, and files next to them.
             used: entries of registries that it uses.
         """
         roots = list(modules)
         requested: dict[str, set[str]] = {}
         while True:
-            trees, asks = self._reached(roots, used, requested)
+            trees, asks = self._reach_modules(roots, used, requested)
             if asks == requested:
                 break
             requested = asks  # which may let an import stay, that asks for more
@@ -52,16 +54,16 @@ class Project:
         for name, tree in trees.items():
             file = self.file(name)
             assert file is not None, name
-            digests[self._shown(file)] = self._digest(name) if tree is self.tree(name) else digest(tree)
-            digests |= self._of_packages(name, tree, used)
-            digests |= {self._shown(path): _of_bytes(path) for path in file.parent.iterdir() if path.suffix in BESIDE}
+            digests[self._relative(file)] = self._digest(name) if tree is self.tree(name) else digest(tree)
+            digests |= self._digests_of_packages(name, tree, used)
+            digests |= {self._relative(path): _file_digest(path) for path in file.parent.iterdir() if path.suffix in BESIDE}
         return dict(sorted(digests.items()))
 
     def keys(self, module: str, name: str) -> list[str]:
         """Keys of a registry that are literal in the source, sorted."""
         return sorted(self._keys_of(module, name) or ())
 
-    def _reached(
+    def _reach_modules(
         self, roots: Iterable[str], used: Used, requested: Mapping[str, Collection[str]]
     ) -> tuple[dict[str, ast.Module], dict[str, set[str]]]:
         """Trees of all modules that can be imported, without unused entries, and the names imported from each.
@@ -78,13 +80,13 @@ class Project:
                 continue
             if not name.endswith(".py") and (parent := name.rpartition(".")[0]):
                 waiting.append(parent)
-            trees[name] = self._as_used(name, used, requested.get(name, ()))
+            trees[name] = self._tree_as_used(name, used, requested.get(name, ()))
             for module, imported_name in self._imports(name, trees[name], requested.get(name, ())):
                 asks.setdefault(module, set()).add(imported_name)
                 waiting.append(module)
         return trees, asks
 
-    def _as_used(self, name: str, used: Used, requested: Collection[str]) -> ast.Module:
+    def _tree_as_used(self, name: str, used: Used, requested: Collection[str]) -> ast.Module:
         entries = frozenset((registry, frozenset(keys)) for (module, registry), keys in used.items() if module == name)
         return self._pruned(name, entries, frozenset(requested)) if entries else self.tree(name)
 
@@ -92,41 +94,41 @@ class Project:
         """Imports of the project's modules; those in a module's `__getattr__` only if their names are requested."""
         if tree is self.tree(name) and not any(map(_is_lazy, tree.body)):
             return self._imported(name)
-        return self._of_nodes(list(_nodes(tree, requested)), name)
+        return self._imports_of_nodes(list(_walk_module(tree, requested)), name)
 
-    def _of_nodes(self, nodes: Collection[ast.AST], name: str) -> list[Import]:
+    def _imports_of_nodes(self, nodes: Collection[ast.AST], name: str) -> list[Import]:
         imports = [item for node in nodes for item in self._imports_of_node(node, name)]
-        return imports + list(self._through_facade(nodes))
+        return imports + list(self._imports_through_facade(nodes))
 
     def _imports_of_node(self, node: ast.AST, name: str) -> Iterator[Import]:
         """Imports of a node in the module `name`."""
         if isinstance(node, ast.Import):
             yield from ((alias.name, EVERYTHING) for alias in node.names if alias.name.split(".")[0] in PACKAGES)
         elif isinstance(node, ast.ImportFrom):
-            module = self._absolute(node, name)
+            module = self._absolute_name(node, name)
             for alias in node.names:
-                yield from self._named(module, alias.name)
+                yield from self._imports_of_name(module, alias.name)
 
-    def _named(self, module: str, name: str) -> Iterator[Import]:
+    def _imports_of_name(self, module: str, name: str) -> Iterator[Import]:
         """Imports of `from module import name`."""
         if module == FACADE:
-            home = self._homes().get(name)
+            home = self._modules_of_facade().get(name)
             if home is not None:
-                yield from self._named(home, name)
+                yield from self._imports_of_name(home, name)
         elif module.split(".")[0] in PACKAGES:
             yield module, name
             if self.file(f"{module}.{name}") is not None:
                 yield f"{module}.{name}", EVERYTHING
 
-    def _through_facade(self, nodes: Collection[ast.AST]) -> Iterator[Import]:
+    def _imports_through_facade(self, nodes: Collection[ast.AST]) -> Iterator[Import]:
         """Imports of `beyondcls.NAME` in code with `import beyondcls`."""
         imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         called = {alias.asname or alias.name for alias in imported if alias.name == FACADE}
         for node in nodes if called else ():
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called:
-                yield from self._named(FACADE, node.attr)
+                yield from self._imports_of_name(FACADE, node.attr)
 
-    def _homes(self) -> dict[str, str]:
+    def _modules_of_facade(self) -> dict[str, str]:
         """Modules by the names that the facade exports; empty without a facade."""
         if self.file(FACADE) is None:
             return {}
@@ -134,7 +136,7 @@ class Project:
         content = next(s.value for s in tree.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == HOMES)
         return ast.literal_eval(content)
 
-    def _absolute(self, node: ast.ImportFrom, name: str) -> str:
+    def _absolute_name(self, node: ast.ImportFrom, name: str) -> str:
         """The module that `from module import …` names, in the module `name`."""
         if not node.level:
             return node.module or ""
@@ -143,35 +145,29 @@ class Project:
         above = package.split(".")[: len(package.split(".")) + 1 - node.level]
         return ".".join([*above, *([node.module] if node.module else [])])
 
-    def _file(self, name: str) -> Path | None:
+    def _find_file(self, name: str) -> Path | None:
         path = name.replace(".", "/")
         places = (name,) if name.endswith(".py") else (f"{path}/__init__.py", f"{path}.py")
         root = self.folder if name.endswith(".py") or name.split(".")[0] == OWN else self.program
         return next((root / place for place in places if (root / place).is_file()), None)
 
-    def _tree(self, name: str) -> ast.Module:
+    def _parse(self, name: str) -> ast.Module:
         """The tree of a file; one that is not valid Python counts by its text, as running it reports the error."""
         file = self.file(name)
         assert file is not None, name
         text = file.read_text(encoding="utf-8")
         try:
-            return parsed(text)
+            return parse_code(text)
         except SyntaxError:
             return ast.Module([ast.Return(ast.Constant(text))], [])  # as no module that can be parsed
 
     def _prune(self, name: str, entries: frozenset[tuple[str, frozenset[str]]], requested: frozenset[str]) -> ast.Module:
         return without_unused(self.tree(name), dict(entries), requested, self._keys_of)
 
-    def _digest_of(self, name: str) -> str:
-        return digest(self.tree(name))
-
-    def _imports_of(self, name: str) -> list[Import]:
-        return self._of_nodes(list(nodes_of(self.tree(name))), name)
-
     def _keys_of(self, module: str, name: str) -> set[str] | None:
         return None if self.file(module) is None else keys_in(self.tree(module), name)
 
-    def _of_packages(self, name: str, tree: ast.Module, used: Used) -> dict[str, str]:
+    def _digests_of_packages(self, name: str, tree: ast.Module, used: Used) -> dict[str, str]:
         """Digests of the used entries of other packages in the registries of a module; of METRICS, all: they are computed."""
         digests = {}
         for registry, group in groups_in(tree).items():
@@ -181,7 +177,7 @@ class Project:
                     digests[f"{plugin.package}: {group}.{plugin.name}"] = plugin.digest()[:DIGITS]
         return digests
 
-    def _shown(self, file: Path) -> str:
+    def _relative(self, file: Path) -> str:
         roots = [root for root in (self.folder, self.program) if file.is_relative_to(root)]  # either may be below the other
         return file.relative_to(max(roots, key=lambda root: len(root.parts))).as_posix() if roots else file.as_posix()
 
@@ -191,7 +187,7 @@ def _is_lazy(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__"
 
 
-def _nodes(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.AST]:
+def _walk_module(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.AST]:
     """All nodes of a module, except imports in its `__getattr__` whose names are not requested."""
     for statement in tree.body:
         skips = _is_lazy(statement) and EVERYTHING not in requested
@@ -200,5 +196,5 @@ def _nodes(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.AST]:
                 yield node
 
 
-def _of_bytes(file: Path) -> str:
+def _file_digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGITS]

@@ -53,11 +53,11 @@ def main(
     digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
     if "function" in forms:  # with the code that it can import of this project
         digests["function"] |= Project(Path().resolve()).digests([file_of(data) or data.rpartition(":")[0]], {})
-    described = {split: _described(images, progress_bar) for split, images in splits.items()}
+    described = {split: _describe_images(images, progress_bar) for split, images in splits.items()}
     write_file(out, [(json.dumps({"readers": digests, "images": described}, indent=1) + "\n").encode()])
 
 
-def _described(asked: Mapping[str, Any], bars: Bars) -> dict[str, Any]:
+def _describe_images(asked: Mapping[str, Any], bars: Bars) -> dict[str, Any]:
     """All of the images of a split that an extraction depends on; `problem` where they cannot be opened, which it will say."""
     from extract.datasets import DataError, open_images
 

@@ -33,8 +33,8 @@ def without_unused(
     homes = homes_of(tree)
     body, unused = list(tree.body), []
     for name, keys in used.items():
-        position = next((i for i, statement in enumerate(body) if _assigned(statement) == name), None)
-        if position is None or (content := _content(body[position])) is None:
+        position = next((i for i, statement in enumerate(body) if _assigned_name(statement) == name), None)
+        if position is None or (content := _assigned_dictionary(body[position])) is None:
             raise LookupError(f"no dictionary {name} is written out in the module; units.py names a registry that is gone")
         pairs = list(zip(content.keys, content.values, strict=True))
         used_pairs = [pair for pair in pairs if _is_used(pair, keys, homes, keys_of)]
@@ -44,14 +44,14 @@ def without_unused(
             remaining = ast.BinOp(joined.left, joined.op, remaining)
         body[position] = copy(body[position])
         body[position].value = remaining  # type: ignore[attr-defined]
-    removed = _names(unused) - _names(body)
+    removed = _used_names(unused) - _used_names(body)
     removed = set() if EVERYTHING in requested else {name for name in removed if name in homes} - set(requested)
-    return ast.Module([s for statement in body if (s := _without(statement, removed)) is not None], [])
+    return ast.Module([s for statement in body if (s := _without_names(statement, removed)) is not None], [])
 
 
 def keys_in(tree: ast.Module, name: str) -> set[str] | None:
     """Keys of a dictionary of a module; None if not all of them are literal."""
-    content = next((_content(s) for s in tree.body if _assigned(s) == name), None)
+    content = next((_assigned_dictionary(s) for s in tree.body if _assigned_name(s) == name), None)
     if content is None:
         return None
     keys = [key.value if isinstance(key, ast.Constant) else None for key in content.keys]
@@ -62,7 +62,7 @@ def groups_in(tree: ast.Module) -> dict[str, str]:
     """Groups of entry points by the name of the registry, of those in a module that take entries of other packages."""
     groups = {}
     for statement in tree.body:
-        if (name := _assigned(statement)) and isinstance(joined := statement.value, ast.BinOp):  # type: ignore[attr-defined]
+        if (name := _assigned_name(statement)) and isinstance(joined := statement.value, ast.BinOp):  # type: ignore[attr-defined]
             made = joined.left
             if isinstance(made, ast.Call) and made.args and isinstance(made.args[0], ast.Constant):
                 groups[name] = str(made.args[0].value)
@@ -80,7 +80,7 @@ def homes_of(tree: ast.Module) -> dict[str, str]:
     return homes
 
 
-def _assigned(statement: ast.stmt) -> str | None:
+def _assigned_name(statement: ast.stmt) -> str | None:
     """The one name that a statement assigns to."""
     if isinstance(statement, ast.AnnAssign) and statement.value is not None:
         targets = [statement.target]
@@ -89,7 +89,7 @@ def _assigned(statement: ast.stmt) -> str | None:
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
 
 
-def _content(statement: ast.stmt) -> ast.Dict | None:
+def _assigned_dictionary(statement: ast.stmt) -> ast.Dict | None:
     """The dictionary that a statement assigns, alone or as `Registry(…) | {…}`."""
     value = getattr(statement, "value", None)
     value = value.right if isinstance(value, ast.BinOp) else value
@@ -106,17 +106,17 @@ def _is_used(pair: tuple[ast.expr | None, ast.expr], keys: Collection[str], home
     return included is None or not included.isdisjoint(keys)
 
 
-def _names(nodes: Collection[ast.AST]) -> set[str]:
+def _used_names(nodes: Collection[ast.AST]) -> set[str]:
     return {node.id for tree in nodes for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _without(statement: ast.stmt, removed: Collection[str]) -> ast.stmt | None:
+def _without_names(statement: ast.stmt, removed: Collection[str]) -> ast.stmt | None:
     """A statement of a module without removed names, in imports or in `__all__`; None if nothing is left of it."""
     remaining = copy(statement)
     if isinstance(remaining, ast.Import | ast.ImportFrom):
         remaining.names = [alias for alias in remaining.names if (alias.asname or alias.name) not in removed]
         return remaining if remaining.names else None
-    if _assigned(remaining) == "__all__" and isinstance(remaining.value, ast.List | ast.Tuple):  # type: ignore[attr-defined]
+    if _assigned_name(remaining) == "__all__" and isinstance(remaining.value, ast.List | ast.Tuple):  # type: ignore[attr-defined]
         content = copy(remaining.value)  # type: ignore[attr-defined]
         content.elts = [item for item in content.elts if not (isinstance(item, ast.Constant) and item.value in removed)]
         remaining.value = content  # type: ignore[attr-defined]

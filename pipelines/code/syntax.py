@@ -13,7 +13,7 @@ UNREAD = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, or with what has a body of statements
 
 
-def parsed(source: str) -> ast.Module:
+def parse_code(source: str) -> ast.Module:
     """The tree of a file, without docstrings and without code under `if TYPE_CHECKING`.
 
     Raises:
@@ -72,7 +72,7 @@ def digest(tree: ast.AST) -> str:
 def _write(value: Any, write: Callable[[str], None]) -> None:
     if isinstance(value, ast.AST):
         write(f"{type(value).__name__}(")
-        for name in _read(value._fields):
+        for name in _counted_fields(value._fields):
             field = _without_empty_texts(value.values) if isinstance(value, ast.JoinedStr) else getattr(value, name, None)
             if field is not None and field != []:
                 write(f"{name}=")
@@ -89,7 +89,7 @@ def _write(value: Any, write: Callable[[str], None]) -> None:
 
 
 @cache
-def _read(fields: tuple[str, ...]) -> tuple[str, ...]:
+def _counted_fields(fields: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the fields of a node that count, in their order of names."""
     return tuple(sorted(set(fields) - UNREAD))
 

@@ -38,7 +38,7 @@ class CodeUnit:
     used: Used
 
 
-def _extract(params: Params, project: Project) -> Iterator[CodeUnit]:
+def _units_of_extraction(params: Params, project: Project) -> Iterator[CodeUnit]:
     """Units of each encoder; and of each reader of images, on which those that use it depend."""
     for name, entry in section(params, "encoders").items():
         model = str(mapping(name, entry).get("model") or name)
@@ -50,26 +50,26 @@ def _extract(params: Params, project: Project) -> Iterator[CodeUnit]:
         yield CodeUnit(f"readers/{form}", (READERS[0],), {READERS: {form}})
 
 
-def _probe(params: Params) -> Iterator[CodeUnit]:
+def _units_of_probing(params: Params) -> Iterator[CodeUnit]:
     """Units of each head and of each study."""
     common = section(params, "probe")
     for name in GROUPS:
         for head, entry in section(params, name).items():
-            yield _of_heads(f"heads/{head}", "pipelines.probing.training", {head: entry}, [common])
+            yield _unit_of_heads(f"heads/{head}", "pipelines.probing.training", {head: entry}, [common])
     for name in PLACES:
         for study in section(params, name):
             entry = section(params, name, study)
-            yield _of_heads(f"studies/{study}", "pipelines.probing.training", section(entry, "heads"), [common, entry])
+            yield _unit_of_heads(f"studies/{study}", "pipelines.probing.training", section(entry, "heads"), [common, entry])
 
 
-def _of_entries(name: str, entries: str, params: Params) -> CodeUnit:
+def _unit_of_entries(name: str, entries: str, params: Params) -> CodeUnit:
     """The unit of a stage with the heads that entries of its section name."""
     named = {str(mapping(entry, values).get("head")) for entry, values in section(params, entries).items()}
     heads = {head: values for group in GROUPS for head, values in section(params, group).items() if head in named}
-    return _of_heads(name, f"pipelines.{name}", heads, [section(params, "probe")])
+    return _unit_of_heads(name, f"pipelines.{name}", heads, [section(params, "probe")])
 
 
-def _of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> CodeUnit:
+def _unit_of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> CodeUnit:
     """The unit of some heads by name; `common`: parameters of all of them."""
     entries = {name: mapping(name, entry) for name, entry in heads.items()}
     aggregators = {str(entry.get("aggregator", name)) for name, entry in entries.items()}
@@ -91,11 +91,11 @@ def units(params: Params, project: Project) -> Iterator[CodeUnit]:
     Raises:
         BeyondClsError: sections of the parameter file are not mappings.
     """
-    yield from _extract(params, project)
-    yield from _probe(params)
+    yield from _units_of_extraction(params, project)
+    yield from _units_of_probing(params)
     yield CodeUnit("attention", ("pipelines.attention",), _statistics(params))
-    yield _of_entries("localise", "localised", params)
-    yield _of_entries("score", "scores", params)
+    yield _unit_of_entries("localise", "localised", params)
+    yield _unit_of_entries("score", "scores", params)
     yield CodeUnit("blocks", ("pipelines.blocks",), {PROTOCOLS: {"knn"}})
     yield CodeUnit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
     yield CodeUnit("compose-dense", ("pipelines.quickstart.objects",), {READERS: ()})

@@ -1,4 +1,4 @@
-"""Two folders of results beside one another: differences of measures, and what differs in how results were made."""
+"""Two folders of results side by side: differences of measures, and what differs in how results were made."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ class Compared:
         return self.a is not None and self.b is not None and self.a.values == self.b.values
 
 
-def compared(a: ResultFiles, b: ResultFiles) -> list[Compared]:
+def compare_results(a: ResultFiles, b: ResultFiles) -> list[Compared]:
     """Every measure of either, in the order of data sets, encoders and heads.
 
     Raises:
@@ -52,10 +52,12 @@ def compared(a: ResultFiles, b: ResultFiles) -> list[Compared]:
         result = of_either[place]
         return result.kind != "probes", result.kind, result.above, result.encoder, heads.index(result.head)
 
-    return [row for place in sorted(of_either, key=order) for row in _rows(place, of_either[place], a.get(place), b.get(place))]
+    return [
+        row for place in sorted(of_either, key=order) for row in _pair_rows(place, of_either[place], a.get(place), b.get(place))
+    ]
 
 
-def _rows(place: str, result: ResultFile, a: ResultFile | None, b: ResultFile | None) -> Iterator[Compared]:
+def _pair_rows(place: str, result: ResultFile, a: ResultFile | None, b: ResultFile | None) -> Iterator[Compared]:
     dataset = "/".join(result.above if result.kind == "probes" else (result.kind, *result.above))
     of_a, of_b = ({} if one is None else one.groups for one in (a, b))
     for group in dict.fromkeys([*of_a, *of_b]):
@@ -107,7 +109,7 @@ def differences_in_descriptions(a: ResultFiles, b: ResultFiles) -> list[Differen
     """Values that differ between results that both have, each with all results in which it does so."""
     places: dict[tuple[str, str | None, str | None], list[str]] = {}
     for place in sorted({*a} & {*b}):
-        ours, theirs = (dict(_values(results[place].described)) for results in (a, b))
+        ours, theirs = (dict(_flatten(results[place].described)) for results in (a, b))
         for name in dict.fromkeys([*ours, *theirs]):
             if (values := (ours.get(name), theirs.get(name)))[0] != values[1]:
                 places.setdefault((name, *values), []).append(place)
@@ -115,13 +117,13 @@ def differences_in_descriptions(a: ResultFiles, b: ResultFiles) -> list[Differen
     return sorted(found, key=lambda d: (*(d.name.partition(".")[0] != first for first in FIRST), d.name))
 
 
-def _values(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Values as JSON by their dotted names, without measures, and without parts of what holds measures of several things."""
     for name, value in described.items():
         if name in LEFT_OUT or is_measure(value):
             continue
         if isinstance(value, Mapping) and value:
-            yield from _values(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         elif not (isinstance(value, list) and name in GROUPS and any(isinstance(one, Mapping) for one in value)):
             yield f"{prefix}{name}", json.dumps(value, ensure_ascii=False)
 
@@ -149,12 +151,12 @@ def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
         texts("measure", "Measure", lambda row: row.measure),
         spreads("a", "A", lambda row: row.a, DIGITS),
         spreads("b", "B", lambda row: row.b, DIGITS),
-        cells("difference", "B − A", lambda row: _change(row.difference), "spread", apart=True),
+        cells("difference", "B − A", lambda row: _change_cell(row.difference), "spread", apart=True),
         cells("interval", "95 %", lambda row: interval(row.difference, DIGITS), "text"),
     )
 
 
-def _change(difference: Estimate | None) -> Cell:
+def _change_cell(difference: Estimate | None) -> Cell:
     if difference is None:
         return NOTHING
     sign = "+" if round(difference.mean, DIGITS) > 0 else ""
@@ -170,13 +172,13 @@ def descriptions_table(differences: Sequence[Difference], common: Collection[str
         f"A: {a}. B: {b}. Of what both have; a dash stands for what was not recorded.",
         differences,
         texts("name", "Value", lambda row: row.name),
-        cells("a", "A", lambda row: _value(row.a), "text"),
-        cells("b", "B", lambda row: _value(row.b), "text"),
-        cells("results", "Results", lambda row: _places(row.places, common), "text"),
+        cells("a", "A", lambda row: _value_cell(row.a), "text"),
+        cells("b", "B", lambda row: _value_cell(row.b), "text"),
+        cells("results", "Results", lambda row: _places_cell(row.places, common), "text"),
     )
 
 
-def _value(text: str | None) -> Cell:
+def _value_cell(text: str | None) -> Cell:
     """JSON, without the quotes of plain texts, cut off where it is shown."""
     if text is None:
         return NOTHING
@@ -184,7 +186,7 @@ def _value(text: str | None) -> Cell:
     return Cell(plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…", text)
 
 
-def _places(places: Sequence[str], common: Collection[str]) -> Cell:
+def _places_cell(places: Sequence[str], common: Collection[str]) -> Cell:
     """Names of some, or that it is all: of the results, or of the extractions."""
     alike = sum(place.startswith(f"{RECEIPTS}/") == places[0].startswith(f"{RECEIPTS}/") for place in common)
     if len(places) == alike > 1:

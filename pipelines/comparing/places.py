@@ -24,18 +24,18 @@ def folder_of(name: str) -> Iterator[Path]:
     if Path(name).is_dir():
         yield Path(name)
         return
-    commit = _commit(name)
+    commit = _resolve_commit(name)
     if commit is None:
         raise BeyondClsError(
             f"there is no folder {name!r}, and no commit of that name in this folder's git repository; name a project, a "
             "folder of probes, or a branch, tag or commit"
         )
     with tempfile.TemporaryDirectory(prefix="beyondcls-compare-") as folder:
-        _get(name, commit, Path(folder))
+        _copy_from_commit(name, commit, Path(folder))
         yield Path(folder)
 
 
-def _commit(name: str) -> str | None:
+def _resolve_commit(name: str) -> str | None:
     """Its digest; None if it is no commit, or there is no git."""
     command = ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
     try:
@@ -45,7 +45,7 @@ def _commit(name: str) -> str | None:
     return done.stdout.strip()
 
 
-def _get(name: str, commit: str, out: Path) -> None:
+def _copy_from_commit(name: str, commit: str, out: Path) -> None:
     """Copy files of results as a commit of this folder's project has them.
 
     Raises:
@@ -72,5 +72,5 @@ def _get(name: str, commit: str, out: Path) -> None:
     except (DvcException, SCMError, DataIndexDirError, OSError) as error:
         raise BeyondClsError(
             f"DVC does not have all results of the commit {name!r} here ({error}); get them by `dvc fetch --all-commits`, or "
-            "compare with a folder of it (`git worktree add FOLDER COMMIT`, and `dvc checkout` in it)"
+            "compare with a checkout of it (`git worktree add FOLDER COMMIT`, and `dvc checkout` in it)"
         ) from error

@@ -49,7 +49,7 @@ def main(
 
 
 def run(checks: Mapping[str, Check], machine: "Machine", seconds: float = SECONDS) -> Iterator["Finding"]:
-    """Findings of each check as soon as it is done; after so many seconds it is abandoned: even a look at a folder can hang."""
+    """Findings of each check as soon as it is done; after `seconds` it is abandoned: even a look at a folder can hang."""
     from pipelines.doctor.machine import Finding
 
     known = set[str]()  # what stops several checks is a finding of the first

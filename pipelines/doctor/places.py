@@ -40,7 +40,7 @@ def disk(machine: Machine) -> Iterator[Finding]:
 
 def file_system(machine: Machine) -> Iterator[Finding]:
     """That of features/."""
-    yield _published("file system", machine.folder / "features", "")
+    yield _check_publishing("file system", machine.folder / "features", "")
 
 
 def store_root(machine: Machine) -> Iterator[Finding]:
@@ -48,15 +48,15 @@ def store_root(machine: Machine) -> Iterator[Finding]:
     root, source = machine.places.root, f" (from {machine.places.source})"
     if root is not None and is_remote(root):
         is_offline = Finding("store.root", "note", f"{root}{source} was not looked at", "leave out --offline")
-        yield is_offline if machine.offline else _conditional(root, source)
+        yield is_offline if machine.offline else _check_conditional_writes(root, source)
     elif root is not None and (folder := machine.folder / root).exists():
-        yield _published("store.root", folder, source)
+        yield _check_publishing("store.root", folder, source)
     elif root is not None:
         remedy = "mount it, if it is another machine's; else the first extraction makes it"
         yield Finding("store.root", "note", f"there is no {machine.folder / root}{source}", remedy)
 
 
-def _published(name: str, folder: Path, source: str) -> Finding:
+def _check_publishing(name: str, folder: Path, source: str) -> Finding:
     """Whether a file's name is given once, which keeps two writers apart, and folders can be renamed, which publishes a set."""
     from store.places.disk import exchange, place_file
 
@@ -85,7 +85,7 @@ def _published(name: str, folder: Path, source: str) -> Finding:
     return Finding(name, "ok", f"{found}: names are given once, and renames work")
 
 
-def _conditional(root: str, source: str) -> Finding:
+def _check_conditional_writes(root: str, source: str) -> Finding:
     """Whether an object store can be listed, and refuses to write what is there: a file is written twice, and removed."""
     from store.places.object_store import ObjectStore, honours_condition
 

@@ -56,9 +56,9 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
         named = ("encoder", primary.encoder, encoders), ("head", primary.head, heads), ("head", primary.over, heads)
         mistakes += [f"primary: {unknown(kind, name, known)}" for kind, name, known in named if name not in known]
     for name, dataset in ((name, of) for name in encoders for of in (None, *dense) if find_spec("timm")):
-        tried(_encoder, machine, name, dataset)
+        tried(_check_encoder, machine, name, dataset)
     for name in heads:
-        tried(_head, folder, name, params)
+        tried(_check_head, folder, name, params)
     for name, (group, _) in of_studies.items():
         study = tried(section, params, group, name)
         for place, known in (("encoder", encoders), ("joined", encoders), ("dataset", datasets)):
@@ -66,10 +66,10 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
                 mistakes.append(unknown(f"{place} of study {name!r}", str(study[place]), known))
         of_study, layer = tried(params_of_study, params, name) or ({"heads": {}}, None)
         for head in of_study["heads"]:
-            tried(_head, folder, head, of_study, layer, f" of study {name!r}")
+            tried(_check_head, folder, head, of_study, layer, f" of study {name!r}")
     for task in OPTIONS:
         for name in tried(datasets_of_task, params, task):
-            tried(_task, params, task, name)
+            tried(_check_task, params, task, name)
     notes = [unknown("section", name, SECTIONS) for name in params if name not in SECTIONS]
     for name in (*datasets, *dense) if not mistakes else ():
         place = images_of(params, name, None)["data"]
@@ -81,7 +81,7 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
     yield Finding("params.yaml", state, found, "\n".join(dict.fromkeys([*mistakes, *notes])))
 
 
-def _encoder(machine: Machine, name: str, dataset: str | None) -> None:
+def _check_encoder(machine: Machine, name: str, dataset: str | None) -> None:
     """Refuse an encoder, on a data set of dense tasks, that cannot be loaded as described; nothing is run or fetched."""
     from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
     from extract.encoders.libraries import is_of_library
@@ -103,7 +103,7 @@ def _encoder(machine: Machine, name: str, dataset: str | None) -> None:
         load_encoder(name, random_seed=0, model=loading.get("model"), arguments=loading.get("arguments"))
 
 
-def _head(folder: Path, name: str, params: dict[str, Any], study: Layer | None = None, of: str = "") -> None:
+def _check_head(folder: Path, name: str, params: dict[str, Any], study: Layer | None = None, of: str = "") -> None:
     """Refuse a head, of a study or of a group, that cannot be trained as described; files of the user's are not run."""
     from probe.aggregators import AGGREGATORS
 
@@ -118,7 +118,7 @@ def _head(folder: Path, name: str, params: dict[str, Any], study: Layer | None =
         raise BeyondClsError(f"{what} is {aggregator!r}, but there is no file {file}; correct it")
 
 
-def _task(params: dict[str, Any], task: str, dataset: str) -> None:
+def _check_task(params: dict[str, Any], task: str, dataset: str) -> None:
     """Refuse options that `segment` or `detect` would refuse."""
     from pipelines import detect, segment
 

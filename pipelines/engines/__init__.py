@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pipelines.engines.engine import Engine
-from pipelines.engines.processes import Here, Processes
+from pipelines.engines.processes import Here, LocalProcesses
 from pipelines.engines.ray_tasks import RayTasks
 from pipelines.engines.slurm import Slurm
 from pipelines.parameters.engine import configured_engine
@@ -13,7 +13,7 @@ from store.errors import unknown
 
 ENGINES: dict[str, type[Engine]] = {
     "here": Here,
-    "processes": Processes,
+    "processes": LocalProcesses,
     "slurm": Slurm,
     "ray": RayTasks,
 }

@@ -26,7 +26,7 @@ from store.places import LocalFolder
 if TYPE_CHECKING:
     from store import FeatureWriter
 
-LOGS = ".runs"  # beside what runs write
+LOGS = ".runs"  # next to what runs write
 # By name: the command line imports engines, not the other way round, and no stage of DVC depends on how it is started.
 COMMAND_LINE = "pipelines.cli"
 ENDED = "beyondcls ended with status "
@@ -43,7 +43,7 @@ LOSSES = 20  # of a run, each with the machine that it was on, that are taken fo
 
 @dataclass(frozen=True)
 class Run:
-    """A command that can be given again: it goes on where it was killed, and ends at once where it is done.
+    """A command that can be given again: it resumes where it was killed, and ends at once where it is done.
 
     Attributes:
         name: of what it writes, for messages.
@@ -68,8 +68,8 @@ class Run:
 
 
 def run_command(run: Run, folder: str, environment: Mapping[str, str], n_threads: int | None) -> int:
-    """Turn this process into that of a command, in a folder and with these variables beside its own, and return its exit
-    status.
+    """Turn this process into that of a command, in a folder and with these variables in addition to its own, and return its
+    exit status.
 
     What it says goes to the log. `n_threads`: of torch on a CPU; None: as the environment says.
     """
@@ -169,7 +169,7 @@ def following(
 class Agenda:
     """Hands out runs in order; one that is killed is handed out again, before all others.
 
-    A run that fails is not done again, as it would fail again; others go on.
+    A run that fails is not repeated, as it would fail again; others continue.
 
     Attributes:
         tries: times that a run may be killed before it has failed.
@@ -220,7 +220,7 @@ class Agenda:
         elif status == TO_BE_CONTINUED:
             self.left(run)
         elif status < 0 or status > 128 or (status == UNFORESEEN and self.again):
-            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else _how(status)
+            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else _describe_status(status)
             self._kills[run.name] += 1
             if self._kills[run.name] >= self.tries:
                 times = "once" if self.tries == 1 else f"{self.tries} times"
@@ -254,7 +254,7 @@ class Agenda:
             self.watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
 
 
-def _how(status: int) -> str:
+def _describe_status(status: int) -> str:
     number = -status if status < 0 else status - 128
     names = {one.value: one.name for one in signal.Signals}
     how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
@@ -279,7 +279,7 @@ class Engine(ABC):
     """
 
     options: ClassVar[tuple[str, ...]] = ()  # of these attributes, those that it reads, except for `device`
-    cluster: ClassVar[str] = ""  # what it needs beside this machine
+    cluster: ClassVar[str] = ""  # what it needs besides this machine
 
     tasks: int | None = None
     gpus: int | str | None = None
@@ -300,7 +300,7 @@ class Engine(ABC):
 
     @abstractmethod
     def n_tasks(self, n_units: int) -> int:
-        """Of how many tasks an extraction of so many units consists; 0 if this process computes them."""
+        """How many tasks an extraction of `n_units` consists of; 0 if this process computes them."""
 
     def n_places(self, n_runs: int) -> int:
         """How many of so many runs are computed at a time."""
@@ -339,7 +339,7 @@ def sharing(
 ) -> "Callable[[FeatureWriter, int], None] | None":
     """What has units computed by an engine's processes, as `Settings.engine`; None if this process computes them.
 
-    `arguments`: of the command, without those on engines. Logs are beside `out`.
+    `arguments`: of the command, without those on engines. Logs are next to `out`.
     """
     if not engine.n_tasks(1):
         return None

@@ -38,7 +38,7 @@ class Here(Engine):
 
 
 @dataclass(frozen=True)
-class Processes(Engine):
+class LocalProcesses(Engine):
     """A worker for each GPU; without one, `tasks` of them, which divide the cores among them."""
 
     options: ClassVar[tuple[str, ...]] = ("tasks", "gpus", "tries")
@@ -97,13 +97,13 @@ class Slot:
 
 
 def run_in_forks(agenda: Agenda, places: Sequence[Slot]) -> None:
-    """Compute all runs, one in each place at a time. Whatever ends this, no run goes on after it."""
+    """Compute all runs, one in each place at a time. However this ends, no run outlives it."""
     running: dict[int, tuple[ForkServerProcess, Run]] = {}
     try:
         while not agenda.is_done:
             for number, place in enumerate(places):
                 if number not in running and (run := agenda.take()) is not None:
-                    process = CONTEXT.Process(target=_be, args=(run, os.getcwd(), place), daemon=True)
+                    process = CONTEXT.Process(target=_run_worker, args=(run, os.getcwd(), place), daemon=True)
                     try:
                         process.start()
                         running[number] = process, run
@@ -127,7 +127,7 @@ def run_in_forks(agenda: Agenda, places: Sequence[Slot]) -> None:
                 process.join()
 
 
-def _be(run: Run, folder: str, place: Slot) -> None:
+def _run_worker(run: Run, folder: str, place: Slot) -> None:
     def end_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()

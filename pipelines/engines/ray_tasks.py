@@ -27,7 +27,7 @@ class RayTasks(Engine):
     """A task for each GPU of the cluster, or for every four cores, or `tasks` at a time.
 
     Each writes shards itself, so all nodes must have the project's folder, images and feature sets under the same paths. A
-    task whose node dies goes on elsewhere.
+    task whose node dies resumes elsewhere.
     """
 
     options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "address")
@@ -40,9 +40,9 @@ class RayTasks(Engine):
         return min(self.tasks or MOST, n_units)
 
     def run_all(self, agenda: Agenda) -> None:
-        """The process of a task is the run itself: where Ray kills it, nothing of it goes on, and it has no successor there."""
+        """The process of a task is the run itself: where Ray kills it, no part of it goes on, and it has no successor there."""
         self.check_device()
-        with connected(self.address):
+        with connected_to_ray(self.address):
             import ray
 
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -74,7 +74,7 @@ class RayTasks(Engine):
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connected_to_ray(address: str | None) -> Iterator[None]:
     """Be connected to a cluster, unless this process is so already: at an address, at that in RAY_ADDRESS, or of one that is
     started on this machine for as long.
     """

@@ -38,7 +38,7 @@ from store.writing.publishing import STAGING
 SECONDS = 2.0  # between two looks at logs, or at whether a set is begun
 EARLY = datetime.fromtimestamp(0, UTC)
 ANSWER_S = 10  # seconds to wait for Slurm's controller
-LOGS = ".slurm"  # folder of logs, beside feature sets or in the folder that has all of what runs write
+LOGS = ".slurm"  # folder of logs, next to feature sets or in the folder that has all of what runs write
 MAX_ARRAY_SIZE = 1000  # tasks: numbers below Slurm's default MaxArraySize of 1001
 NOT_QUOTED = frozenset("'\"\\")
 SHOWN = 3  # problems in a message
@@ -93,7 +93,7 @@ class Slurm(Engine):
         RunArray(self, agenda.runs).run(agenda)
 
 
-def submitted(
+def submit(
     engine: Engine, verb: str, out: Path, root: str | None, script: Path | None, dry_run: bool, say: Callable[[str], None]
 ) -> bool:
     """Whether an extraction was run elsewhere as a whole, or only a script for that was wanted, to write or print (`dry_run`).

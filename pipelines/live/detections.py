@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.encoders import Encoder
-from pipelines.live.online import check_encoder, described_block, described_classes, grid_of, loaded
+from pipelines.live.online import check_encoder, described_block, described_classes, grid_of, load_recorded
 from pipelines.live.pictures import Picture
 from pipelines.live.segmenter import OnPatches
 from probe.detection.detected import Detected, in_original
@@ -44,7 +44,7 @@ def online_detector(
         if description is not None:
             raise BeyondClsError(f"{detector} has its own description; leave out description")
         detector, description = load_detector_with(detector)
-    return OnlineDetector(loaded(encoder, description or {}, options), detector, description)
+    return OnlineDetector(load_recorded(encoder, description or {}, options), detector, description)
 
 
 class OnlineDetector(OnPatches):

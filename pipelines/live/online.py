@@ -27,7 +27,7 @@ from probe.sources import JOINED, OF_BLOCKS
 from store import BeyondClsError
 from store.format.layout import ArrayName, kind_of
 
-SAME = ("architecture", "transform")  # beside the weights, what a probe records of its encoder
+SAME = ("architecture", "transform")  # in addition to the weights, what a probe records of its encoder
 
 
 def online(
@@ -73,14 +73,14 @@ def online(
             return _segmenter(encoder, probe, options)
         head, description = load_with(probe, own)
     about = description or {}
-    second = None if joined is None else loaded(joined, about.get("joined_encoder") or {}, {})
-    return Online(loaded(encoder, about, options), head, description, second)
+    second = None if joined is None else load_recorded(joined, about.get("joined_encoder") or {}, {})
+    return Online(load_recorded(encoder, about, options), head, description, second)
 
 
 def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, Any]) -> Segmenter:
     """A head for patches on its encoder."""
     head, about = load_patch_head(probe)
-    encoder = loaded(encoder, about, options)
+    encoder = load_recorded(encoder, about, options)
     check_encoder(encoder, about)
     block, names = described_block(encoder, about), described_classes(about, head.n_classes)
     if names is None:
@@ -88,7 +88,7 @@ def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, 
     return Segmenter(encoder, head, {**about, "block": block, "classes": names})
 
 
-def loaded(encoder: Encoder | str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+def load_recorded(encoder: Encoder | str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
     """An encoder; by its name it is loaded as a probe records it, and only then there may be options."""
     if isinstance(encoder, str):
         return load_as_recorded(encoder, recorded, options)
@@ -154,13 +154,13 @@ class Online(OnEncoders):
         if description is not None:
             check_encoder(encoder, about)
             blocks = _blocks(about)
-        self._names = {kind: _array(kind, *blocks) for kind in reads if kind not in second}
+        self._names = {kind: _array_name(kind, *blocks) for kind in reads if kind not in second}
         if joined is not None:
             blocks = (joined.block, joined.block)
             if description is not None:
                 check_encoder(joined, about.get("joined_encoder") or {}, "second ")
                 blocks = _blocks(about["joined_encoder"])
-            self._names |= {kind: _array(kind, *blocks) for kind in second}
+            self._names |= {kind: _array_name(kind, *blocks) for kind in second}
         self.classes, self.multilabel = described_classes(about, self.n_classes), bool(about.get("multilabel", False))
         self.to(encoder.device)
         features = self._features_of_black_image()
@@ -309,7 +309,7 @@ def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder)
     return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
 
 
-def _array(kind: str, block: int, attention_block: int) -> str:
+def _array_name(kind: str, block: int, attention_block: int) -> str:
     """The name of a kind in the store of its encoder, without its view."""
     name = ArrayName.parse(kind.removeprefix(JOINED))
     if name.block is None and (name.kind == "attention" or str(name) in OF_BLOCKS):

@@ -26,7 +26,7 @@ def open_picture(file: str | Path, pixels: Pixels = USUAL) -> Image.Image:
     return ImageSet(str(path), [Sample(path.name, None, path, 0, path.stat().st_size)]).with_pixels(pixels).image(0)
 
 
-def opened(pictures: Picture | Sequence[Picture], pixels: Pixels = USUAL) -> list[Image.Image]:
+def open_pictures(pictures: Picture | Sequence[Picture], pixels: Pixels = USUAL) -> list[Image.Image]:
     """Pictures or files, as RGB pictures that an encoder of these `pixels` sees.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from extract.encoders import Encoder
 from extract.layouts import arrays_by_name
 from extract.transform import Crop
-from pipelines.live.pictures import Picture, opened
+from pipelines.live.pictures import Picture, open_pictures
 from probe.segmentation.label_maps import Upsampling, label_map_of
 from probe.segmentation.patch_head import PatchHead
 from store import BeyondClsError
@@ -35,7 +35,7 @@ class OnEncoders(nn.Module):
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
         return tuple(
-            e.normalised(torch.stack([e.views.evaluation(image) for image in opened(pictures, e.pixels)]))
+            e.normalised(torch.stack([e.views.evaluation(image) for image in open_pictures(pictures, e.pixels)]))
             for e in self.encoders
         )
 
@@ -63,7 +63,7 @@ class OnPatches(OnEncoders):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = opened(pictures, self.encoder.pixels)
+        images = open_pictures(pictures, self.encoder.pixels)
         views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
         shown = [(crop, (image.height, image.width)) for crop, image in zip(crops, images, strict=True)]
         return self.encoder.normalised(torch.stack(views)), shown
@@ -120,7 +120,7 @@ class Segmenter(OnPatches):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images, cutter = opened(pictures, self.encoder.pixels), self.encoder.views
+        images, cutter = open_pictures(pictures, self.encoder.pixels), self.encoder.views
         cut = [[cutter.cut(image, "", view) for view in cutter.covering(image.size)] for image in images]
         views = torch.stack([pixels for of_image in cut for pixels, _ in of_image])
         logits = self(self.encoder.normalised(views)).cpu().split([len(of_image) for of_image in cut])

@@ -47,7 +47,7 @@ class EncoderCost:
     flops: int | None = None
 
     def image_nbytes(self, n_views: int) -> int:
-        """Bytes of an image in so many views."""
+        """Bytes of an image in `n_views` views."""
         return sum(n * (1 if ArrayName.parse(name).view is None else n_views) for name, n in self.nbytes.items())
 
 

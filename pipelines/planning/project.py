@@ -16,7 +16,7 @@ from pipelines.parameters.params import read_params, section
 from pipelines.parameters.recipes import all_recipes, of_study
 from pipelines.planning.encoders import EncoderCost, measure_encoders, options_of
 from pipelines.planning.sizes import Sizes, all_sizes, stand_ins
-from pipelines.planning.trainings import Run, Trainings, runs
+from pipelines.planning.trainings import ProbeRun, Trainings, runs
 from pipelines.process.device import choose_device
 from pipelines.store.table import size, table
 from probe.aggregators import AGGREGATORS, is_custom, make_aggregator
@@ -155,7 +155,7 @@ def _extraction_table(extracted: Sequence[Work], sizes: Mapping[str, Sizes]) -> 
     return table(rows, right=range(1, len(rows[0])))
 
 
-def _training_table(trained: Sequence[tuple[Run, float]]) -> list[str]:
+def _training_table(trained: Sequence[tuple[ProbeRun, float]]) -> list[str]:
     """Time of each head and study, over all encoders and data sets."""
     rows = [("train", "runs", "")]
     for name in dict.fromkeys(run.name for run, _ in trained):
@@ -170,7 +170,7 @@ def shared_by(n_tasks: int) -> str:
 
 
 def fits(nbytes: float, free: float) -> str:
-    """Whether so many bytes fit into those that are free, in words."""
+    """In words, whether `nbytes` fit into the `free` ones."""
     if nbytes <= free:
         return f"{size(free)} are free"
     return f"{size(free)} are free, {size(nbytes - free)} too little: choose another disk, --dtype int8, or fewer --views"

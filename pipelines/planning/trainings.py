@@ -23,7 +23,7 @@ HELD_OUT = 0.1  # share of the training images, as `probe.run.probe` has it
 
 
 @dataclass(frozen=True)
-class Run:
+class ProbeRun:
     """One run of `beyondcls probe`: a head of a group, or a study, on the features of an encoder.
 
     Attributes:
@@ -71,17 +71,17 @@ class Run:
 
 def runs(
     params: Mapping[str, Any], given: Mapping[str, Any], encoders: Mapping[str, EncoderCost], datasets: Mapping[str, Sizes]
-) -> Iterator[Run]:
+) -> Iterator[ProbeRun]:
     """All runs of heads and studies.
 
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
 
-    def run(name: str, key: str, encoder: str, dataset: str, joined: str | None, plans: Any) -> Run:
+    def run(name: str, key: str, encoder: str, dataset: str, joined: str | None, plans: Any) -> ProbeRun:
         n_views = options_of(params, given, encoder, dataset, "train").get("views") or 1
         heads, of_run = plans
-        return Run(name, encoder, dataset, encoders[key], encoders[joined] if joined else None, heads, of_run, n_views)
+        return ProbeRun(name, encoder, dataset, encoders[key], encoders[joined] if joined else None, heads, of_run, n_views)
 
     for encoder in section(params, "encoders"):
         for dataset in datasets:
@@ -105,7 +105,7 @@ class Trainings:
         self.device, self.left_out, self._known = device, dict[str, str](), dict[str, HeadRate]()
         self._memory = MEMORY_SHARE * max(free_memory(torch.device("cpu")), free_memory(device))
 
-    def seconds(self, run: Run, sizes: Sizes) -> float:
+    def seconds(self, run: ProbeRun, sizes: Sizes) -> float:
         """Of a run: heads compute one after the other while features are read, which those that fit into memory are once."""
         n_train = n_learnt(run.of_run, sizes)
         if n_train is None:

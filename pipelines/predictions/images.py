@@ -76,7 +76,7 @@ def predictions(predictor: Predictor, files: Sequence[Path], batch_size: int = 3
     """A prediction for each file, in order."""
     for begin in range(0, len(files), batch_size):
         batch = files[begin : begin + batch_size]
-        opened = [_opened(file, predictor.model.encoder.pixels) for file in batch]
+        opened = [_open_picture(file, predictor.model.encoder.pixels) for file in batch]
         good = [image for image in opened if not isinstance(image, str)]
         results = iter(predictor.predict(good) if good else ())
         for file, image in zip(batch, opened, strict=True):
@@ -87,7 +87,7 @@ def predictions(predictor: Predictor, files: Sequence[Path], batch_size: int = 3
             yield Prediction(file, problem=f"{file}: {result}") if isinstance(result, str) else Prediction(file, result)
 
 
-def _opened(file: Path, pixels: Pixels) -> Image.Image | str:
+def _open_picture(file: Path, pixels: Pixels) -> Image.Image | str:
     """The picture, or the problem with it."""
     try:
         return open_picture(file, pixels)

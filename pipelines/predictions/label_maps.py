@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from pipelines.live.overlay import font_for
 from pipelines.live.segmenter import Segmenter
-from pipelines.predictions.predictor import Predicted, Predictor, enlarged
+from pipelines.predictions.predictor import Predicted, Predictor, enlarge
 from probe.segmentation.saved_maps import UNSEEN, palette, save_label_map
 from store.truths import VOID
 
@@ -41,7 +41,7 @@ class Segmented(Predicted):
         return [f"  {100 * share:5.1f} %  {self.classes[label]}" for share, label in self.shares()]
 
     def pictures(self) -> dict[str, Image.Image]:
-        picture = enlarged(self.image)
+        picture = enlarge(self.image)
         enlarged_map = Image.fromarray(self.label_map).resize(picture.size, Image.Resampling.NEAREST)
         drawn = draw_label_map(np.asarray(picture), np.asarray(enlarged_map).astype(np.int16), self.classes)
         return {"overlay": Image.fromarray(drawn)}
@@ -69,7 +69,7 @@ class LabelMapPredictor(Predictor):
 def draw_label_map(
     picture: UInt8[np.ndarray, "H W 3"], label_map: Int16[np.ndarray, "H W"], classes: Sequence[str]
 ) -> UInt8[np.ndarray, "H _W2 3"]:
-    """The picture tinted in the colour of each pixel's class, and beside it the names of the classes that occur.
+    """The picture tinted in the colour of each pixel's class, and next to it the names of the classes that occur.
 
     The largest class is named first. Pixels of -1 stay as they are.
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from pipelines.live.detections import OnlineDetector
 from pipelines.live.overlay import font_for
-from pipelines.predictions.predictor import Predicted, Predictor, enlarged
+from pipelines.predictions.predictor import Predicted, Predictor, enlarge
 from probe.detection.detected import Detected
 from probe.detection.sets import image_numbers
 from store.truths.rle import decode
@@ -71,7 +71,7 @@ class FoundObjects(Predicted):
         return lines or [f"  nothing with a score of {100 * self.threshold:g} % or more; {n_left:,} below"]
 
     def pictures(self) -> dict[str, Image.Image]:
-        picture, n, found = enlarged(self.image), self.n_shown, self.detected
+        picture, n, found = enlarge(self.image), self.n_shown, self.detected
         masks = None
         if found.counts is not None:
             decoded = [Image.fromarray(decode(counts, found.size)).resize(picture.size) for counts in found.counts[:n]]
@@ -132,7 +132,7 @@ def draw_objects(
     Args:
         boxes: x0, y0, x1, y1 in pixels of the picture, the most important first: it is drawn last.
         classes: names by label; numbers are written without them.
-        scores: 0…1, written in percent beside the names.
+        scores: 0…1, written in percent next to the names.
     """
     drawn = picture.astype(np.float32)
     order = range(len(boxes) - 1, -1, -1)

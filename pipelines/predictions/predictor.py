@@ -51,7 +51,7 @@ class Predictor(ABC):
         """A result for each image, in order, or what is wrong with it."""
 
     def keep(self, folder: Path, number: str, file: Path, result: Predicted) -> dict[str, str]:
-        """Write what is kept of an image beside its rows of predictions.csv, if anything.
+        """Write what is kept of an image in addition to its rows of predictions.csv, if anything.
 
         Args:
             number: of the image, with as many digits as that of any other.
@@ -66,7 +66,7 @@ class Predictor(ABC):
         return ()
 
 
-def enlarged(picture: Image.Image) -> Image.Image:
+def enlarge(picture: Image.Image) -> Image.Image:
     """The picture, as large as overlays are at least."""
     scale = max(1.0, DRAWN / min(picture.size))
     return picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.LANCZOS)

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from store.shown import redacted, shown
 
 VARIABLE = "BEYONDCLS_LOG"  # names another folder; empty for no logs
-KEPT = 200  # logs, beside those of the last day
+KEPT = 200  # logs, in addition to those of the last day
 DAY_S = 24 * 60 * 60
 OURS = "beyondcls"
 ALWAYS = ("torch", "numpy", "zarr")  # packages whose versions are noted, loaded or not
@@ -49,8 +49,8 @@ class CommandLog:
             _remove_old(folder)
             header = (
                 f"$ {recorded_command(arguments)}",
-                f"in {os.getcwd()}, process {os.getpid()} on {socket.gethostname()}, {_written(now)}",
-                f"{OURS} {version_of(OURS)}, Python {platform.python_version()}, {_listed(ALWAYS)}",
+                f"in {os.getcwd()}, process {os.getpid()} on {socket.gethostname()}, {_format_time(now)}",
+                f"{OURS} {version_of(OURS)}, Python {platform.python_version()}, {_format_versions(ALWAYS)}",
             )
         except (OSError, RuntimeError) as error:  # the latter: there is no home
             log._give_up(error)
@@ -78,7 +78,7 @@ class CommandLog:
         if loaded:
             self.write(f"imported {', '.join(loaded)}")
         seconds = time.monotonic() - self._begun
-        self.write(f"ended with status {status} after {seconds:.1f} s, {_written(datetime.now(UTC))}")
+        self.write(f"ended with status {status} after {seconds:.1f} s, {_format_time(datetime.now(UTC))}")
         self.file = None
 
     @contextmanager
@@ -148,11 +148,11 @@ def version_of(package: str) -> str:
         return "(not installed)"
 
 
-def _written(time_of_day: datetime) -> str:
+def _format_time(time_of_day: datetime) -> str:
     return time_of_day.isoformat(sep=" ", timespec="seconds")
 
 
-def _listed(packages: Sequence[str]) -> str:
+def _format_versions(packages: Sequence[str]) -> str:
     return ", ".join(f"{package} {version_of(package)}" for package in packages)
 
 

@@ -121,7 +121,7 @@ class WeightsAndBiases(Log):
                 id=known.get("id"),
                 config=dict(about),
                 resume="allow" if known else None,
-                reinit="create_new",  # beside those of other heads
+                reinit="create_new",  # next to those of other heads
                 settings=wandb.Settings(console="off"),
             )
         except wandb.Error as error:

@@ -31,12 +31,12 @@ VISIBLE = 0.25  # of each photograph at least this share is not covered
 
 
 @dataclass(frozen=True)
-class Picture:
+class ComposedPicture:
     """A composed picture.
 
     Attributes:
         pixels: of the picture.
-        numbers: which photograph each pixel is of, from 1; 0 for the background.
+        numbers: which photograph each pixel comes from, from 1; 0 for the background.
         labels: classes of the photographs, in their order.
     """
 
@@ -83,7 +83,7 @@ def _noise(cells: int, side: int, generator: np.random.Generator) -> Float[np.nd
 
 def compose(
     photos: list[Image.Image], labels: list[int], canvas: int, sizes: tuple[int, int], generator: np.random.Generator
-) -> Picture:
+) -> ComposedPicture:
     """Photographs on a background, at sizes within `sizes` (both included) and places that are drawn at random.
 
     They are drawn again until no photograph is covered for the greater part.
@@ -99,10 +99,10 @@ def compose(
     picture = Image.fromarray(background(canvas, generator))
     for photo, side, (x, y) in zip(photos, sides, corners, strict=True):
         picture.paste(photo.resize((int(side), int(side)), Image.Resampling.BICUBIC), (int(x), int(y)))
-    return Picture(np.asarray(picture), numbers, tuple(labels))
+    return ComposedPicture(np.asarray(picture), numbers, tuple(labels))
 
 
-def pictures(photos: ImageSet, n: int, canvas: int, sizes: tuple[int, int], seed: tuple[int, ...]) -> Iterator[Picture]:
+def pictures(photos: ImageSet, n: int, canvas: int, sizes: tuple[int, int], seed: tuple[int, ...]) -> Iterator[ComposedPicture]:
     """Pictures of photographs, each of which is in one picture at most.
 
     Args:
@@ -131,7 +131,7 @@ def pictures(photos: ImageSet, n: int, canvas: int, sizes: tuple[int, int], seed
         yield compose([photos.image(row) for row in rows], labels, canvas, sizes, generator)
 
 
-def write(out: Path, split: str, composed: Iterator[Picture], classes: list[str]) -> int:
+def write(out: Path, split: str, composed: Iterator[ComposedPicture], classes: list[str]) -> int:
     """Write images, label maps and objects of a split; the number of images."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -176,7 +176,7 @@ def main(
     for of_split, (split, n) in enumerate((("train", train), ("test", test))):
         photos = open_images(data, split=split)
         if photos.classes is None:
-            raise BeyondClsError(f"{data} has no names of classes; name them, e.g. in classes.txt beside tars")
+            raise BeyondClsError(f"{data} has no names of classes; name them, e.g. in classes.txt next to tars")
         classes = list(photos.classes)
         composed = pictures(photos, n, canvas, (smallest, largest), (seed, of_split))
         print(f"{out}: {write(out, split, composed, classes)} images of {split}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Table
 from pipelines.report.measured import AttentionResult
-from pipelines.report.tables import EFFECTIVE, NOTHING, Declared, cells, each, effective, encoders, listed, numbers, table
+from pipelines.report.tables import EFFECTIVE, NOTHING, DeclaredColumn, cells, each, effective, encoders, listed, numbers, table
 
 ENTROPY = "cls_patch_entropy"
 UNIFORM = "no [cls]: uniform"
@@ -47,18 +47,18 @@ def limit(attention: AttentionResult) -> float | None:
     return math.log(attention.n_tokens) if attention.n_tokens else None
 
 
-def measured(inputs: Inputs) -> Table:
+def statistics_table(inputs: Inputs) -> Table:
     """A row for each encoder with attention statistics; ln T for one without [cls], as its patches are averaged."""
 
     def over_all(one: AttentionResult) -> float | None:
-        return limit(one) if _without_cls(inputs, one.encoder) else over_blocks(one)
+        return limit(one) if _lacks_cls(inputs, one.encoder) else over_blocks(one)
 
     def share(one: AttentionResult) -> float | None:
         entropy, highest = over_all(one), limit(one)
         return 100 * entropy / highest if entropy is not None and highest else None
 
     def name(one: AttentionResult) -> Cell:
-        return Cell(one.encoder, one.encoder, tag=UNIFORM if _without_cls(inputs, one.encoder) else "")
+        return Cell(one.encoder, one.encoder, tag=UNIFORM if _lacks_cls(inputs, one.encoder) else "")
 
     note = (
         "Entropy of the attention of [cls] to the patches, nats, mean over blocks, attention heads and test images; ln T, "
@@ -82,8 +82,8 @@ def measured(inputs: Inputs) -> Table:
     )
 
 
-def _without_cls(inputs: Inputs, encoder: str) -> bool:
-    """Statistics were computed, but none of [cls], no map of it was kept, and no head reads it."""
+def _lacks_cls(inputs: Inputs, encoder: str) -> bool:
+    """Statistics were computed, but none of [cls]; none of its maps was kept, and no head reads it."""
     attention = inputs.attention[encoder]
     of_cls = any(name.startswith("cls_") for name in attention.statistics)
     return bool(attention.statistics) and not of_cls and attention.cls_map is None and (encoder, "cls") not in inputs.probes
@@ -100,9 +100,9 @@ def by_block(attention: Mapping[str, AttentionResult]) -> Table:
         for block in range(max((len(values) for values in one.statistics.values()), default=0))
     ]
 
-    def of_statistic(name: str) -> Declared:
+    def of_statistic(name: str) -> DeclaredColumn:
         if name in by_median:
-            return cells(f"{name}_median", f"{shown[name]}: median", lambda row: _median(row[1], name, row[2]))
+            return cells(f"{name}_median", f"{shown[name]}: median", lambda row: _median_cell(row[1], name, row[2]))
         return cells(name, shown[name], lambda row: _cell(row[1].statistics.get(name, ()), row[2]), "spread")
 
     def entropy(row: tuple[str, AttentionResult, int]) -> float | None:
@@ -133,22 +133,22 @@ def by_block(attention: Mapping[str, AttentionResult]) -> Table:
     )
 
 
-def _median(measured: AttentionResult, name: str, block: int) -> Cell:
+def _median_cell(measured: AttentionResult, name: str, block: int) -> Cell:
     """`0.12 (0.10–0.15)`."""
     values = measured.medians.get(name, ())
     if block >= len(values):
         return NOTHING
     median, lower, upper = values[block]
-    return Cell(f"{_written(median)} ({_written(lower)}–{_written(upper)})", median)
+    return Cell(f"{_format_value(median)} ({_format_value(lower)}–{_format_value(upper)})", median)
 
 
 def _cell(values: tuple[tuple[float, float], ...], block: int) -> Cell:
     if block >= len(values):
         return NOTHING
     mean, std = values[block]
-    return Cell(f"{_written(mean)} ± {_written(std)}", mean, std)
+    return Cell(f"{_format_value(mean)} ± {_format_value(std)}", mean, std)
 
 
-def _written(value: float) -> str:
+def _format_value(value: float) -> str:
     """Three decimals; from 1000 on, as a single image can drive an unbounded ratio, a power of ten."""
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:.1e}"

@@ -1,4 +1,4 @@
-"""The paper's claims, each with what was measured of it here and whether that decides: holds, contradicted, not shown."""
+"""The paper's claims, each with what was measured here and whether that decides: holds, contradicted, not shown."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Table
 from pipelines.report.estimate import Estimate, Probes, Variation, mean_over_encoders
 from pipelines.report.gains import Gain, basis, gains
-from pipelines.report.measured import AttentionResult, converged, untrained
-from pipelines.report.tables import NOTHING, Declared, cells, each, interval, texts
+from pipelines.report.measured import AttentionResult, untrained_encoders, with_converged
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, interval, texts
 from pipelines.report.tables import table as declared
 from store.format.pretraining import JOINT, LABELS, MASKED
 
@@ -40,7 +40,7 @@ CONVERGED = "both with a converged classifier"
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What the paper says, and what was measured of it.
+    """What the paper says, and what was measured.
 
     Attributes:
         compared: encoders that were measured; those of a second family are subtracted.
@@ -64,7 +64,7 @@ class Claim:
 
 def claims(inputs: Inputs) -> list[Claim]:
     """Of gains over [cls] on the page's data set (Table 1), and of entropies of [cls]'s attention (Fig. 4, Table 3 of v2)."""
-    return [*claims_on_gains(inputs.probes, _twins(inputs)), *_on_entropies(inputs)]
+    return [*claims_on_gains(inputs.probes, _twins(inputs)), *_claims_on_entropies(inputs)]
 
 
 def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> list[Claim]:
@@ -77,26 +77,26 @@ def claims_on_gains(probes: Probes, twins: Mapping[str, str] | None = None) -> l
         twins: of each trained encoder the untrained one to compare with; the first of all by default.
     """
     over_cls = {encoder: gain for (encoder, over), gain in gains(probes).items() if over == "cls"}
-    random = [encoder for encoder in over_cls if encoder in untrained(probes)]
+    random = [encoder for encoder in over_cls if encoder in untrained_encoders(probes)]
     by_family = {
         family: {e: gain for e, gain in over_cls.items() if probes[e, "cls"].pretraining.family == family and e not in random}
         for family in (MASKED, JOINT, LABELS)
     }
     masked = by_family[MASKED]
-    result = [_of_one(AHEAD, masked, _is_ahead)] if masked else []
+    result = [_claim_on_one_family(AHEAD, masked, lambda points: _STATES[points.sign])] if masked else []
     others = {family: by_family[family] for family in (JOINT, LABELS) if by_family[family]}
-    result += [_of_one(NO_MORE[family], of_family, _is_no_more) for family, of_family in others.items()]
+    result += [_claim_on_one_family(NO_MORE[family], of_family, _is_no_more) for family, of_family in others.items()]
     if not masked:
         return result
-    result += [_more(MORE[family], masked, of_family) for family, of_family in others.items()]
+    result += [_claim_on_difference(MORE[family], masked, of_family) for family, of_family in others.items()]
     pairs = {e: (twins or {}).get(e, random[0] if random else None) for e in masked}
     of_twins = {twin: over_cls[twin] for twin in pairs.values() if twin in over_cls}
-    return [*result, _more(BEYOND, masked, of_twins)] if of_twins else result
+    return [*result, _claim_on_difference(BEYOND, masked, of_twins)] if of_twins else result
 
 
 def table(inputs: Inputs) -> Table | None:
     """Claims on the page's data set, also with converged classifiers; None where there is nothing to judge."""
-    groups = {"": claims(inputs), CONVERGED: claims_on_gains(converged(inputs.probes), _twins(inputs))}
+    groups = {"": claims(inputs), CONVERGED: claims_on_gains(with_converged(inputs.probes), _twins(inputs))}
     return _table("claims", "What the paper claims, here", groups, basis(inputs.probes))
 
 
@@ -115,9 +115,9 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
     )
     rows = [(group, claim) for group, of_group in groups.items() for claim in of_group]
 
-    def both(unit: str) -> list[Declared]:
+    def both(unit: str) -> list[DeclaredColumn]:
         return [
-            cells(UNITS[unit], unit.capitalize(), lambda row: _signed(row[1].estimates.get(unit), unit), apart=True),
+            cells(UNITS[unit], unit.capitalize(), lambda row: _signed_cell(row[1].estimates.get(unit), unit), apart=True),
             cells(f"{UNITS[unit]}_interval", "95 %", lambda row: interval(row[1].estimates.get(unit), _digits(unit)), "text"),
         ]
 
@@ -138,7 +138,7 @@ def _table(name: str, title: str, groups: Mapping[str, Sequence[Claim]], note: s
     )
 
 
-def _signed(estimate: Estimate | None, unit: str) -> Cell:
+def _signed_cell(estimate: Estimate | None, unit: str) -> Cell:
     if estimate is None:
         return NOTHING
     rounded, digits = round(estimate.mean, _digits(unit)), _digits(unit)
@@ -153,13 +153,9 @@ def _twins(inputs: Inputs) -> dict[str, str]:
     return {encoder: twin for encoder in inputs.encoders if (twin := inputs.twin(encoder)) is not None}
 
 
-def _of_one(name: str, of_family: Mapping[str, Gain], judge: Callable[[Estimate], State]) -> Claim:
-    gain = _mean(of_family)
+def _claim_on_one_family(name: str, of_family: Mapping[str, Gain], judge: Callable[[Estimate], State]) -> Claim:
+    gain = _mean_gain(of_family)
     return Claim(name, (list(of_family),), judge(gain.points), _by_unit(gain))
-
-
-def _is_ahead(points: Estimate) -> State:
-    return _STATES[points.sign]
 
 
 def _is_no_more(points: Estimate) -> State:
@@ -170,8 +166,8 @@ def _is_no_more(points: Estimate) -> State:
     return "holds" if high <= MARGIN else "contradicted" if low > MARGIN else "not shown"
 
 
-def _more(name: str, masked: Mapping[str, Gain], others: Mapping[str, Gain]) -> Claim:
-    more = _mean(masked).minus(_mean(others))
+def _claim_on_difference(name: str, masked: Mapping[str, Gain], others: Mapping[str, Gain]) -> Claim:
+    more = _mean_gain(masked).minus(_mean_gain(others))
     agree = more.log_odds is None or more.log_odds.sign == more.points.sign
     return Claim(name, (list(masked), list(others)), _STATES[more.points.sign] if agree else "not shown", _by_unit(more))
 
@@ -179,7 +175,7 @@ def _more(name: str, masked: Mapping[str, Gain], others: Mapping[str, Gain]) -> 
 _STATES: Mapping[int | None, State] = {1: "holds", -1: "contradicted", 0: "not shown", None: "not shown"}
 
 
-def _mean(of_family: Mapping[str, Gain]) -> Gain:
+def _mean_gain(of_family: Mapping[str, Gain]) -> Gain:
     """Over encoders; shares and log-odds where all have them."""
     name = ", ".join(of_family)
 
@@ -196,7 +192,7 @@ def _by_unit(gain: Gain) -> dict[str, Estimate]:
     return {POINTS: gain.points} | ({} if gain.share is None else {SHARE: gain.share})
 
 
-def _on_entropies(inputs: Inputs) -> list[Claim]:
+def _claims_on_entropies(inputs: Inputs) -> list[Claim]:
     """Entropy of [cls]'s attention to patches, masked − joint; among encoders of one number of patches."""
     known = {n: a for n in inputs.encoders if (a := inputs.attention.get(n)) and last_block(a) is not None and limit(a)}
     of = {family: {n: a for n, a in known.items() if a.pretraining.family == family} for family in (MASKED, JOINT)}

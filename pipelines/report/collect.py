@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pipelines.parameters.params import Primary
 from pipelines.report.dense import by_dataset
 from pipelines.report.galleries.images import DenseImages
-from pipelines.report.measured import AttentionResult, Entries, Probe, by_accuracy, untrained
+from pipelines.report.measured import AttentionResult, Entries, Probe, by_accuracy, untrained_encoders
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.reading import attention_in, files_in, probe_in, read
 from store import BeyondClsError
@@ -27,7 +27,7 @@ class Folders:
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
-        dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
+        dataset: the name of the data set of `probes`, `attention` and `studies`; empty if unknown.
         receipts: of feature sets.
         dense_images: the test images of the data sets that are segmented, or whose objects are detected.
         primary: the contrast that was declared before anything was measured, if one was.
@@ -95,8 +95,8 @@ class Inputs:
     examples: Examples = field(default_factory=Examples)
     against: Mapping[str, Sequence[PublishedRow]] = field(default_factory=dict)  # by the name of their file
     segmentation: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
-    detection: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
-    depth: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # likewise
+    detection: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
+    depth: Mapping[str, Mapping[str, Entries]] = field(default_factory=dict)  # by data set and encoder
 
     @property
     def encoders(self) -> list[str]:
@@ -106,7 +106,7 @@ class Inputs:
     @property
     def untrained(self) -> set[str]:
         """Encoders with random weights."""
-        return untrained(self.probes) | {name for name, a in self.attention.items() if a.pretraining.is_untrained}
+        return untrained_encoders(self.probes) | {name for name, a in self.attention.items() if a.pretraining.is_untrained}
 
     @property
     def heads(self) -> list[str]:
@@ -155,8 +155,8 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     return Inputs(
         probes,
         {a.encoder: a for a in summaries},
-        _each_once(folders.studies, "study"),
-        _datasets(folders),
+        _merge(folders.studies, "study"),
+        _by_dataset(folders),
         folders,
         examples,
         segmentation=by_dataset(folders.segmentation, "segment"),
@@ -172,19 +172,19 @@ def collect_probes(folders: Folders) -> Inputs:
         BeyondClsError: a file that is damaged, or two folders with a study or a data set of one name.
     """
     return Inputs(
-        _probes(folders.probes), studies=_each_once(folders.studies, "study"), datasets=_datasets(folders), folders=folders
+        _probes(folders.probes), studies=_merge(folders.studies, "study"), datasets=_by_dataset(folders), folders=folders
     )
 
 
-def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
+def _by_dataset(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
     """Probes by data set; none if these are only those that `folders.probes` holds."""
-    by_name = _each_once(folders.datasets, "data set")
+    by_name = _merge(folders.datasets, "data set")
     main = folders.probes and folders.probes.resolve()
     places = [folder / name for folder in folders.datasets for name in by_name if (folder / name).is_dir()]
     return {} if all(place.resolve() == main for place in places) else by_name
 
 
-def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
+def _merge(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
     """FOLDER/NAME/ENCODER/HEAD of several folders, by name, encoder and head.
 
     Raises:

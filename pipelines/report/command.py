@@ -69,7 +69,7 @@ def main(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="published results to put beside these: paper, efficient-probing, one of the paper's tables "
+            help="published results to put next to these: paper, efficient-probing, one of the paper's tables "
             "(paper-table-1, -5, -6, -7), or a .csv file with the columns encoder, "
             "dataset, head, protocol, metric, value, source, note; repeat it for more"
         ),

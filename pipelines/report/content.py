@@ -42,9 +42,9 @@ class Cell:
     Attributes:
         text: as shown; an en dash if there is no value.
         value: in full precision, what CSV holds and what a column is sorted by; None without a value.
-        std: beside it, in a column of kind "spread"; None with fewer than two seeds.
+        std: next to it, in a column of kind "spread"; None with fewer than two seeds.
         best: set in bold: the best of what it is compared with, ties (as shown) included.
-        tag: a word that is shown beside it, such as "random twin".
+        tag: a word that is shown next to it, such as "random twin".
     """
 
     text: str
@@ -170,7 +170,7 @@ class Swatch:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures of several images, each beside what belongs to it. The page shows one image at a time, if the reader likes.
+    """Pictures of several images, each next to what belongs to it. The page shows one image at a time, if the reader likes.
 
     Attributes:
         name: of its files, unique in the report; lower-case words joined by "-".

@@ -13,13 +13,13 @@ from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
 from pipelines.report.remarks import notes_of
-from pipelines.report.tables import Declared, cells, differences, each, file_names, texts, title
+from pipelines.report.tables import DeclaredColumn, cells, differences, each, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 from store.shown import from_csv_cell
 
-GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, beside sides in pixels
+GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, in addition to sides in pixels
 TRAINED = ("knn", "logistic", "linear")  # protocols that learn from patches, in the order of the page
 BASELINES = ("most-frequent-class", "drawn-by-prior")  # which see no image
 PROTOCOLS = {
@@ -69,7 +69,7 @@ AGAINST_TWIN = (
 )
 NOT_ALIKE = "Not all encoders were measured on the same images with the same classes; rows are not comparable."
 REMEMBERED = (
-    "Measured on the feature set that was learnt from, so unless other images of it were chosen, images may be remembered. "
+    "Measured on the feature set that was learnt from, so unless others of its images were chosen, images may be remembered. "
     "Encoders:"
 )
 
@@ -188,7 +188,7 @@ def minus(value: Callable[[Entries], Measure | None], one: Entries, other: Entri
 
 def against_twin(
     results: Sequence[Entries], shown: Mapping[str, tuple[str, Callable[[Entries], Measure | None]]]
-) -> list[Declared]:
+) -> list[DeclaredColumn]:
     """Columns of the random twin, and of differences to it; none without one. `shown`: titles and measures by name."""
     if not any(twin_of(one, results) for one in results):
         return []
@@ -205,7 +205,7 @@ def against_twin(
     ]
 
 
-def counts(name: str, heading: str, value: Callable[[Any], Any], **about: Any) -> Declared:
+def counts(name: str, heading: str, value: Callable[[Any], Any], **about: Any) -> DeclaredColumn:
     """A column of whole numbers."""
     return cells(name, heading, lambda item: Cell(f"{int(value(item)):,}", float(value(item))), **about)
 

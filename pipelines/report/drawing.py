@@ -29,14 +29,14 @@ WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it tak
 
 
 @cache
-def _variables() -> dict[str, str]:
+def _colour_variables() -> dict[str, str]:
     """Colours of the light look by the names of their variables in page.css: `series-0` is "#0072b2"."""
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     light = style[: style.index("@media")]
     return {name: value.lower() for name, value in re.findall(r"--([\w-]+): (#\w{6});", light)}
 
 
-INK = _variables()["ink"]  # text and lines; the page's text colour where the plot is inline
+INK = _colour_variables()["ink"]  # text and lines; the page's text colour where the plot is inline
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "beyondcls",
     "svg.fonttype": "none",
@@ -79,7 +79,7 @@ def looks(names: list[str], random: Collection[str] = ()) -> dict[str, Look]:
 
 def colour(look: Look) -> str:
     """What matplotlib draws a series with: the light look's colour. `drawn` puts the page's variable in its place."""
-    return _variables()[look.colour.removeprefix("var(--").removesuffix(")")]
+    return _colour_variables()[look.colour.removeprefix("var(--").removesuffix(")")]
 
 
 def limits(measures: Iterable[Measure], margin: float = 0.05) -> tuple[float, float]:
@@ -139,27 +139,27 @@ def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: I
     with matplotlib.rc_context(STYLE):
         figure.draw_without_rendering()  # lays it out once; each file would do so twice more
         figure.set_layout_engine(None)
-        inline = _inline(figure, name, series)
+        inline = _inline_svg(figure, name, series)
         if series:
-            _legend(figure, series)
+            _draw_legend(figure, series)
     box = cache(lambda: figure.get_tightbbox().padded(0.1))  # inches; of all files the same
 
     def standalone(suffix: str) -> bytes:
         with matplotlib.rc_context({**STYLE, "svg.fonttype": "path", "pdf.fonttype": 42}):  # the same where the font is missing
-            return _saved(figure, suffix, facecolor="white", bbox_inches=box())
+            return _save(figure, suffix, facecolor="white", bbox_inches=box())
 
     return content.Figure(name, title, caption, inline, alt, {suffix: partial(standalone, suffix) for suffix in DATED})
 
 
-def _saved(figure: Figure, suffix: str, **options: Any) -> bytes:
+def _save(figure: Figure, suffix: str, **options: Any) -> bytes:
     """The file's bytes: the same for the same plot, so without a date."""
     target = io.BytesIO()
     figure.savefig(target, format=suffix, dpi=DPI, metadata=dict.fromkeys(DATED[suffix]), **options)
     return target.getvalue()
 
 
-def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
-    """Below the plot, outside of it."""
+def _draw_legend(figure: Figure, used: tuple[Look, ...]) -> None:
+    """Below the plot, outside its area."""
     handles = []
     for look in used:
         dash: Any = look.dash
@@ -168,9 +168,9 @@ def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
     figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=columns, frameon=False, handlelength=3)
 
 
-def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
+def _inline_svg(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
     """The plot as an <svg> for use in HTML: unique ids, colours of the page, a class for each style (most bytes)."""
-    root = ElementTree.fromstring(_saved(figure, "svg", transparent=True))
+    root = ElementTree.fromstring(_save(figure, "svg", transparent=True))
     variables = {INK: "currentColor"} | {colour(look): look.colour for look in used}
     classes: dict[str, str] = {}
     for element in root.iter():

@@ -50,7 +50,7 @@ class Estimate:
 
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference; its spread over seeds is the root of the summed variances."""
-        return self._with(other, self.mean - other.mean, 1, -1)
+        return self._combine(other, self.mean - other.mean, 1, -1)
 
     def share_of(self, other: "Estimate") -> "Estimate | None":
         """Of two accuracies: the share of the errors of `other` that this one avoids, percent; None if `other` makes none.
@@ -61,16 +61,16 @@ class Estimate:
             return None
         left = 100 - other.mean
         mean = 100 * (self.mean - other.mean) / left
-        return self._with(other, mean, 100 / left, -100 * (100 - self.mean) / left**2)
+        return self._combine(other, mean, 100 / left, -100 * (100 - self.mean) / left**2)
 
     def log_odds_above(self, other: "Estimate") -> "Estimate | None":
         """Of two accuracies: ln(a / (100 - a)) - ln(b / (100 - b)); None if one of them is 0 or 100."""
         if not (0 < self.mean < 100 and 0 < other.mean < 100):
             return None
-        (a, slope), (b, other_slope) = ((_logit(x), 100 / (x * (100 - x))) for x in (self.mean, other.mean))
-        return self._with(other, a - b, slope, -other_slope)
+        (a, slope), (b, other_slope) = ((math.log(x / (100 - x)), 100 / (x * (100 - x))) for x in (self.mean, other.mean))
+        return self._combine(other, a - b, slope, -other_slope)
 
-    def _with(self, other: "Estimate", mean: float, slope: float, other_slope: float) -> "Estimate":
+    def _combine(self, other: "Estimate", mean: float, slope: float, other_slope: float) -> "Estimate":
         """A function of both, by its slopes in them; it varies with what both are known to vary with."""
         n = min(filter(None, (self.n_seeds, other.n_seeds)), default=0)
         std = math.hypot(slope * self.std, other_slope * other.std) if n > 1 else 0.0
@@ -176,14 +176,14 @@ def estimate_of(probe: Probe) -> Estimate:
         effects = {source: units for source, units in effects.items() if source.kind != "seeds"}
         effects[Variation("draws", f"{probe.encoder} ({draws})")] = np.array(measure.values).reshape(draws, -1).mean(1)
     if probe.correct is not None and probe.test_images is not None and probe.measure == "top1":
-        correct = _correct(probe.correct, probe.member, probe.correct.stat().st_mtime_ns)
-        _check(probe, correct)
+        correct = _read_correct(probe.correct, probe.member, probe.correct.stat().st_mtime_ns)
+        _check_correct(probe, correct)
         effects[Variation("images", images)], in_both = _by_image(correct, draws)
     return replace(estimate, effects=effects, in_both=in_both)
 
 
 def of_measure(measure: Measure, images: str, seeds: str | None) -> Estimate:
-    """A measure that is no mean over images, with its uncertainty as far as groups of test images were left out of it.
+    """A measure that is no mean over images, with its uncertainty as far as it was also measured without groups of test images.
 
     Args:
         images: which test images: measures with the same are paired by groups of them.
@@ -212,10 +212,6 @@ def mean_over_encoders(family: str, of_encoders: Iterable[Estimate]) -> Estimate
     return Estimate(float(means.mean()), float(means.std(ddof=1)), min(one.n_seeds for one in each), effects)
 
 
-def _logit(percent: float) -> float:
-    return math.log(percent / (100 - percent))
-
-
 def _by_image(correct: Bool[np.ndarray, "S N"], draws: int) -> tuple[Float[np.ndarray, "N"], float]:
     """The percentage of seeds that are right about each image, and `in_both` of their mean."""
     units = 100 * (correct.reshape(draws, -1, correct.shape[1]).mean(1) if draws > 1 else correct)
@@ -226,12 +222,12 @@ def _by_image(correct: Bool[np.ndarray, "S N"], draws: int) -> tuple[Float[np.nd
 
 
 @lru_cache(maxsize=256)  # several sections ask for the same
-def _correct(file: Path, member: str, modified: int) -> np.ndarray:
+def _read_correct(file: Path, member: str, modified: int) -> np.ndarray:
     """Which images each seed is right about, unchecked; `modified`: when the file was."""
     return array_of(file, f"`{member}`, [seeds, images]; probe it again", member)
 
 
-def _check(probe: Probe, correct: np.ndarray) -> None:
+def _check_correct(probe: Probe, correct: np.ndarray) -> None:
     """Refuse the array of a file that does not belong to the metrics.
 
     Raises:

@@ -52,10 +52,10 @@ def place_of(out: Path) -> ResultFolder:
     page = out / PAGE
     if page.is_file() and b"beyondcls" not in page.read_bytes():
         raise BeyondClsError(f"{page} is no report, so it is not replaced; give another --out, or move it away first")
-    return ResultFolder(out, PAGE, lambda: _linked(page))
+    return ResultFolder(out, PAGE, lambda: _linked_files(page))
 
 
-def _linked(page: Path) -> list[Path]:
+def _linked_files(page: Path) -> list[Path]:
     """Tables and figures to which the page of an earlier run links."""
     text = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
     return [page.parent / link for link in re.findall(r'href="((?:tables|figures)/[\w.-]+)"', text)]
@@ -66,7 +66,7 @@ def _write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: flo
         (out / folder).mkdir()
     for table in parts(sections, Table):
         for suffix, to_text in FORMATS.items():
-            _text(out / "tables" / f"{table.name}.{suffix}", to_text(table))
+            _write_text(out / "tables" / f"{table.name}.{suffix}", to_text(table))
     for figure in parts(sections, Figure):
         for suffix, drawn in figure.files.items():
             (out / "figures" / f"{figure.name}.{suffix}").write_bytes(drawn())
@@ -74,9 +74,9 @@ def _write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: flo
         for pictures, names in zip(gallery.rows, files_of(gallery), strict=True):
             for picture, name in zip(pictures, names, strict=True):
                 Image.fromarray(picture.pixels).save(out / "figures" / f"{name}.png")
-    _text(out / "tables" / FILE, to_csv(inputs))
-    _text(out / "metrics.json", json.dumps(metrics(inputs), indent=1) + "\n")
-    _text(out / PAGE, render(sections, reload_s))
+    _write_text(out / "tables" / FILE, to_csv(inputs))
+    _write_text(out / "metrics.json", json.dumps(metrics(inputs), indent=1) + "\n")
+    _write_text(out / PAGE, render(sections, reload_s))
 
 
 def write_page(place: ResultFolder, sections: Sequence[Section]) -> None:
@@ -86,7 +86,7 @@ def write_page(place: ResultFolder, sections: Sequence[Section]) -> None:
         StoreError: as `write`.
     """
     with place.written(is_whole=False) as folder:
-        _text(folder / PAGE, render(sections))
+        _write_text(folder / PAGE, render(sections))
 
 
 def parts(sections: Sequence[Section], kind: type[Part]) -> list[Part]:
@@ -108,7 +108,7 @@ def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
     for encoder in inputs.encoders:
         for probe in inputs.probes_of(encoder):
             by_encoder.setdefault(encoder, {})[probe.head] = {probe.measure: probe.score.mean, "std": probe.score.std}
-    for encoder, name, measures in _dense(inputs):
+    for encoder, name, measures in _dense_measures(inputs):
         known = {measure: value for measure, value in measures.items() if value is not None}
         if known:
             means = {measure: value.mean for measure, value in known.items()}
@@ -116,7 +116,7 @@ def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
     return by_encoder
 
 
-def _dense(inputs: Inputs) -> Iterator[tuple[str, str, Mapping[str, Measure | None]]]:
+def _dense_measures(inputs: Inputs) -> Iterator[tuple[str, str, Mapping[str, Measure | None]]]:
     """Encoder, task and measures of segmentation and detection; the first measure is the one whose spread is given."""
     for dataset, of_encoders in inputs.segmentation.items():
         for name, one in of_encoders.items():
@@ -129,5 +129,5 @@ def _dense(inputs: Inputs) -> Iterator[tuple[str, str, Mapping[str, Measure | No
                 yield name, f"detection/{dataset}/{kind}", {"ap": one[kind].ap, "ap50": one[kind].ap50}
 
 
-def _text(file: Path, content: str) -> None:
+def _write_text(file: Path, content: str) -> None:
     file.write_text(content, encoding="utf-8", errors="backslashreplace", newline="\n")  # names of files need not be UTF-8

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipelines.report.content import Table
 from pipelines.report.estimate import Estimate, Probes, estimate_of
-from pipelines.report.measured import converged, trained_first, untrained
+from pipelines.report.measured import trained_first, untrained_encoders, with_converged
 from pipelines.report.tables import differences, encoders
 from pipelines.report.tables import table as declared
 
@@ -28,7 +28,7 @@ class Gain:
         points: of accuracy, or of mAP.
         share: of the errors that the other head makes, percent: at different accuracies points do not compare, as less or
             more is left to gain. None for mAP.
-        log_odds: the difference of both log-odds of being right; likewise.
+        log_odds: the difference of both log-odds of being right; None for mAP, too.
     """
 
     points: Estimate
@@ -91,7 +91,7 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
     if not (all_gains := gains(probes)):
         return None
     rows, contrasts = [], list(contrasts)
-    for words, these in (("", all_gains), (", both with a converged classifier", gains(converged(probes)))):
+    for words, these in (("", all_gains), (", both with a converged classifier", gains(with_converged(probes)))):
         for head, called in OVER.items():
             of_head = {encoder: gain for (encoder, other), gain in these.items() if other == head}
             more = {name: of_head[a].minus(of_head[b]) for name, a, b in contrasts if a in of_head and b in of_head}
@@ -106,7 +106,7 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
         "What AbMILP gains",
         note,
         rows,
-        encoders(lambda row: row[1], untrained(probes)),
+        encoders(lambda row: row[1], untrained_encoders(probes)),
         differences("points", "Points", lambda row: row[2].points, fixed=True),
         differences("share", "Share of the errors removed, %", lambda row: row[2].share, apart=True, fixed=True),
         group=lambda row: row[0],

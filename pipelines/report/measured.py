@@ -37,7 +37,7 @@ class Entries(dict[str, Any]):
 
 
 class Probe(Entries):
-    """One PROBES/ENCODER/HEAD: the entries of its result, with these in place of them or beside them.
+    """One PROBES/ENCODER/HEAD: the entries of its result, with these in their place or in addition.
 
     Attributes:
         encoder, head: the names of its folders; the result calls its encoder `recorded_encoder`.
@@ -88,7 +88,7 @@ class Probe(Entries):
 
 
 class AttentionResult(Entries):
-    """One ATTENTION/ENCODER: the entries of summary.json, with these in place of them or beside them.
+    """One ATTENTION/ENCODER: the entries of summary.json, with these in their place or in addition.
 
     Attributes:
         encoder: the name of its folder.
@@ -123,7 +123,7 @@ def by_accuracy(probes: Iterable[Probe]) -> list[str]:
     return [head for head in FIRST_HEADS if head in means] + others
 
 
-def converged(probes: Mapping[tuple[str, str], Probe]) -> dict[tuple[str, str], Probe]:
+def with_converged(probes: Mapping[tuple[str, str], Probe]) -> dict[tuple[str, str], Probe]:
     """The same aggregators with a converged classifier in place of the trained one, where one was fitted."""
     return {
         key: Probe(probe, measures={**probe.measures, "top1": probe.measures[REACHED]}, member="converged")
@@ -132,12 +132,12 @@ def converged(probes: Mapping[tuple[str, str], Probe]) -> dict[tuple[str, str], 
     }
 
 
-def untrained(probes: Mapping[tuple[str, str], Probe]) -> set[str]:
+def untrained_encoders(probes: Mapping[tuple[str, str], Probe]) -> set[str]:
     """Encoders of these probes that have random weights."""
     return {encoder for (encoder, _), probe in probes.items() if probe.pretraining.is_untrained}
 
 
 def trained_first(probes: Mapping[tuple[str, str], Probe]) -> list[str]:
     """Encoders of these probes in the order of the page."""
-    last = untrained(probes)
+    last = untrained_encoders(probes)
     return sorted({encoder for encoder, _ in probes}, key=lambda name: (name in last, name))

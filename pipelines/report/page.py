@@ -33,7 +33,7 @@ def render(sections: Sequence[Section], reload_s: float | None = None) -> str:
     environment.filters |= {
         "title": title,
         "kind": lambda block: type(block).__name__,
-        "grouped": _grouped,
+        "grouped": _group_rows,
         "files_of": files_of,
         "uri": uri,
         "sort_value": _sort_value,
@@ -43,19 +43,19 @@ def render(sections: Sequence[Section], reload_s: float | None = None) -> str:
         sections=sections,
         reload_s=reload_s,
         script=script,
-        script_hash=_hash(script),
+        script_hash=_script_hash(script),
         suffixes=tuple(FORMATS),
         results=FILE,
         version=versions()["beyondcls"],
     )
 
 
-def _hash(script: str) -> str:
+def _script_hash(script: str) -> str:
     """What the page's policy allows to run: this script and no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
-def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+def _group_rows(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
 
 

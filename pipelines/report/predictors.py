@@ -12,7 +12,7 @@ from pipelines.report.content import Table
 from pipelines.report.estimate import LEVEL
 from pipelines.report.measured import Entries
 from pipelines.report.sections.by_block import LINEAR, by_block
-from pipelines.report.tables import Declared, numbers, table, texts, title
+from pipelines.report.tables import DeclaredColumn, numbers, table, texts, title
 
 # Titles of measures, and digits that are shown.
 MEASURES = {
@@ -48,7 +48,7 @@ Numbers = dict[tuple[str, str], dict[str, dict[int | None, float]]]
 
 
 def numbers_of(inputs: Inputs, results: list[Entries], norms: list[Entries]) -> Numbers:
-    """What may go with gains, by what it is of and what it is called; of each encoder by block, the deepest last."""
+    """What may correlate with gains, by what it describes and its name; of each encoder by block, the deepest last."""
     tried: Numbers = {}
 
     def add(of: str, name: str, encoder: str, by_block: Iterable[tuple[int | None, float]]) -> None:
@@ -79,7 +79,7 @@ def over_encoders(inputs: Inputs, tried: Numbers) -> Table:
         if found := correlation(deepest, gains):
             rows.append(Entries(of=number[0], number=number[1], rho=found[0], interval=found[1], encoders=found[2]))
     return table(
-        "geometry-gains", "What goes with the gain of AbMILP", GOES_WITH, rows, _correlations(), muted=lambda row: False
+        "geometry-gains", "What goes with the gain of AbMILP", GOES_WITH, rows, _correlation_columns(), muted=lambda row: False
     )
 
 
@@ -103,20 +103,20 @@ def over_blocks(inputs: Inputs, tried: Numbers) -> Table:
                     points += len(blocks)
             if rhos:
                 about = {"head": head, "of": of, "number": number, "encoders": len(rhos), "points": points}
-                rows.append(Entries(about, rho=float(np.mean(rhos)), interval=_interval(rhos)))
+                rows.append(Entries(about, rho=float(np.mean(rhos)), interval=_format_interval(rhos)))
     return table(
         "geometry-gains-by-block",
         "What goes with gains from block to block",
         WITHIN,
         rows,
         texts("head", "Aggregator", lambda row: title(row.head)),
-        _correlations(),
+        _correlation_columns(),
         numbers("points", "Points", lambda row: row.points, 0),
         muted=lambda row: False,
     )
 
 
-def _correlations() -> list[Declared]:
+def _correlation_columns() -> list[DeclaredColumn]:
     return [
         texts("of", "Of", lambda row: row.of),
         texts("number", "Number", lambda row: row.number),
@@ -133,12 +133,12 @@ def _rho(values: Sequence[float], gains: Sequence[float], fewest: int = FEWEST) 
     return float(spearmanr(values, gains).statistic)
 
 
-def _interval(rhos: Sequence[float]) -> str:
+def _format_interval(rhos: Sequence[float]) -> str:
     """The interval of their mean by Student's t; nothing of fewer than FEWEST_RHOS, or where they do not vary."""
     if len(rhos) < FEWEST_RHOS or not (error := float(np.std(rhos, ddof=1)) / math.sqrt(len(rhos))):
         return ""
     reach = error * float(stdtrit(len(rhos) - 1, (1 + LEVEL) / 2))
-    return _bounds(max(-1.0, float(np.mean(rhos)) - reach), min(1.0, float(np.mean(rhos)) + reach))
+    return _format_bounds(max(-1.0, float(np.mean(rhos)) - reach), min(1.0, float(np.mean(rhos)) + reach))
 
 
 def correlation(
@@ -153,8 +153,8 @@ def correlation(
     if rho is None or len(shared) < FEWEST or math.isclose(abs(rho), 1):  # of which there is no interval
         return None if rho is None else (rho, "", len(shared))
     reach = float(ndtri((1 + LEVEL) / 2)) * math.sqrt(1.06 / (len(shared) - 3))
-    return rho, _bounds(*(math.tanh(math.atanh(rho) + side * reach) for side in (-1, 1))), len(shared)
+    return rho, _format_bounds(*(math.tanh(math.atanh(rho) + side * reach) for side in (-1, 1))), len(shared)
 
 
-def _bounds(low: float, high: float) -> str:
+def _format_bounds(low: float, high: float) -> str:
     return f"{low:.2f} to {high:.2f}".replace("-", "−")

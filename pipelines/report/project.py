@@ -6,7 +6,7 @@ from typing import Any
 from pipelines.parameters.datasets import datasets_of, images_of, is_missing
 from pipelines.parameters.params import primary_of, read_params
 from pipelines.report.collect import Folders
-from pipelines.report.galleries.images import described, of_params
+from pipelines.report.galleries.images import describe_test_images, of_params
 from store import BeyondClsError
 from store.user_code import file_of
 
@@ -18,7 +18,7 @@ COMPOSED = "composed"  # photographs with known boxes, by data set
 def project(folder: Path, dataset: str | None = None) -> Folders:
     """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/, blocks/, … DATASET/ENCODER of one data set.
 
-    Others are beside it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
+    Others are next to it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
 
     Args:
         folder: of the project.
@@ -31,18 +31,18 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     probes = folder / "probes"
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
-    main = _main(probes, probed, params, dataset)
+    main = _main_dataset(probes, probed, params, dataset)
     of_main: dict[str, Any] = {name: folder / name if main is None else folder / name / main for name in OF_ENCODERS}
-    compared = () if main is None else (probes, *_others(folder, params, "other_probes"))
+    compared = () if main is None else (probes, *_other_results(folder, params, "other_probes"))
     return Folders(
         probes=probes if main is None else probes / main,
         **of_main,
-        studies=(_of_dataset(folder / "studies", main), *_others(folder, params, "other_studies")),
-        divergence=_of_dataset(folder / "divergence", main),
-        localisation=_of_dataset(folder / "localisation", main),
-        **_images(folder, params, main),
+        studies=(_dataset_folder(folder / "studies", main), *_other_results(folder, params, "other_studies")),
+        divergence=_dataset_folder(folder / "divergence", main),
+        localisation=_dataset_folder(folder / "localisation", main),
+        **_test_images(folder, params, main),
         datasets=compared,
-        localised=_localised(folder, main),
+        localised=_localised_images(folder, main),
         scores=folder / "scores",
         correspondence=folder / "correspondence",
         retrieval=folder / "retrieval",
@@ -62,24 +62,24 @@ def named_by(probes: Path) -> str:
     return "" if name == "probes" else name
 
 
-def _of_dataset(folder: Path, main: str | None) -> Path:
+def _dataset_folder(folder: Path, main: str | None) -> Path:
     """Where results on `main` are: in a folder of its name; without one in `folder` itself."""
     return folder / main if main is not None and (folder / main).is_dir() else folder
 
 
-def _localised(folder: Path, main: str | None) -> str | None:
+def _localised_images(folder: Path, main: str | None) -> str | None:
     """The images that were localised, if they are composed ones."""
     files = (folder / COMPOSED / str(main) / "images.csv", folder / COMPOSED / "images.csv")
     return next((str(file) for file in files if file.is_file()), None)
 
 
-def _others(folder: Path, params: dict[str, Any], name: str) -> tuple[Path, ...]:
+def _other_results(folder: Path, params: dict[str, Any], name: str) -> tuple[Path, ...]:
     """The folder that params.yaml names for the results of other runs, if it exists."""
     named = params.get(name)
     return (folder / str(named),) if named and (folder / str(named)).is_dir() else ()
 
 
-def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str | None) -> str | None:
+def _main_dataset(probes: Path, probed: list[str], params: dict[str, Any], dataset: str | None) -> str | None:
     """The data set that most of the report is about; None where probes are not grouped by data set."""
     if dataset is not None and dataset not in probed:
         raise BeyondClsError(
@@ -105,7 +105,7 @@ def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str 
     return probed[0]
 
 
-def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str, Any]:
+def _test_images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str, Any]:
     """The test images of `main`, and how they are opened: `images`, `split`, `form`, `classes` and `pixels` of Folders.
 
     No images unless `main` is a data set of params.yaml whose images exist locally or are at an address.
@@ -117,5 +117,5 @@ def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str,
         place = str(folder / place)
     return {
         "images": None if place is None or is_missing(place) else place,
-        **described(values, "test", folder),
+        **describe_test_images(values, "test", folder),
     }

@@ -36,7 +36,7 @@ def read_results(
         probes: PROBES/ENCODER/HEAD, heads of one data set.
         datasets: folders of DATA/ENCODER/HEAD, such as "probes".
         studies: folders of STUDY/ENCODER/HEAD, such as "studies/cifar10".
-        dataset: the name of the data set that `probes` is of.
+        dataset: the name of the data set of `probes`.
         receipts: of feature sets, to tell apart copies with one key.
 
     Raises:
@@ -75,7 +75,7 @@ class Results(list[TrainedHead]):
     @property
     def columns(self) -> dict[str, list[Any]]:
         """Values by column: numbers, truths, texts; JSON for options, grids and what else has parts; None for nothing."""
-        return {name: _of_one_type(values) for name, values in table(self).items()}
+        return {name: _unify_types(values) for name, values in table(self).items()}
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row for each head, a column for each of `columns`.
@@ -83,7 +83,7 @@ class Results(list[TrainedHead]):
         Raises:
             BeyondClsError: pandas is not installed.
         """
-        return _package("pandas", "to_pandas").DataFrame(self.columns)
+        return _import_package("pandas", "to_pandas").DataFrame(self.columns)
 
     def to_arrow(self) -> "pyarrow.Table":
         """A row for each head, a column for each of `columns`.
@@ -91,7 +91,7 @@ class Results(list[TrainedHead]):
         Raises:
             BeyondClsError: pyarrow is not installed.
         """
-        return _package("pyarrow", "to_arrow").table(self.columns)
+        return _import_package("pyarrow", "to_arrow").table(self.columns)
 
 
 def read_rows(folder: Folder = ".") -> "pandas.DataFrame":
@@ -111,11 +111,11 @@ def read_rows(folder: Folder = ".") -> "pandas.DataFrame":
     Raises:
         BeyondClsError: there are no results, a file is damaged, or pandas is not installed.
     """
-    table = _package("pandas", "read_rows").DataFrame(long(results_in(Path(folder)).values()))
+    table = _import_package("pandas", "read_rows").DataFrame(long(results_in(Path(folder)).values()))
     return table.astype(dict.fromkeys(("block", "seed", "n"), "Int64"))
 
 
-def _package(name: str, method: str) -> Any:
+def _import_package(name: str, method: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -128,7 +128,7 @@ def _path(folder: Folder | None) -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def _of_one_type(values: list[Any]) -> list[Any]:
+def _unify_types(values: list[Any]) -> list[Any]:
     """The values as they are if all are numbers, truths or texts; else all as texts."""
     types = {type(value) for value in values if value is not None}
     return values if len(types) < 2 or types == {int, float} else [None if value is None else str(value) for value in values]

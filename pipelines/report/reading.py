@@ -34,18 +34,18 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     """What `build` makes of a stage's file.
 
     Raises:
-        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes (a KeyError or ValueError), or what
-            is there is of two runs.
+        BeyondClsError: `build` does not find in `file`, or next to it, what the stage writes (a KeyError or ValueError), or
+            what is there is of two runs.
     """
     try:
         return build(file)
     except (ResultError, PermissionError):
         raise
     except KeyError as error:
-        raise BeyondClsError(f"{file} or a table beside it has no {error}; run `{stage}` for it again") from error
+        raise BeyondClsError(f"{file} or a table next to it has no {error}; run `{stage}` for it again") from error
     except (ValueError, TypeError, AttributeError, OSError) as error:
         raise BeyondClsError(
-            f"{file} or a table beside it is damaged ({error}), expected what `{stage}` writes; run it again"
+            f"{file} or a table next to it is damaged ({error}), expected what `{stage}` writes; run it again"
         ) from error
 
 
@@ -58,7 +58,7 @@ def probe_in(file: Path) -> Probe | None:
     measures = {score: measure_of(content[score])} | measures_in(content)
     for name in ("options", "n_tokens", "aggregator", "cost"):
         content[name]
-    curve, best_epoch = _course(file.with_name("curves.csv"))
+    curve, best_epoch = _read_curves(file.with_name("curves.csv"))
     return Probe(
         content,
         encoder=file.parent.parent.name,
@@ -69,11 +69,11 @@ def probe_in(file: Path) -> Probe | None:
         seeds=tuple(map(int, content["seeds"])),
         recipe=dict(content["recipe"] if "protocol" not in content else content["protocol"]),
         features={name: str(content["features"][name]) for name in ("training", "test")},
-        selected=_selected(content.get("selected", {})),
+        selected=_describe_selection(content.get("selected", {})),
         curve=curve,
         best_epoch=best_epoch,
-        weights=_beside(file, "trained/weights.npy"),
-        correct=_beside(file, "trained/correct.npz"),
+        weights=_file_beside(file, "trained/weights.npy"),
+        correct=_file_beside(file, "trained/correct.npz"),
         crops=content.get("augmentation", {}).get("n_crops"),
         timing=_timing(file),
         transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
@@ -83,13 +83,13 @@ def probe_in(file: Path) -> Probe | None:
     )
 
 
-def _beside(file: Path, name: str) -> Path | None:
+def _file_beside(file: Path, name: str) -> Path | None:
     beside = file.parent / name
     return beside if beside.is_file() else None
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
-    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to another run."""
+    """The content of timing.json next to `metrics`; empty without that file, or if it belongs to another run."""
     file = metrics.with_name("timing.json")
     if not file.is_file():
         return {}
@@ -102,7 +102,7 @@ def _timing(metrics: Path) -> dict[str, Any]:
     return {name: kind(content[name]) for name, kind in kinds.items()}
 
 
-def _selected(content: Mapping[str, Any]) -> str:
+def _describe_selection(content: Mapping[str, Any]) -> str:
     """What was selected on what, in words: `base_lr 0.03 by top1 on 10 % of the training images, stratified (500 images)`."""
     if content.get("by") is None:
         return "nothing"
@@ -138,7 +138,7 @@ def is_measure(value: Any) -> bool:
     return isinstance(value, Mapping) and "values" in value and value.get("mean") is not None
 
 
-def _course(file: Path) -> tuple[Entries | None, Entries | None]:
+def _read_curves(file: Path) -> tuple[Entries | None, Entries | None]:
     """Means over seeds by epoch, where an image has one label, and what each seed reached in its best epoch.
 
     None where there is no such file, or nothing in it.
@@ -163,7 +163,7 @@ def _course(file: Path) -> tuple[Entries | None, Entries | None]:
 
 
 def attention_in(file: Path) -> AttentionResult:
-    """The statistics of a summary.json, and of the tables beside it."""
+    """The statistics of a summary.json, and of the tables next to it."""
     content = json.loads(file.read_text(encoding="utf-8"))
     rows = rows_of(file.parent / "statistics.csv")
     unbounded = [row for row in rows if row["statistic"] in content["unbounded"]]
@@ -175,15 +175,15 @@ def attention_in(file: Path) -> AttentionResult:
         n_images=int(content["n_images"]),
         statistics=_by_block(rows, ("mean", "std")),
         medians=_by_block(unbounded, QUARTILES),
-        cls_map=_beside(file, "maps/cls_map.npy"),
-        heads=_beside(file, "heads.csv"),
-        crops=_beside(file, "maps/crops.npy"),
-        declared=_declared(content, {row["statistic"]: None for row in rows}),
+        cls_map=_file_beside(file, "maps/cls_map.npy"),
+        heads=_file_beside(file, "heads.csv"),
+        crops=_file_beside(file, "maps/crops.npy"),
+        declared=_titles_and_units(content, {row["statistic"]: None for row in rows}),
         pretraining=Pretraining.from_dict(content),
     )
 
 
-def _declared(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def _titles_and_units(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Titles and units by statistic, in the order of the table; of one that was removed from the program, its name."""
     described = {name: (str(one["title"]), str(one["unit"])) for name, one in content["statistics"].items()}
     return {name: described.get(name, (name, "")) for name in names}

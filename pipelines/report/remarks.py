@@ -26,12 +26,12 @@ def score_name(probes: Iterable[Probe]) -> str:
 
 def remarks(probes: Iterable[Probe]) -> list[Text]:
     """What was noted of probes, and what the ± of those with several seeds leaves out; each once, with its heads."""
-    noted = [(f"{title(probe.head)} on {probe.encoder}", [*probe.notes, *_in_common(probe)]) for probe in probes]
+    noted = [(f"{title(probe.head)} on {probe.encoder}", [*probe.notes, *_common_remarks(probe)]) for probe in probes]
     items = notes_of(noted, len(noted))
     return [Text("Noted when these heads were trained:", items, "notice")] if items else []
 
 
-def _in_common(probe: Probe) -> Iterator[str]:
+def _common_remarks(probe: Probe) -> Iterator[str]:
     if len(probe.seeds) > 1 and probe.recipe.get("order") == "shared":
         yield SHARED_ORDER
     if len(probe.seeds) > 1 and isinstance(probe.recorded.get("subset", {}).get("seed"), int):
@@ -65,8 +65,8 @@ def _reason(folder: Path | None, encoder: str, head: str) -> str:
     file = None if folder is None else folder / encoder / head / "metrics.json"
     if file is None or not file.is_file():
         return f"not probed with {title(head)}"
-    return f"no {', '.join(read(file, 'beyondcls probe', _absent))} tokens, which {title(head)} reads"
+    return f"no {', '.join(read(file, 'beyondcls probe', _absent_kinds))} tokens, which {title(head)} reads"
 
 
-def _absent(file: Path) -> list[str]:
+def _absent_kinds(file: Path) -> list[str]:
     return [str(kind) for kind in read_result(file)["absent"]]

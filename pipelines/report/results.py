@@ -21,7 +21,7 @@ from store.moving.receipt import is_receipt_name
 from store.shown import csv_cell
 
 FILE = "results.csv"  # in the folder of tables
-FURTHER = ("top5", BALANCED, NLL, "entropy", "train_top1", "train_map")  # measures, beside the one that counts
+FURTHER = ("top5", BALANCED, NLL, "entropy", "train_top1", "train_map")  # measures, in addition to the one that counts
 BEST_EPOCH = "_best_epoch"  # behind the name of a measure
 
 
@@ -110,10 +110,10 @@ def receipts_by_key(folder: Path | None) -> dict[str, str]:
         BeyondClsError: a receipt cannot be read.
     """
     files = [file for file in files_in(folder, "*.json") if is_receipt_name(file.name)]
-    return {read(file, "beyondcls extract", _key): xxhash.xxh3_128_hexdigest(file.read_bytes()) for file in files}
+    return {read(file, "beyondcls extract", _feature_set_key): xxhash.xxh3_128_hexdigest(file.read_bytes()) for file in files}
 
 
-def _key(receipt: Path) -> str:
+def _feature_set_key(receipt: Path) -> str:
     """Of its feature set; receipts of other versions have one, too."""
     return str(json.loads(receipt.read_text(encoding="utf-8"))["key"])
 
@@ -130,23 +130,23 @@ def to_csv(inputs: Inputs) -> str:
 def table(rows: Sequence[TrainedHead]) -> dict[str, list[Any]]:
     """Columns by name, with a value for each head: None for nothing, JSON for what has parts."""
     settings = dict.fromkeys(name for result in rows for name in result.recipe)  # also those of other versions
-    columns = COLUMNS | _among("recipe", *(name for name in settings if name not in COLUMNS))
-    return {name: [_plain(value(result)) for result in rows] for name, value in columns.items()}
+    columns = COLUMNS | _entry_columns("recipe", *(name for name in settings if name not in COLUMNS))
+    return {name: [_cell_value(value(result)) for result in rows] for name, value in columns.items()}
 
 
 Value = Callable[[TrainedHead], Any]
 
 
-def _of_probe(*names: str) -> dict[str, Value]:
+def _probe_columns(*names: str) -> dict[str, Value]:
     return {name: attrgetter(f"probe.{name}") for name in names}
 
 
-def _among(entries: str, *names: str) -> dict[str, Value]:
+def _entry_columns(entries: str, *names: str) -> dict[str, Value]:
     """Entries of a mapping that a head has; None for those that are not there."""
     return {name: lambda r, name=name, of=attrgetter(entries): of(r).get(name) for name in names}  # type: ignore[misc]
 
 
-def _spread(name: str, measure: Callable[[TrainedHead], Measure | None]) -> dict[str, Value]:
+def _spread_columns(name: str, measure: Callable[[TrainedHead], Measure | None]) -> dict[str, Value]:
     """Mean and standard deviation of a measure, which there is none of with fewer than two seeds."""
     return {
         name: lambda r: (m := measure(r)) and m.mean,
@@ -154,56 +154,56 @@ def _spread(name: str, measure: Callable[[TrainedHead], Measure | None]) -> dict
     }
 
 
-def _further(name: str, result: TrainedHead) -> Measure | None:
+def _further_measure(name: str, result: TrainedHead) -> Measure | None:
     return result.probe.measures.get(name) if name != result.probe.measure else None
 
 
 # name of the column -> its value
 COLUMNS: dict[str, Value] = {
-    **_of_probe("encoder", "recorded_encoder"),
+    **_probe_columns("encoder", "recorded_encoder"),
     "family": attrgetter("probe.pretraining.family"),
     "dataset": attrgetter("dataset"),
     "study": attrgetter("study"),
-    **_of_probe("head", "aggregator", "options"),
-    **_among("probe.recorded", "normalisation", "final_norm", "init", "block"),
+    **_probe_columns("head", "aggregator", "options"),
+    **_entry_columns("probe.recorded", "normalisation", "final_norm", "init", "block"),
     # The head's result: the mean over seeds of the last epoch.
     "metric": attrgetter("probe.measure"),
-    **_spread("mean", attrgetter("probe.score")),
+    **_spread_columns("mean", attrgetter("probe.score")),
     "n_seeds": lambda r: len(r.probe.seeds),
     "seeds": attrgetter("probe.seeds"),
     "values": attrgetter("probe.score.values"),
     # Not a result: each seed in the epoch in which it is best on the test images, as benchmarks publish it.
-    **_spread("best_epoch_on_test_images", lambda r: r.measures.get(f"{r.probe.measure}{BEST_EPOCH}")),
+    **_spread_columns("best_epoch_on_test_images", lambda r: r.measures.get(f"{r.probe.measure}{BEST_EPOCH}")),
     "best_epochs_on_test_images": lambda r: r.probe.best_epoch and r.probe.best_epoch.epochs,
-    **{column: value for name in FURTHER for column, value in _spread(name, partial(_further, name)).items()},
+    **{column: value for name in FURTHER for column, value in _spread_columns(name, partial(_further_measure, name)).items()},
     # How it was trained: base_lr and weight_decay are those that were chosen.
     "preset": attrgetter("preset"),
-    **_among("probe.recorded", "protocol"),
-    **_among("recipe", *(setting.name for setting in fields(Recipe))),
+    **_entry_columns("probe.recorded", "protocol"),
+    **_entry_columns("recipe", *(setting.name for setting in fields(Recipe))),
     "grid": lambda r: r.selected.get("candidates"),
     "selected_by": lambda r: r.selected.get("by"),
     "selected_on": lambda r: r.selected.get("on"),
     "n_selected_on": lambda r: r.selected.get("n_images"),
-    **_of_probe("n_training", "n_test", "n_classes", "n_tokens"),
+    **_probe_columns("n_training", "n_test", "n_classes", "n_tokens"),
     "n_crops": attrgetter("probe.crops"),
-    **_among("probe.recorded", "subset"),
-    **_among("probe.cost", "parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder"),
-    **_among("probe.cost", "memory_per_image", "bytes_per_image"),
+    **_entry_columns("probe.recorded", "subset"),
+    **_entry_columns("probe.cost", "parameters", "parameters_classifier", "flops_per_image", "flops_of_encoder"),
+    **_entry_columns("probe.cost", "memory_per_image", "bytes_per_image"),
     # Of a forward pass; then of the training, which heads of a command may share.
-    **_among("probe.timing", "ms_per_image", "training_s", "n_trained_together"),
+    **_entry_columns("probe.timing", "ms_per_image", "training_s", "n_trained_together"),
     "timed_on": lambda r: r.probe.timing.get("device"),
     "timed_with_threads": lambda r: r.probe.timing.get("threads"),
     "training_key": lambda r: r.probe.features["training"],
     "test_key": lambda r: r.probe.features["test"],
     "training_receipt": lambda r: r.receipts.get(r.probe.features["training"]),
     "test_receipt": lambda r: r.receipts.get(r.probe.features["test"]),
-    **_of_probe("test_images"),
+    **_probe_columns("test_images"),
     "transferred_from": attrgetter("probe.transferred"),
-    **_of_probe("notes", "command"),
+    **_probe_columns("notes", "command"),
 }
 
 
-def _plain(value: Any) -> Any:
+def _cell_value(value: Any) -> Any:
     """A cell: None for nothing, JSON for what has parts."""
     if isinstance(value, dict | list | tuple):
         return json.dumps(value, ensure_ascii=False) if value else None

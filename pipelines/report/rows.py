@@ -44,9 +44,9 @@ class ResultFile:
     Attributes:
         kind: the folder of a project that it is in; "probes" for a head in none.
         above: folders that the encoder's is in: a data set and a study, as far as there are any.
-        encoder, head: their folders, as far as the path has them; no head for what is of none.
+        encoder, head: their folders, as far as the path has them; no head for results without one.
         described: everything, measures among it.
-        groups: measures by their names, in the order of the file, by what they are of: a protocol, "box"; "" for a head.
+        groups: measures by their names, in the order of the file, by what they belong to: a protocol, "box"; "" for a head.
     """
 
     kind: str
@@ -70,7 +70,7 @@ def results_in(folder: Path) -> dict[str, ResultFile]:
         BeyondClsError: there are none, or a file is damaged.
     """
     is_project = any((folder / name).is_dir() for name in KINDS)
-    results = dict(_of_project(folder) if is_project else _matching(folder, f"**/{METRICS}", "probes"))
+    results = dict(_project_results(folder) if is_project else _matching_results(folder, f"**/{METRICS}", "probes"))
     if not any(result.groups for result in results.values()):
         raise BeyondClsError(
             f"there are no results in {str(folder)!r}, expected a project with probes/DATASET/ENCODER/HEAD/metrics.json, a "
@@ -79,15 +79,15 @@ def results_in(folder: Path) -> dict[str, ResultFile]:
     return results
 
 
-def _of_project(folder: Path) -> Iterator[tuple[str, ResultFile]]:
+def _project_results(folder: Path) -> Iterator[tuple[str, ResultFile]]:
     for kind, (patterns, _) in KINDS.items():
         for pattern in patterns:
-            yield from _matching(folder / kind, pattern, kind)
+            yield from _matching_results(folder / kind, pattern, kind)
     for file in files_in(folder / RECEIPTS, f"*{CHECK}"):
-        yield f"{RECEIPTS}/{file.name.removesuffix(CHECK)}", read(file, "beyondcls extract", _extraction)
+        yield f"{RECEIPTS}/{file.name.removesuffix(CHECK)}", read(file, "beyondcls extract", _read_extraction)
 
 
-def _matching(folder: Path, pattern: str, kind: str) -> Iterator[tuple[str, ResultFile]]:
+def _matching_results(folder: Path, pattern: str, kind: str) -> Iterator[tuple[str, ResultFile]]:
     """Without what is in hidden folders: unfinished runs."""
     for file in files_in(folder, pattern):
         parts = file.parent.relative_to(folder).parts
@@ -106,15 +106,15 @@ def _result(kind: str, parts: tuple[str, ...], file: Path) -> ResultFile:
     return ResultFile(kind, parts[:-2], encoder, head, file, content, groups)
 
 
-def _extraction(file: Path) -> ResultFile:
-    """Which versions extracted a feature set on which device, as recorded beside its receipt."""
+def _read_extraction(file: Path) -> ResultFile:
+    """Which versions extracted a feature set on which device, as recorded next to its receipt."""
     content = json.loads(file.read_text(encoding="utf-8"))
     described = {"extraction": {name: content.get(name) for name in ("key", "versions", "device")}}
     return ResultFile(RECEIPTS, (), "", "", file, described)
 
 
 def _entries(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What has measures of its own, by what these are of."""
+    """Entries that have measures of their own, by name."""
     for name, entries in GROUPS.items():
         if name in content:
             return entries(content[name])
@@ -123,7 +123,7 @@ def _entries(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _vector(one: Mapping[str, Any]) -> str:
+def _vector_name(one: Mapping[str, Any]) -> str:
     return f"{one['encoder']} {one['vector']}, block {one['block']}"
 
 
@@ -134,7 +134,7 @@ GROUPS: dict[str, Callable[[Any], dict[str, Mapping[str, Any]]]] = {
     "rows": lambda rows: {f"{row['head']}, block {row['block']}, {row['protocol']}": row for row in rows},
     "vectors": lambda vectors: {f"{one['vector']}, block {one['block']}": one for one in vectors},
     "searches": lambda searches: {f"{one['vector']}, block {one['block']}, {one['protocol']}": one for one in searches},
-    "pairs": lambda pairs: {f"{_vector(pair['a'])} and {_vector(pair['b'])}": pair for pair in pairs},
+    "pairs": lambda pairs: {f"{_vector_name(pair['a'])} and {_vector_name(pair['b'])}": pair for pair in pairs},
     "blocks": lambda blocks: {f"block {one['block']}": one for one in blocks},
     "maps": lambda maps: {f"{entry['source']} {entry['name']}": entry for entry in maps},
 }
@@ -183,24 +183,24 @@ def _rows(result: ResultFile, file: Path) -> list[dict[str, Any]]:
             or own.get("vector")
             or " ".join(filter(None, (result.head, name)))
             or folder.resolve().name,
-            "block": _whole(own.get("block", content.get("block"))),
+            "block": _whole_number(own.get("block", content.get("block"))),
             **({"encoder": own["a"]["encoder"]} if "a" in own else {}),
-            "options": _json(own.get("options")),
-            "recipe": _json(protocol or own.get("recipe", content.get("recipe"))),
+            "options": _to_json(own.get("options")),
+            "recipe": _to_json(protocol or own.get("recipe", content.get("recipe"))),
         }
         for metric, measure in measures.items():
             split = "training" if metric.startswith("train_") else "test"
             n = content.get(f"n_{split}", content.get("n_images"))
-            of_measure = {"split": split, "metric": metric, "n": _whole(n)}
+            of_measure = {"split": split, "metric": metric, "n": _whole_number(n)}
             of_each = seeds if len(seeds) == len(measure.values) else [None] * len(measure.values)
             for seed, value in zip(of_each, measure.values, strict=True):
-                rows.append(of_file | of_group | of_measure | {"seed": _whole(seed), "value": value})
+                rows.append(of_file | of_group | of_measure | {"seed": _whole_number(seed), "value": value})
     return rows
 
 
-def _whole(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _json(value: Any) -> str | None:
+def _to_json(value: Any) -> str | None:
     return json.dumps(value, ensure_ascii=False) if value else None

@@ -7,10 +7,10 @@ from pipelines.report.content import Cell, Table
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
 from pipelines.report.remarks import SENTENCE, TITLES, score_name
-from pipelines.report.tables import NOTHING, Declared, cells, heads, pairs, selects, spreads, table, texts
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, heads, pairs, selects, spreads, table, texts
 
 Study = Mapping[tuple[str, str], Probe]
-Columns = Sequence[Declared]
+Columns = Sequence[DeclaredColumn]
 
 COSTS = (
     "Parameters: of the aggregator. FLOPs: of one image in a forward pass through aggregator and classifier, a "
@@ -32,7 +32,7 @@ UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 def by_encoder(study: Study) -> dict[str, list[Probe]]:
     """Probes of each encoder: trained encoders, then random ones; heads from the cheapest on."""
     return {
-        encoder: sorted((p for (name, _), p in study.items() if name == encoder), key=_price)
+        encoder: sorted((p for (name, _), p in study.items() if name == encoder), key=_cost_key)
         for encoder in trained_first(study)
     }
 
@@ -65,7 +65,7 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
     )
 
 
-def gained(
+def gain_table(
     name: str,
     heading: str,
     label: str,
@@ -90,13 +90,13 @@ def gained(
     return contrasts_table(name, heading, ("Encoder", label), contrasts)
 
 
-def counts(name: str, heading: str, value: Callable[[Probe], int | None], **about: Any) -> Declared:
+def counts(name: str, heading: str, value: Callable[[Probe], int | None], **about: Any) -> DeclaredColumn:
     """A column of operations, parameters or bytes."""
     return cells(name, heading, lambda probe: count(value(probe)), **about)
 
 
 def selects_untrained(probe: Probe) -> bool:
-    """Whether a head chooses patches, and nothing of it was trained but the classifier: no parameters, and uneven weights."""
+    """Whether a head chooses patches, and only its classifier was trained: no parameters, and uneven weights."""
     return probe.cost.get("parameters") == 0 and selects(probe)
 
 
@@ -121,6 +121,6 @@ def trained_alike(probes: Iterable[Probe]) -> str:
     return recipe and f"All heads were trained alike: {recipe}, seeds {len(probe.seeds)}; {RATE}"
 
 
-def _price(probe: Probe) -> tuple[float, float, int, str]:
+def _cost_key(probe: Probe) -> tuple[float, float, int, str]:
     place = FIRST_HEADS.index(probe.head) if probe.head in FIRST_HEADS else len(FIRST_HEADS)
     return probe.cost.get("flops_per_image") or 0, probe.cost.get("parameters") or 0, place, probe.head

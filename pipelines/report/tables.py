@@ -32,10 +32,10 @@ def plus_minus(measure: Measure | None, digits: int = 1) -> str:
         return "–"
     if len(measure.values) < 2:
         return f"{measure.mean:.{digits}f}"
-    return f"{measure.mean:.{digits}f} ± {_deviation(measure.std, digits)}"
+    return f"{measure.mean:.{digits}f} ± {_format_deviation(measure.std, digits)}"
 
 
-def _deviation(std: float, digits: int = 1) -> str:
+def _format_deviation(std: float, digits: int = 1) -> str:
     """With one more digit where it would round to zero."""
     return f"{std:.{digits + (std > 0 and round(std, digits) == 0)}f}"
 
@@ -53,7 +53,7 @@ def points(difference: Measure | Estimate | None) -> str:
     if isinstance(difference, Estimate):
         difference = difference.measure
     text = signed(difference.mean)
-    return text if len(difference.values) < 2 else f"{text} ± {_deviation(difference.std)}"
+    return text if len(difference.values) < 2 else f"{text} ± {_format_deviation(difference.std)}"
 
 
 def ceiling(probe: Probe | None) -> float | None:
@@ -99,7 +99,7 @@ def number(value: float | None, digits: int = 2) -> Cell:
     return NOTHING if value is None else Cell(f"{value:,.{digits}f}".replace("-", "−"), value)
 
 
-def named(encoder: str, is_untrained: bool) -> Cell:
+def name_cell(encoder: str, is_untrained: bool) -> Cell:
     """An encoder, tagged if it was never trained."""
     return Cell(encoder, encoder, tag=RANDOM if is_untrained else "")
 
@@ -110,8 +110,8 @@ def effective(entropy: float | None) -> Cell:
 
 
 @dataclass(frozen=True)
-class Declared(Column):
-    """A column, and how its cells are made from what a row is of.
+class DeclaredColumn(Column):
+    """A column, and how its cells are made from the item of a row.
 
     Attributes:
         best: what is bold: "column", the highest of it (`within` of the table); "row", or another text that begins so, the
@@ -125,12 +125,14 @@ class Declared(Column):
     optional: bool = False
 
 
-def cells(name: str, heading: str, cell: Callable[[Any], Cell], kind: Kind = "number", **about: Any) -> Declared:
+def cells(name: str, heading: str, cell: Callable[[Any], Cell], kind: Kind = "number", **about: Any) -> DeclaredColumn:
     """A column of any cells. `about`: further fields."""
-    return Declared(name, heading, kind, cell=cell, **about)
+    return DeclaredColumn(name, heading, kind, cell=cell, **about)
 
 
-def texts(name: str, heading: str, value: Callable[[Any], Any], shown: Callable[[Any], str] = str, **about: Any) -> Declared:
+def texts(
+    name: str, heading: str, value: Callable[[Any], Any], shown: Callable[[Any], str] = str, **about: Any
+) -> DeclaredColumn:
     """A column of texts; `shown`: of a value. A dash where there is none."""
 
     def cell(item: Any) -> Cell:
@@ -140,39 +142,39 @@ def texts(name: str, heading: str, value: Callable[[Any], Any], shown: Callable[
     return cells(name, heading, cell, "text", **about)
 
 
-def encoders(encoder: Callable[[Any], Any] = lambda item: item, random: Collection[str] = (), **about: Any) -> Declared:
+def encoders(encoder: Callable[[Any], Any] = lambda item: item, random: Collection[str] = (), **about: Any) -> DeclaredColumn:
     """The column of encoders, tagged where they were never trained: results, or names of which `random` are untrained."""
 
     def cell(item: Any) -> Cell:
         one = encoder(item)
-        return named(one, one in random) if isinstance(one, str) else named(one.encoder, one.pretraining.is_untrained)
+        return name_cell(one, one in random) if isinstance(one, str) else name_cell(one.encoder, one.pretraining.is_untrained)
 
     return cells("encoder", "Encoder", cell, "text", **about)
 
 
-def heads(head: Callable[[Any], str] = lambda probe: str(probe.head), **about: Any) -> Declared:
+def heads(head: Callable[[Any], str] = lambda probe: str(probe.head), **about: Any) -> DeclaredColumn:
     """The column of heads, as the paper calls them."""
     return texts("head", "Head", head, title, **about)
 
 
-def numbers(name: str, heading: str, value: Callable[[Any], float | None], digits: int = 2, **about: Any) -> Declared:
+def numbers(name: str, heading: str, value: Callable[[Any], float | None], digits: int = 2, **about: Any) -> DeclaredColumn:
     """A column of single numbers."""
     return cells(name, heading, lambda item: number(value(item), digits), digits=digits, **about)
 
 
-def means(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
+def means(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> DeclaredColumn:
     """A column of means without their spread, as of what draws nothing."""
     return numbers(name, heading, lambda item: getattr(value(item), "mean", None), digits, **about)
 
 
-def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> Declared:
+def spreads(name: str, heading: str, value: Callable[[Any], Measure | None], digits: int = 1, **about: Any) -> DeclaredColumn:
     """A column of means with their standard deviations over seeds."""
     return cells(name, heading, lambda item: spread(value(item), digits), "spread", digits=digits, **about)
 
 
 def differences(
     name: str, heading: str, value: Callable[[Any], Estimate | None], apart: bool = False, fixed: bool = False
-) -> list[Declared]:
+) -> list[DeclaredColumn]:
     """A column of differences in points, and one of their intervals, which a table that is not `fixed` may lack."""
     return [
         cells(name, heading, lambda item: change(value(item)), "spread", apart=apart),
@@ -180,14 +182,16 @@ def differences(
     ]
 
 
-def each(keys: Iterable[Any], make: Callable[[Any], "Declared | list[Declared]"], apart: bool = False) -> list[Declared]:
+def each(
+    keys: Iterable[Any], make: Callable[[Any], "DeclaredColumn | list[DeclaredColumn]"], apart: bool = False
+) -> list[DeclaredColumn]:
     """The columns of each of these; a rule precedes the first if they are set `apart`."""
-    made = _flat(make(key) for key in keys)
+    made = _flatten(make(key) for key in keys)
     return [replace(column, apart=True) if apart and place == 0 else column for place, column in enumerate(made)]
 
 
-def _flat(columns: Iterable[Declared | Iterable[Declared]]) -> list[Declared]:
-    return [one for some in columns for one in ([some] if isinstance(some, Declared) else some)]
+def _flatten(columns: Iterable[DeclaredColumn | Iterable[DeclaredColumn]]) -> list[DeclaredColumn]:
+    return [one for some in columns for one in ([some] if isinstance(some, DeclaredColumn) else some)]
 
 
 def table(
@@ -195,7 +199,7 @@ def table(
     heading: str,
     note: str,
     items: Iterable[Any],
-    *columns: Declared | Iterable[Declared],
+    *columns: DeclaredColumn | Iterable[DeclaredColumn],
     group: Callable[[Any], str] = lambda item: "",
     muted: Callable[[Any], bool] | None = None,
     within: Callable[[Any], Any] = lambda item: None,
@@ -208,7 +212,7 @@ def table(
         muted: which rows are greyed; by default those of random twins.
         within: rows among which the highest of a column is bold; all by default.
     """
-    declared, items = _flat(columns), list(items)
+    declared, items = _flatten(columns), list(items)
     made = [[column.cell(item) for column in declared] for item in items]
     compared: dict[Any, list[tuple[int, int]]] = {}
     for i, item in enumerate(items):

@@ -17,7 +17,7 @@ from store.moving.receipt import Receipt, digest_of
 from store.places import is_remote, place_at
 from store.places.cache import DiskCache
 
-RECEIPTS, FEATURES = "receipts", "features"  # folders beside one another
+RECEIPTS, FEATURES = "receipts", "features"  # folders next to one another
 PROJECT = "project"  # as a root: features/, in spite of the user's configuration
 
 
@@ -64,7 +64,7 @@ class Places:
         return f"{self.root} (store.root{f' of {self.source}' if self.source else ''})"
 
     def address(self, name: str, key: str) -> str:
-        """Where a set is written at the root; older versions of it have other keys, and are not overwritten."""
+        """Where a set is written at the root; its older versions have other keys, and are not overwritten."""
         assert self.root is not None
         return f"{self.root}/{name}-{key}"
 
@@ -146,7 +146,7 @@ def open_features(path: str | os.PathLike[str], params: Path | None = None) -> F
             f"could be; fetch them with `dvc pull {folder}`, or set store.root in the parameter file and give --params"
         )
     try:
-        shared = places.find(folder.name, key, lambda store: _check(store, receipt, described))
+        shared = places.find(folder.name, key, lambda store: _check_set(store, receipt, described))
     except StoreError as error:
         if local is not None:
             typer.echo(f"note: {error}; what is in {folder} is used alone", err=True)
@@ -161,7 +161,7 @@ def open_features(path: str | os.PathLike[str], params: Path | None = None) -> F
     return local
 
 
-def _check(store: FeatureStore, receipt: Receipt | None, described: FeatureStore | None) -> None:
+def _check_set(store: FeatureStore, receipt: Receipt | None, described: FeatureStore | None) -> None:
     """Refuse a set that is not the one that receipt and stub describe."""
     (receipt or Receipt.from_store(store)).check(store, whole=True)
     if described is not None and digest_of(described) != digest_of(store):
@@ -183,11 +183,11 @@ def set_and_receipt(text: str) -> tuple[Path, Path]:
 
 
 def receipt_of(folder: Path) -> Path:
-    """The conventional place of a feature set's receipt: receipts/NAME.json beside the folder that holds NAME."""
+    """The conventional place of a feature set's receipt: receipts/NAME.json next to the folder that holds NAME."""
     return Path(os.path.normpath(folder.parent / ".." / RECEIPTS / f"{folder.name}.json"))
 
 
-def _tidy(root: str) -> str:
+def _normalise_root(root: str) -> str:
     return root.rstrip("/") if is_remote(root) else os.path.expanduser(root.removeprefix("file://")).rstrip("/")
 
 
@@ -204,13 +204,13 @@ def checked_store(values: Mapping[str, Any], file: Path | None = None) -> tuple[
     check_names("store" if file is None else f"store of {file}", values, ["root", "cache"])
     root, cache = values.get("root"), values.get("cache")
     is_text = isinstance(root, str) and root.strip("/")
-    if root is not None and not (is_text and (file is None or is_remote(root) or os.path.isabs(_tidy(root)))):
+    if root is not None and not (is_text and (file is None or is_remote(root) or os.path.isabs(_normalise_root(root)))):
         expected = f"a folder or an address, e.g. s3://bucket/features, or {PROJECT}: features/ here, whatever you configured"
         if file is not None:
             expected = "an absolute folder or an address, e.g. /scratch/features or s3://bucket/features"
         raise BeyondClsError(f"store.root{place} is {root!r}, expected {expected}; correct it, or remove the line")
     if cache is None:
-        return root and _tidy(root), None
+        return root and _normalise_root(root), None
     if not isinstance(cache, Mapping):
         raise BeyondClsError(f"store.cache{place} is {cache!r}, expected a folder and gb, e.g. .cache/features and 50")
     check_names(f"store.cache{place}", cache, ["folder", "gb"])
@@ -220,7 +220,7 @@ def checked_store(values: Mapping[str, Any], file: Path | None = None) -> tuple[
         raise BeyondClsError(f"store.cache.folder{place} is {folder!r}, expected {expected}")
     if isinstance(gb, bool) or not isinstance(gb, int | float) or not 0 < gb < float("inf"):
         raise BeyondClsError(f"store.cache.gb{place} is {gb!r}, expected how many gigabytes it may have, e.g. 50")
-    return root and _tidy(root), (Path(os.path.expanduser(folder)).absolute(), int(gb * 1e9))
+    return root and _normalise_root(root), (Path(os.path.expanduser(folder)).absolute(), int(gb * 1e9))
 
 
 @cache

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from extract.sample import SampleCheck
 
 PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "beyondcls")  # whose versions may change what is computed
-SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
+SCRATCH = ".upload"  # next to the sets: DVC empties the output folders of a stage before it runs the stage again
 
 
 def destination(places: Places, out: Path, key: str, takes_over: bool = False) -> Path | str | FeatureStore:
@@ -43,7 +43,7 @@ def destination(places: Places, out: Path, key: str, takes_over: bool = False) -
     """
     _check_vacant(places, out)
     typer.echo(f"{out}: the set goes to {places.shown}")
-    if (stored := _finished(places, out, key)) is not None:
+    if (stored := _finished_set(places, out, key)) is not None:
         typer.echo(f"nothing to extract: {stored.where} is this very set")
         return stored
     address, scratch = places.address(out.name, key), scratch_of(out, key)
@@ -84,7 +84,7 @@ def writes_conditionally(places: Places, folder: Path) -> bool:
     return False
 
 
-def _finished(places: Places, out: Path, key: str) -> FeatureStore | None:
+def _finished_set(places: Places, out: Path, key: str) -> FeatureStore | None:
     """The set of a key at the root; None if it is not there, or incomplete and to be sent again."""
     try:
         return places.find(out.name, key, Receipt.from_store)  # of all arrays, or none
@@ -190,13 +190,13 @@ def write_check(
         "key": store.spec.key,
         "versions": versions_of(PACKAGES),
         "device": device,
-        **({"units": _by_model(devices)} if devices else {}),
+        **({"units": _units_by_model(devices)} if devices else {}),
         "compared": [{"key": compared.spec.key, **check.to_dict()} for compared, check in checks],
     }
     write_file(receipt.with_name(f"{receipt.stem}{CHECK}"), [(json.dumps(content, indent=1) + "\n").encode()])
 
 
-def _by_model(devices: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
+def _units_by_model(devices: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
     """Units of each model of device, as ranges: 0-6,9."""
     by_model: dict[str, list[list[int]]] = {}
     for unit in sorted(devices):

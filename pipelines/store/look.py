@@ -99,11 +99,11 @@ def verify(path: FeatureSet) -> None:
     typer.echo(f"{path}: {len(bad)} damaged shards")
     if bad:
         typer.echo("to mend them, with the images and other options that it was extracted with (--checkpoint, --params, …):")
-        typer.echo(_mending(path, store))
+        typer.echo(_repair_command(path, store))
         raise typer.Exit(1)
 
 
-def _mending(path: str, store: FeatureStore) -> str:
+def _repair_command(path: str, store: FeatureStore) -> str:
     """The command that extracts what is damaged again, with the options that a set describes."""
     spec = store.spec
     options: dict[str, Any] = {

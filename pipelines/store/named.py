@@ -39,12 +39,12 @@ def named_in(places: Iterable[Path], only_locks: bool = False) -> dict[str, str]
         if not place.exists():
             raise StoreError(f"there is no {place}; name the folder of a project, or a lock file")
         file = place if place.is_file() else place / LOCK
-        named |= dict.fromkeys(_in_lock(file) if file.is_file() else (), os.path.relpath(file))
+        named |= dict.fromkeys(_keys_in_lock(file) if file.is_file() else (), os.path.relpath(file))
         if place.is_dir() and not only_locks:
             receipts = (file for file in _entries(place / RECEIPTS) if is_receipt_name(file.name))
             named |= {Receipt.read(file).key: os.path.relpath(file) for file in receipts}
             for folder in _entries(place / FEATURES):
-                named |= dict.fromkeys(_in_features(folder), os.path.relpath(folder / "zarr.json"))
+                named |= dict.fromkeys(_keys_in_features(folder), os.path.relpath(folder / "zarr.json"))
     return named
 
 
@@ -58,7 +58,7 @@ def naming(address: str, content: bytes | None, named: Mapping[str, str]) -> str
     return next((named[token] for token in tokens if token in named), "")
 
 
-def _in_lock(file: Path) -> Iterator[str]:
+def _keys_in_lock(file: Path) -> Iterator[str]:
     """What the outputs of a lock file name: NAME/zarr.json, receipts/NAME.json, or a folder of unknown content."""
     try:
         # All scalars are read as text: a digest of only digits is not a number.
@@ -79,7 +79,7 @@ def _in_lock(file: Path) -> Iterator[str]:
     yield from (names | {folder.name for folder in folders}) - {folder.name for folder in digests}
 
 
-def _in_features(folder: Path) -> Iterator[str]:
+def _keys_in_features(folder: Path) -> Iterator[str]:
     """The key of a stub, or of a copy that lacks arrays: they are read at the root. A stub without a key is refused."""
     try:
         store = FeatureStore.describe(folder)

@@ -119,14 +119,14 @@ def gc(
     if not chosen:
         raise StoreError(f"there is no folder {place or FEATURES}; name one of feature sets, or store.root in --params")
     # Sets are listed before what names them, so that a set that is finished in between is not considered.
-    listed = [one for root in {_real(root): root for root in reversed(chosen)}.values() for one in _stored_in(root)]
+    listed = [one for root in {_resolve_address(root): root for root in reversed(chosen)}.values() for one in _sets_in(root)]
     if empty := [one for one in project or () if one.resolve() != here and not named_in([one])]:
         raise StoreError(f"nothing in {empty[0]} names a feature set; name the folder of a project, with its receipts")
     beside = [Path(os.path.abspath(root)).parent for root in chosen if _is_below(root, here)]
     named = named_in([here, *beside, *(project or ())])
     why = {one: _why_kept(one, named, unused_for) for one in listed}
     unused = [one for one, reason in why.items() if not reason]
-    _show(why)
+    _print_table(why)
     if not delete or not unused:
         typer.echo("nothing was removed" + ("; --delete does it" if unused else ""))
         return
@@ -135,7 +135,7 @@ def gc(
             "nothing here names any feature set (no dvc.lock, no receipt, no stub), so all of them would be removed, which is "
             "hardly intended; name the project that they belong to with --project, or remove one with `beyondcls store rm`"
         )
-    outside = next((one.address for one in unused if not _is_below(_real(one.address), here)), None)
+    outside = next((one.address for one in unused if not _is_below(_resolve_address(one.address), here)), None)
     if outside is not None and not project:
         raise StoreError(
             f"{outside} is outside of this project ({here}), where others may have theirs; name each with --project, or give "
@@ -144,7 +144,7 @@ def gc(
     _remove(unused)
 
 
-def _stored_in(place: str) -> list[StoredSet]:
+def _sets_in(place: str) -> list[StoredSet]:
     """Feature sets directly in a folder or an object store, without stubs; outside of the working folder only ROOT/NAME-KEY."""
     if is_remote(place):
         return [one for one in StoredSet.at_root(place.rstrip("/")) if AT_ROOT.fullmatch(one.address.rpartition("/")[2])]
@@ -175,7 +175,7 @@ def _why_kept(one: StoredSet, named: Mapping[str, str], days: int) -> str:
     return ""
 
 
-def _show(why: Mapping[StoredSet, str]) -> None:
+def _print_table(why: Mapping[StoredSet, str]) -> None:
     rows = [["feature set", "bytes", "used", "made by", "kept"]]
     for one, reason in sorted(why.items(), key=lambda item: (bool(item[1]), item[0].address)):
         rows.append([one.address, size(one.nbytes), one.day, owner_of(one.address), reason or "no: nothing names it"])
@@ -207,7 +207,7 @@ def _remove(unused: list[StoredSet]) -> None:
         raise typer.Exit(1)
 
 
-def _real(address: str) -> str:
+def _resolve_address(address: str) -> str:
     return address if is_remote(address) else os.path.realpath(address)
 
 

@@ -17,12 +17,12 @@ from store.plugins import Registry
 from store.user_code import custom_digest, is_custom
 
 
-def _check(kind: object) -> None:
+def _check_aggregator(kind: object) -> None:
     if not (isinstance(kind, type) and issubclass(kind, Aggregator)):
         raise TypeError(f"it is {kind!r}, expected a class that is derived from beyondcls.Aggregator")
 
 
-AGGREGATORS = Registry[type[Aggregator]]("aggregators", _check) | {
+AGGREGATORS = Registry[type[Aggregator]]("aggregators", _check_aggregator) | {
     "cls": Cls,
     "average": Average,
     "cls-average": ClsAverage,

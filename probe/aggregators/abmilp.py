@@ -90,7 +90,7 @@ class AbMILP(Attentive):
         self.depth, self.concatenate = whole_number("AbMILP depth", depth), concatenate
         self.kinds = kinds_in_bag(tokens)
         self.blocks = None if blocks is None else distinct_numbers("blocks", blocks)
-        self.reads = tuple(kind for group in self._groups() for kind in group)
+        self.reads = tuple(kind for group in self._kinds_by_block() for kind in group)
         self.activation = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]()
         hidden = [layer for _ in range(depth - 1) for layer in (nn.Linear(dim, dim), self.activation)]
         self.score = nn.Sequential(*hidden, nn.Linear(dim, whole_number("branches", branches)))
@@ -124,7 +124,7 @@ class AbMILP(Attentive):
 
     def positions(self, parameters: Parameters, n_tokens: int) -> Float[Tensor, "*M N D"] | None:
         """Codes of the tokens in the bag; of each member, where they are learned."""
-        position, n_blocks = parameters.get("position", self.position), len(self._groups())
+        position, n_blocks = parameters.get("position", self.position), len(self._kinds_by_block())
         if position is None:
             return None
         if position.shape[-2] * n_blocks != n_tokens:
@@ -157,9 +157,9 @@ class AbMILP(Attentive):
     def combined(self, vectors: Float[Tensor, "M B k D"], weights: Float[Tensor, "M B k N"]) -> Pooled:
         """One vector from the branches, and their mean weights, summed over blocks."""
         vector = vectors.flatten(2) if self.concatenate else vectors.mean(2)
-        return Pooled(vector, weights.mean(2).unflatten(-1, (len(self._groups()), -1)).sum(-2))
+        return Pooled(vector, weights.mean(2).unflatten(-1, (len(self._kinds_by_block()), -1)).sum(-2))
 
-    def _groups(self) -> list[tuple[str, ...]]:
+    def _kinds_by_block(self) -> list[tuple[str, ...]]:
         """Kinds of features of each block."""
         return [tuple(f"{k}/block{b}" for k in self.kinds) for b in self.blocks] if self.blocks else [self.kinds]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from probe.aggregators.aggregator import Aggregator, Features
 from store import BeyondClsError
 from store.errors import unknown
-from store.user_code import explained, module_of
+from store.user_code import explaining, module_of
 
 
 def custom_aggregator(name: str) -> type[Aggregator]:
@@ -41,11 +41,11 @@ def check_custom(name: str, aggregator: Aggregator, features: Features, n_patche
         BeyondClsError: it fails, or returns anything other than vectors [B, W] and weights [B, T] or None.
     """
     n_images = len(next(iter(features.values())))
-    with torch.random.fork_rng(devices=[]), explained(name, f"{name} fails on {', '.join(aggregator.reads)}"):
+    with torch.random.fork_rng(devices=[]), explaining(name, f"{name} fails on {', '.join(aggregator.reads)}"):
         _check_pooled(name, aggregator.eval()(features), (n_images, aggregator.width), n_patches)
     if aggregator.trainable:
         failure = f"{name} works alone, but not for several members at once (define pool_members, too)"
-        with torch.random.fork_rng(devices=[]), explained(name, failure):
+        with torch.random.fork_rng(devices=[]), explaining(name, failure):
             members = {parameter: torch.stack([p, p]) for parameter, p in aggregator.named_parameters()}
             pooled = aggregator.train().pool_many(members, features)
         _check_pooled(f"pool_many of {name}", pooled, (2, n_images, aggregator.width), n_patches)
@@ -65,7 +65,7 @@ def check_made(name: str, aggregator: Aggregator) -> None:
 def _check_pooled(name: str, pooled: Any, shape: tuple[int, ...], n_patches: int | None) -> None:
     if not isinstance(pooled, tuple) or len(pooled) != 2 or not isinstance(pooled[0], Tensor):
         raise BeyondClsError(
-            f"{name} returns {_shown(pooled)}, expected vectors {list(shape)}, and weights or None; "
+            f"{name} returns {_as_text(pooled)}, expected vectors {list(shape)}, and weights or None; "
             "return Pooled(vector, weights)"
         )
     vector, weights = pooled
@@ -78,7 +78,7 @@ def _check_pooled(name: str, pooled: Any, shape: tuple[int, ...], n_patches: int
         return
     if not isinstance(weights, Tensor) or weights.shape[:-1] != shape[:-1] or weights.shape[-1] < (n_patches or 1):
         raise BeyondClsError(
-            f"{name} returns weights {_shown(weights)}, expected {[*shape[:-1], n_patches]}, one for each patch (others come "
+            f"{name} returns weights {_as_text(weights)}, expected {[*shape[:-1], n_patches]}, one for each patch (others come "
             "before them); return the mean over queries where there are several, or None"
         )
     if not torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]), atol=1e-2):
@@ -88,7 +88,7 @@ def _check_pooled(name: str, pooled: Any, shape: tuple[int, ...], n_patches: int
         )
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
-        return f"({', '.join(map(_shown, value))})"
+        return f"({', '.join(map(_as_text, value))})"
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -62,7 +62,7 @@ class ClsAverage(Aggregator):
     Where a feature set has the average itself, that is read, as by `Average`.
 
     Args:
-        blocks: stored blocks whose [cls] are side by side, beside the average of the last one named, W = (n + 1) D; only the
+        blocks: stored blocks whose [cls] are concatenated with the average of the last one named, W = (n + 1) D; only the
             probed block by default.
 
     Source: linear evaluation of DINOv2 (arXiv 2304.07193), with `blocks` that of the last four blocks (`create_linear_input` in
@@ -106,7 +106,7 @@ class Central(Aggregator):
     of an odd grid an even k reaches one patch further up and left.
 
     Source: `cp1` to `cp4` in the official code, which begin at s // 2 - ⌈k / 2⌉: the same for even k, and one patch further up
-    and left for odd k (beside the centre of an odd grid).
+    and left for odd k (off the centre of an odd grid).
 
     Args:
         k: side of the square of patches.

@@ -44,7 +44,7 @@ class Norm(Weighted):
         return ratios / ratios.sum(-1, keepdim=True)
 
 
-class Foreground(Aggregator):
+class ForegroundMean(Aggregator):
     """Base: the mean over the patches that a subclass says are `chosen`, from the image's own tokens alone. No parameters.
 
     Objects are rarely cut by the border of the image: of two parts, the one at the border is the background. Weights are all
@@ -83,7 +83,7 @@ def border(n_patches: int, device: torch.device) -> Bool[Tensor, "T"]:
     return edge.flatten()
 
 
-class PCA(Foreground):
+class PCA(ForegroundMean):
     """The patches on the positive side of the image's own first principal component, with equal weights. No parameters.
 
     v is the direction of largest variance of the T tokens of one image, x̄ their mean; patch t is chosen if v · (x_t - x̄) > 0.
@@ -119,7 +119,7 @@ def first_component(centred: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
     return (x @ torch.linalg.eigh(x.mT @ x).eigenvectors[..., -1:]).squeeze(-1)
 
 
-class KMeans(Foreground):
+class KMeans(ForegroundMean):
     """The patches of one of k clusters of the image's own tokens, with equal weights. No parameters.
 
     The cluster with the smallest share of border patches is chosen; among equal shares the larger cluster, among equally large

@@ -83,17 +83,17 @@ class Logistic(Closed):
         if not training.multilabel:
             present, numbers = training.labels.unique(return_inverse=True)
             scores = torch.full((len(cs), len(x), training.n_classes), -torch.inf, device=x.device)
-            scores[..., present] = self._logits(learnt, numbers, scored, cs, notes, where).float()
+            scores[..., present] = self._fit_and_score(learnt, numbers, scored, cs, notes, where).float()
             return scores
         columns = []
         for target in training.labels.T:
             if (here := target > 0).all() or not here.any():
                 columns.append(torch.full((len(cs), len(x)), torch.inf if here.all() else -torch.inf, device=x.device))
             else:
-                columns.append(2 * self._logits(learnt, here.long(), scored, cs, notes, where)[..., 1])
+                columns.append(2 * self._fit_and_score(learnt, here.long(), scored, cs, notes, where)[..., 1])
         return torch.stack(columns, -1).float()
 
-    def _logits(
+    def _fit_and_score(
         self,
         learnt: Float[Tensor, "n W"],
         labels: Int[Tensor, "n"],

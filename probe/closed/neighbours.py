@@ -44,7 +44,7 @@ def nearest(
         block, chunk: queries and references that are compared at once: 16 bytes a pair.
     """
     centre = references.double().mean(0) if metric == "euclidean" else None  # distances are from it, so that less cancels
-    block_keys = [_nearest_of_block(_prepared(part, centre), references, centre, k, chunk) for part in queries.split(block)]
+    block_keys = [_nearest_of_block(_prepare(part, centre), references, centre, k, chunk) for part in queries.split(block)]
     keys = torch.cat(block_keys).cpu()
     return _similarity(keys), _row(keys)
 
@@ -53,7 +53,7 @@ def _nearest_of_block(queries: Tensor, references: Tensor, centre: Tensor | None
     """Keys of the k nearest: the best of each chunk are merged with the best so far."""
     best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, len(references), chunk):
-        part = _prepared(references[start : start + chunk], centre)
+        part = _prepare(references[start : start + chunk], centre)
         similarity = queries @ part.T
         if centre is not None:
             squares = queries.square().sum(1)[:, None] + part.square().sum(1)
@@ -67,7 +67,7 @@ def _nearest_of_block(queries: Tensor, references: Tensor, centre: Tensor | None
     return best
 
 
-def _prepared(x: Tensor, centre: Tensor | None) -> Tensor:
+def _prepare(x: Tensor, centre: Tensor | None) -> Tensor:
     return torch.nn.functional.normalize(x.double()) if centre is None else x.double() - centre
 
 
@@ -140,10 +140,10 @@ class Neighbours(Closed):
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
         check_pair(training, test)
-        selection: Selection[Any] = select(self._grid, training, self.share, self.seed, self._voted)
+        selection: Selection[Any] = select(self._grid, training, self.share, self.seed, self._vote)
         best = selection.best
         k, temperature = best if isinstance(best, tuple) else (best, self._temperatures[0])
-        (scores,) = self._voted(training, test, (int(k),), (temperature,))
+        (scores,) = self._vote(training, test, (int(k),), (temperature,))
         chosen, notes = {"k": k}, notes_on(training, test)
         if isinstance(self.temperature, tuple):
             chosen["temperature"] = temperature
@@ -159,7 +159,7 @@ class Neighbours(Closed):
         """Values of k, or pairs of k and temperature if there are several of those; of equally good ones the first is taken."""
         return tuple((k, t) for k in self.ks for t in self.temperature) if isinstance(self.temperature, tuple) else self.ks
 
-    def _voted(
+    def _vote(
         self,
         training: Vectors,
         queries: Vectors,

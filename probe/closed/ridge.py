@@ -59,10 +59,10 @@ class Ridge(Closed):
     def fit(self, training: Vectors, test: Vectors) -> Result:
         check_pair(training, test)
         scaling, y = Scaling.from_vectors(training.x, self.standardise), _targets(training)
-        u, s, v = _decomposed(self._with_constant(scaling(training.x)))
+        u, s, v = _decompose(self._with_constant(scaling(training.x)))
         uy, absent = u.T @ y, (y == -1).all(0)
         level = torch.zeros_like(y[0]) if self.constant else y.mean(0)
-        selection = self._selected(training, y, level, u, s, uy)
+        selection = self._select(training, y, level, u, s, uy)
         alpha = selection.best
         weight = v @ ((s / (s**2 + alpha))[:, None] * uy)  # [W, K]
         scores = (self._with_constant(scaling(test.x)) @ weight + level).float().cpu()
@@ -74,7 +74,7 @@ class Ridge(Closed):
     def _with_constant(self, x: Float[Tensor, "N W"]) -> Float[Tensor, "N D"]:
         return torch.nn.functional.pad(x, (0, 1), value=self.constant) if self.constant else x
 
-    def _selected(self, training: Vectors, y: Tensor, level: Tensor, u: Tensor, s: Tensor, uy: Tensor) -> Selection:
+    def _select(self, training: Vectors, y: Tensor, level: Tensor, u: Tensor, s: Tensor, uy: Tensor) -> Selection:
         if len(self.alphas) == 1:
             return Selection("nothing", candidates=self.alphas)
         measure, n, percent = criterion(training), len(training), []
@@ -92,7 +92,7 @@ def _targets(training: Vectors) -> Float[Tensor, "N K"]:
     return torch.nn.functional.one_hot(training.labels, training.n_classes).double() * 2 - 1
 
 
-def _decomposed(x: Float[Tensor, "N W"]) -> tuple[Float[Tensor, "N r"], Float[Tensor, "r"], Float[Tensor, "W r"]]:
+def _decompose(x: Float[Tensor, "N W"]) -> tuple[Float[Tensor, "N r"], Float[Tensor, "r"], Float[Tensor, "W r"]]:
     """X = U diag(s) V', from the eigenvectors of the smaller of X'X and XX'; directions that are only rounding are dropped."""
     wide = x.shape[0] < x.shape[1]
     values, vectors = torch.linalg.eigh(x @ x.T if wide else x.T @ x)

@@ -45,7 +45,7 @@ class Maps(View):
             BeyondClsError: an image has none, or two.
         """
         super().__post_init__()
-        found = {int(row): self._named(self.store.ids[row]) for row in self.rows}
+        found = {int(row): self._files_of(self.store.ids[row]) for row in self.rows}
         if wrong := [row for row, files in found.items() if len(files) != 1]:
             name, n_found = self.store.ids[wrong[0]], "two files" if found[wrong[0]] else "no file"
             raise BeyondClsError(
@@ -55,7 +55,7 @@ class Maps(View):
         self.files = {row: files[0] for row, files in found.items()}
         self._sizes = self.store.array("images/size").all()
 
-    def _named(self, name: str) -> list[Path]:
+    def _files_of(self, name: str) -> list[Path]:
         """Files of an image; ids never lead out of the folder."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:

@@ -166,7 +166,7 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
         trained, lost = train_linear(patches.placed(one.placement), maps, size, members, recipe, **options)
     if lost:
         raise BeyondClsError(f"{next(iter(lost))} {next(iter(lost.values()))}")
-    per_image = _measured(one, target, test_maps, tested.rows, [t.head for t in trained], mean, bars)
+    per_image = _measure_images(one, target, test_maps, tested.rows, [t.head for t in trained], mean, bars)
     about = {"seeds": list(plan.seeds), "recipe": asdict(recipe), "loss_size": size, "n_views": len(one.views)}
     content = {
         "task": target.name,
@@ -184,13 +184,13 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
         "n_test": len(tested.rows),
         "n_without": {"training": len(maps[0].files) - len(learnt.rows), "test": len(test_maps.files) - len(tested.rows)},
         "pixels": {"training": learnt.described, "test": tested.described},
-        "protocols": {NAME: {**_over_images(per_image[:-1]), **about}, MEAN: _over_images(per_image[-1:])},
+        "protocols": {NAME: {**_average_over_images(per_image[:-1]), **about}, MEAN: _average_over_images(per_image[-1:])},
         **computed_by(one.device),
     }
     return content, trained
 
 
-def _measured(
+def _measure_images(
     one: Regression,
     target: Target,
     maps: Maps,
@@ -219,7 +219,7 @@ def _measured(
     return [{name: np.array([of[name] for of in images]) for name in images[0]} for images in measured]
 
 
-def _over_images(per_image: Sequence[PerImage]) -> dict[str, Any]:
+def _average_over_images(per_image: Sequence[PerImage]) -> dict[str, Any]:
     """Each measure, as `over_seeds` gives it."""
 
     def of_chosen(values: Float[np.ndarray, "n"], chosen: Bool[np.ndarray, "n"]) -> float:

@@ -62,7 +62,7 @@ class Target(ABC):
     def predicted(
         self, logits: Float[Tensor, "*many K rows columns"], upsampling: Callable[[tuple[int, int]], Upsampling]
     ) -> Float[Tensor, "*many C h w"]:
-        """Values of the pixels to which `upsampling` leads from a grid of so many rows and columns."""
+        """Values of the pixels to which `upsampling` leads from a grid with these numbers of rows and columns."""
         values = self.on_grid(logits)
         return self.at_pixels(upsampling((values.shape[-2], values.shape[-1])).bilinear(values))
 
@@ -120,7 +120,7 @@ class Depth(Target):
         return (weights * bins[:, None, None]).sum(-3, keepdim=True) / weights.sum(-3, keepdim=True)
 
     def losses(self, predicted: Float[Tensor, "M C n"], truth: Float[Tensor, "C n"]) -> Float[Tensor, "M"]:
-        """Scale-invariant in the logarithm, λ = 0.85 (Eigen et al. 2014), the root of it as in AdaBins and DINOv2."""
+        """Scale-invariant in the logarithm, λ = 0.85 (Eigen et al. 2014), its root as in AdaBins and DINOv2."""
         difference = ((predicted + LOG_EPS).log() - (truth + LOG_EPS).log())[:, 0]
         mean = difference.mean(1)
         return ((difference - mean[:, None]).square().mean(1) + SHARE_OF_MEAN * mean.square() + ROOT_EPS).sqrt()

@@ -16,7 +16,7 @@ EXAMPLES = "examples.json"
 
 
 class AveragePrecision:
-    """Results of one kind beside the truths, both in COCO's format: `MEASURES` of all images, or of some.
+    """Results of one kind and the truths, both in COCO's format: `MEASURES` of all images, or of some.
 
     AP is the mean over IoU thresholds 0.50, 0.55, …, 0.95 and classes, of up to 100 detections an image. Crowds count neither
     as found nor as missed. Sizes are by the area that the truths state; that of a detection is its box's or its mask's.
@@ -31,7 +31,7 @@ class AveragePrecision:
 
     def of(self, image_ids: Collection[int] | None = None) -> dict[str, float | None]:
         """In percent; of all images by default."""
-        evaluation = COCOeval_faster(self._known, self._found, self._type, print_function=_quiet)
+        evaluation = COCOeval_faster(self._known, self._found, self._type, print_function=_print_nothing)
         if image_ids is not None:
             evaluation.params.imgIds = sorted(image_ids)
         evaluation.run()
@@ -65,7 +65,7 @@ def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]
     return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
 
-def _quiet(*_: Any) -> None:
+def _print_nothing(*_: Any) -> None:
     """In place of what the evaluation prints."""
 
 

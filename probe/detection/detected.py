@@ -87,7 +87,7 @@ def in_original(
     """One image's detections in the frame of a view, in pixels of the original.
 
     Masks are drawn into their boxes at the resolution of the original, as torchvision does; boxes are then cut to the image.
-    What is outside of it altogether, as in the border of a padded image, is left out.
+    What is entirely outside, as in the border of a padded image, is left out.
     """
     in_frame = {name: values.cpu() for name, values in in_frame.items()}
     boxes = boxes_from_view(in_frame["boxes"].numpy(), crop, flip, frame)

@@ -20,7 +20,7 @@ from torchvision.ops import MultiScaleRoIAlign
 from probe.detection.recipe import DetectorOptions
 from probe.detection.targets import frame_of
 from probe.head import FinalNorm
-from probe.modules import Kind, load_module, made, save_module
+from probe.modules import Kind, load_module, make_module, save_module
 from store import BeyondClsError
 
 RATIOS = (0.5, 1.0, 2.0)  # height by width
@@ -28,7 +28,7 @@ FINEST = 4  # stride of the first level, doubled from level to level
 EPS = 1e-6
 LOSSES = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
 LEVELS = ["0", "1", "2", "3"]  # that regions are cut from; the coarsest serves proposals alone
-BOX_CELLS, MASK_CELLS = 7, 14  # a region is resampled to so many cells each way
+BOX_CELLS, MASK_CELLS = 7, 14  # a region is resampled to this many cells each way
 PROPOSED = {
     "fg_iou_thresh": 0.7,
     "bg_iou_thresh": 0.3,
@@ -218,6 +218,6 @@ def load_detector_with(path: str | Path) -> tuple[Detector, dict[str, Any]]:
         rows, columns = (int(n) for n in described["grid"])
         options = DetectorOptions.from_dict(described["detector"])
         norm = lambda: FinalNorm.saved_with(parameters, dim, eps)  # noqa: E731
-        return made(lambda: Detector(dim, (rows, columns), n_classes, options, norm()), parameters, dim, n_classes)
+        return make_module(lambda: Detector(dim, (rows, columns), n_classes, options, norm()), parameters, dim, n_classes)
 
     return load_module(path, DETECTOR, build)

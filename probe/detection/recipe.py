@@ -42,7 +42,7 @@ class DetectorOptions:
         mask_layers: convolutions before masks are predicted.
         proposals: regions an image that are kept in training; half of them in evaluation.
         samples: regions an image that the loss is computed from.
-        masks: whether masks are predicted beside boxes.
+        masks: whether masks are predicted in addition to boxes.
         final_norm: whether the encoder's last LayerNorm is applied to the tokens first, where it has one.
     """
 

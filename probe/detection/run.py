@@ -49,8 +49,8 @@ class Detection:
         block: whose tokens are read, of both sets; by default the deepest one of the training set.
         device: where detectors train.
         placement: of the tokens, as for `store.Loader`.
-        workers: processes beside this one that decode masks; results do not depend on it.
-        n_examples: test images whose objects are kept beside what is found in them.
+        workers: processes that decode masks, in addition to this one; results do not depend on it.
+        n_examples: test images whose objects are kept with what is found in them.
         unfinished: for checkpoints; None for none.
         progress: called with the number of steps and test images since the last call (`n_units` in all).
         on_epoch: called after each epoch of each seed, as of `probe`; the name of its head is "detector".
@@ -184,9 +184,9 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
 
     Writes `trained/seed<S>.safetensors` and `.json` (`load_detector`), `curves.csv` (seed, epoch, lr, loss and its parts),
     `detections.json` (those of the first seed in the test images, in COCO's format of results), `examples.json` (those in a few
-    test images, beside their objects), `metrics.json` (means) and `description.json` (all else). What an earlier run wrote
-    there is replaced. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started
-    again.
+    test images, with their objects), `metrics.json` (means) and `description.json` (all else). What an earlier run wrote
+    there is replaced. A run that was killed goes on from its last checkpoint (in `.unfinished` next to `out`) when it is
+    started again.
 
     Args:
         notes: written into description.json too, e.g. the command.

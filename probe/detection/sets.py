@@ -113,7 +113,7 @@ def survey(store: FeatureStore, rows: np.ndarray, view: int = 0) -> dict[str, An
 
 
 def notes_on(counted: Mapping[str, Any], which: str) -> list[str]:
-    """Sentences for the user on a `survey`; `which` images it is of: "training" or "test"."""
+    """Sentences for the user on a `survey`; `which` images were surveyed: "training" or "test"."""
     notes = []
     if counted["n_without"]:
         notes.append(

@@ -57,7 +57,7 @@ def _restore(detector: nn.Module, optimiser: torch.optim.Optimizer, tensors: dic
     return Done(**plain)
 
 
-class Batches(Protocol):
+class DetectionBatches(Protocol):
     """What a detector is trained on: `detection_batches`, or tensors in memory; `patch` tokens and targets, `truths`."""
 
     def __len__(self) -> int: ...
@@ -67,7 +67,7 @@ class Batches(Protocol):
 
 def new_detector(make: Callable[[], Detector], seed: int) -> Detector:
     """A detector whose initial parameters depend on the seed alone."""
-    with isolated_randomness(_drawn(0, seed, "start")):
+    with isolated_randomness(_derive_seed(0, seed, "start")):
         return make()
 
 
@@ -85,7 +85,7 @@ def optimiser_of(detector: Detector, recipe: DetectionRecipe) -> torch.optim.Opt
 
 def train_detector(
     detector: Detector,
-    batches: Batches,
+    batches: DetectionBatches,
     recipe: DetectionRecipe,
     seed: int,
     *,
@@ -117,10 +117,10 @@ def train_detector(
         after_epoch(entry, True)
     detector.train()
     for epoch in range(done.epoch, recipe.epochs):
-        for batch in batches.epoch(_drawn(epoch, seed, "order"), done.step):
+        for batch in batches.epoch(_derive_seed(epoch, seed, "order"), done.step):
             number = epoch * n_steps + done.step
             lr = recipe.lr_at(number, n_steps)
-            losses = _step(detector, optimiser, batch, lr, recipe.clip, _drawn(number, seed, "samples"))
+            losses = _step(detector, optimiser, batch, lr, recipe.clip, _derive_seed(number, seed, "samples"))
             total = sum(losses.values())
             if not math.isfinite(total):
                 raise BeyondClsError(
@@ -163,6 +163,6 @@ def _step(
     return dict(zip(losses, torch.stack([loss.detach() for loss in losses.values()]).tolist(), strict=True))
 
 
-def _drawn(number: int, seed: int, purpose: str) -> int:
+def _derive_seed(number: int, seed: int, purpose: str) -> int:
     """A seed for one purpose, of 63 bits."""
     return int(draws_of(np.array([number]), seed, purpose)[0] >> np.uint64(1))

@@ -164,8 +164,8 @@ def weight_on(maps: Sequence[Float[np.ndarray, "N h w"]], foreground: Foreground
     shares = [on_foreground(weights, foreground.share) for weights in maps]
 
     def measured(of_seeds: Sequence[Float[np.ndarray, "N"]]) -> dict[str, Any]:
-        without = without_each(len(area), lambda chosen: [_mean(values[chosen]) for values in of_seeds])
-        return over_seeds([_mean(values) for values in of_seeds], np.transpose(without))
+        without = without_each(len(area), lambda chosen: [_known_mean(values[chosen]) for values in of_seeds])
+        return over_seeds([_known_mean(values) for values in of_seeds], np.transpose(without))
 
     return {
         "share": measured([100 * share for share in shares]),
@@ -176,7 +176,7 @@ def weight_on(maps: Sequence[Float[np.ndarray, "N h w"]], foreground: Foreground
     }
 
 
-def _mean(values: Float[np.ndarray, "N"]) -> float:
+def _known_mean(values: Float[np.ndarray, "N"]) -> float:
     """Of those that are known; NaN where none is."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan

@@ -62,14 +62,14 @@ class MaxBoxAcc:
         groups, found = groups_of(len(self._found)), np.stack(self._found)
         hits = np.stack([found[groups == group].sum(0) for group in range(groups.max() + 1)])  # [groups, IoUs and v1, levels]
         n_images = np.bincount(groups)
-        whole = _best(hits.sum(0), n_images.sum())
+        whole = _at_best_thresholds(hits.sum(0), n_images.sum())
         if len(hits) == 1:
             return whole
         others = zip(hits.sum(0) - hits, n_images.sum() - n_images, strict=True)
-        return replace(whole, without=tuple(_best(of_others, n) for of_others, n in others))
+        return replace(whole, without=tuple(_at_best_thresholds(of_others, n) for of_others, n in others))
 
 
-def _best(hits: Int[np.ndarray, "4 255"], n_images: int) -> Localised:
+def _at_best_thresholds(hits: Int[np.ndarray, "4 255"], n_images: int) -> Localised:
     every = hits[:, LEVELS]  # [IoUs and v1, thresholds]
     *by_iou, largest = (100 * every.max(1) / n_images).tolist()
     *thresholds, threshold = THRESHOLDS[every.argmax(1)].tolist()

@@ -59,7 +59,7 @@ def frame_of(
         crops: x0, y0, x1, y1 that the view shows, in pixels of the original.
         sizes: height and width of the originals.
         size: side of the frame, pixels.
-        area: of all boxes, in pixels of the frame; `area_shown` is the part of it in the frame.
+        area: of all boxes, in pixels of the frame; `area_shown` is the part inside the frame.
     """
     whole = np.concatenate([np.zeros_like(sizes), sizes[:, ::-1]], 1)
     beyond = (whole - crops) * (1, 1, -1, -1)  # how far the crop reaches over each border of the image; negative where it cuts
@@ -125,7 +125,7 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> BoxTruths:
 
 
 def has_boxes(store: FeatureStore) -> bool:
-    """Whether the set has boxes beside the labels of images; instances have boxes of their own."""
+    """Whether the set has boxes in addition to the labels of images; instances have boxes of their own."""
     return "images/boxes" in store.attributes["arrays"]
 
 

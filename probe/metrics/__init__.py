@@ -123,19 +123,19 @@ AT_THRESHOLD = {name: partial(_measure, name) for name in MEASURES}
 Metric = Callable[[Tensor, Tensor], Tensor]
 
 
-def _check(metric: object) -> None:
+def _check_metric(metric: object) -> None:
     if not callable(metric):
         raise TypeError(f"it is {metric!r}, expected a function of logits and labels")
 
 
 # name -> function(logits [..., B, K], labels [B]) that says of each image whether it is right, bool [..., B]
-PER_IMAGE = Registry[Metric]("metrics", _check, ("entropy", *AT_THRESHOLD, "map", "map_overall").__contains__) | {
+PER_IMAGE = Registry[Metric]("metrics", _check_metric, ("entropy", *AT_THRESHOLD, "map", "map_overall").__contains__) | {
     "top1": partial(top_k_hits, k=1),
     "top5": partial(top_k_hits, k=5),
 }
 
 # name -> function(scores [..., N, K], labels [N, K] of 0 and 1) that gives percent, float64 [...]
-MULTILABEL = Registry[Metric]("multilabel_metrics", _check, ("entropy", *PER_IMAGE.own).__contains__) | {
+MULTILABEL = Registry[Metric]("multilabel_metrics", _check_metric, ("entropy", *PER_IMAGE.own).__contains__) | {
     "map": mean_average_precision,
     "map_overall": overall_average_precision,
     **AT_THRESHOLD,

@@ -94,7 +94,7 @@ class Confusion:
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
+class ModelPredictions:
     """Predictions of one model for the patches of all test images.
 
     Attributes:
@@ -133,7 +133,7 @@ class ConfusionsOfModel:
 
 def evaluate(
     test: Patches,
-    models: Mapping[Any, Predicted],
+    models: Mapping[Any, ModelPredictions],
     resolutions: Sequence[Resolution] = (),
     maps: LabelMapsOfView | None = None,
     keep: Callable[[Any, int, Int16[np.ndarray, "h w"]], None] | None = None,
@@ -141,10 +141,10 @@ def evaluate(
 ) -> tuple[dict[Any, ConfusionsOfModel], dict[str, Any] | None]:
     """Compare the predictions of models with the truth, on the grid and at other resolutions.
 
-    Of several views of an image, which are windows, logits are averaged where they overlap, and one-hot labels likewise.
+    Of several views of an image, which are windows, logits are averaged where they overlap, and so are one-hot labels.
 
     Args:
-        resolutions: "original", or sides of frames in pixels; beside the grid.
+        resolutions: "original", or sides of frames in pixels; in addition to the grid.
         maps: of the test images; not needed for the grid alone.
         keep: called with the name of a model, a row and the predicted label map at the first of `resolutions`, -1 where the
             view shows nothing of the image.
@@ -160,7 +160,7 @@ def evaluate(
     grid, position, labelled, groups = test.source.store.grid, 0, [0, 0], groups_of(len(test)).tolist()
     n_views, of_view = len(test.views), [LabelMapsOfView(maps.store, view) for view in test.views] if maps is not None else []
     more = shows_more(test.source.store, test.views) if n_views > 1 else np.ones((len(test.labels), 1), bool)
-    batches = test.images() if any(model.head is not None for model in models.values()) else _without_tokens(test)
+    batches = test.images() if any(model.head is not None for model in models.values()) else _rows_without_tokens(test)
     for rows, tokens in batches:
         logits = {name: _logits(model.head, tokens, n_views) for name, model in models.items() if model.head is not None}
         for i, row in enumerate(rows.tolist()):
@@ -171,7 +171,7 @@ def evaluate(
             for name, model in models.items():
                 on_grids = logits[name][i] if model.labels is None else model.labels[position].reshape(n_views, *grid)
                 measured[name].confusions[GRID].add(
-                    test.labels[row].reshape(n_views, *grid), _labels(on_grids), groups[position]
+                    test.labels[row].reshape(n_views, *grid), _to_labels(on_grids), groups[position]
                 )
                 for number, (resolution, truth) in enumerate(truths.items()):
                     predicted = label_map_of(on_grids[views], upsamplings[resolution], truth.shape, model.interpolated)
@@ -185,7 +185,7 @@ def evaluate(
     return measured, shown
 
 
-def _without_tokens(test: Patches) -> Any:
+def _rows_without_tokens(test: Patches) -> Any:
     return ((test.rows[i : i + 1], None) for i in range(len(test)))
 
 
@@ -206,5 +206,5 @@ def _truths(
     return {r: maps.in_frame(row, maps.frame(r)) if isinstance(r, int) else original for r in resolutions}, shown
 
 
-def _labels(on_grids: Float[Tensor, "V K rows columns"] | Int16[np.ndarray, "V rows columns"]) -> np.ndarray:
+def _to_labels(on_grids: Float[Tensor, "V K rows columns"] | Int16[np.ndarray, "V rows columns"]) -> np.ndarray:
     return on_grids.argmax(1).numpy().astype(np.int16) if isinstance(on_grids, Tensor) else on_grids

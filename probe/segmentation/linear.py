@@ -142,7 +142,7 @@ def train_linear(
             is shown in each epoch.
         loss_size: shorter side of the frame, in pixels, at whose pixels the loss is computed.
         pixel_losses: each member's loss, summed over the images, from logits on the grid and what `maps` give.
-        workers: processes that decode label maps beside this one.
+        workers: processes that decode label maps, in addition to this one.
         following: of `go_on`: checkpoint, progress, …
 
     Raises:

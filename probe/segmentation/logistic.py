@@ -20,7 +20,7 @@ ABSENT = -1e4  # logit of a class without training patches; finite, so that logi
 
 
 @dataclass(frozen=True)
-class Logistic:
+class PatchLogistic:
     """Softmax regression with an L2 penalty, to convergence; all penalties in the same passes over the patches.
 
     Attributes:

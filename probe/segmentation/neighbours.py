@@ -140,11 +140,11 @@ class _Nearest:
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class PatchNeighbours:
     """Majority of the k nearest training patches; of equally frequent classes the lowest.
 
     Attributes:
-        ks, metrics: the grid, as CAPI's; all of it follows from one product.
+        ks, metrics: the grid, as CAPI's; one product serves all of its points.
         standardise: each channel by its mean and standard deviation over the training patches.
     """
 

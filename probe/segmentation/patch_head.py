@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probe.head import FinalNorm
-from probe.modules import Kind, load_module, made, save_module
+from probe.modules import Kind, load_module, make_module, save_module
 
 TASK = "segmentation"
 PATCH_HEAD = Kind("head", "beyondcls segment", 1, TASK)
@@ -87,6 +87,6 @@ def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
             zeros = torch.zeros(dim), torch.zeros(dim), torch.zeros(n_classes, dim), torch.zeros(n_classes)
             return PatchHead(*zeros, (int(rows), int(columns)), norm)
 
-        return made(make, parameters, dim, n_classes)
+        return make_module(make, parameters, dim, n_classes)
 
     return load_module(path, PATCH_HEAD, build)

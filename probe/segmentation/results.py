@@ -13,14 +13,14 @@ import numpy as np
 
 from probe.result_files import METRICS, computed_by, over_seeds, write_result
 from probe.segmentation.patch_head import save_patch_head
-from probe.segmentation.run import BASELINES, Outcome, Protocols, Result
+from probe.segmentation.run import BASELINES, ProtocolOutcome, Protocols, SegmentationResult
 from probe.segmentation.saved_maps import IMAGES
 from probe.segmentation.sets import Sets
 from store.format.pretraining import pretraining_fields
 from store.shown import csv_cell
 
 
-def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
+def measures_of(sets: Sets, protocols: Protocols, result: SegmentationResult, about: Mapping[str, Any]) -> dict[str, Any]:
     """What is measured, and what describes it. Measures are percent, with mean, standard deviation and values over seeds.
 
     `miou_grid` compares patch labels with patch labels; `miou_original` pixels of the original images, `miou_512` pixels of the
@@ -45,14 +45,14 @@ def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping
         "n_test_patches": sets.tested.n_labelled,
         "classes": list(sets.classes),
         "shown": result.shown,
-        "protocols": {name: _of_protocol(name, outcome, sets, protocols) for name, outcome in result.outcomes.items()},
+        "protocols": {name: _measures_of_protocol(name, outcome, sets, protocols) for name, outcome in result.outcomes.items()},
         "notes": _notes(sets, result),
         **about,
         **computed_by(sets.device),
     }
 
 
-def _of_protocol(name: str, outcome: Outcome, sets: Sets, protocols: Protocols) -> dict[str, Any]:
+def _measures_of_protocol(name: str, outcome: ProtocolOutcome, sets: Sets, protocols: Protocols) -> dict[str, Any]:
     per_model, without = zip(*((model.measures(), model.without_each()) for model in outcome.measured), strict=True)
     names = sorted(per_model[0], key=lambda name: name.endswith("_grid"))  # pixels first, as they are compared elsewhere
     content: dict[str, Any] = {
@@ -68,7 +68,7 @@ def _of_protocol(name: str, outcome: Outcome, sets: Sets, protocols: Protocols) 
     return {**content, "seconds": round(outcome.seconds, 2), "notes": outcome.notes}
 
 
-def _notes(sets: Sets, result: Result) -> list[str]:
+def _notes(sets: Sets, result: SegmentationResult) -> list[str]:
     notes = []
     absent = [name for name, n in zip(sets.classes, sets.learnt.counts, strict=True) if not n]
     if absent:
@@ -81,7 +81,9 @@ def _notes(sets: Sets, result: Result) -> list[str]:
     return notes
 
 
-def write(folder: Path, sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
+def write(
+    folder: Path, sets: Sets, protocols: Protocols, result: SegmentationResult, about: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write all but label maps into an empty folder; returns what is measured, and what describes it."""
     measures = measures_of(sets, protocols, result, about)
     _write_per_class(folder / "per_class.csv", sets, result)
@@ -102,7 +104,7 @@ def files_in(folder: Path) -> Iterator[Path]:
         yield folder / "maps" / IMAGES
 
 
-def _write_per_class(file: Path, sets: Sets, result: Result) -> None:
+def _write_per_class(file: Path, sets: Sets, result: SegmentationResult) -> None:
     """A row for each class: how many patches it has, and its intersection over union by each protocol (mean over seeds)."""
     columns = {
         f"{name} iou_{resolution}": [m.confusions[resolution].iou for m in outcome.measured]
@@ -119,7 +121,7 @@ def _write_per_class(file: Path, sets: Sets, result: Result) -> None:
             )
 
 
-def _write_confusions(file: Path, sets: Sets, result: Result) -> None:
+def _write_confusions(file: Path, sets: Sets, result: SegmentationResult) -> None:
     """Counts of each protocol, seed, resolution and true class by predicted class."""
     with file.open("w", newline="") as target:
         writer = csv.writer(target, lineterminator="\n")
@@ -131,7 +133,7 @@ def _write_confusions(file: Path, sets: Sets, result: Result) -> None:
                         writer.writerow([name, seed, resolution, csv_cell(sets.classes[i]), *counts])
 
 
-def _write_heads(folder: Path, sets: Sets, result: Result, measures: Mapping[str, Any]) -> None:
+def _write_heads(folder: Path, sets: Sets, result: SegmentationResult, measures: Mapping[str, Any]) -> None:
     """Write the linear heads, one a seed, with their curves, and the one of logistic regression."""
     source = sets.learnt.source
     common = {**source.description, "classes": list(sets.classes)}

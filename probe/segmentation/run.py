@@ -12,17 +12,17 @@ from probe.checkpoint import Checkpoint, Unfinished
 from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
-from probe.segmentation.evaluate import GRID, ConfusionsOfModel, Predicted, evaluate
+from probe.segmentation.evaluate import GRID, ConfusionsOfModel, ModelPredictions, evaluate
 from probe.segmentation.label_maps import LabelMapsOfView, Resolution
 from probe.segmentation.linear import NAME, SPEC, TrainedMember, train_linear
-from probe.segmentation.logistic import Logistic
-from probe.segmentation.neighbours import Neighbours
+from probe.segmentation.logistic import PatchLogistic
+from probe.segmentation.neighbours import PatchNeighbours
 from probe.segmentation.patches import Patches
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
 from store.shown import Bars, no_bars
 
-Models = Mapping[Any, list[Predicted]]  # of each setting, one or one a seed; none of a setting with which one diverged
+Models = Mapping[Any, list[ModelPredictions]]  # of each setting, one or one a seed; none of a setting with which one diverged
 PROTOCOLS = ("knn", "logistic", "linear")
 BASELINES = ("most-frequent-class", "drawn-by-prior")
 # Peak learning rates of 0.002 to 0.032 at 16 images a step.
@@ -55,14 +55,14 @@ class Protocols:
     """
 
     names: tuple[str, ...] = PROTOCOLS
-    knn: Neighbours = field(default_factory=Neighbours)
-    logistic: Logistic = field(default_factory=Logistic)
+    knn: PatchNeighbours = field(default_factory=PatchNeighbours)
+    logistic: PatchLogistic = field(default_factory=PatchLogistic)
     linear: HeadPlan = LINEAR
     loss_size: int = 224
 
 
 @dataclass
-class Outcome:
+class ProtocolOutcome:
     """One protocol: its models, with its chosen setting, and how it was chosen.
 
     Attributes:
@@ -72,7 +72,7 @@ class Outcome:
         measured: of each model, on the test images.
     """
 
-    models: list[Predicted]
+    models: list[ModelPredictions]
     chosen: dict[str, Any]
     selection: Selection[Any] | None = None
     seeds: tuple[int, ...] = ()
@@ -83,14 +83,14 @@ class Outcome:
 
 
 @dataclass
-class Result:
+class SegmentationResult:
     """All protocols and baselines on the test images.
 
     Attributes:
         shown: what views show of the labelled pixels (`shown_of`); None if only patches were compared.
     """
 
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, ProtocolOutcome]
     shown: dict[str, Any] | None
 
 
@@ -104,11 +104,11 @@ def segment(
     say: Callable[[str], None] = lambda message: None,
     on_epoch: Callable[[Epoch], None] | None = None,
     keep: Callable[[str, int, np.ndarray], None] | None = None,
-) -> Result:
+) -> SegmentationResult:
     """Run protocols, select their settings on held-out training images or a validation set, and measure them on test images.
 
     Args:
-        resolutions: at which label maps are compared, beside patch by patch.
+        resolutions: at which label maps are compared, in addition to patch by patch.
         unfinished: for checkpoints of the linear head, with which an interrupted run goes on.
         bars: (what, total, unit) to a context that gives a function to report progress by.
         on_epoch: called after each epoch of each member of the linear head, as of `probe`.
@@ -121,10 +121,10 @@ def segment(
         raise BeyondClsError(
             f"at is {frames[0]}, but views of {sets.test.where} are windows, which have no frame in common; expected original"
         )
-    run: dict[str, Callable[[], Outcome]] = {
-        "knn": lambda: _neighbours(sets, protocols.knn, bars),
-        "logistic": lambda: _logistic(sets, protocols.logistic, bars),
-        "linear": lambda: _linear(sets, protocols, unfinished, bars, {"say": say, "on_epoch": on_epoch}),
+    run: dict[str, Callable[[], ProtocolOutcome]] = {
+        "knn": lambda: _run_neighbours(sets, protocols.knn, bars),
+        "logistic": lambda: _run_logistic(sets, protocols.logistic, bars),
+        "linear": lambda: _run_linear(sets, protocols, unfinished, bars, {"say": say, "on_epoch": on_epoch}),
     }
     outcomes = {}
     for name in protocols.names:
@@ -132,8 +132,10 @@ def segment(
         outcomes[name] = run[name]()
         outcomes[name].seconds = time.perf_counter() - began
     counts, shape = sets.learnt.counts, (len(sets.tested), sets.tested.n_patches)
-    outcomes[BASELINES[0]] = Outcome([Predicted(most_frequent(counts, *shape))], {"class": sets.classes[int(counts.argmax())]})
-    outcomes[BASELINES[1]] = Outcome([Predicted(drawn(counts, *shape))], {"seed": 0})
+    outcomes[BASELINES[0]] = ProtocolOutcome(
+        [ModelPredictions(most_frequent(counts, *shape))], {"class": sets.classes[int(counts.argmax())]}
+    )
+    outcomes[BASELINES[1]] = ProtocolOutcome([ModelPredictions(drawn(counts, *shape))], {"seed": 0})
     models = {(name, i): model for name, outcome in outcomes.items() for i, model in enumerate(outcome.models)}
     first = lambda model, row, label_map: keep(model[0], row, label_map) if keep and model[1] == 0 else None  # noqa: E731
     with bars("measure", len(sets.tested), "images") as progress:
@@ -141,12 +143,12 @@ def segment(
         measured, shown = evaluate(sets.tested, models, resolutions, maps, first if keep else None, progress)
     for name, outcome in outcomes.items():
         outcome.measured = [measured[name, i] for i in range(len(outcome.models))]
-    return Result(outcomes, shown)
+    return SegmentationResult(outcomes, shown)
 
 
-def _best(
+def _select_setting(
     sets: Sets, settings: Sequence[Any], fit: Callable[[Patches, Patches, Sequence[Any], str], Models]
-) -> tuple[Any, list[Predicted], Selection[Any] | None]:
+) -> tuple[Any, list[ModelPredictions], Selection[Any] | None]:
     """The best setting by miou_grid (mean over seeds), its models from all training images, and how it was selected.
 
     Args:
@@ -167,34 +169,36 @@ def _best(
     return best, models[best], selection
 
 
-def _titled(name: str, stage: str) -> str:
+def _stage_title(name: str, stage: str) -> str:
     return name if stage == "training" else f"{name}, {stage}"
 
 
-def _neighbours(sets: Sets, protocol: Neighbours, bars: Bars) -> Outcome:
+def _run_neighbours(sets: Sets, protocol: PatchNeighbours, bars: Bars) -> ProtocolOutcome:
     def fit(learn: Patches, judge: Patches, settings: Sequence[tuple[str, int]], stage: str) -> Models:
-        with bars(_titled("k-NN", stage), learn.n_labelled * len(judge) * judge.n_patches, "pairs") as progress:
+        with bars(_stage_title("k-NN", stage), learn.n_labelled * len(judge) * judge.n_patches, "pairs") as progress:
             labels = protocol.predict(learn, judge, settings, progress)
-        return {setting: [Predicted(of_setting)] for setting, of_setting in labels.items()}
+        return {setting: [ModelPredictions(of_setting)] for setting, of_setting in labels.items()}
 
-    (metric, k), models, selection = _best(sets, protocol.grid, fit)
-    return Outcome(models, {"metric": metric, "k": k}, selection, notes=[*edge_note("k", k, protocol.ks)])
+    (metric, k), models, selection = _select_setting(sets, protocol.grid, fit)
+    return ProtocolOutcome(models, {"metric": metric, "k": k}, selection, notes=[*edge_note("k", k, protocol.ks)])
 
 
-def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
+def _run_logistic(sets: Sets, protocol: PatchLogistic, bars: Bars) -> ProtocolOutcome:
     notes: list[str] = []
 
     def fit(learn: Patches, judge: Patches, settings: Sequence[float], stage: str) -> Models:
-        with bars(_titled("logistic", stage), protocol.max_passes, "passes, at most") as progress:
+        with bars(_stage_title("logistic", stage), protocol.max_passes, "passes, at most") as progress:
             heads, of_fit = protocol.fit(learn, settings, progress)
         notes.extend(of_fit)
-        return {c: [Predicted(head=head.to(sets.device), interpolated=False)] for c, head in heads.items()}
+        return {c: [ModelPredictions(head=head.to(sets.device), interpolated=False)] for c, head in heads.items()}
 
-    c, models, selection = _best(sets, protocol.cs, fit)
-    return Outcome(models, {"c": c}, selection, notes=[*notes, *edge_note("C", c, protocol.cs)])
+    c, models, selection = _select_setting(sets, protocol.cs, fit)
+    return ProtocolOutcome(models, {"c": c}, selection, notes=[*notes, *edge_note("C", c, protocol.cs)])
 
 
-def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, calls: Mapping[str, Any]) -> Outcome:
+def _run_linear(
+    sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, calls: Mapping[str, Any]
+) -> ProtocolOutcome:
     plan, recipe = protocols.linear, protocols.linear.recipe
     trained: dict[Member, TrainedMember] = {}
 
@@ -208,7 +212,7 @@ def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bar
         ]
         checkpoint = None if unfinished is None else Checkpoint(unfinished.path_of(described))
         options = {"workers": sets.workers, "checkpoint": checkpoint, "stage": stage, **calls}
-        with bars(_titled("linear", stage), recipe.epochs * len(members), "epochs") as progress:
+        with bars(_stage_title("linear", stage), recipe.epochs * len(members), "epochs") as progress:
             placed, options["progress"] = learn.placed(sets.placement), progress
             heads, lost = train_linear(placed, sets.training_maps, protocols.loss_size, members, recipe, **options)
         trained.update({one.member: one for one in heads})
@@ -220,10 +224,10 @@ def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bar
                 f"the linear head diverged with every setting: {', '.join(lost.values())}; give lower base_lrs"
             )
         of_setting = {s: [trained[Member(NAME, *s, seed)].head.to(sets.device) for seed in plan.seeds] for s in whole}
-        return {setting: [Predicted(head=head) for head in of_seeds] for setting, of_seeds in of_setting.items()}
+        return {setting: [ModelPredictions(head=head) for head in of_seeds] for setting, of_seeds in of_setting.items()}
 
-    (base_lr, weight_decay), models, selection = _best(sets, plan.settings, fit)
+    (base_lr, weight_decay), models, selection = _select_setting(sets, plan.settings, fit)
     notes = [*edge_note("base_lr", base_lr, plan.base_lrs), *edge_note("weight_decay", weight_decay, plan.weight_decays)]
     chosen = [trained[Member(NAME, base_lr, weight_decay, seed)] for seed in plan.seeds]
     setting = {"base_lr": base_lr, "weight_decay": weight_decay}
-    return Outcome(models, setting, selection, plan.seeds, notes, chosen)
+    return ProtocolOutcome(models, setting, selection, plan.seeds, notes, chosen)

@@ -1,4 +1,4 @@
-"""True and predicted label maps of a few test images as files, and what they are of: `maps` beside the results."""
+"""True and predicted label maps of a few test images as files, and which images they belong to: `maps` next to the results."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from probe.segmentation.patches import Patches
 from store.truths import VOID
 
 UNSEEN = 255  # in label maps of 8 bits: void, or what the view does not show
-UNSEEN_OF_MANY = 65535  # likewise, of 16 bits
+UNSEEN_OF_MANY = 65535  # the same in 16 bits
 TRUTH, IMAGES = "truth", "images.json"
 
 
@@ -39,15 +39,15 @@ class SavedMaps:
     def keep(self, protocol: str, row: int, label_map: Int16[np.ndarray, "h w"]) -> None:
         """Write the map that a protocol predicts for an image, if the image is one of these."""
         if row in self.rows:
-            save_label_map(self._folder / protocol / self._name(row), label_map, len(self._classes))
+            save_label_map(self._folder / protocol / self._file_name(row), label_map, len(self._classes))
 
     def _write_truths(self, resolution: Resolution) -> None:
         maps, images = LabelMapsOfView(self._store), []
         for row in self.rows:
             whole = resolution == "original"
             truth = maps.original(row) if whole else maps.in_frame(row, maps.frame(int(resolution)))
-            save_label_map(self._folder / TRUTH / self._name(row), truth, len(self._classes))
-            image: dict[str, Any] = {"id": self._store.ids[row], "file": self._name(row)}
+            save_label_map(self._folder / TRUTH / self._file_name(row), truth, len(self._classes))
+            image: dict[str, Any] = {"id": self._store.ids[row], "file": self._file_name(row)}
             crop = [0, 0, *truth.shape[::-1]] if self._store.spec.has_windows else maps.crops[row].tolist()
             images.append(image | {"crop": crop, "flip": bool(maps.flips[row])})
         content = {
@@ -59,7 +59,7 @@ class SavedMaps:
         }
         (self._folder / IMAGES).write_text(json.dumps(content, indent=1) + "\n")
 
-    def _name(self, row: int) -> str:
+    def _file_name(self, row: int) -> str:
         return f"{self._store.ids[row].replace('/', '_')}.png"
 
 

@@ -26,7 +26,7 @@ class Sets:
         block: whose tokens are read, of all sets; by default the deepest one of the training set.
         views: of the training images that the linear head trains on; all else reads view 0, or all windows.
         share, seed: of the hold-out.
-        workers: processes that decode label maps in training, beside this one.
+        workers: processes that decode label maps in training, in addition to this one.
 
     Raises:
         StoreError: a set has no label maps or no patch tokens of the block, is of another encoder, or has other classes.
@@ -84,7 +84,7 @@ class Sets:
         Raises:
             StoreError: none of them has a label.
         """
-        return _labelled(self._patches(self.training), "to learn from; give images with label maps that are not void")
+        return _check_labelled(self._patches(self.training), "to learn from; give images with label maps that are not void")
 
     @cached_property
     def tested(self) -> Patches:
@@ -99,10 +99,10 @@ class Sets:
             StoreError: either have no labels.
         """
         if self.validation is not None:
-            return self.learnt, _labelled(self._patches(self.validation), "to select on; give another --val")
+            return self.learnt, _check_labelled(self._patches(self.validation), "to select on; give another --val")
         learn, judge = (self.learnt.part(rows) for rows in self.split)
         remedy = "give a larger share, --held-out, or other images, --val"
-        return _labelled(learn, f"to learn from beside those to select on; {remedy}"), _labelled(
+        return _check_labelled(learn, f"to learn from beside those to select on; {remedy}"), _check_labelled(
             judge, f"to select on; {remedy}"
         )
 
@@ -131,7 +131,7 @@ class Sets:
         )
 
 
-def _labelled(patches: Patches, purpose: str) -> Patches:
+def _check_labelled(patches: Patches, purpose: str) -> Patches:
     """The same patches, of which some have a label.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 from store.codecs.codec import SCALE, Cast, Codec
 from store.errors import StoreError
 
-GROUP = 64  # channels that share a scale in int4, or the largest divisor of it that fits
+GROUP = 64  # channels that share a scale in int4, or its largest divisor that fits
 
 
 class Float32(Cast):

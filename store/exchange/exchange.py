@@ -92,7 +92,7 @@ class Exchange(ABC):
 
     def export(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress = lambda n: None) -> None:
         """Write stored values of arrays (named as `chosen_arrays` gives them), and the description of the feature set, to a new
-        file or folder: all of it or nothing. Digests are compared while it is read.
+        file or folder, whole or not at all. Digests are compared while it is read.
 
         Raises:
             StoreError: `out` exists, shards are damaged, or it cannot be written.
@@ -213,7 +213,7 @@ def load_json(source: str, text: str | bytes) -> Any:
 def described_store(source: str, form: str, description: Any) -> FeatureStore:
     """The feature set that a description promises: its arrays have layouts and digests of their shards, but no shards.
 
-    The group's and the arrays' zarr.json are made anew and checked as those of a store are: a description that was changed
+    The group's and the arrays' zarr.json are made again and checked as those of a store are: a description that was changed
     does not have the digests that it records.
     """
     try:
@@ -223,7 +223,7 @@ def described_store(source: str, form: str, description: Any) -> FeatureStore:
             raise StoreError(f"it is of the form {description['form']!r}, read as {form}")
         group, entries = description["group"], description["arrays"]
         _check_types(group, entries)
-        documents = {f"{name}/zarr.json": _zarr_of(name, entry) for name, entry in entries.items()}
+        documents = {f"{name}/zarr.json": _zarr_json(name, entry) for name, entry in entries.items()}
         documents["zarr.json"] = json_bytes({"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: group}})
         documents |= {f"{name}/zarr.json": GROUP for name in groups_of(list(entries))}
         store = FeatureStore.describe(_DescriptionOnly(documents))
@@ -244,7 +244,7 @@ def described_store(source: str, form: str, description: Any) -> FeatureStore:
     return store
 
 
-def _zarr_of(name: str, entry: Mapping[str, Any]) -> bytes:
+def _zarr_json(name: str, entry: Mapping[str, Any]) -> bytes:
     dimensions = tuple(entry["dimension_names"])
     layout = ArrayLayout(
         name, tuple(entry["shape"]), entry["dtype"], dimensions, entry["shard_rows"], entry["chunk_rows"], entry["codec"]
@@ -258,22 +258,22 @@ def _check_types(group: Any, entries: Any) -> None:
     texts = ("weights", "architecture", "data", "point", "dtype", "compute_dtype")
     as_expected = {
         "encoder": isinstance(group["encoder"], str),
-        "classes": group["classes"] is None or _texts(group["classes"]),
+        "classes": group["classes"] is None or _are_texts(group["classes"]),
         "norm_eps": group["norm_eps"] is None or type(group["norm_eps"]) in (int, float),
         "encoder_flops": group.get("encoder_flops") is None or type(group["encoder_flops"]) is int,
-        "problems": _texts(group["problems"]),
-        "invalid": _notes(group["invalid"], spec["n_images"]),
-        "arrays": isinstance(group["arrays"], dict) and _texts(list(group["arrays"].values())),
+        "problems": _are_texts(group["problems"]),
+        "invalid": _are_notes(group["invalid"], spec["n_images"]),
+        "arrays": isinstance(group["arrays"], dict) and _are_texts(list(group["arrays"].values())),
         **{f"spec.{name}": isinstance(spec[name], str) for name in texts},
         **{f"spec.{name}": type(spec[name]) is int and spec[name] > 0 for name in ("n_images", "n_views")},
-        **{f"spec.{name}": _texts(spec.get(name, [])) for name in ("statistics", "maps", "vectors")},
+        **{f"spec.{name}": _are_texts(spec.get(name, [])) for name in ("statistics", "maps", "vectors")},
         "spec.drop_path": type(spec.get("drop_path", 0.0)) is float and 0 <= spec.get("drop_path", 0.0) < 1,
         "spec.blocks": isinstance(spec["blocks"], list) and all(type(block) is int for block in spec["blocks"]),
         "spec.transform": isinstance(spec["transform"], dict),
     }
     for name, entry in entries.items():
         as_expected[name] = (
-            isinstance(entry["dtype"], str) and isinstance(entry["codec"], str | None) and _texts(entry["dimension_names"])
+            isinstance(entry["dtype"], str) and isinstance(entry["codec"], str | None) and _are_texts(entry["dimension_names"])
         )
         as_expected[name] &= isinstance(entry["shape"], list) and all(
             type(n) is int and n > 0 for n in (*entry["shape"], entry["shard_rows"], entry["chunk_rows"])
@@ -282,13 +282,13 @@ def _check_types(group: Any, entries: Any) -> None:
         raise StoreError(f"it has values of a wrong type or range in {', '.join(wrong)}")
 
 
-def _texts(values: Any) -> bool:
+def _are_texts(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
-def _notes(notes: Any, n_images: Any) -> bool:
+def _are_notes(notes: Any, n_images: Any) -> bool:
     rows = [note["row"] for note in notes]
-    fields = all(set(note) == {"row", "id", "problem"} and _texts([note["id"], note["problem"]]) for note in notes)
+    fields = all(set(note) == {"row", "id", "problem"} and _are_texts([note["id"], note["problem"]]) for note in notes)
     ascending = all(row < following for row, following in zip([-1, *rows], [*rows, n_images], strict=True))
     return fields and all(type(row) is int for row in rows) and ascending
 

@@ -58,7 +58,7 @@ class Hdf5(Exchange):
         try:
             file = h5py.File(source, "r")
         except Exception as error:
-            raise _unreadable(source, error) from error
+            raise _unreadable_error(source, error) from error
         try:
             return _ExportedHdf5(source, file)
         except BaseException:
@@ -66,7 +66,7 @@ class Hdf5(Exchange):
             raise
 
 
-def _unreadable(source: Path, error: Exception) -> StoreError:
+def _unreadable_error(source: Path, error: Exception) -> StoreError:
     # h5py raises all kinds of errors for arbitrary bytes.
     return StoreError(f"{source} cannot be read as HDF5 ({str(error)[:200]}); export the feature set again")
 
@@ -76,15 +76,15 @@ class _ExportedHdf5(Exported):
         self._file = file
         self._datasets: dict[str, h5py.Dataset] = {}
         try:
-            description = _json(source, file)
+            description = _read_json(source, file)
             for name in description["group"]["arrays"]:
                 if name in file:
-                    self._datasets[name] = _dataset(source, file, name)
-            description["arrays"] = {name: _json(source, values) for name, values in self._datasets.items()}
+                    self._datasets[name] = _open_dataset(source, file, name)
+            description["arrays"] = {name: _read_json(source, values) for name, values in self._datasets.items()}
         except StoreError:
             raise
         except Exception as error:
-            raise _unreadable(source, error) from error
+            raise _unreadable_error(source, error) from error
         super().__init__(source, described_store(str(source), Hdf5.name, description))
         for name, array in self.store.arrays.items():
             values, layout = self._datasets[name], array.layout
@@ -104,17 +104,17 @@ class _ExportedHdf5(Exported):
         try:
             return np.asarray(self._datasets[name][start:stop])
         except Exception as error:
-            raise _unreadable(self.source, error) from error
+            raise _unreadable_error(self.source, error) from error
 
 
-def _json(source: Path, node: "h5py.Group | h5py.Dataset") -> Any:
+def _read_json(source: Path, node: "h5py.Group | h5py.Dataset") -> Any:
     text = node.attrs.get(ATTRIBUTE)
     if not isinstance(text, str):
         raise StoreError(f"{source}: {node.name} has no text attribute {ATTRIBUTE!r}; name what `beyondcls store export` wrote")
     return load_json(f"{source}, attribute of {node.name},", text)
 
 
-def _dataset(source: Path, file: "h5py.File", name: str) -> "h5py.Dataset":
+def _open_dataset(source: Path, file: "h5py.File", name: str) -> "h5py.Dataset":
     """A data set, refused if its values are elsewhere, or not all there."""
     import h5py
 

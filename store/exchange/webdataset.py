@@ -1,4 +1,4 @@
-"""webdataset: tars with one sample an image, one .npy an array, and description.json beside them.
+"""webdataset: tars with one sample an image, one .npy an array, and description.json next to them.
 
 Sample keys are row numbers; "patch/block5/view0" of row 7 is the member 000000007.patch.block5.view0.npy. Names of arrays
 have no dots, so they can be restored; ids of images, which may be any text, are in images/id.
@@ -74,7 +74,7 @@ class WebDataset(Exchange):
                                 member = tarfile.TarInfo(f"{row:09d}.{array.name.replace('/', '.')}.npy")
                                 member.size = len(content)
                                 file.addfile(member, BytesIO(content))
-                                _forget(file)
+                                _forget_members(file)
                 if stop == arrays[0].layout.rows(unit)[1]:
                     progress(len(arrays))
         write_description(out, description_of(self.name, store, names) | {"tar_rows": tar_rows})
@@ -107,7 +107,7 @@ def _new_tar(path: Path) -> Iterator[tarfile.TarFile]:
         os.fsync(file.fileno())
 
 
-def _forget(tar: tarfile.TarFile) -> None:
+def _forget_members(tar: tarfile.TarFile) -> None:
     """A tar remembers all members that were read or written; there may be millions."""
     tar.members = []  # type: ignore[attr-defined]
 
@@ -167,7 +167,7 @@ class _ExportedTars(Exported):
         """Row, array and value of each member. What is no such tar raises ValueError, TarError or OSError."""
         with tarfile.open(file, "r:", tarinfo=UntrustedHeader) as tar:
             while (member := tar.next()) is not None:
-                _forget(tar)
+                _forget_members(tar)
                 matched = re.fullmatch(r"([0-9]{9,18})\.([\w.-]+)\.npy", member.name, re.ASCII)
                 name = self._encoded.get(matched[2]) if matched else None
                 if matched is None or name is None or not member.isreg() or member.issparse():

@@ -149,16 +149,16 @@ class ArrayReader:
     @property
     def piece_rows(self) -> int:
         """Rows that are read at once: whole digests, about a MiB from a disk, more over a network."""
-        return self._rows_of(self.place.piece_nbytes)
+        return self._rows_in(self.place.piece_nbytes)
 
     @property
     def block_rows(self) -> int:
         """Neighbours that a shuffled epoch keeps together by default."""
         if self.place.block_nbytes is None:
-            return min(self._rows_of(PIECE_NBYTES), BLOCK_ROWS)
-        return self._rows_of(self.place.block_nbytes)
+            return min(self._rows_in(PIECE_NBYTES), BLOCK_ROWS)
+        return self._rows_in(self.place.block_nbytes)
 
-    def _rows_of(self, nbytes: int) -> int:
+    def _rows_in(self, nbytes: int) -> int:
         checked = self.layout.checked_rows
         return max(1, nbytes // (checked * self.layout.row_nbytes)) * checked
 
@@ -200,10 +200,10 @@ class ArrayReader:
                 raise StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
             for piece in unchecked:
                 offset = (piece * checked - begin) * nbytes
-                self._compare(shard, piece, xxhash.xxh3_128_digest(content[offset : offset + checked * nbytes]))
+                self._check_piece(shard, piece, xxhash.xxh3_128_digest(content[offset : offset + checked * nbytes]))
             return content[(first - begin) * nbytes : (last - begin) * nbytes]
 
-        return self._past_copies(read, start, stop)
+        return self._read_past_copies(read, start, stop)
 
     def fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None = False) -> bool:
         """As `fetch`, each row straight into its own memory; False if that is not possible.
@@ -223,18 +223,18 @@ class ArrayReader:
                 digest = xxhash.xxh3_128()
                 for view in views[piece * checked - first : (piece + 1) * checked - first]:
                     digest.update(view)
-                self._compare(shard, piece, digest.digest())
+                self._check_piece(shard, piece, digest.digest())
             return True
 
-        return self._past_copies(read, start, stop)
+        return self._read_past_copies(read, start, stop)
 
     def compared_file(self, shard: int, direct: bool | None) -> ShardFile | None:
-        """A shard's file, if all of it has been compared with its digests, so that anything may be read from it as it is."""
+        """A shard's file, if it has been compared with its digests as a whole, so that anything may be read as it is."""
         compared = self._compared.get(shard)
         is_compared = self.verify == "never" or (self.verify != "always" and compared is not None and 0 not in compared)
-        return self._file(shard, direct) if is_compared else None
+        return self._open_shard(shard, direct) if is_compared else None
 
-    def _past_copies(self, read: Callable[[int, int, int], Read], start: int, stop: int) -> Read:
+    def _read_past_copies(self, read: Callable[[int, int, int], Read], start: int, stop: int) -> Read:
         """What `read` gives of a shard's rows; if a copy of the shard was damaged, once more from the original."""
         shard = start // self.layout.shard_rows
         first, last = start - shard * self.layout.shard_rows, stop - shard * self.layout.shard_rows
@@ -251,7 +251,7 @@ class ArrayReader:
 
     def _file_and_unchecked(self, shard: int, first: int, last: int, direct: bool | None) -> tuple[ShardFile, Sequence[int]]:
         """A shard's file, and which pieces of the rows first…last - 1 are to be compared with their digests."""
-        file = self._file(shard, direct)
+        file = self._open_shard(shard, direct)
         if self.verify == "never":
             return file, ()
         if (compared := self._compared.get(shard)) is None:
@@ -264,7 +264,7 @@ class ArrayReader:
         pieces = range(first // self.layout.checked_rows, -(-last // self.layout.checked_rows))
         return file, pieces if self.verify == "always" else [i for i in pieces if not compared[i]]
 
-    def _compare(self, shard: int, piece: int, digest: bytes) -> None:
+    def _check_piece(self, shard: int, piece: int, digest: bytes) -> None:
         if digest != self._digests[shard][DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
             first = self.layout.rows(shard)[0] + piece * self.layout.checked_rows
             last = min(first + self.layout.checked_rows, self.layout.rows(shard)[1]) - 1
@@ -317,12 +317,12 @@ class ArrayReader:
     def is_cached(self) -> bool:
         """Whether its first shard is a file that the page cache holds."""
         try:
-            file = self._file(0, None)
+            file = self._open_shard(0, None)
         except StoreError:  # whoever reads it says what is wrong
             return False
         return not getattr(file, "direct", True)
 
-    def _file(self, shard: int, direct: bool | None) -> ShardFile:
+    def _open_shard(self, shard: int, direct: bool | None) -> ShardFile:
         """A shard, kept open; those used longest ago are let go, and closed once no thread reads them."""
         with self._lock:
             if (file := self._open.pop((shard, direct), None)) is None:

@@ -12,7 +12,7 @@ from jaxtyping import Int64, Integer
 
 from store.errors import StoreError
 
-MANY = 1 << 15  # a label map's int16 ends there, and beside it lie few sets that use all numbers up to their highest label
+MANY = 1 << 15  # a label map's int16 ends there, and few other sets use all numbers up to their highest label
 
 
 @lru_cache(1 << 16)  # of a million labels few differ
@@ -48,10 +48,10 @@ def numbers_among(names: Sequence[str] | None, others: Sequence[str] | None) -> 
     None where numbers mean the same: names are alike and in one order, or one of the sets has none. An accent that is written
     in two ways is the same, and so is a whole number, unless a list tells the two apart (`7` beside `007`).
     """
-    ours, theirs = (_compared(side or (), of_numbers=False) for side in (names, others))
+    ours, theirs = (_comparable_names(side or (), of_numbers=False) for side in (names, others))
     if ours == theirs or not ours or not theirs:
         return None
-    by_number = [_compared(side, of_numbers=True) for side in (ours, theirs)]
+    by_number = [_comparable_names(side, of_numbers=True) for side in (ours, theirs)]
     if all(len(set(numbers)) == len(set(texts)) for numbers, texts in zip(by_number, (ours, theirs), strict=True)):
         ours, theirs = by_number
     for side in (ours, theirs):
@@ -61,13 +61,13 @@ def numbers_among(names: Sequence[str] | None, others: Sequence[str] | None) -> 
     return None if ours == theirs else np.array([number.get(name, -1) for name in theirs], np.int64)
 
 
-def _compared(names: Sequence[str], of_numbers: bool) -> list[str]:
+def _comparable_names(names: Sequence[str], of_numbers: bool) -> list[str]:
     if of_numbers:
         return [name if (number := whole_number(name)) is None else str(number) for name in names]
     return [unicodedata.normalize("NFC", name).strip() for name in names]
 
 
-def renumbered(
+def renumber(
     labels: Integer[np.ndarray, "N *C"], numbers: Int64[np.ndarray, "_"] | None, n_classes: int
 ) -> Integer[np.ndarray, "N *K"]:
     """Labels by the numbers that another set gives its `n_classes` classes (`numbers_among`); -1 for a class that it lacks."""

@@ -81,7 +81,7 @@ class FeatureStore:
         store = cls.describe(path, key, verify)
         if cache is not None and isinstance(store.place, ObjectStore):
             store.place.keep_in(cache, store.spec.key, store.attributes["digest"])
-        for name in _present(store):
+        for name in _present_arrays(store):
             store.add(name)
         for array in store.arrays.values():
             scale = array.scale.layout if array.scale is not None else None
@@ -139,7 +139,7 @@ class FeatureStore:
         Raises:
             StoreError: its zarr.json is missing, was changed, or is not in this format.
         """
-        *groups, document = _documents(name)
+        *groups, document = _document_names(name)
         for group in groups:
             if self.place.content(group) != GROUP:
                 raise StoreError(
@@ -375,7 +375,7 @@ class FeatureStore:
 
     def _truth_columns(self, name: str) -> tuple[str, Mapping[str, ArrayReader], Sequence[str], Callable[[str], ArrayReader]]:
         if name not in self.spec.truths:
-            known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths beside labels and boxes"
+            known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths besides labels and boxes"
             raise StoreError(
                 f"{self.where} has no {name} ({known}); where the data set has it, add it, without running the encoder: "
                 f"beyondcls extract --extend --truths {name} with the options that the set was made with"
@@ -448,14 +448,14 @@ def _hint(place: Place) -> str:
     return "name what `beyondcls extract --out` wrote"
 
 
-def _present(store: FeatureStore) -> list[str]:
+def _present_arrays(store: FeatureStore) -> list[str]:
     """Arrays whose kind is in this copy; they are announced, so that their descriptions are fetched together."""
     names = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
-    store.place.expect({document for name in names for document in _documents(name)})
+    store.place.expect({document for name in names for document in _document_names(name)})
     return names
 
 
-def _documents(name: str) -> list[str]:
+def _document_names(name: str) -> list[str]:
     """The zarr.json of an array and, before it, of the groups around it, the outermost of the set aside."""
     parts = name.split("/")
     return [f"{'/'.join(parts[:i])}/zarr.json" for i in range(1, len(parts) + 1)]
@@ -471,7 +471,7 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
     """
     store = FeatureStore.describe(path)
     shards: list[tuple[str, int, str | None]] = []
-    for name in _present(store):
+    for name in _present_arrays(store):
         try:
             shards += [(name, shard, None) for shard in range(store.add(name).layout.n_shards)]
         except StoreError as error:

@@ -40,7 +40,7 @@ class FeatureSpec:
     dtype: str = "float16"  # codec of tokens; maps are float16, or float32 if that is the codec
     compute_dtype: str = "float32"
     format_version: int = FORMAT_VERSION
-    vectors: tuple[str, ...] = ()  # kept beside the tokens: kind and block, "average/block0", "cls/block0"; or "pooled"
+    vectors: tuple[str, ...] = ()  # kept with the tokens: kind and block, "average/block0", "cls/block0"; or "pooled"
     truths: Mapping[str, str] = field(
         default_factory=dict
     )  # "segmentation", "instances" -> digest of them and of their classes
@@ -49,12 +49,12 @@ class FeatureSpec:
     @property
     def key(self) -> str:
         """32 hexadecimal digits: the start of the SHA-256 of the canonical JSON form."""
-        return _digest(self.to_dict())
+        return _digest_of(self.to_dict())
 
     @property
     def encoder_key(self) -> str:
         """The key without the data set: equal for the training and the test set of one extraction."""
-        return _digest({k: v for k, v in self.to_dict().items() if k not in DATA_FIELDS})
+        return _digest_of({k: v for k, v in self.to_dict().items() if k not in DATA_FIELDS})
 
     def map_blocks(self, row: str) -> tuple[int, ...]:
         """Blocks of which a row of attention ("cls", "centre") is kept, ascending."""
@@ -84,7 +84,7 @@ class FeatureSpec:
 
     def differences(self, other: "FeatureSpec") -> list[str]:
         """Names of the fields in which the two differ."""
-        return [f.name for f in fields(self) if _plain(getattr(self, f.name)) != _plain(getattr(other, f.name))]
+        return [f.name for f in fields(self) if _as_json(getattr(self, f.name)) != _as_json(getattr(other, f.name))]
 
     def explained(self, other: "FeatureSpec", ignored: Sequence[str] = ()) -> str:
         """The same as text, with the values where it matters: `dtype, transform (crop_pct 0.9 and 0.875)`."""
@@ -93,7 +93,7 @@ class FeatureSpec:
             if name == "transform":
                 ours, theirs = self.to_dict()[name], other.to_dict()[name]
                 differing = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
-                name += f" ({'; '.join(f'{n} {_text(ours.get(n))} and {_text(theirs.get(n))}' for n in differing)})"
+                name += f" ({'; '.join(f'{n} {_as_text(ours.get(n))} and {_as_text(theirs.get(n))}' for n in differing)})"
             elif name == "vectors":
                 differing = sorted({*self.vectors} ^ {*other.vectors})
                 name += f" ({', '.join(differing[:MOST_NAMED])}{', …' * (len(differing) > MOST_NAMED)})"
@@ -104,7 +104,7 @@ class FeatureSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back."""
-        described = _plain(asdict(self))
+        described = _as_json(asdict(self))
         return {name: value for name, value in described.items() if value or name not in ABSENT_IF_EMPTY}
 
     @classmethod
@@ -124,16 +124,16 @@ class FeatureSpec:
         return cls(**{**values, **tuples, "truths": dict(values.get("truths", {}))})
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """As JSON has it: a tuple is a list."""
     return json.loads(json.dumps(value))
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _digest(content: Any) -> str:
+def _digest_of(content: Any) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 

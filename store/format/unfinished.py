@@ -1,4 +1,4 @@
-"""Folders of sets that are not whole: what writers keep beside arrays until they are; a stub, whose arrays are elsewhere."""
+"""Folders of sets that are not whole: what writers keep with the arrays until they are; a stub, whose arrays are elsewhere."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def is_of_writers(name: str) -> bool:
 
 
 class Progress(NamedTuple):
-    """Units of a set that are written, and all; images likewise."""
+    """Units of a set that are written, and all; the same for images."""
 
     done: int
     n_units: int

@@ -217,7 +217,7 @@ class Loader:
             view = None if view is None else view.to(home)
             for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
                 kept = self._resident.gather(rows, None if view is None else view[rows])
-                yield {**kept, "label": self._to_copy(labels[rows]), "row": self._to_copy(rows)}
+                yield {**kept, "label": self._pinned(labels[rows]), "row": self._pinned(rows)}
                 del kept
             return
         size, skip = self.order.window_rows, start * self.batch_size
@@ -232,12 +232,12 @@ class Loader:
                     batch: dict[Any, Any] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
                     if self._resident is not None:
                         batch |= self._resident.gather(rows, None if view is None else view[rows])
-                    yield {**batch, "label": self._to_copy(self.labels[rows]), "row": self._to_copy(rows)}
+                    yield {**batch, "label": self._pinned(self.labels[rows]), "row": self._pinned(rows)}
                     del batch
                 skip = 0
                 del targets
 
-    def _to_copy(self, values: Tensor) -> Tensor:
+    def _pinned(self, values: Tensor) -> Tensor:
         """The same values where a device copies from by itself, if that is wanted."""
         if not self._pool.pinned or values.device.type != "cpu":
             return values
@@ -270,17 +270,17 @@ def decode_rows(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: D
     """Values [B, ...] of stored rows, on their device.
 
     Args:
-        main: [B, row_nbytes] uint8; `scale` likewise, of the array's scales.
+        main: [B, row_nbytes] uint8; `scale` the same, of the array's scales.
         dtype: of floating-point values; None leaves that of the codec, and "stored" leaves values that its codec would have to
             compute to whoever uses them: they are `Coded`.
         pool: for memory on the CPU, where fresh memory is slow.
     """
     codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
-    values = _rows(main, codec.stored if codec else None, array)
+    values = _as_rows(main, codec.stored if codec else None, array)
     if codec:
         parts = {"": values}
         if scale is not None and array.scale is not None:
-            parts[SCALE] = _rows(scale, None, array.scale)
+            parts[SCALE] = _as_rows(scale, None, array.scale)
         if dtype == "stored" and codec.decodes_fast and codec.decoded != codec.stored:
             return Coded(codec, parts)
         values = codec.decode(parts)
@@ -291,5 +291,5 @@ def decode_rows(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: D
     return pool.take(values.numel() * dtype.itemsize).view(dtype).view(values.shape).copy_(values)
 
 
-def _rows(stored: Tensor, dtype: torch.dtype | None, array: ArrayReader) -> Tensor:
+def _as_rows(stored: Tensor, dtype: torch.dtype | None, array: ArrayReader) -> Tensor:
     return stored.view(dtype or getattr(torch, array.layout.dtype)).view(len(stored), *array.layout.shape[1:])

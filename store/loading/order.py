@@ -46,7 +46,7 @@ class Order:
         share = None
         if self.world_size > 1:
             counts = np.bincount(shard_of, minlength=len(shards))
-            owner = _share(counts, turn, self.world_size)
+            owner = _share_shards(counts, turn, self.world_size)
             rows, shard_of = rows[owner[shard_of] == self.rank], shard_of[owner[shard_of] == self.rank]
             share = max(int(counts[owner == rank].sum()) for rank in range(self.world_size))
         if self.shuffle and len(rows):
@@ -74,7 +74,7 @@ class Order:
         return len(self.rows) if self.world_size == 1 else len(self.reading(0))
 
 
-def _share(counts: np.ndarray, turn: np.ndarray, world_size: int) -> np.ndarray:
+def _share_shards(counts: np.ndarray, turn: np.ndarray, world_size: int) -> np.ndarray:
     """owner[i]: which rank reads shard i. The largest first, each to the rank with the fewest rows so far; ties go by turn.
 
     This makes the longest share equally long in every epoch.

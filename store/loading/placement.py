@@ -42,20 +42,20 @@ def choose_placement(
     on_gpu = device.type != "cpu"
     if placement != "auto":
         chosen = "memory" if placement == "device" and not on_gpu else placement
-        return dict.fromkeys(arrays, chosen), f"{chosen}, as asked for ({_size(total)})"
+        return dict.fromkeys(arrays, chosen), f"{chosen}, as asked for ({_format_size(total)})"
     if on_gpu and total <= DEVICE_SHARE * (free := free_memory(device)):
-        return dict.fromkeys(arrays, "device"), f"device: {_size(total)} of {_size(free)} free there"
+        return dict.fromkeys(arrays, "device"), f"device: {_format_size(total)} of {_format_size(free)} free there"
     free = free_memory(torch.device("cpu"))
     if total <= MEMORY_SHARE * free:
-        return dict.fromkeys(arrays, "memory"), f"memory: {_size(total)} of {_size(free)} free"
+        return dict.fromkeys(arrays, "memory"), f"memory: {_format_size(total)} of {_format_size(free)} free"
     largest = max(nbytes.values())
     small = {name for name, size in nbytes.items() if size <= largest / 8 and size <= MEMORY_SHARE * free / 2}
     places = {name: "memory" if name in small else "stream" for name in arrays}
     in_memory = f", {', '.join(sorted(small))} in memory" if small else ""
-    return places, f"stream: {_size(total)}, too much for {_size(free)} of free memory{in_memory}"
+    return places, f"stream: {_format_size(total)}, too much for {_format_size(free)} of free memory{in_memory}"
 
 
-def _size(nbytes: float) -> str:
+def _format_size(nbytes: float) -> str:
     return f"{nbytes / 1e9:.3g} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.3g} MB"
 
 
@@ -68,7 +68,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
-    limits = [_below_limit(*files) for files in _limits()]
+    limits = [_bytes_below_limit(*files) for files in _limit_files()]
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
     return min([psutil.virtual_memory().available, *(free for free in limits if free is not None)]) // ranks_here
 
@@ -80,7 +80,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
-def _limits() -> list[tuple[Path, Path, Path]]:
+def _limit_files() -> list[tuple[Path, Path, Path]]:
     """Files with limit, use and statistics of the control groups (versions 1 and 2) that this process is in."""
     mount, process_groups = ROOT / "sys/fs/cgroup", ROOT / "proc/self/cgroup"
     files = []
@@ -99,7 +99,7 @@ def _limits() -> list[tuple[Path, Path, Path]]:
     return files
 
 
-def _below_limit(limit: Path, use: Path, statistics: Path) -> int | None:
+def _bytes_below_limit(limit: Path, use: Path, statistics: Path) -> int | None:
     """Bytes below a limit; None without one. Cached files count as free: they are evicted."""
     try:
         allowed = int(limit.read_text())

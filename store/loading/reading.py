@@ -238,7 +238,7 @@ class Resident:
 
 
 class Lane:
-    """A queue of a device's copies and decoding (a stream of CUDA) beside that of the training loop, which it runs as well.
+    """A queue of a device's copies and decoding (a CUDA stream), parallel to that of the training loop, which it runs as well.
 
     Attributes:
         wait_s: seconds for which this process waited for the device.

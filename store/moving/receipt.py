@@ -19,7 +19,7 @@ from store.places.disk import write_file
 
 DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 DIGESTS = ("key", "digest", "xxh3_128")  # fields that hold one
-# Suffix of the file beside a receipt that records what a sample of the set was compared with.
+# Suffix of the file next to a receipt that records what a sample of the set was compared with.
 CHECK = ".check.json"
 
 
@@ -102,7 +102,7 @@ class Receipt:
         if type(version) is int and version != FORMAT_VERSION:
             raise StoreError(other_version(path, version, FORMAT_VERSION, "extract again"))
         try:
-            receipt: Receipt = _checked(cls, content, "")
+            receipt: Receipt = _as_type(cls, content, "")
             for name, array in receipt.arrays.items():
                 if array.nbytes != (total := sum(shard.nbytes for shard in array.shards)):
                     raise ValueError(f"nbytes of {name} is {array.nbytes}, its shards have {total}")
@@ -150,7 +150,7 @@ class Receipt:
 
 
 def is_receipt_name(name: str) -> bool:
-    """Whether a file in a folder of receipts is a receipt, by its name, and not a file written beside one."""
+    """Whether a file in a folder of receipts is a receipt, by its name, and not a file written next to one."""
     return name.endswith(".json") and not name.endswith(CHECK)
 
 
@@ -167,7 +167,7 @@ def _check_whole(store: FeatureStore) -> None:
         )
 
 
-def _checked(kind: Any, value: Any, name: str) -> Any:
+def _as_type(kind: Any, value: Any, name: str) -> Any:
     """A value of a file as a field of this type and name holds it.
 
     Raises:
@@ -179,16 +179,16 @@ def _checked(kind: Any, value: Any, name: str) -> Any:
         types = {field.name: field.type for field in fields(kind)}
         if set(value) != set(types):
             raise ValueError(f"missing {sorted(set(types) - set(value))}, unknown {sorted(set(value) - set(types))}")
-        return kind(**{field: _checked(of_field, value[field], field) for field, of_field in types.items()})  # type: ignore[operator]
+        return kind(**{field: _as_type(of_field, value[field], field) for field, of_field in types.items()})  # type: ignore[operator]
     plain = {tuple: list, Mapping: dict}.get(get_origin(kind), kind)
     if type(value) is not plain or (plain is int and value < 0):
         raise ValueError(f"{name} is {str(value)[:100]!r}, expected {plain.__name__}")
     if name in DIGESTS and not DIGEST.fullmatch(value):
         raise ValueError(f"{name} is {value[:100]!r}, expected 32 hexadecimal digits")
     if plain is list:
-        return tuple(_checked(get_args(kind)[0], one, name) for one in value)
+        return tuple(_as_type(get_args(kind)[0], one, name) for one in value)
     if plain is dict:
         if strange := [one for one in value if not SAFE_NAME.fullmatch(one)]:
             raise ValueError(f"{strange[0][:100]!r} is not the name of an array")
-        return {one: _checked(get_args(kind)[1], entry, one) for one, entry in value.items()}
+        return {one: _as_type(get_args(kind)[1], entry, one) for one, entry in value.items()}
     return value

@@ -24,7 +24,7 @@ from store.writing.claims import alone
 from store.writing.publishing import Found, check_own, discard, discard_records, publish
 from store.writing.shard import is_whole
 
-PULLED = ".pull"  # folder beside the sets, for what is being fetched
+PULLED = ".pull"  # folder next to the sets, for what is being fetched
 Progress = Callable[[int], None]
 PIECE_NBYTES = 16 << 20  # read at once: a request of an object store costs as much as some MB
 AT_ONCE = 8  # files; one connection does not fill a network
@@ -33,7 +33,7 @@ AT_ONCE = 8  # files; one connection does not fill a network
 def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progress: Progress | None = None) -> FeatureStore:
     """Fetch a set, or some kinds of its arrays, into a local folder, and open it.
 
-    Kinds that the folder has already are left alone. Others are fetched beside it and moved in when they are whole; an
+    Kinds that the folder has already are left alone. Others are fetched next to it and moved in when they are whole; an
     interrupted fetch is resumed. Every row is compared with its digest before it is written.
 
     Args:
@@ -63,11 +63,11 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
         progress(sum(shard["nbytes"] for array in arrays if array not in missing for shard in array.shards))
         for kind in set(KINDS) - set(fetched):  # which an earlier fetch has left
             shutil.rmtree(staging / kind, ignore_errors=True)
-        for name, text in _documents(source, fetched).items():
+        for name, text in _metadata_files(source, fetched).items():
             write_file(staging / name, [text])
         remove_partials(staging)
         if file.is_file():
-            _move_in(staging, folder, fetched)
+            _move_kinds(staging, folder, fetched)
         else:
             write_file(staging / "zarr.json", [content])
             publish(staging, folder, found, "the same command with another --to fetches it again")
@@ -139,14 +139,14 @@ def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> 
     deque(map_parallel(fetch, todo, AT_ONCE), maxlen=0)
 
 
-def _documents(store: FeatureStore, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
+def _metadata_files(store: FeatureStore, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
     """The zarr.json of groups and arrays of these kinds, by their names."""
     names = [name for name in store.arrays if kind_of(name) in kinds]
     groups = {f"{group}/zarr.json": GROUP for group in groups_of(names) if group.split("/")[0] in kinds}
     return groups | {f"{name}/zarr.json": store.place.content(f"{name}/zarr.json") or b"" for name in names}
 
 
-def _move_in(staging: Path, folder: Path, kinds: Sequence[str]) -> None:
+def _move_kinds(staging: Path, folder: Path, kinds: Sequence[str]) -> None:
     """Move kinds that were fetched into a stub, or into a copy that lacks them; files of others stay, and are an error."""
     for kind in kinds:
         if (folder / kind).exists():  # a stub's, or damaged
@@ -179,7 +179,7 @@ def upload(store: FeatureStore, address: str, progress: Progress | None = None) 
     place = place_at(address)
     if (uploaded := place.content("zarr.json")) not in (None, content):
         raise StoreError(f"{address} holds another feature set, or one that was changed; remove it, or choose another root")
-    small = _documents(source)
+    small = _metadata_files(source)
     shards = [(array, shard) for array in source.arrays.values() for shard in range(array.layout.n_shards)]
     expected = {array.layout.file(shard): array.layout.nbytes(shard) for array, shard in shards}
     expected |= {name: len(text) for name, text in small.items()}

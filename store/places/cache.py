@@ -25,9 +25,9 @@ IN_USE = "in-use"  # in the folder of a set: locked by those who have it open, c
 class DiskCache:
     """Whole shards, in FOLDER/SET/, bounded over all sets and processes that use the folder.
 
-    A shard comes when something of it is read for the first time. A set's name is made of its key and its digest, so nothing
-    stale is read. Sets that no process has open are evicted, those used longest ago first. Nothing of a set in use is evicted:
-    it is read again and again from end to end, so any shard would be needed again soon. What does not fit is read past the
+    A shard is fetched when any part of it is read for the first time. A set's name is made of its key and its digest, so
+    nothing stale is read. Sets that no process has open are evicted, those used longest ago first. A set in use is kept: it is
+    read again and again from end to end, so any shard would be needed again soon. What does not fit is read past the
     cache. A damaged shard is fetched again: its rows are compared with the set's own digests like any others.
 
     Room is made and taken under a lock (flock: a cache is one machine's, where it always holds), by files that have their size
@@ -228,12 +228,12 @@ class CachedShard(ShardFile):
         self._file: ShardFile | None = None
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
-        return self._opened().read(offset, nbytes, scratch)
+        return self._open_original().read(offset, nbytes, scratch)
 
     def read_into(self, offset: int, views: list[memoryview]) -> bool:
-        return self._opened().read_into(offset, views)
+        return self._open_original().read_into(offset, views)
 
-    def _opened(self) -> ShardFile:
+    def _open_original(self) -> ShardFile:
         self._kept.touch()
         if self._file is None:
             nbytes, piece = self._place.size(self._name) or 0, self._place.piece_nbytes

@@ -18,7 +18,7 @@ from store.places.place import ALIGNMENT, aligned_memory, is_aligned
 PARTIAL = ".partial"
 TOKEN = r"\.[0-9a-f]{16}"  # before it: a random number, so that nobody can prepare the name
 ABANDONED_S = 3600.0  # a partial file that nobody has written to for as long is of a process that was killed
-# Folders that this program makes beside what users name. Nothing in them, nor they themselves, is a link.
+# Folders that this program makes next to what users name. Nothing in them, nor they themselves, is a link.
 OWN_FOLDERS = (".staging", ".unfinished", ".upload", ".pull")
 OLD = ".old"
 DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
@@ -114,7 +114,7 @@ def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path` for a new file, which takes the place of `path` at the end of the block, if that is reached.
+    """A name next to `path` for a new file, which takes the place of `path` at the end of the block, if that is reached.
 
     Its folder is made. Partial files that killed processes have left there are removed.
     """
@@ -132,7 +132,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def partial_name(path: Path) -> Path:
-    """A name beside `path` that nobody can foresee, for what will be there when it is whole."""
+    """A name next to `path` that nobody can foresee, for what will be there when it is whole."""
     return path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
 
 

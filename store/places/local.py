@@ -113,7 +113,7 @@ class LocalFolder(Place):
         return True
 
     def content_now(self, name: str) -> bytes | None:
-        """All of a small file, asked for anew; None if there is none."""
+        """A whole small file, read again each time; None if there is none."""
         return disk.content_of(self.folder / name)
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
@@ -131,7 +131,7 @@ class LocalFolder(Place):
             yield from ((inside / name).as_posix() for name in names)
 
     def time_now(self, name: str) -> datetime | None:
-        """When a file was last written, asked for anew; None if there is none, or the place does not say."""
+        """When a file was last written, looked up each time; None if there is none, or the place does not say."""
         with suppress(OSError), (self.folder / name).open("rb"):  # opened, a network asks its server for what it knew before
             return _time_of(self.folder / name)
         return None
@@ -147,7 +147,7 @@ class LocalFolder(Place):
             (self.folder / name).unlink(missing_ok=True)
 
     def writers(self, nbytes: int) -> int:
-        """How many files of at most so many bytes are written at a time: small ones would mostly wait for the disk."""
+        """How many files of at most `nbytes` are written at a time: small ones would mostly wait for the disk."""
         return WRITERS if nbytes >= disk.DIRECT_NBYTES else 1
 
 

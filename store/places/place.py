@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 PIECE_NBYTES = 1 << 20  # enough for a disk to be at full speed, little enough to stay in the processor's cache
 ALIGNMENT = 4096  # of addresses, offsets and lengths that bypass the page cache; suits every disk in use
-SECTOR = 512  # likewise; suits most disks, and divides a row of the usual ViTs' tokens
+SECTOR = 512  # the same; suits most disks, and divides a row of the usual ViTs' tokens
 HUGE_PAGE = 2 << 20
 _local = threading.local()
 Item = TypeVar("Item")
@@ -80,7 +80,7 @@ class Place(ABC):
         """
 
     def size_now(self, name: str) -> int | None:
-        """Bytes of a file, asked for anew; None if there is none."""
+        """Bytes of a file, looked up each time; None if there is none."""
         return self.size(name)
 
     def drop_copy(self, name: str) -> bool:

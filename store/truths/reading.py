@@ -36,7 +36,7 @@ class Instance:
         label: its class.
         box: x0, y0, x1, y1 in pixels of the original.
         area: pixels, as published; of the mask where it is not.
-        crowd: whether it stands for several objects that are not told apart.
+        crowd: whether it stands for several objects that are not separated.
         counts: run lengths of its mask; None where only boxes are known.
     """
 
@@ -75,16 +75,16 @@ class TruthColumns:
 
 def segment_columns(images: Iterable[Sequence[Segment]]) -> TruthColumns:
     """Label maps of all images, from the segments of each in order of rows."""
-    first, segments = _joined(images)
-    return TruthColumns("segmentation", _with_rows({"first": first} | _masks(segments)))
+    first, segments = _join(images)
+    return TruthColumns("segmentation", _with_rows({"first": first} | _mask_columns(segments)))
 
 
 def instance_columns(images: Iterable[Sequence[Instance]]) -> TruthColumns:
     """Instances of all images, in order of rows; all of them have masks, or none has."""
-    first, instances = _joined(images)
+    first, instances = _join(images)
     has_masks = {one.counts is not None for one in instances}
     assert len(has_masks) < 2, "some instances have masks, others have none"
-    masks = _masks(instances)
+    masks = _mask_columns(instances)
     columns = {
         "first": first,
         "label": masks.pop("label"),
@@ -96,7 +96,7 @@ def instance_columns(images: Iterable[Sequence[Instance]]) -> TruthColumns:
     return TruthColumns("instances", _with_rows(columns))
 
 
-def _joined(images: Iterable[Sequence[Item]]) -> tuple[np.ndarray, list[Item]]:
+def _join(images: Iterable[Sequence[Item]]) -> tuple[np.ndarray, list[Item]]:
     items: list[Item] = []
     first = [0]
     for one in images:
@@ -105,7 +105,7 @@ def _joined(images: Iterable[Sequence[Item]]) -> tuple[np.ndarray, list[Item]]:
     return np.array(first, np.int64), items
 
 
-def _masks(items: Sequence[Segment] | Sequence[Instance]) -> dict[str, np.ndarray]:
+def _mask_columns(items: Sequence[Segment] | Sequence[Instance]) -> dict[str, np.ndarray]:
     counts = [one.counts or b"" for one in items]
     return {
         "label": np.array([one.label for one in items], np.int32),
@@ -142,15 +142,15 @@ class Columns:
         self._sizes = arrays["images/size"].all()
         self._first = self._bounds("first", len(self) + 1)  # the first item of each image, and the number of items
         n_items = int(self._first[-1])
-        self._label = self._whole("label", n_items, (), "int32")  # [items], their classes
+        self._label = self._column("label", n_items, (), "int32")  # [items], their classes
         self.has_masks = "start" in self._arrays
         if self.has_masks:
             self._start = self._bounds("start", n_items + 1)
             n_bytes = self._arrays["counts"].shape[0] if "counts" in self._arrays else 0
             if int(self._start[-1]) != n_bytes:
-                raise self._misfit(f"start ends at {self._start[-1]}, expected the {n_bytes} bytes of counts")
+                raise self._misfit_error(f"start ends at {self._start[-1]}, expected the {n_bytes} bytes of counts")
         if n_items and (self._label.min() < 0 or self._label.max() >= len(self.classes)):
-            raise self._misfit(f"labels {self._label.min()} to {self._label.max()} for {len(self.classes)} classes")
+            raise self._misfit_error(f"labels {self._label.min()} to {self._label.max()} for {len(self.classes)} classes")
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -160,23 +160,23 @@ class Columns:
         height, width = self._sizes[row].tolist()
         return height, width
 
-    def _whole(self, name: str, n: int, row: tuple[int, ...] = (), dtype: str = "float32") -> np.ndarray:
+    def _column(self, name: str, n: int, row: tuple[int, ...] = (), dtype: str = "float32") -> np.ndarray:
         """All of a column, [n, *row]; refused if it does not fit the others."""
         array = self._arrays.get(name)
         if array is None and n == 0:  # no array has no rows
             return np.zeros((0, *row), dtype)
         if array is None or (array.shape, array.dtype) != ((n, *row), np.dtype(dtype)):
             state = "missing" if array is None else f"{list(array.shape)} {array.dtype}"
-            raise self._misfit(f"{name} is {state}, expected {[n, *row]} {dtype}")
+            raise self._misfit_error(f"{name} is {state}, expected {[n, *row]} {dtype}")
         return array.all()
 
     def _bounds(self, name: str, n: int) -> np.ndarray:
-        bounds = self._whole(name, n, (), "int64")
+        bounds = self._column(name, n, (), "int64")
         if bounds[0] != 0 or (np.diff(bounds) < 0).any():
-            raise self._misfit(f"{name} does not ascend from 0")
+            raise self._misfit_error(f"{name} does not ascend from 0")
         return bounds
 
-    def _misfit(self, problem: str) -> StoreError:
+    def _misfit_error(self, problem: str) -> StoreError:
         return StoreError(f"{self._where} is not as extraction writes it: {problem}; extract the truths again")
 
     def _items(self, row: int) -> slice:
@@ -186,7 +186,7 @@ class Columns:
         start = int(self._first[row])
         return slice(start, int(self._first[row + 1]) if all(self.size(row)) else start)
 
-    def _counts(self, items: slice) -> tuple[bytes, ...]:
+    def _run_lengths(self, items: slice) -> tuple[bytes, ...]:
         """Run lengths of neighbouring items; no other bytes are read than those of their chunks."""
         bounds = self._start[items.start : items.stop + 1].tolist()
         begin, end = bounds[0], bounds[-1]
@@ -207,7 +207,7 @@ class Segmentation(Columns):
         """
         items = self._items(row)
         drawn = np.full(self.size(row)[::-1], VOID, np.int16)  # [w, h]: run lengths go down the columns
-        for label, counts in zip(self._label[items].tolist(), self._counts(items), strict=True):
+        for label, counts in zip(self._label[items].tolist(), self._run_lengths(items), strict=True):
             draw(counts, label, drawn)
         return drawn.T
 
@@ -269,7 +269,7 @@ class Instances(Columns):
     @cached_property
     def _objects(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         n = len(self._label)
-        return self._whole("box", n, (4,)), self._whole("area", n), self._whole("crowd", n, (), "uint8").astype(bool)
+        return self._column("box", n, (4,)), self._column("area", n), self._column("crowd", n, (), "uint8").astype(bool)
 
     def of(self, row: int) -> InstancesOfImage:
         """Objects of one image.
@@ -278,6 +278,6 @@ class Instances(Columns):
             StoreError: no such row, or its bytes are damaged.
         """
         items, (boxes, areas, crowds) = self._items(row), self._objects
-        counts = self._counts(items) if self.has_masks else None
+        counts = self._run_lengths(items) if self.has_masks else None
         labels = self._label[items].astype(np.int64)
         return InstancesOfImage(labels, boxes[items], areas[items], crowds[items], counts, self.size(row))

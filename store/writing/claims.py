@@ -24,7 +24,7 @@ from store.places import LocalFolder, SharedPlace
 SECONDS = 60.0  # after which a claim that was not renewed is free
 RENEWALS = 4  # in that time
 RECENT_S = 600.0  # a claim that was renewed since then, by another machine's clock, may still be held
-ALONE = ".claim"  # ends the name of a folder beside what one process at a time works on
+ALONE = ".claim"  # ends the name of a folder next to what one process at a time works on
 LOOK_S = 0.5
 POLL = 1.0  # seconds between looks at what others do, at first
 CLAIM = re.compile(rf"{re.escape(CLAIMS)}/(\d+)-(\d+)", re.ASCII)
@@ -73,18 +73,18 @@ class Claims:
                 latest[unit] = max(latest.get(unit, 0), generation)
         self.seen = {unit: seen for unit, seen in self.seen.items() if unit in latest}
         for unit, generation in latest.items():
-            self._note(unit, generation, times[_name(unit, generation)])
+            self._note_claim(unit, generation, times[_claim_name(unit, generation)])
 
     def look(self, unit: int) -> None:
         """Take note of the claim of one unit, if one is known: for few units that is less work for a service than a listing."""
         if unit in self.seen:
             generation = self.seen[unit].generation
-            if (written := self._place.time_now(_name(unit, generation))) is None:
+            if (written := self._place.time_now(_claim_name(unit, generation))) is None:
                 del self.seen[unit]  # its owner has removed it
             else:
-                self._note(unit, generation, written)
+                self._note_claim(unit, generation, written)
 
-    def _note(self, unit: int, generation: int, written: datetime | None) -> None:
+    def _note_claim(self, unit: int, generation: int, written: datetime | None) -> None:
         seen = self.seen.get(unit)
         if seen is None or (seen.generation, seen.written) != (generation, written):
             content = seen.content if seen is not None and seen.generation == generation else None
@@ -97,7 +97,7 @@ class Claims:
         if (seen := self.seen.get(unit)) is None or time.monotonic() - seen.since > self._seconds:
             return True
         if seen.content is None:
-            seen.content = self._place.content_now(_name(unit, seen.generation))
+            seen.content = self._place.content_now(_claim_name(unit, seen.generation))
         return has_ended(seen.content)
 
     def take(self, unit: int) -> bool:
@@ -105,10 +105,10 @@ class Claims:
         if not self.is_free(unit):
             return False
         generation = self.seen[unit].generation + 1 if unit in self.seen else 0
-        name, content = _name(unit, generation), self._content
+        name, content = _claim_name(unit, generation), self._content
         # It may have been written by a request whose answer was lost, and that was repeated.
         if not self._place.create(name, [content], len(content)) and self._place.content_now(name) != content:
-            self._note(unit, generation, None)
+            self._note_claim(unit, generation, None)
             return False
         with self._lock:
             self.held[unit] = name
@@ -166,14 +166,14 @@ def naps() -> Iterator[float]:
 
 def is_of_here(content: bytes | None) -> bool:
     """Whether a claim, by the content of its file, which may be anything, is of a process that can or could be seen here."""
-    owner, here = _owner(content), _this_process()
+    owner, here = _owner_of(content), _this_process()
     return owner is not None and all(owner.get(name) == here[name] for name in ("host", "boot", "processes"))
 
 
 def has_ended(content: bytes | None) -> bool:
     """Whether the owner of a claim was a process here, and is none."""
-    owner = _owner(content)
-    return owner is not None and is_of_here(content) and owner.get("began") != _beginning(owner["pid"])
+    owner = _owner_of(content)
+    return owner is not None and is_of_here(content) and owner.get("began") != _start_ticks(owner["pid"])
 
 
 def holder(place: SharedPlace) -> str | None:
@@ -185,7 +185,7 @@ def holder(place: SharedPlace) -> str | None:
         content = place.content_now(name)
         if content is None or has_ended(content):
             continue
-        owner = _owner(content)
+        owner = _owner_of(content)
         is_recent = written is None or abs((datetime.now(UTC) - written).total_seconds()) < RECENT_S
         if is_recent or is_of_here(content):
             return "another process" if owner is None else f"process {owner['pid']} on {owner['host'][:100]!r}"
@@ -197,7 +197,7 @@ def alone(path: Path, resource: str) -> Iterator[None]:
     """Let one process at a time do what several would do in each other's way. It may be two, and must bear that.
 
     Args:
-        path: what it is done to; the claim is beside it.
+        path: what it is done to; the claim is next to it.
         resource: it, for messages.
 
     Raises:
@@ -228,7 +228,7 @@ def alone(path: Path, resource: str) -> Iterator[None]:
             shutil.rmtree(place.folder, ignore_errors=True)
 
 
-def _owner(content: bytes | None) -> dict[str, Any] | None:
+def _owner_of(content: bytes | None) -> dict[str, Any] | None:
     try:
         owner = json.loads(content or b"")
         return {**owner, "pid": int(owner["pid"]), "host": str(owner["host"])}
@@ -237,7 +237,7 @@ def _owner(content: bytes | None) -> dict[str, Any] | None:
 
 
 @cache
-def _boot() -> dict[str, str]:
+def _boot_identity() -> dict[str, str]:
     """What tells this machine, its start and its process numbers from others of the same name."""
     boot, processes = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     with suppress(OSError):
@@ -246,10 +246,10 @@ def _boot() -> dict[str, str]:
 
 
 def _this_process() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), **_boot(), "began": _beginning(os.getpid())}
+    return {"host": socket.gethostname(), "pid": os.getpid(), **_boot_identity(), "began": _start_ticks(os.getpid())}
 
 
-def _beginning(pid: int) -> str | None:
+def _start_ticks(pid: int) -> str | None:
     """When a process began, in ticks since the machine's start; None if there is none, or it has ended."""
     with suppress(OSError, IndexError, ValueError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -257,5 +257,5 @@ def _beginning(pid: int) -> str | None:
     return None
 
 
-def _name(unit: int, generation: int) -> str:
+def _claim_name(unit: int, generation: int) -> str:
     return f"{CLAIMS}/{unit}-{generation}"

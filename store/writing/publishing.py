@@ -24,9 +24,9 @@ from store.places.object_store import ObjectStore
 from store.writing import claims
 from store.writing.claims import CLAIM, holder
 
-STAGING = ".staging"  # folder beside the sets, for what is being written
+STAGING = ".staging"  # folder next to the sets, for what is being written
 PUBLISHING = ".publishing"  # ends the name of a folder whose process is about to publish it, or has replaced a set by it
-BY_GIT = ".gitignore"  # DVC writes it beside the outs that a folder holds; it is kept
+BY_GIT = ".gitignore"  # DVC writes it next to the outs that a folder holds; it is kept
 SHOWN = 3  # names in a message
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 LOOKS_S, LOOK_S = 1.0, 0.05  # for a set that another process is about to publish, and between looks
@@ -57,9 +57,9 @@ class Found:
             kind = f"a link to {os.readlink(folder)}" if folder.is_symlink() else "a file"
             raise StoreError(f"{self.path} is {kind}, expected a folder; give another --out, or move it away first")
         if not self.replaces:
-            if strangers := _shown(folder, folder.rglob("*")):
+            if strangers := _list_files(folder, folder.rglob("*")):
                 raise StoreError(f"{self.path} already holds files ({strangers}); give another --out, or remove it first")
-        elif strangers := _shown(folder, foreign(folder)):
+        elif strangers := _list_files(folder, foreign(folder)):
             raise StoreError(
                 f"{self.path} holds files that do not belong to a feature set ({strangers}) and would be removed with it; move "
                 "them away first, or give another --out"
@@ -145,7 +145,7 @@ def discard_staging(path: Path, key: str) -> None:
 
 
 def discard_records(place: SharedPlace) -> None:
-    """Remove what writers keep beside a finished set, the header first: without it, nobody takes units for missing."""
+    """Remove what writers keep with a finished set, the header first: without it, nobody takes units for missing."""
     names = set(place.times(WRITING))
     place.remove([HEADER] if HEADER in names else [])
     if isinstance(place, LocalFolder):
@@ -170,7 +170,7 @@ def discard(folder: Path) -> None:
 
 def check_own(folder: Path, kind: str = "") -> None:
     """See that all below a folder, or below a kind of arrays in it, belongs to a feature set or its writer."""
-    if strangers := _shown(folder, (p for p in foreign(folder) if p.is_relative_to(folder / kind))):
+    if strangers := _list_files(folder, (p for p in foreign(folder) if p.is_relative_to(folder / kind))):
         raise StoreError(f"{folder / kind} would be removed, with files of others ({strangers}); move them away, and try again")
 
 
@@ -209,7 +209,7 @@ def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(file, re.ASCII), re.compile(rf"{group}|{kept}", re.ASCII)  # chunk folders fit the first too
 
 
-def _shown(folder: Path, paths: Iterable[Path]) -> str:
+def _list_files(folder: Path, paths: Iterable[Path]) -> str:
     """Some of the files that would be lost with a folder; empty folders, and what DVC writes again, do not count."""
     files = (p.relative_to(folder).as_posix() for p in paths if p.is_symlink() or not p.is_dir())
     names = list(islice((name for name in files if name != BY_GIT), SHOWN + 1))
@@ -250,7 +250,7 @@ class InFolder:
             content = disk.content_of(self.path / "zarr.json")
             if content is not None and content != self._found.content and key_in(content) == self._key:
                 return True
-            if not (taken := self._taken_away()):
+            if not (taken := self._folders_taken()):
                 return False
             waited = time.monotonic() - began
             if waited > claims.SECONDS or (waited > LOOKS_S and not any(map(_is_at_work, taken))):
@@ -264,7 +264,7 @@ class InFolder:
                     os.rename(left, self.staging)
         return False
 
-    def _taken_away(self) -> list[Path]:
+    def _folders_taken(self) -> list[Path]:
         """Folders of this set that a process was about to publish."""
         return [f for f in self.staging.parent.glob(f"{self.staging.name}.*{PUBLISHING}") if (f / HEADER).is_file()]
 
@@ -292,7 +292,7 @@ class InFolder:
             raise StoreError(f"{self.staging} was removed while it was being written; give the command again")
 
     def tidy(self) -> None:
-        """Remove what a writer has begun beside a finished set, or found empty."""
+        """Remove what a writer has begun next to a finished set, or found empty."""
         if self.is_published() and self.staging.is_dir():
             discard(self.staging)
         with contextlib.suppress(OSError):  # something is staged there

@@ -1,4 +1,4 @@
-"""Results in a folder that may hold files of others: written beside it, then put in place of what their run found there."""
+"""Results in a folder that may hold files of others: written next to it, then put in place of what their run found there."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from store.errors import StoreError
 from store.places.disk import content_of, exchange, make_folder, place_file
 
-UNFINISHED = ".unfinished"  # folder beside results, for what is being written
+UNFINISHED = ".unfinished"  # folder next to results, for what is being written
 
 
 class ResultFolder:
@@ -19,7 +19,7 @@ class ResultFolder:
 
     Args:
         folder: of the results.
-        mark: the file by which two results are told apart, and which decides between two runs that finish at once.
+        mark: the file by which two results are distinguished, and which decides between two runs that finish at once.
         of_earlier: patterns of files of an earlier result that this one may lack; or the files, once they are asked for.
         seal: the file that says that a result is whole, if there is one: removed first, and put in its place last.
     """
@@ -33,7 +33,7 @@ class ResultFolder:
         """A folder to write the result to; at the end of the block it is put in its place.
 
         Args:
-            is_whole: what an earlier result has beside that is removed.
+            is_whole: what else an earlier result has is removed.
 
         Raises:
             StoreError: another result has come there since this object was made. It stays, and so does the one of this run.
@@ -50,7 +50,7 @@ class ResultFolder:
         of_earlier = self._of_earlier
         files = of_earlier() if callable(of_earlier) else chain.from_iterable(map(self.folder.glob, of_earlier))
         earlier = list(files) if is_whole else []
-        if not self._claims(scratch):
+        if not self._may_publish(scratch):
             raise StoreError(
                 f"{self.folder} holds another result than when this run began, and keeps it; that of this run is in {scratch}: "
                 "move it where you want it"
@@ -71,7 +71,7 @@ class ResultFolder:
                 os.replace(path, place)
         _remove(scratch)
 
-    def _claims(self, scratch: Path) -> bool:
+    def _may_publish(self, scratch: Path) -> bool:
         """Whether this result may take the place: its mark is there, and replaced none but the one that was found."""
         new, mark = scratch / self._mark, self.folder / self._mark
         if not os.path.lexists(mark):  # nobody's, or removed since

@@ -1,4 +1,4 @@
-"""Shard files and the zarr.json above them: created with digests, recorded, recognised, taken over from another set; and what
+"""Shard files and the zarr.json above them: created with digests, recorded, recognised, copied from another set; and what
 can be kept of a damaged set: everything whose bytes can still be vouched for.
 """
 
@@ -104,7 +104,7 @@ def metadata_of(
         constants: arrays without one, by name.
         written: what is recorded of each shard, by unit and by name of its array.
         notes: on invalid rows, by row.
-        attributes: information beside the spec.
+        attributes: information in addition to the spec.
     """
     arrays = {}
     for name, layout in layouts.items():
@@ -134,9 +134,9 @@ class Taking:
 
     Args:
         layouts: of the new set, by name; all have one row per image and share `shard_rows`.
-        base: the other set, with other views, blocks, kinds or images, wherever it is; None: nothing is taken over.
+        base: the other set, with other views, blocks, kinds or images, wherever it is; None: nothing is copied.
         base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images come first here.
-        skip: (array, shard) of the base that must not be taken over, e.g. because they are damaged.
+        skip: (array, shard) of the base that must not be copied, e.g. because they are damaged.
     """
 
     def __init__(
@@ -157,21 +157,21 @@ class Taking:
     def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
         """Rows of a unit for which some arrays must be computed, ascending: all, or those that the base lacks."""
         rows = np.arange(*self._layout.rows(unit))
-        return rows[self._base_rows[rows] < 0] if all(self._in_base(unit, name) for name in names) else rows
+        return rows[self._base_rows[rows] < 0] if all(self._array_of_base(unit, name) for name in names) else rows
 
     def arrays_to_compute(self, unit: int) -> list[str]:
         """Arrays of a unit that the base does not have whole."""
         lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
-        return [name for name in self._layouts if lacks_rows or not self._in_base(unit, name)]
+        return [name for name in self._layouts if lacks_rows or not self._array_of_base(unit, name)]
 
-    def _in_base(self, unit: int, name: str) -> ArrayReader | None:
+    def _array_of_base(self, unit: int, name: str) -> ArrayReader | None:
         """The base's array, if it has its rows of this shard."""
         theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
         return theirs if theirs is not None and same_values(self._layouts[name], theirs.layout) else None
 
     def shard(self, unit: int, name: str) -> tuple[Path, dict[str, Any]] | None:
         """The file of the base that is a shard of this set, and its record; None where none is on this machine, and sound."""
-        rows, theirs = np.arange(*self._layout.rows(unit)), self._in_base(unit, name)
+        rows, theirs = np.arange(*self._layout.rows(unit)), self._array_of_base(unit, name)
         if theirs is None or not isinstance(theirs.place, LocalFolder) or not np.array_equal(self._base_rows[rows], rows):
             return None
         ours, base = self._layouts[name], theirs.layout  # files are alike if they hold rows of the same numbers
@@ -191,7 +191,7 @@ class Taking:
             rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
                 has the array, of those that it lacks.
         """
-        base_rows, array = self._base_rows[slice(*self._layout.rows(unit))], self._in_base(unit, name)
+        base_rows, array = self._base_rows[slice(*self._layout.rows(unit))], self._array_of_base(unit, name)
         taken = base_rows >= 0
         if array is None or not taken.any():
             return rows[name]
@@ -217,7 +217,7 @@ def salvage(
 ) -> tuple[FeatureStore, list[ArrayLayout], list[tuple[str, int]]]:
     """What a `FeatureWriter` can carry over from the set at `path`; everything is read.
 
-    A shard is vouched for by its array's zarr.json, and that by the group's. Where the array's is damaged, it is made anew from
+    A shard is vouched for by its array's zarr.json, and that by the group's. Where the array's is damaged, it is rebuilt from
     the shards and must then have the digest that the group records.
 
     Args:
@@ -240,7 +240,7 @@ def salvage(
     for layout in layouts:
         if not store.place.has_folder(kind_of(layout.name)):
             raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
-        if (array := _array(store, layout)) is not None:
+        if (array := _trusted_array(store, layout)) is not None:
             store.arrays[layout.name] = array
             for shard in range(layout.n_shards):
                 try:
@@ -250,10 +250,10 @@ def salvage(
     return store, layouts, bad
 
 
-def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
+def _trusted_array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
     """An array of the set; None if nothing vouches for it."""
     digest, content = store.attributes["arrays"].get(layout.name), store.place.content(f"{layout.name}/zarr.json") or b""
-    if xxhash.xxh3_128_hexdigest(content) != digest:  # made anew from the shards
+    if xxhash.xxh3_128_hexdigest(content) != digest:  # made again from the shards
         read = (read_shard(store.place, layout, shard) for shard in range(layout.n_shards))
         content = layout.to_zarr({"shards": [one[1] for one in read if one is not None]})
         if xxhash.xxh3_128_hexdigest(content) != digest:

@@ -94,7 +94,7 @@ class FeatureWriter:
         self._records: dict[int, dict[str, Any]] = {}  # those that were read, or written by this process
         self._claims = Claims(self.place)
         self._published, self._in_vain, self._refreshed = False, 0, time.monotonic()
-        self._begin()
+        self._open_or_create()
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +113,7 @@ class FeatureWriter:
         assert isinstance(self.destination, InFolder), self.destination
         return self.destination.staging
 
-    def _begin(self) -> None:
+    def _open_or_create(self) -> None:
         """Find what is there, or put the header and the constants there."""
         constants = {name: flat_layout(name, values.shape, values.dtype.name) for name, values in self.constants.items()}
         layouts = [*self.layouts.values(), *constants.values()]
@@ -133,12 +133,12 @@ class FeatureWriter:
                         for shard in range(constants[name].n_shards):
                             rows = values[slice(*constants[name].rows(shard))]
                             if self._put(constants[name], shard, rows).theirs is not None:  # nobody computes them
-                                raise self._difference(constants[name], shard, "")
+                                raise self._difference_error(constants[name], shard, "")
                     break
             except FileNotFoundError:  # another has published it, or it was removed
                 continue
         else:
-            raise self._removed()
+            raise self._removed_error()
         sizes = self.place.sizes()
         recorded = [unit for unit in self.missing_units() if record_name(unit) in sizes]
         whole = {u for u in recorded if all(sizes.get(a.file(u)) == a.nbytes(u) for a in self.layouts.values())}
@@ -241,13 +241,13 @@ class FeatureWriter:
                 return
             if self._look_for_set():
                 return
-        raise self._removed()
+        raise self._removed_error()
 
-    def _removed(self) -> StoreError:
+    def _removed_error(self) -> StoreError:
         return StoreError(f"{self.place.address()} was removed while it was being written; give the command again")
 
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write one shard of each array, then the record; or adopt those of whoever was faster.
+        """Write one shard of each array, then the record; or adopt those of a faster process.
 
         Args:
             rows: as for `Taking.stored`.
@@ -271,7 +271,7 @@ class FeatureWriter:
         self._claims.forget(unit)
 
     def _write(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The unit's record, ours or that of whoever was first."""
+        """The unit's record, ours or that of the process that was first."""
 
         def put(name: str) -> _Put:
             if (taken := self.taking.shard(unit, name)) is not None and isinstance(self.place, LocalFolder):
@@ -287,17 +287,17 @@ class FeatureWriter:
             ours = {name: put.ours for name, put in shards.items() if put.ours is not None}
             difference = "" if self._disagreement is None else self._disagreement(unit, theirs, ours)
             if difference is not None:  # else it is of rounding alone, and what others have written is adopted
-                raise self._difference(self.layouts[next(iter(theirs))], unit, difference)
+                raise self._difference_error(self.layouts[next(iter(theirs))], unit, difference)
         record = {
             "unit": unit,
             "shards": [{"array": name, **shards[name].record} for name in names],
             "invalid": self.taking.notes(unit, notes),
             **({"computed_by": self._computed_by} if self._computed_by else {}),
         }
-        first = self._parsed(unit, self._created(record_name(unit), record_bytes(record)))
+        first = self._parse_record(unit, self._put_once(record_name(unit), record_bytes(record)))
         for shard in first["shards"]:
             if shard["xxh3_128"] != shards[shard["array"]].record["xxh3_128"]:
-                raise self._difference(self.layouts[shard["array"]], unit, "its record says so")
+                raise self._difference_error(self.layouts[shard["array"]], unit, "its record says so")
         return first
 
     def _put(self, layout: ArrayLayout, shard: int, rows: np.ndarray) -> _Put:
@@ -310,7 +310,7 @@ class FeatureWriter:
             return _Put(record, rows)
         return _Put(read[1], rows, read[0])
 
-    def _difference(self, layout: ArrayLayout, unit: int, difference: str) -> StoreError:
+    def _difference_error(self, layout: ArrayLayout, unit: int, difference: str) -> StoreError:
         file = self.place.address(layout.file(unit))
         how = f": {difference}" if difference else ""
         return StoreError(
@@ -319,14 +319,14 @@ class FeatureWriter:
             "with its folder in .staging), and give the command again"
         )
 
-    def _created(self, name: str, content: bytes) -> bytes:
-        """The content of a small file: this one, or that of whoever created it first."""
+    def _put_once(self, name: str, content: bytes) -> bytes:
+        """The content of a small file: this one, or that of the process that created it first."""
         while not self.place.create(name, [content], len(content)):
             if (first := self.place.content_now(name)) is not None:
                 return first
         return content
 
-    def _parsed(self, unit: int, content: bytes) -> dict[str, Any]:
+    def _parse_record(self, unit: int, content: bytes) -> dict[str, Any]:
         try:
             record = read_record(content)
             start, stop = self._layout.rows(unit)
@@ -358,7 +358,7 @@ class FeatureWriter:
         """Write every zarr.json, the group's last, and publish the set, unless another process does.
 
         Args:
-            attributes: information beside the spec (names of encoder and classes, problems).
+            attributes: information in addition to the spec (names of encoder and classes, problems).
 
         Raises:
             StoreError: units are missing; what is there differs from its records; something else is at its place; or no
@@ -399,11 +399,11 @@ class FeatureWriter:
             attributes = {**attributes, "computed_by": [{**json.loads(kind), "units": some} for kind, some in units.items()]}
         files = metadata_of(self.spec, self.layouts, self.constants, written, notes, attributes)
         group = files.pop("zarr.json")
-        contents = map_parallel(lambda name: self._created(name, files[name]), list(files), self.place.writers(1 << 20))
+        contents = map_parallel(lambda name: self._put_once(name, files[name]), list(files), self.place.writers(1 << 20))
         if wrong := [name for name, content in zip(files, contents, strict=True) if content != files[name]]:
             raise StoreError(f"{self.place.address(wrong[0])} is of other shards than were written; remove it, and try again")
         digests, theirs = (
-            json.loads(content)["attributes"][ATTRIBUTE]["arrays"] for content in (group, self._created("zarr.json", group))
+            json.loads(content)["attributes"][ATTRIBUTE]["arrays"] for content in (group, self._put_once("zarr.json", group))
         )
         if digests != theirs:
             raise StoreError(f"{self.place.address()} was finished with other shards; remove it, and extract again")
@@ -427,7 +427,7 @@ class FeatureWriter:
         if gone:
             self._written -= set(gone)
             raise FileNotFoundError(record_name(gone[0]))
-        self._records |= {unit: self._parsed(unit, content or b"") for unit, content in zip(units, contents, strict=True)}
+        self._records |= {unit: self._parse_record(unit, content or b"") for unit, content in zip(units, contents, strict=True)}
 
     def _check_shards(self, written: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
         """Compare files with records; in a folder also the digests at their ends. Units that were changed become missing.

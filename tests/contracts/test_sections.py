@@ -54,8 +54,8 @@ def built(name: str, inputs: Inputs, draws: bool = False) -> Section | None:
     """A section; its plots are made, and drawn where that is what is looked at, for it takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
         if not draws:
-            patch.setattr(drawing, "_inline", lambda *_: "<svg></svg>")
-            patch.setattr(drawing, "_saved", lambda *_, **__: b"")
+            patch.setattr(drawing, "_inline_svg", lambda *_: "<svg></svg>")
+            patch.setattr(drawing, "_save", lambda *_, **__: b"")
             patch.setattr(Plot, "draw_without_rendering", lambda _: None)
             patch.setattr(Plot, "get_tightbbox", lambda _: Bbox.unit())
         return BY_NAME[name](inputs)

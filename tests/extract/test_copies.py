@@ -14,7 +14,7 @@ from extract.copies import Buffers, Copies, Packed, Streams, bytes_of
 from extract.loop import Passes, Unit, Units
 from extract.requests import Request
 from extract.run import extract
-from extract.stages import COPYING_BACK, ENCODING, Course
+from extract.stages import COPYING_BACK, ENCODING, StageTimes
 from tests.extract.late import LateEvent, LateStreams
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -43,7 +43,7 @@ def test_tensors_in_one_piece_of_memory():
 
 
 def test_two_behind():
-    copies, go, kept = Copies(LateStreams(), Course()), threading.Event(), []
+    copies, go, kept = Copies(LateStreams(), StageTimes()), threading.Event(), []
 
     def waits(key, value):
         go.wait()
@@ -66,7 +66,7 @@ def test_two_behind():
 
 
 def test_an_error_is_raised_with_later_features_or_at_the_end():
-    copies, kept = Copies(LateStreams(), Course()), []
+    copies, kept = Copies(LateStreams(), StageTimes()), []
     copies.run(numbers(1), lambda key, value: 1 / 0)
     copies.run(numbers(2), lambda key, value: kept.append(key))
     with pytest.raises(ZeroDivisionError):
@@ -84,7 +84,7 @@ def test_waiting_for_the_device_counts_as_encoding():
         def mark(self):
             return LateEvent([lambda: threading.Event().wait(0.05)], computing_s=3.0)
 
-    streams, course = Slow(), Course()
+    streams, course = Slow(), StageTimes()
     copies = Copies(streams, course)
     copies.run(numbers(1), lambda key, value: None, streams.mark())
     copies.wait()

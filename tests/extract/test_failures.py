@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from extract.datasets import DataError, ImageSet, open_images, sample
-from extract.datasets.reading import PAUSES, Damage, decoded, patiently
+from extract.datasets.reading import PAUSES, Damage, decode_bytes, patiently
 from extract.requests import Request
 from extract.run import confirm
 from extract.writing import Settings
@@ -179,7 +179,7 @@ def test_reasons_are_the_same_from_run_to_run(content):
     def reason():
         kept_apart = [bytearray(997) for _ in range(50)]  # the next object lies elsewhere
         with pytest.raises(Damage, match=r"\w") as raised:
-            decoded(lambda encoded: Image.open(io.BytesIO(encoded)).load(), content, "x")
+            decode_bytes(lambda encoded: Image.open(io.BytesIO(encoded)).load(), content, "x")
         return str(raised.value) + "!" * (len(kept_apart) - 50)
 
     first = reason()
@@ -192,7 +192,7 @@ def test_a_decoder_that_says_nothing_is_named():
         raise IndexError
 
     with pytest.raises(Damage, match="IndexError"):
-        decoded(fail, b"", "x")
+        decode_bytes(fail, b"", "x")
 
 
 class TestRecordedBefore:

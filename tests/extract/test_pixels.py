@@ -10,7 +10,7 @@ from PIL import Image
 
 from extract.datasets import Box, DataError, ImageSet, open_images
 from extract.datasets.pixels import TURNS, Pixels
-from extract.datasets.truths import turned, turned_corners
+from extract.datasets.truths import turn, turned_corners
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from extract.transform import as_options, checked_transform, differing_values, options_of
@@ -58,7 +58,7 @@ def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path
         tmp_path / "upright",
         [saved(image, "png") for image in upright],
         [Box(*turned_corners(box[:4], o, SIZE[::-1])) for o, box in zip(orientations, boxes, strict=True)],
-        [turned(label_map, o) for o in orientations],
+        [turn(label_map, o) for o in orientations],
     )
     got = run(as_stored, tmp_path / "got", {"orientation": "exif"})
     expected = run(before, tmp_path / "expected", {})

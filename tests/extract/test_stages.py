@@ -12,7 +12,7 @@ from extract.encoders import Encoder
 from extract.loop import Passes
 from extract.requests import Request
 from extract.run import create
-from extract.stages import COPYING_BACK, COPYING_IN, DECODING, ELSE, ENCODING, STAGES, WRITING, Course, Spent
+from extract.stages import COPYING_BACK, COPYING_IN, DECODING, ELSE, ENCODING, STAGES, WRITING, Spent, StageTimes
 from extract.writing import Settings
 from store import FeatureWriter
 from tests.extract.late import LateStreams
@@ -34,7 +34,7 @@ class Clock:
 class TestCourse:
     def test_what_is_within_counts_for_itself(self):
         clock = Clock()
-        course = Course(clock)
+        course = StageTimes(clock)
         clock.s = 5  # before anything is done
         with course.doing(ELSE):
             clock.s += 1
@@ -49,7 +49,7 @@ class TestCourse:
 
     def test_waiting_counts_for_what_the_other_does(self):
         clock = Clock()
-        course, other = Course(clock), Course(clock)
+        course, other = StageTimes(clock), StageTimes(clock)
         with other.doing(ENCODING):
             clock.s += 1
             with course.doing(COPYING_IN), course.waiting_for(other, COPYING_BACK):
@@ -62,7 +62,7 @@ class TestCourse:
 
     def test_up_to_now(self):
         clock = Clock()
-        course = Course(clock)
+        course = StageTimes(clock)
         with course.doing(WRITING):
             clock.s = 3
             assert course.spent.seconds[WRITING] == 3
@@ -84,7 +84,7 @@ def test_in_words(bookkeeping_s, device_s, says):
 
 
 def test_of_nothing():
-    spent = Course().spent
+    spent = StageTimes().spent
     assert (spent.encoder_idle, spent.is_telling) == (0, False)
 
 

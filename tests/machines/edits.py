@@ -142,7 +142,7 @@ NEW_ENCODERS = new_entry(
     "extract/encoders/another.py",
     "from extract.encoders.masked import ENCODERS\n\nENCODERS = {'another': ENCODERS['mae-b16']}\n",
     "extract/encoders/__init__.py",
-    'ENCODERS = Registry[Any]("encoders", _check, timm.is_model) | {\n',
+    'ENCODERS = Registry[Any]("encoders", _check_factory, timm.is_model) | {\n',
     "    **another.ENCODERS,\n",
     "from extract.encoders import another",
 )

@@ -58,4 +58,4 @@ def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing those of a report takes longer than all that is asked for where they are not looked at."""
-    monkeypatch.setattr("pipelines.report.drawing._saved", lambda *_, **__: b"<svg></svg>")
+    monkeypatch.setattr("pipelines.report.drawing._save", lambda *_, **__: b"<svg></svg>")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from extract.encoders import ENCODERS, load_encoder
-from extract.encoders.checkpoints import UNKNOWN, Checkpoint, read_checkpoints, write_checkpoints
+from extract.encoders.checkpoints import UNKNOWN, ListedCheckpoint, read_checkpoints, write_checkpoints
 from pipelines.parameters.params import read_params
 from store import BeyondClsError
 from tests.machines.project import ROOT
@@ -30,7 +30,7 @@ def record(tmp_path: Path, monkeypatch, command):
     )
     Path("params.yaml").write_text(PARAMS % ROOT)
 
-    def record(*arguments: str) -> tuple[int, str, dict[str, Checkpoint]]:
+    def record(*arguments: str) -> tuple[int, str, dict[str, ListedCheckpoint]]:
         status, out, err = command("encoders", "--record", "list.csv", *arguments)
         return status, out + err, read_checkpoints(Path("list.csv"))
 
@@ -49,8 +49,8 @@ def test_digests_are_those_that_parameters_expect(record) -> None:
 
 
 def test_what_was_recorded_is_compared_and_stays(record) -> None:
-    kept = Checkpoint("gone", "https://example.org/gone.pth", "gone.pth", "1" * 32)
-    write_checkpoints(Path("list.csv"), [kept, Checkpoint("mine", "anywhere", digest="0" * 32)])
+    kept = ListedCheckpoint("gone", "https://example.org/gone.pth", "gone.pth", "1" * 32)
+    write_checkpoints(Path("list.csv"), [kept, ListedCheckpoint("mine", "anywhere", digest="0" * 32)])
     status, said, rows = record("mine")
     assert status == 1
     assert f"expected {'0' * 32} as recorded; fetch" in said
@@ -70,12 +70,12 @@ def test_another_file_is_not_overwritten(record, command) -> None:
 def test_the_papers_list_has_its_encoders() -> None:
     rows = read_checkpoints(ROOT / "paper/checkpoints.csv")
     assert [*rows] == [*read_params(ROOT / "paper/params.yaml")["encoders"]]
-    assert all(replace(row, digest=UNKNOWN) == Checkpoint.of(name, {}) for name, row in rows.items())
+    assert all(replace(row, digest=UNKNOWN) == ListedCheckpoint.of(name, {}) for name, row in rows.items())
 
 
 @pytest.mark.parametrize("rows", [b"\xff\xfe", b"a" * 200_000, b"x,y\n"], ids=["bytes", "long", "short"])
 def test_a_list_that_is_no_table(rows: bytes, tmp_path: Path) -> None:
-    header = ",".join(column.name for column in fields(Checkpoint)).encode()
+    header = ",".join(column.name for column in fields(ListedCheckpoint)).encode()
     (tmp_path / "list.csv").write_bytes(header + b"\n" + rows + b"," * 20 + b"\n")
     with pytest.raises(BeyondClsError, match=r"list\.csv is not a table in UTF-8 \(.*\), expected columns \['encoder', "):
         read_checkpoints(tmp_path / "list.csv")

@@ -108,12 +108,12 @@ def test_plan_takes_them_too(tmp_path, extract, beyondcls):
 
 def test_a_picture_that_is_handed_over_is_held_to_the_same(tmp_path):
     from extract.datasets.pixels import Pixels
-    from pipelines.live.pictures import opened
+    from pipelines.live.pictures import open_pictures
     from store import BeyondClsError
 
     deep = Image.fromarray(np.full((4, 4), 1000, np.int32))
     with pytest.raises(BeyondClsError, match=r"cannot be shown: its values, 1000 to 1000, .*--scale 0,65535"):
-        opened(deep)
-    assert opened(deep, Pixels(scale=(0, 2000)))[0].getpixel((0, 0)) == (128, 128, 128)
+        open_pictures(deep)
+    assert open_pictures(deep, Pixels(scale=(0, 2000)))[0].getpixel((0, 0)) == (128, 128, 128)
     write_file(tmp_path / "x.png", saved(Image.new("RGB", (9, 7)), "png"))
-    assert opened(Image.open(tmp_path / "x.png"))[0].size == (9, 7)
+    assert open_pictures(Image.open(tmp_path / "x.png"))[0].size == (9, 7)

@@ -200,7 +200,7 @@ def compute(folder: Path, *tables: str) -> None:
 def called(words: Sequence[str]) -> None:
     """`beyondcls …`, or `python -P -m MODULE …`; plots stay empty."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "_saved", lambda *_, **__: b"<svg></svg>")
+        patch.setattr(drawing, "_save", lambda *_, **__: b"<svg></svg>")
         if words[0] == "beyondcls":
             patch.setattr(sys, "argv", [*words])
             cli.app([*words[1:]], standalone_mode=False)

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipelines.report.collect import Folders, collect
-from pipelines.report.sections.datasets import transferred
+from pipelines.report.sections.datasets import transfer_table
 from pipelines.report.tables import signed
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
@@ -59,7 +59,7 @@ def test_weights_learned_elsewhere_beat_the_average(probes: Path) -> None:
 
 def test_the_report_compares_it_with_the_heads_of_its_data_set(probes: Path) -> None:
     inputs = collect(Folders(probes / "a", datasets=(probes,)))
-    said = transferred(inputs)
+    said = transfer_table(inputs)
     assert said is not None
     trained_here, moved = (inputs.datasets["b"]["mae", head].measures["top1"].mean for head in ("abmilp", "abmilp-of-a"))
     assert [[cell.text for cell in row.cells[:5]] for row in said.rows] == [
@@ -68,7 +68,7 @@ def test_the_report_compares_it_with_the_heads_of_its_data_set(probes: Path) -> 
     ]
     assert said.rows[0].cells[5].text.startswith(f"{signed(moved - trained_here)} ± ")
     assert said.rows[1].cells[-1].text == "ahead"
-    assert transferred(replace(inputs, datasets={"a": inputs.datasets["a"]})) is None
+    assert transfer_table(replace(inputs, datasets={"a": inputs.datasets["a"]})) is None
 
 
 def test_the_aggregator_is_kept_and_the_classifier_is_new(sets, probes: Path) -> None:

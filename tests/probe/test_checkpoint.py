@@ -11,7 +11,7 @@ from probe import checkpoint
 from probe.aggregators import AGGREGATORS
 from probe.checkpoint import Checkpoint, Unfinished
 from probe.grid import HeadSpec
-from probe.passes import Passes
+from probe.passes import HeadPasses
 from probe.recipe import Recipe
 from probe.sources import Source
 from store import BeyondClsError
@@ -135,7 +135,7 @@ class TestDamage:
         return file
 
     def refused(self, folder, file):
-        with pytest.raises(BeyondClsError, match=rf"^the checkpoint {file} is damaged \((.|\n)*; remove it to begin anew$"):
+        with pytest.raises(BeyondClsError, match=rf"^the checkpoint {file} is damaged \((.|\n)*; remove it to start over$"):
             Checkpoint(Unfinished(folder).path_of(["this"])).load([one for one in grid() if not one.begin(RECIPE)])
 
     @pytest.mark.parametrize("damage", [lambda data, n=n: data[:n] for n in (0, 4, 100, -1)] + [lambda data: bytes(len(data))])
@@ -195,7 +195,7 @@ def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
     def file_of(
         recipe=RECIPE, members=(ONE,), head=custom, images=sources[0], test=sources[1], order=0, views=(0,), streamed=False
     ):
-        passes = Passes({"abmilp": head}, *sources, views=views, unfinished=Unfinished(tmp_path / ".unfinished"))
+        passes = HeadPasses({"abmilp": head}, *sources, views=views, unfinished=Unfinished(tmp_path / ".unfinished"))
         return passes._checkpoint(members, recipe, order, images, test, streamed).file
 
     others = {

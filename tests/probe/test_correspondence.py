@@ -10,7 +10,7 @@ import pytest
 
 from beyondcls import read_rows
 from pipelines.correspond import main
-from probe.correspondence import Pair, correspondence, read_pairs, shown
+from probe.correspondence import Pair, correspondence, read_pairs, shown_points
 from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
 from tests.extract.pictures import write_text
@@ -57,7 +57,7 @@ def answer(store: FeatureStore, pair: Pair, k: int) -> np.ndarray:
 
 def test_point_by_point(store):
     pairs = drawn()
-    measured = correspondence(store, shown(store, pairs), 1, (0.1, 0.4))
+    measured = correspondence(store, shown_points(store, pairs), 1, (0.1, 0.4))
     errors = {"a": [], "b": []}
     for pair in pairs:
         for k, point in enumerate(pair.target_points):
@@ -81,14 +81,14 @@ def test_pairs_count_alike_per_image_and_points_per_point(store):
     centres = CROP + SIDE * (np.array([[0, 0], [3, 2], [6, 6], [2, 5]]) + 0.5) / 7
     same = Pair("000001", "000001", "", centres, centres, 10.0)
     far = Pair("000001", "000002", "", centres[:1], np.array([[29.0, 29.0]]), 1e-3)
-    measured = correspondence(store, shown(store, [same, far]), 1, (0.05,))
+    measured = correspondence(store, shown_points(store, [same, far]), 1, (0.05,))
     assert measured["pck_0.05_point"]["mean"] == 80
     assert measured["pck_0.05_image"]["mean"] == 50
 
 
 def test_images_are_left_out_with_all_their_pairs(store):
     pairs = drawn()
-    seen = shown(store, pairs)
+    seen = shown_points(store, pairs)
     measured = correspondence(store, seen, 1, (0.4,))
     images = np.unique(seen.rows)
     for group in (0, 13):
@@ -96,19 +96,19 @@ def test_images_are_left_out_with_all_their_pairs(store):
         kept = [pair for pair in pairs if not left & {int(pair.source), int(pair.target)}]
         assert 0 < len(kept) < len(pairs)
         for name in ("pck_0.4_point", "pck_0.4_image"):
-            without = correspondence(store, shown(store, kept), 1, (0.4,))[name]["mean"]
+            without = correspondence(store, shown_points(store, kept), 1, (0.4,))[name]["mean"]
             assert measured[name]["without"][group] == pytest.approx(without)
 
 
 def test_points_outside_of_a_view_are_counted(store):
     inside, outside = np.array([[10.0, 10.0]]), np.array([[1.0, 10.0]])
     both = np.concatenate([inside, outside])
-    seen = shown(
+    seen = shown_points(
         store, [Pair("000001", "000002", "", both, both[[0, 0]], 5.0), Pair("000001", "000004", "", outside, inside, 5.0)]
     )
     assert (len(seen.pairs), seen.n_points, seen.n_outside) == (1, 1, 2)
     with pytest.raises(BeyondClsError, match="shows a point of these pairs; extract whole images"):
-        shown(store, [Pair("000001", "000002", "", inside, outside, 5.0)])
+        shown_points(store, [Pair("000001", "000002", "", inside, outside, 5.0)])
 
 
 def spair(folder: Path, pair: Pair, number: int, **other: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
-from probe.passes import Passes
+from probe.passes import HeadPasses
 from probe.recipe import Recipe
 from probe.run import n_epochs, probe
 from probe.timing import Timing, matches_result, write_timing
@@ -50,7 +50,7 @@ def rerun(sets, out, monkeypatch):
 
     def run(heads=HEADS, **options):
         messages = []
-        monkeypatch.setattr(Passes, "train", stop_where_training_begins)
+        monkeypatch.setattr(HeadPasses, "train", stop_where_training_begins)
         with suppress(Trained):
             probe(*options.pop("sets", sets), out, heads, say=messages.append, **options)
         return [message.removeprefix(f"{out}/") for message in messages if "kept," in message or "again," in message]

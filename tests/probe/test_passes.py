@@ -8,7 +8,7 @@ import probe.passes
 from probe.aggregators import AGGREGATORS, Aggregator, Pooled, make_aggregator
 from probe.grid import HeadSpec, Member
 from probe.head import Head
-from probe.passes import Passes
+from probe.passes import HeadPasses
 from probe.pooled import vectors_fit
 from probe.recipe import Recipe
 from probe.sources import Source
@@ -90,7 +90,7 @@ def shown(passes, recipe, *rows):
 @pytest.mark.parametrize("placement", ["memory", "stream"])
 def test_a_random_view_of_each_image_and_epoch_and_view_0_to_evaluate(placement, tmp_path):
     sources = Source(numbered(tmp_path / "a", 100, 3)), Source(numbered(tmp_path / "b", 40, 1, 1))
-    passes = Passes({"watch": HeadSpec("watch")}, *sources, range(3), placement=placement)
+    passes = HeadPasses({"watch": HeadSpec("watch")}, *sources, range(3), placement=placement)
     training, test = shown(passes, RECIPE)
     for epoch in training:
         assert sorted(epoch // 10) == list(range(100))  # each image once
@@ -107,7 +107,7 @@ def test_a_random_view_of_each_image_and_epoch_and_view_0_to_evaluate(placement,
 def test_held_out_images_are_judged_by_view_0_and_nothing_else_is_learnt_from(views, tmp_path):
     sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 1, 1))
     rows = np.arange(60)
-    training, test = shown(Passes({"watch": HeadSpec("watch")}, *sources, views), RECIPE, rows[:40], rows[40:])
+    training, test = shown(HeadPasses({"watch": HeadSpec("watch")}, *sources, views), RECIPE, rows[:40], rows[40:])
     assert all(sorted(epoch // 10) == list(range(40)) for epoch in training)
     assert {view for epoch in training for view in epoch % 10} == set(views)
     assert [epoch.tolist() for epoch in test[:-1]] == [[]] * 6
@@ -116,7 +116,7 @@ def test_held_out_images_are_judged_by_view_0_and_nothing_else_is_learnt_from(vi
 
 def test_pooled_vectors_are_of_all_views(tmp_path):
     sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 2, 1))
-    passes = Passes({"watch": HeadSpec("watch", {"parameters": False})}, *sources, range(3))
+    passes = HeadPasses({"watch": HeadSpec("watch", {"parameters": False})}, *sources, range(3))
     training, test = passes.vectors("watch")
     expected = 10.0 * torch.arange(60) + torch.arange(3)[:, None]
     assert torch.equal(training.vectors[..., 0], expected)
@@ -142,7 +142,7 @@ def test_tokens_that_only_pooling_reads_stay_as_they_are_stored(tmp_path, monkey
     for reads_stored in (True, False):
         monkeypatch.setattr(probe.passes, "reads_stored", lambda device, answer=reads_stored: answer)
         for name in heads:
-            passes = Passes({name: heads[name]}, *sources)
+            passes = HeadPasses({name: heads[name]}, *sources)
             trained.append(passes.train([Member(name, 0.1, 0.0, 0)], RECIPE)[0])
     assert kinds == [Coded, *[torch.Tensor] * 5]
     for one, other in zip(trained[:3], trained[3:], strict=True):
@@ -193,7 +193,7 @@ def test_the_trajectory_is_that_on_tokens(order, views, sources, monkeypatch):
     for pooled in (True, False):
         monkeypatch.setattr("probe.passes.vectors_fit", lambda *_, pooled=pooled: pooled)
         messages = []
-        passes = Passes(HEADS, *sources, views, placement="memory", say=messages.append)
+        passes = HeadPasses(HEADS, *sources, views, placement="memory", say=messages.append)
         runs.append([*passes.train(MEMBERS, recipe), *passes.train(MEMBERS, recipe, rows, sources[0].rows[1::2])])
         vectors = f"features read once for cls, average, map: {len(views) * 198 + 69} vectors of each"
         assert any(vectors in s for s in messages) == pooled

@@ -87,8 +87,8 @@ def test_members_under_vmap(case: Case) -> None:
 
 def test_members_read_the_tokens_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    pieces = pooling._pieces
-    monkeypatch.setattr(pooling, "_pieces", lambda tokens, dtype: calls.append(tokens.shape) or pieces(tokens, dtype))
+    pieces = pooling._image_slices
+    monkeypatch.setattr(pooling, "_image_slices", lambda tokens, dtype: calls.append(tokens.shape) or pieces(tokens, dtype))
     tokens = draw(B, T, D)
     torch.vmap(lambda queries: softmax_pool(tokens, queries)[0])(draw(M, Q, D, seed=1))
     assert calls == [(B, T, D)]

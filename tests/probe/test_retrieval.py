@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 from beyondcls import read_rows
 from pipelines.retrieve import main, read_search
 from probe.geometry import vectors, vectors_in
-from probe.retrieval import KS, PROTOCOLS, Search, _measured, _of_ranks, ranked, retrieval
+from probe.retrieval import KS, PROTOCOLS, Search, _measure_ranks, _measures_of_ranks, ranked, retrieval
 from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
 from tests.extract.datasets.test_matlab import DEPTH, file, nested
@@ -86,7 +86,7 @@ def test_along_each_ranking(store: FeatureStore, asked: FeatureStore, search: Se
 
 def test_the_first_is_right() -> None:
     """Before it, precision is 1, as in the authors' code."""
-    assert _of_ranks(np.array([0, 2])) == pytest.approx([(1 + (1 / 2 + 2 / 3) / 2) / 2, 1, 2 / 3, 2 / 3])
+    assert _measures_of_ranks(np.array([0, 2])) == pytest.approx([(1 + (1 / 2 + 2 / 3) / 2) / 2, 1, 2 / 3, 2 / 3])
 
 
 def test_queries_are_left_out_in_turn(store: FeatureStore, asked: FeatureStore, search: Search) -> None:
@@ -112,7 +112,7 @@ def test_a_query_is_not_found_for_itself_and_ties_count_against(tmp_path: Path) 
     assert found.left_out["medium"][0].tolist() == [7]
     alike = [np.ones((n, 4), np.float32) / 2 for n in (2, 40)]
     cosines = [alike[1] @ query for query in alike[0]]
-    measured = _measured(cosines, found.to_find["medium"], found.left_out["medium"])
+    measured = _measure_ranks(cosines, found.to_find["medium"], found.left_out["medium"])
     assert measured["map"]["mean"] == pytest.approx(100 * (0 + 1 / 39) / 2)
     assert measured["precision_10"]["mean"] == 0
     assert list(retrieval(store, store, name, found)) == ["medium"], "no image is hard"

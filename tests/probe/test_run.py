@@ -319,7 +319,7 @@ class TestNothingToLearnOrMeasure:
 @pytest.mark.parametrize("heads", TestNothingToLearnOrMeasure.HEADS.values(), ids=TestNothingToLearnOrMeasure.HEADS)
 def test_a_place_for_results_is_looked_at_before_anything_trains(heads, sets, tmp_path, monkeypatch):
     (tmp_path / "out").touch()
-    monkeypatch.setattr("probe.passes.Passes.train", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr("probe.passes.HeadPasses.train", lambda *_: pytest.fail("it trains"))
     with pytest.raises(StoreError, match=r"out cannot be written: .*out: Not a directory; another kind of file has this name"):
         probe(*sets, tmp_path / "out", heads)
 
@@ -624,6 +624,6 @@ class TestWhatOthersMade:
     def test_metrics_of_another_program_stay(self, content, sets, tmp_path):
         (tmp_path / "metrics.json").write_text(content)
         trained = []
-        with pytest.raises(BeyondClsError, match=r"has no description\.json beside it, so it is not replaced"):
+        with pytest.raises(BeyondClsError, match=r"has no description\.json next to it, so it is not replaced"):
             probe(*sets, tmp_path, PLAN, progress=trained.append)
         assert (contents(tmp_path), trained) == ({"metrics.json": content.encode()}, [])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probe.grid import HeadPlan, HeadSpec
-from probe.passes import Outcome, Passes
+from probe.passes import HeadPasses, Outcome
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.select import select
@@ -28,7 +28,7 @@ def sets(tmp_path_factory):
     return write_features(folder / "train", 160), write_features(folder / "test", 70, seed=1)
 
 
-class Scripted(Passes):
+class Scripted(HeadPasses):
     """Results as tables say them, without training: top-1, or which images are right; and the entropy of weights."""
 
     def __init__(self, heads, table, sets, subset=None, entropy=lambda m: 4.0):

@@ -8,7 +8,7 @@ import pytest
 
 from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
-from probe.passes import Passes
+from probe.passes import HeadPasses
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.sources import Source, check_pair
@@ -188,7 +188,7 @@ def test_pairs_may_hold_more_than_the_other(tmp_path):
     less = write_features(tmp_path / "b", 40, seed=1, maps=())
     check_pair(more, less)
     check_pair(less, more)
-    Passes({"abmilp": HeadSpec()}, Source(more), Source(less), range(3))
+    HeadPasses({"abmilp": HeadSpec()}, Source(more), Source(less), range(3))
 
 
 NAMES = ("cat", "dog", "owl")

@@ -8,7 +8,7 @@ import pytest
 
 from probe.closed import CLOSED, make_closed
 from probe.grid import HeadPlan, HeadSpec
-from probe.passes import Passes
+from probe.passes import HeadPasses
 from probe.recipe import Recipe
 from probe.results import absent_kinds
 from probe.run import probe
@@ -55,7 +55,7 @@ def test_the_average_is_read_and_gives_what_tokens_give(head, sets, tokens, tmp_
 @pytest.mark.parametrize(("name", "spec"), [("norm", {"final_norm": True}), ("one side", {})])
 def test_tokens_are_read_where_the_average_is_not_that_of_what_is_pooled(name, spec, sets, tokens, tmp_path):
     pair = write(tmp_path, vectors=(0, 1), norm=True) if name == "norm" else (sets[0], tokens[1])
-    passes = Passes({"average": HeadSpec("average", **spec)}, *map(Source, pair))
+    passes = HeadPasses({"average": HeadSpec("average", **spec)}, *map(Source, pair))
     assert passes.template("average").aggregator.reads == ("patch",)
 
 
@@ -77,7 +77,7 @@ def test_a_block_whose_tokens_are_not_kept(sets, tmp_path):
     """By --block, or by the option; two blocks side by side."""
     by_run = probe(*sets, tmp_path / "a", {n: plan(n) for n in ("cls", "average")}, block=0)
     by_option = probe(*sets, tmp_path / "b", {n: plan(n, blocks=[0]) for n in ("cls", "average")})
-    both = Passes({n: HeadSpec(n, {"blocks": [0, 1]}) for n in ("cls", "average")}, *map(Source, sets))
+    both = HeadPasses({n: HeadSpec(n, {"blocks": [0, 1]}) for n in ("cls", "average")}, *map(Source, sets))
     for head in ("cls", "average"):
         assert by_run[head]["top1"] == by_option[head]["top1"]
         stored = [sets[1].array(f"{head}/block{block}/view0").all() for block in (0, 1)]

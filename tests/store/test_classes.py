@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from store import StoreError
-from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumbered, whole_number
+from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumber, whole_number
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_names_that_are_the_numbers_of_their_classes(names, are):
 
 def test_labels_as_another_set_numbers_them():
     labels = np.array([0, 1, -1, 2, 0])
-    assert renumbered(labels, None, 3) is labels
-    assert renumbered(labels, np.array([2, -1, 0]), 3).tolist() == [2, -1, -1, 0, 2]
+    assert renumber(labels, None, 3) is labels
+    assert renumber(labels, np.array([2, -1, 0]), 3).tolist() == [2, -1, -1, 0, 2]
     several = np.array([[1, 0], [1, 1]], np.uint8)
-    moved = renumbered(several, np.array([2, 0]), 3)
+    moved = renumber(several, np.array([2, 0]), 3)
     assert (moved.tolist(), moved.dtype) == ([[0, 0, 1], [1, 0, 1]], several.dtype)
 
 

@@ -20,7 +20,7 @@ import xxhash
 
 from store import FeatureStore, StoreError
 from store.exchange import form_of, get_exchange
-from store.exchange.exchange import _zarr_of, chosen_arrays, described_store, description_of
+from store.exchange.exchange import _zarr_json, chosen_arrays, described_store, description_of
 from store.exchange.webdataset import WebDataset
 from store.format.layout import ATTRIBUTE
 from store.format.reader import with_digest
@@ -147,7 +147,7 @@ def _vouched(description: dict[str, Any]) -> None:
     group = description["group"]
     for name, entry in description["arrays"].items():
         if name in group["arrays"]:
-            group["arrays"][name] = xxhash.xxh3_128_hexdigest(_zarr_of(name, entry))
+            group["arrays"][name] = xxhash.xxh3_128_hexdigest(_zarr_json(name, entry))
     spec = json.dumps(group["spec"], sort_keys=True, separators=(",", ":"))
     group["key"] = hashlib.sha256(spec.encode()).hexdigest()[:32]
     meta = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: group}}

@@ -57,7 +57,7 @@ def test_no_shard_is_read(receipt: Receipt, written: Path, monkeypatch: pytest.M
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a shard was read")
 
-    for method in ("fetch", "fetch_into", "_file", "tail"):
+    for method in ("fetch", "fetch_into", "_open_shard", "tail"):
         monkeypatch.setattr(ArrayReader, method, refuse)
     store = FeatureStore.open(written)
     assert Receipt.from_store(store) == receipt

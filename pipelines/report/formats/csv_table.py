@@ -14,18 +14,18 @@ def to_csv(table: Table) -> str:
     grouped = any(row.group for row in table.rows)
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
-    writer.writerow((["group"] if grouped else []) + [name for column in table.columns for name in _names(column)])
+    writer.writerow((["group"] if grouped else []) + [name for column in table.columns for name in _column_names(column)])
     for row in table.rows:
-        values = [value for column, cell in zip(table.columns, row.cells, strict=True) for value in _values(column, cell)]
+        values = [value for column, cell in zip(table.columns, row.cells, strict=True) for value in _cell_values(column, cell)]
         writer.writerow(map(csv_cell, ([row.group] if grouped else []) + values))
     return target.getvalue()
 
 
-def _names(column: Column) -> list[str]:
+def _column_names(column: Column) -> list[str]:
     return [column.name, f"{column.name}_std"] if column.kind == "spread" else [column.name]
 
 
-def _values(column: Column, cell: Cell) -> list[str]:
+def _cell_values(column: Column, cell: Cell) -> list[str]:
     if column.kind == "text":
         shown = "" if cell.text in NOTHING else cell.text
         return [shown if cell.value is None else str(cell.value)]

@@ -2,7 +2,7 @@ r"""A table in LaTeX, for \input: needs \usepackage{booktabs} and nothing else."
 
 from itertools import groupby
 
-from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.content import Cell, Column, Table
 
 # LaTeX takes "[" after the end of a line for extra space below that line.
 ESCAPES = {
@@ -48,7 +48,7 @@ def to_latex(table: Table) -> str:
         lines.append(r"\midrule")
         if group:
             lines.append(rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\emph{{{escaped(group)}}}}} \\")
-        lines += map(_row, rows)
+        lines += (" & ".join(map(_cell, row.cells)) + r" \\" for row in rows)
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -61,10 +61,6 @@ def escaped(text: str) -> str:
 def _alignment(column: Column) -> str:
     """Space in place of the page's rule: booktabs has no vertical rules."""
     return (r"@{\hspace{2em}}" if column.apart else "") + ("l" if column.kind == "text" else "r")
-
-
-def _row(row: Row) -> str:
-    return " & ".join(map(_cell, row.cells)) + r" \\"
 
 
 def _cell(cell: Cell) -> str:

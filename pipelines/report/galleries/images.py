@@ -35,10 +35,10 @@ class DenseImages:
         if place and "://" not in place and not Path(place).exists():
             place = None
         entry = (self.entries or {}).get(dataset, {})
-        return opened(place, DENSE, **described(entry, self.split))
+        return open_examples(place, DENSE, **describe_test_images(entry, self.split))
 
 
-def described(entry: Mapping[str, Any], split: str | None, folder: Path = Path()) -> dict[str, Any]:
+def describe_test_images(entry: Mapping[str, Any], split: str | None, folder: Path = Path()) -> dict[str, Any]:
     """How test images of an entry of params.yaml are opened; `split` without its own, names of classes below `folder`."""
     return {
         "split": entry.get("test") or split,
@@ -61,7 +61,7 @@ def of_params(folder: Path, params: Mapping[str, Any]) -> DenseImages:
     return DenseImages(data if "://" in data else str(folder / data), entries)
 
 
-def opened(
+def open_examples(
     data: str | None, option: str = "--data", pixels: Mapping[str, Any] | None = None, **described: Any
 ) -> "ImageSet | str":
     """Images to draw over; or a sentence on why they are missing.
@@ -95,7 +95,7 @@ def by_id(images: "ImageSet | str", option: str, digest: str, ids: Sequence[str]
     """Images by id; or none, and the reason.
 
     Args:
-        images: as `opened` with this `option`.
+        images: as `open_examples` with this `option`.
         digest: of the data set that was measured; other images are not shown.
     """
     if isinstance(images, str):

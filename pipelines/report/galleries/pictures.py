@@ -19,7 +19,7 @@ from pipelines.report.collect import Examples
 from pipelines.report.content import Gallery, Picture
 from pipelines.report.tables import file_names
 
-SIDE = 256  # pixels of the longer side; half of it on the page, but in a large gallery
+SIDE = 256  # pixels of the longer side; shown at half that size on the page, but in a large gallery
 QUALITY = 70  # of WebP: a fifth of a PNG's bytes, and no visible difference
 OPACITY = 0.5  # of masks
 GROUND = 96  # grey of an image that is not here
@@ -43,7 +43,7 @@ class Outline:
     dashed: bool = False
 
 
-def chosen(ids: Sequence[str], examples: Examples, labels: Sequence[int | None] | None = None) -> list[int]:
+def choose_rows(ids: Sequence[str], examples: Examples, labels: Sequence[int | None] | None = None) -> list[int]:
     """Rows of the images to show of these: those asked for, if any is among them; else drawn by the seed (in the order of the
     set); else in turn over the classes, or without labels spread evenly."""
     if wanted := [ids.index(wanted) for wanted in dict.fromkeys(examples.ids) if wanted in ids]:
@@ -51,10 +51,10 @@ def chosen(ids: Sequence[str], examples: Examples, labels: Sequence[int | None] 
     n = min(examples.n, len(ids))
     if examples.seed is not None:
         return sorted(np.random.default_rng(examples.seed).choice(len(ids), n, replace=False).tolist())
-    return [row * len(ids) // n for row in range(n)] if labels is None else _in_turn(labels, n)
+    return [row * len(ids) // n for row in range(n)] if labels is None else _rows_by_turns(labels, n)
 
 
-def _in_turn(labels: Sequence[int | None], n: int) -> list[int]:
+def _rows_by_turns(labels: Sequence[int | None], n: int) -> list[int]:
     """Rows of the first image of each class in the order of labels, then of the second of each, up to `n` rows."""
     seen: dict[int | None, int] = {}
     ranked = []
@@ -64,37 +64,37 @@ def _in_turn(labels: Sequence[int | None], n: int) -> list[int]:
     return [row for _, _, row in sorted(ranked)[:n]]
 
 
-def fitted(box: Sequence[float]) -> tuple[int, int]:
+def fit_size(box: Sequence[float]) -> tuple[int, int]:
     """Width and height at which a part of an image is drawn."""
     across, down = box[2] - box[0], box[3] - box[1]
     scale = SIDE / max(across, down)
     return max(1, round(across * scale)), max(1, round(down * scale))
 
 
-def ground(image: Image.Image | None, part: BoxOf, flip: bool = False) -> Pixels:
+def crop_or_grey(image: Image.Image | None, part: BoxOf, flip: bool = False) -> Pixels:
     """A part of an image, maybe mirrored; grey, in the same proportions, without the image."""
-    width, height = fitted(part)
+    width, height = fit_size(part)
     if image is None:
         return np.full((height, width, 3), GROUND, np.uint8)
     return cut_out(image, part, (width, height))[:, :: -1 if flip else 1]
 
 
-def moved(box: Sequence[float], part: Sequence[float], picture: Pixels) -> BoxOf:
-    """A box of an image in the pixels of a picture of a part of it."""
+def move_box(box: Sequence[float], part: Sequence[float], picture: Pixels) -> BoxOf:
+    """A box of an image in the pixels of a picture that shows part of that image."""
     (left, top, right, bottom), (height, width, _) = part, picture.shape
     across, down = width / (right - left), height / (bottom - top)
     x0, y0, x1, y1 = box[:4]
     return (x0 - left) * across, (y0 - top) * down, (x1 - left) * across, (y1 - top) * down
 
 
-def tinted(picture: Pixels, mask: Bool[np.ndarray, "h w"], colour: str) -> Pixels:
+def tint(picture: Pixels, mask: Bool[np.ndarray, "h w"], colour: str) -> Pixels:
     """With a mask over it, which is stretched to the picture."""
     stretched = np.asarray(Image.fromarray(mask).resize(picture.shape[1::-1], Image.Resampling.NEAREST))
     mixed = np.round((1 - OPACITY) * picture + OPACITY * np.array(rgb(colour))).astype(np.uint8)
     return np.where(stretched[..., None], mixed, picture)
 
 
-def outlined(picture: Pixels, outlines: Iterable[Outline]) -> Pixels:
+def draw_outlines(picture: Pixels, outlines: Iterable[Outline]) -> Pixels:
     """With boxes over it, the last on top; those beyond its borders are drawn along them."""
     height, width, _ = picture.shape
     down, across = np.indices((height, width))
@@ -110,7 +110,7 @@ def outlined(picture: Pixels, outlines: Iterable[Outline]) -> Pixels:
     return result
 
 
-def coloured(label_map: Int[np.ndarray, "H W"], colours: Mapping[int, str]) -> Pixels:
+def colour_map(label_map: Int[np.ndarray, "H W"], colours: Mapping[int, str]) -> Pixels:
     """A label map as a picture; negative labels are VOID."""
     labels, places = np.unique(label_map, return_inverse=True)
     table = np.array([VOID if label < 0 else rgb(colours[label]) for label in labels.tolist()], np.uint8)

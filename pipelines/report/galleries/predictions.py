@@ -1,4 +1,4 @@
-"""What was predicted beside what is true, over the images if they are available: label maps, objects, and boxes (Fig. 8).
+"""Predictions side by side with the truth, over the images if they are available: label maps, objects, and boxes (Fig. 8).
 
 What a command kept of one encoder to be shown is the `Entries` of its file: `data`, the digest of the data set, and `images`.
 """
@@ -15,19 +15,19 @@ from PIL import Image
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Swatch, Text
 from pipelines.report.dense import ORIGINAL, PROTOCOLS, held_out
-from pipelines.report.galleries.images import DENSE, by_id, opened
+from pipelines.report.galleries.images import DENSE, by_id, open_examples
 from pipelines.report.galleries.pictures import (
     VOID,
     BoxOf,
     Outline,
     Pixels,
-    chosen,
-    coloured,
+    choose_rows,
+    colour_map,
     colours_of,
-    ground,
-    moved,
-    outlined,
-    tinted,
+    crop_or_grey,
+    draw_outlines,
+    move_box,
+    tint,
 )
 from pipelines.report.measured import Entries
 from pipelines.report.reading import entries_of, read
@@ -47,7 +47,7 @@ MAPS = {("attention", "cls"): ("[cls]", ("#ff4020", 4, True)), ("probe", "abmilp
 def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
     """A row for each chosen image: image, true map, that of each encoder by one protocol; a legend, and what is missing."""
     files = {one.encoder: one.folder / "maps/images.json" for one in results}
-    kept, ids, notes = _kept(inputs, files, f"{SEGMENT} --save-maps 6", read_label_maps, ("classes", "resolution", "images"))
+    kept, ids, notes = _read(inputs, files, f"{SEGMENT} --save-maps 6", read_label_maps, ("classes", "resolution", "images"))
     if not ids:
         return notes
     first = next(iter(kept.values()))
@@ -67,19 +67,19 @@ def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entrie
         if first.resolution == ORIGINAL:
             width, height = original.size if original else truth.shape[::-1]
             crop, flip = (0, 0, width, height), False
-        base = ground(original, crop, flip)
+        base = crop_or_grey(original, crop, flip)
         yield Picture(base, f"test image {image}", (image,))
-        yield _of_labels(truth, base, colours, first.classes, f"true label map of image {image}", "" if images else image)
+        yield _picture_of_map(truth, base, colours, first.classes, f"true label map of image {image}", "" if images else image)
         for encoder, of_images in predicted.items():
             labelled = truth >= 0
             right = 100 * float((of_images[image] == truth)[labelled].mean()) if labelled.any() else 0.0
             alt = f"label map of image {image} predicted from {encoder}, {right:.1f} % of its labelled pixels right"
-            yield _of_labels(of_images[image], base, colours, first.classes, alt, f"{right:.1f} % right")
+            yield _picture_of_map(of_images[image], base, colours, first.classes, alt, f"{right:.1f} % right")
 
     seeds = "first seed, " if len(shown[0].protocols[protocol].seeds) > 1 else ""
     frame = "in pixels of the originals" if first.resolution == ORIGINAL else f"in a frame of {first.resolution} pixels"
     text = (
-        f"Label maps of test images beside those that are predicted: {PROTOCOLS.get(protocol, protocol)}{why}, {seeds}{frame}. "
+        f"Label maps of test images next to the predicted ones: {PROTOCOLS.get(protocol, protocol)}{why}, {seeds}{frame}. "
         "Below each, the share of its labelled pixels that are right."
     )
     legend = [Swatch(first.classes[label], colour) for label, colour in colours.items()]
@@ -89,14 +89,14 @@ def label_maps(inputs: Inputs, dataset: str, name: str, results: Sequence[Entrie
     return _gallery(f"{name}-label-maps", f"{dataset}: label maps", text, columns, rows, missing, notes, tuple(legend))
 
 
-def _of_labels(
+def _picture_of_map(
     label_map: Int32[np.ndarray, "h w"], base: Pixels, colours: Mapping[int, str], classes: Sequence[str], alt: str, line: str
 ) -> Picture:
     """A map in colours, of the size of a picture; its text alternative names the largest classes."""
     labels, counts = np.unique(label_map[label_map >= 0], return_counts=True)
     order: list[Any] = np.argsort(-counts, kind="stable")[:N_CLASSES].tolist()
     shares = [f"{classes[labels[i]]} {100 * counts[i] / label_map.size:.0f} %" for i in order]
-    image = Image.fromarray(coloured(label_map, colours)).resize(base.shape[1::-1], Image.Resampling.NEAREST)
+    image = Image.fromarray(colour_map(label_map, colours)).resize(base.shape[1::-1], Image.Resampling.NEAREST)
     return Picture(np.asarray(image), f"{alt}: {', '.join(shares)}", (line,) if line else ())
 
 
@@ -148,7 +148,7 @@ def _protocol(results: Sequence[Entries], kept: Mapping[str, Entries]) -> tuple[
 
 def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
     """A row for each chosen image: image, objects, what was detected from each encoder; a legend, and what is missing."""
-    kept, ids, notes = _kept(
+    kept, ids, notes = _read(
         inputs, {one.encoder: one.folder / "examples.json" for one in results}, DETECT, read_objects, ("classes",)
     )
     if not ids:
@@ -168,14 +168,14 @@ def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries])
 
     def row(image: str) -> Iterator[Picture]:
         (height, width), true = first.images[image].size, first.images[image].objects
-        base = ground(images.get(image), (0, 0, width, height))
+        base = crop_or_grey(images.get(image), (0, 0, width, height))
         yield Picture(base, f"test image {image}", (image,))
         n = f"{len(true)} object{'s' * (len(true) != 1)}"
-        alt = f"image {image} with {n}: {_named(true, first.classes)}"
-        yield Picture(_of_things(base, true, (height, width), colours), alt, (n,) if images else (image, n))
+        alt = f"image {image} with {n}: {_describe_things(true, first.classes)}"
+        yield Picture(_overlay_things(base, true, (height, width), colours), alt, (n,) if images else (image, n))
         for encoder, of_images in found.items():
-            alt = f"image {image}, detected from {encoder}: {_named(of_images[image], first.classes, scores=True)}"
-            drawn = _of_things(base, of_images[image], (height, width), colours)
+            alt = f"image {image}, detected from {encoder}: {_describe_things(of_images[image], first.classes, scores=True)}"
+            drawn = _overlay_things(base, of_images[image], (height, width), colours)
             yield Picture(drawn, alt, (f"{len(of_images[image])} detected",))
 
     text = (
@@ -187,18 +187,18 @@ def objects(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries])
     return _gallery(f"{name}-objects", f"{dataset}: objects and detections", text, columns, rows, missing, notes, legend)
 
 
-def _of_things(base: Pixels, things: Sequence[Entries], size: tuple[int, int], colours: Mapping[int, str]) -> Pixels:
+def _overlay_things(base: Pixels, things: Sequence[Entries], size: tuple[int, int], colours: Mapping[int, str]) -> Pixels:
     """Masks tinted and boxes outlined in the colours of their classes; the surest on top."""
     ordered = sorted(things, key=lambda thing: thing.score)
     picture = base
     for thing in ordered:
         if thing.counts:
-            picture = tinted(picture, decode(thing.counts.encode(), size), colours[thing.label])
+            picture = tint(picture, decode(thing.counts.encode(), size), colours[thing.label])
     part = (0, 0, size[1], size[0])
-    return outlined(picture, [Outline(moved(t.box, part, base), colours[t.label], dashed=t.crowd) for t in ordered])
+    return draw_outlines(picture, [Outline(move_box(t.box, part, base), colours[t.label], dashed=t.crowd) for t in ordered])
 
 
-def _named(things: Sequence[Entries], classes: Sequence[str], scores: bool = False) -> str:
+def _describe_things(things: Sequence[Entries], classes: Sequence[str], scores: bool = False) -> str:
     """The first of them in words."""
     words = [classes[t.label] + (f" {100 * t.score:.0f} %" if scores else "") for t in things[:N_OBJECTS]]
     more = [f"{len(things) - N_OBJECTS} more"] if len(things) > N_OBJECTS else []
@@ -211,22 +211,22 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
     Args:
         files: boxes.json by encoder.
     """
-    kept, ids, notes = _kept(inputs, files, LOCALISE, read_boxes)
+    kept, ids, notes = _read(inputs, files, LOCALISE, read_boxes)
     if not ids:
         return notes
     first, folders = next(iter(kept.values())), inputs.folders
     if folders.localised is not None:
-        image_set = opened(folders.localised, LOCALISED, split=folders.localised_split)
+        image_set = open_examples(folders.localised, LOCALISED, split=folders.localised_split)
     else:
         described = {"split": folders.split, "form": folders.form, "classes": folders.classes}
-        image_set = opened(folders.images, LOCALISED, folders.pixels, **described)
+        image_set = open_examples(folders.images, LOCALISED, folders.pixels, **described)
     images, missing = by_id(image_set, LOCALISED, first.data, ids)
 
     def drawn(one: Entries, image: str, predicted: Iterable[Entries] = ()) -> Pixels:
         located, frame = one.images[image], (0, 0, one.size, one.size)
-        base = ground(images.get(image), located.crop, located.flip)
+        base = crop_or_grey(images.get(image), located.crop, located.flip)
         looks = [*((box, TRUE) for box in located.true), *((one.box, one.look) for one in predicted)]
-        return outlined(base, [Outline(moved(box, frame, base), *look) for box, look in looks])
+        return draw_outlines(base, [Outline(move_box(box, frame, base), *look) for box, look in looks])
 
     def row(image: str) -> Iterator[Picture]:
         alt = f"image {image} with {len(first.images[image].true)} true box(es)"
@@ -244,10 +244,10 @@ def boxes(inputs: Inputs, files: Mapping[str, Path]) -> list[Block]:
         "0.5 on. A picture shows what is compared: the part of the image that the encoder saw."
     )
     columns, rows = ("image", *kept), [tuple(row(image)) for image in ids]
-    return _gallery("localisation-boxes", "Predicted boxes beside true ones", text, columns, rows, missing, notes)
+    return _gallery("localisation-boxes", "Predicted boxes next to true ones", text, columns, rows, missing, notes)
 
 
-def _kept(
+def _read(
     inputs: Inputs, files: Mapping[str, Path], command: str, build: Callable[[Entries], Entries], alike: Sequence[str] = ()
 ) -> tuple[dict[str, Entries], list[str], list[Block]]:
     """What was kept of each encoder, of those with the images of the first; ids of images to show; notes on other encoders.
@@ -275,7 +275,7 @@ def _kept(
     if without := [name for name in files if name not in kept]:
         notes.insert(0, f"Nothing of {', '.join(without)} was kept to be shown; run `{command}` for it again.")
     ids = list(first.images) if first else []
-    return same, [ids[row] for row in chosen(ids, inputs.examples)], [Text(note, kind="notice") for note in notes]
+    return same, [ids[row] for row in choose_rows(ids, inputs.examples)], [Text(note, kind="notice") for note in notes]
 
 
 def _gallery(
@@ -312,12 +312,12 @@ def read_objects(kept: Entries) -> Entries:
     classes, images = kept["classes"], {}
     for one in kept["images"]:
         height, width = map(int, one["size"])
-        found = {k: tuple(_thing(thing, classes, (height, width)) for thing in one[k]) for k in ("objects", "detections")}
+        found = {k: tuple(_decode(thing, classes, (height, width)) for thing in one[k]) for k in ("objects", "detections")}
         images[str(one["id"])] = Entries(found, size=(height, width))
     return Entries(data=kept["data"], classes=classes, images=images)
 
 
-def _thing(one: Entries, classes: Sequence[str], size: tuple[int, int]) -> Entries:
+def _decode(one: Entries, classes: Sequence[str], size: tuple[int, int]) -> Entries:
     """`counts`: COCO's compressed run lengths of its mask; `crowd`: it stands for several objects, which need not be found."""
     label, counts = int(one["label"]), one.get("counts")
     if not 0 <= label < len(classes):

@@ -1,1 +1,1 @@
-"""Published results, for reference beside our own: a file for each table or figure."""
+"""Published results, to compare with our own: a file for each table or figure."""

@@ -74,7 +74,7 @@ def read_rows(file: Path) -> tuple[PublishedRow, ...]:
         with file.open(newline="", encoding="utf-8-sig") as source:
             reader = csv.DictReader(source, strict=True)
             _check_columns(file, list(reader.fieldnames or ()))
-            rows = tuple(_row(f"{file}, line {reader.line_num}", cells) for cells in reader)
+            rows = tuple(_parse_row(f"{file}, line {reader.line_num}", cells) for cells in reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BeyondClsError(f"{file} is not a readable .csv file ({error}), expected UTF-8 text; save it again") from error
     if not rows:
@@ -93,7 +93,7 @@ def _check_columns(file: Path, names: list[str]) -> None:
             )
 
 
-def _row(place: str, cells: Mapping[Any, Any]) -> PublishedRow:
+def _parse_row(place: str, cells: Mapping[Any, Any]) -> PublishedRow:
     """One row; `place` is its file and line."""
     if None in cells or None in cells.values():
         n = sum(value is not None for name, value in cells.items() if name is not None) + len(cells.get(None, ()))

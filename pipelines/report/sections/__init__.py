@@ -35,7 +35,7 @@ from store.errors import unknown
 
 Build = Callable[[Inputs], Section | None]
 
-# Each returns its section, or None where nothing of it was computed and it can be left out.
+# Each returns its section, or None where none of its results was computed and it can be left out.
 # A BeyondClsError names a file that is damaged.
 SECTIONS: tuple[Build, ...] = (
     summary.section,
@@ -69,8 +69,8 @@ def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
     """The sections that have content.
 
     Args:
-        only: names of some, which are those of their files; all if there are none. Published numbers that were given are shown
-            beside them.
+        only: names of sections, which are those of their files; all if empty. Published numbers that were given are shown
+            with them.
 
     Raises:
         BeyondClsError: an unknown name.

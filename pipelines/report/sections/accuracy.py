@@ -1,11 +1,11 @@
-"""Accuracy: encoder by head as in Table 1, and the published table beside it."""
+"""Accuracy: encoder by head as in Table 1, with the published table."""
 
 from pipelines.report import gains
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table
 from pipelines.report.estimate import difference
 from pipelines.report.measured import FIRST_HEADS, Measure
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.remarks import SENTENCE, TITLES, reasons, remarks, score_name
 from pipelines.report.tables import (
     EFFECTIVE,
@@ -34,7 +34,7 @@ MANY = 8  # heads, of which more make a table that is folded: the leaderboard ha
 def section(inputs: Inputs) -> Section:
     """What heads reach and what was noted of them, what AbMILP gains, every number of every probe, and Table 1."""
     noted = remarks(inputs.probes[key] for key in _keys(inputs))
-    tables = (gains_table(inputs), every_probe(inputs), printed("table-1"))
+    tables = (gains_table(inputs), every_probe(inputs), printed_table("table-1"))
     return Section("accuracy", "Accuracy", (scores(inputs), *noted, *filter(None, tables)))
 
 
@@ -57,13 +57,13 @@ def scores(inputs: Inputs) -> Table:
         f"{CONVERGED if beside else ''}Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the "
         f"plain average. {EFFECTIVE}"
     )
-    if dashes := reasons(inputs.probes, _probed(inputs), inputs.heads):
+    if dashes := reasons(inputs.probes, _probed_encoders(inputs), inputs.heads):
         note += f" A dash: {dashes}."
     return table(
         "accuracy",
         SENTENCE[name],
         note,
-        _probed(inputs),
+        _probed_encoders(inputs),
         encoders(random=inputs.untrained),
         each(inputs.heads, lambda h: spreads(h, title(h), lambda e: _measure(inputs, e, h, name), best="row")),
         each(
@@ -128,10 +128,10 @@ def every_probe(inputs: Inputs) -> Table:
 
 
 def _keys(inputs: Inputs) -> list[tuple[str, str]]:
-    return [(encoder, probe.head) for encoder in _probed(inputs) for probe in inputs.probes_of(encoder)]
+    return [(encoder, probe.head) for encoder in _probed_encoders(inputs) for probe in inputs.probes_of(encoder)]
 
 
-def _probed(inputs: Inputs) -> list[str]:
+def _probed_encoders(inputs: Inputs) -> list[str]:
     return [encoder for encoder in inputs.encoders if inputs.probes_of(encoder)]
 
 

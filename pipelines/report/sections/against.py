@@ -1,4 +1,4 @@
-"""Published numbers beside ours (`--against`): which of ours has the encoder, data set, head, protocol and measure of each."""
+"""Published numbers next to ours (`--against`): which of ours has the encoder, data set, head, protocol and measure of each."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,10 +11,10 @@ from pipelines.report.estimate import Estimate, estimate_of
 from pipelines.report.measured import Entries
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.results import BEST_EPOCH, TrainedHead, results
-from pipelines.report.tables import Declared, cells, change, each, heads, numbers, spreads, table, texts
+from pipelines.report.tables import DeclaredColumn, cells, change, each, heads, numbers, spreads, table, texts
 from probe.recipe import PRESETS, settings_of
 
-STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
+STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with its heads alone
 STEPS = "of gradient steps"
 WITHIN = {1: "no", -1: "no", 0: "yes", None: None}
 NOTE = (
@@ -32,7 +32,7 @@ BEST = (
 
 
 class Beside(Entries):
-    """A published number, in a `file` of this name, and what is here beside it: ours, or what is lacking.
+    """A published number, in a `file` of this name, and what it is compared with: ours, or what is lacking.
 
     Attributes:
         published: its row.
@@ -48,7 +48,7 @@ def section(inputs: Inputs) -> Section | None:
     """Numbers that were measured alike, and otherwise, and those without ours; None where no published numbers were given."""
     if not inputs.against:
         return None
-    matches, differing, unmatched = compared(inputs)
+    matches, differing, unmatched = match_published(inputs)
     of_best = any(match.published.metric.endswith(BEST_EPOCH) for match in matches)
     between = (
         cells("difference", "Ours − published", lambda match: change(match.difference), "spread"),
@@ -66,13 +66,13 @@ def section(inputs: Inputs) -> Section | None:
         "against",
         "Beside published numbers",
         Text("Published numbers that were given:", tuple(in_words(inputs))),
-        _both("against", "Published numbers and ours", f"{NOTE} {BEST}" if of_best else NOTE, matches, *between),
-        _both("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, differs),
-        _without_ours(unmatched),
+        _comparison_table("against", "Published numbers and ours", f"{NOTE} {BEST}" if of_best else NOTE, matches, *between),
+        _comparison_table("against-differing", "Published numbers that were measured otherwise", OTHERWISE, differing, differs),
+        _unmatched_table(unmatched),
     )
 
 
-def compared(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
+def match_published(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
     """Each published number with all of ours that were measured as it was; else with those that were measured otherwise.
 
     In the order of the files; and those without any of ours.
@@ -81,7 +81,7 @@ def compared(inputs: Inputs) -> tuple[list[Beside], list[Beside], list[Beside]]:
     matches, differing, unmatched = list[Beside](), list[Beside](), list[Beside]()
     for file, rows in inputs.against.items():
         for row in rows:
-            left, lacks, name, names = _narrowed(row, ours)
+            left, lacks, name, names = _narrow_down(row, ours)
             pairs = [Beside(file=file, published=row, result=one, differences=tuple(differences(row, one))) for one in left]
             if alike := [pair for pair in pairs if not pair.differences]:
                 matches += [Beside(pair, difference=_difference(row, pair.result)) for pair in alike]
@@ -109,10 +109,10 @@ def differences(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, s
     for name, value, found in _options(row, result):
         if found is not None and value != found:
             yield name, value, found
-    yield from _training(row, result)
+    yield from _differing_settings(row, result)
     crops, transform, block = recorded.get("augmentation"), recorded.get("transform"), recorded.get("block")
     stated: dict[str, str | None] = {
-        "crops": crops and _crops(crops["n_crops"]),
+        "crops": crops and _format_crops(crops["n_crops"]),
         "n_training": str(result.probe.n_training),
         "resolution": transform and str(transform["input_size"][-1]),
         "frame": transform and f"{transform['crop_mode']} {transform['crop_pct']:g}",
@@ -124,12 +124,12 @@ def differences(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, s
             yield name, published, found
 
 
-def _crops(n_crops: int | str) -> str:
+def _format_crops(n_crops: int | str) -> str:
     """Crops that training showed, in the words of published rows."""
     return f"stored, {n_crops}" if isinstance(n_crops, int) and n_crops else str(n_crops or "none")
 
 
-def _is_told_apart(row: PublishedRow, result: TrainedHead) -> bool:
+def _has_options(row: PublishedRow, result: TrainedHead) -> bool:
     """Whether all options that a row states are known of one of ours, or some are known to differ."""
     found = [(value, ours) for _, value, ours in _options(row, result)]
     return all(ours is not None for _, ours in found) or any(ours not in (None, value) for value, ours in found)
@@ -144,7 +144,7 @@ def _options(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str,
         yield name, value, None if ours.get(name) is None else _text(ours[name])
 
 
-def _training(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str]]:
+def _differing_settings(row: PublishedRow, result: TrainedHead) -> Iterator[tuple[str, str, str]]:
     """Settings of a recipe in which ours differs from a published protocol of gradient steps."""
     if not row.protocol or row.protocol in STEPLESS:
         return
@@ -162,10 +162,10 @@ def _text(value: Any) -> str:
 
 
 def in_words(inputs: Inputs) -> list[str]:
-    """A line for each file: how many of its numbers have one of ours beside them."""
+    """A line for each file: how many of its numbers are compared with one of ours."""
     if not inputs.against:
         return []
-    matches, differing, _ = compared(inputs)
+    matches, differing, _ = match_published(inputs)
     lines = []
     for file, rows in inputs.against.items():
         n, n_otherwise = numbers_of(file, matches), numbers_of(file, differing)
@@ -177,11 +177,11 @@ def in_words(inputs: Inputs) -> list[str]:
 
 
 def numbers_of(file: str, entries: Sequence[Beside]) -> int:
-    """How many published numbers of a file are among entries; several of ours can be beside one."""
+    """How many published numbers of a file are among entries; several of ours can be compared with one."""
     return len({id(entry.published) for entry in entries if entry.file == file})
 
 
-def _narrowed(row: PublishedRow, ours: Sequence[TrainedHead]) -> tuple[list[TrainedHead], str, str, Iterable[str]]:
+def _narrow_down(row: PublishedRow, ours: Sequence[TrainedHead]) -> tuple[list[TrainedHead], str, str, Iterable[str]]:
     """Ours that a number compares with; or none, and what none has: which part, its name, and the names that there are."""
     protocol = row.protocol if row.protocol in STEPLESS else ""
     encoders = (lambda r: row.encoder in (r.probe.encoder, r.probe.recorded_encoder), lambda r: [r.probe.encoder])
@@ -194,13 +194,13 @@ def _narrowed(row: PublishedRow, ours: Sequence[TrainedHead]) -> tuple[list[Trai
     ]
     left = list(ours)
     for part, name, fits, names_of in parts:
-        before, left = left, _with_head(row, left) if fits is None else [r for r in left if fits(r)]
+        before, left = left, _results_of_head(row, left) if fits is None else [r for r in left if fits(r)]
         if not left:
             return [], part, name, {name for result in before for name in names_of(result)}
     return left, "", "", ()
 
 
-def _with_head(row: PublishedRow, ours: Sequence[TrainedHead]) -> list[TrainedHead]:
+def _results_of_head(row: PublishedRow, ours: Sequence[TrainedHead]) -> list[TrainedHead]:
     """Ours of this name; in a study, or outside of one, where none has it: those with its aggregator.
 
     Of several with the aggregator, all if the row has options, in which they may differ; else none: any might be meant.
@@ -209,12 +209,12 @@ def _with_head(row: PublishedRow, ours: Sequence[TrainedHead]) -> list[TrainedHe
     for study in dict.fromkeys(r.study for r in ours):
         of_study = [r for r in ours if r.study == study]
         by_name = [r for r in of_study if r.probe.head == row.head]
-        by_aggregator = [r for r in of_study if r.probe.aggregator == (row.aggregator or row.head) and _is_told_apart(row, r)]
+        by_aggregator = [r for r in of_study if r.probe.aggregator == (row.aggregator or row.head) and _has_options(row, r)]
         named += by_name or (by_aggregator if row.options or len(by_aggregator) == 1 else [])
     return named
 
 
-def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: Declared) -> Table:
+def _comparison_table(name: str, heading: str, note: str, rows: Sequence[Beside], *between: DeclaredColumn) -> Table:
     """Names and both numbers; `between` these and the source."""
     return table(
         name,
@@ -229,29 +229,29 @@ def _both(name: str, heading: str, note: str, rows: Sequence[Beside], *between: 
         numbers("published", "Published", lambda pair: pair.published.value, apart=True),
         spreads("ours", "Ours", lambda pair: pair.result.measures[pair.published.metric], 2),
         between,
-        _published("source", "note"),
+        _published_columns("source", "note"),
         group=lambda pair: pair.file,
         muted=lambda pair: pair.result.probe.pretraining.is_untrained,
     )
 
 
-def _published(*names: str) -> list[Declared]:
+def _published_columns(*names: str) -> list[DeclaredColumn]:
     """Columns of what published rows say."""
     titles = {"dataset": "Data set"}
     return each(names, lambda name: texts(name, titles.get(name, name.capitalize()), lambda row: getattr(row.published, name)))
 
 
-def _without_ours(unmatched: list[Beside]) -> Table:
+def _unmatched_table(unmatched: list[Beside]) -> Table:
     return table(
         "against-unmatched",
         "Published numbers without one of ours",
         "Each number with the first of its names that nothing here has, and the nearest name that there is.",
         unmatched,
-        _published("encoder", "dataset", "head", "protocol", "metric"),
+        _published_columns("encoder", "dataset", "head", "protocol", "metric"),
         numbers("published", "Published", lambda row: row.published.value),
         texts("lacks", "Not here", lambda row: row.lacks, apart=True),
         texts("nearest", "Nearest here", lambda row: row.nearest),
-        _published("source", "note"),
+        _published_columns("source", "note"),
         group=lambda row: row.file,
         folded=True,
     )

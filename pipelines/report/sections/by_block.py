@@ -65,11 +65,11 @@ def read_by_block(file: Path) -> Entries:
             measured = row[study.measure]
             if not isinstance(measured, Measure):
                 raise ValueError(f"{study.measure} of block {row.block} is no number over seeds")
-            series.setdefault(_name(row), {})[int(row.block)] = measured
-        return Entries(study, series=series, nbytes={_name(row): int(row.bytes_per_image) for row in rows})
+            series.setdefault(_series_name(row), {})[int(row.block)] = measured
+        return Entries(study, series=series, nbytes={_series_name(row): int(row.bytes_per_image) for row in rows})
 
     study = result_of(file, "blocks")
-    rows = sorted(study.rows, key=_place)
+    rows = sorted(study.rows, key=_sort_key)
     return read(file, "beyondcls blocks", build)
 
 
@@ -79,13 +79,13 @@ def by_block(inputs: Inputs) -> list[Entries]:
     return [studies[encoder] for encoder in inputs.encoders if encoder in studies]
 
 
-def _place(row: Entries) -> tuple[bool, str, int, str, int]:
+def _sort_key(row: Entries) -> tuple[bool, str, int, str, int]:
     """Trained heads come first; of these [cls], average, AbMILP, and others by name; and blocks ascend."""
     known = FIRST_HEADS.index(row.head) if row.head in FIRST_HEADS else len(FIRST_HEADS)
     return row.protocol != LINEAR, row.protocol, known, row.head, int(row.block)
 
 
-def _name(row: Entries) -> str:
+def _series_name(row: Entries) -> str:
     """`[cls]`, `average, knn`."""
     return title(row.head) + ("" if row.protocol == LINEAR else f", {row.protocol}")
 

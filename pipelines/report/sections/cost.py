@@ -11,10 +11,10 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Figures, Kind, Section, Table
 from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.remarks import AXES
 from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
-from pipelines.report.tables import NOTHING, Declared, cells, each, texts
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, texts
 
 STUDY = "poolings"
 ALT_FRONTS = (
@@ -29,7 +29,7 @@ def section(inputs: Inputs) -> Section | None:
     known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
     if not known:
         return None
-    return Section("cost", "Accuracy against cost", (fronts(known), measured(known), printed("table-7")))
+    return Section("cost", "Accuracy against cost", (fronts(known), cost_table(known), printed_table("table-7")))
 
 
 def fronts(study: Study) -> Figures:
@@ -52,7 +52,7 @@ def fronts(study: Study) -> Figures:
     return Figures((figure,), tuple(by_name.values()))
 
 
-def measured(study: Study) -> Table:
+def cost_table(study: Study) -> Table:
     """Accuracy and costs; what was not recorded of any head has no column."""
     on_front = {id(probe) for probes in by_encoder(study).values() for probe in front(probes)}
     known = [entry for entry in RECORDED if any(entry[0].cell(probe) != NOTHING for probe in study.values())]
@@ -66,7 +66,7 @@ def _axes(axes: Axes, study: Study) -> None:
     """The same for all plots."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _format_count(value)))
     axes.minorticks_off()
     flops_of_all = [_flops(p) for p in study.values()]
     axes.set_xlim(min(flops_of_all) / 1.6, max(flops_of_all) * 1.6)
@@ -75,7 +75,7 @@ def _axes(axes: Axes, study: Study) -> None:
     axes.set_ylabel(AXES[next(iter(study.values())).measure])
 
 
-def _short(value: float) -> str:
+def _format_count(value: float) -> str:
     """`30 k`."""
     return count(round(value)).text.replace(".00", "").replace(".0", "")
 
@@ -93,7 +93,7 @@ def _share(probe: Probe) -> Cell:
     return Cell(f"{share:.2g}", share)
 
 
-def _timed(name: str, heading: str, form: str, kind: Kind = "number") -> Declared:
+def _timing_column(name: str, heading: str, form: str, kind: Kind = "number") -> DeclaredColumn:
     """What `timing.json` has by this name."""
 
     def cell(probe: Probe) -> Cell:
@@ -118,13 +118,13 @@ RECORDED = (
         "Bytes: of the arrays that a head reads, one view of an image, as they are stored.",
     ),
     (
-        _timed("ms_per_image", "ms per image", "{:.3g}"),
+        _timing_column("ms_per_image", "ms per image", "{:.3g}"),
         "Milliseconds: measured where heads were trained, the fastest of several forward passes over as many images in memory; "
         "another run, or machine, gives another number.",
     ),
-    (_timed("device", "Device", "{}", "text"), ""),
-    (_timed("threads", "Threads", "{}"), ""),
-    (_timed("n_images", "Images at once", "{:,}"), ""),
+    (_timing_column("device", "Device", "{}", "text"), ""),
+    (_timing_column("threads", "Threads", "{}"), ""),
+    (_timing_column("n_images", "Images at once", "{:,}"), ""),
 )
 
 

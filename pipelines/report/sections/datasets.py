@@ -33,10 +33,10 @@ def section(inputs: Inputs) -> Section | None:
     """A table over all data sets, and the claims on each; None without other data sets. The leaderboard has all heads."""
     if not inputs.datasets:
         return None
-    return section_of("datasets", "Across data sets", table(inputs), transferred(inputs), table_by_dataset(inputs.datasets))
+    return section_of("datasets", "Across data sets", table(inputs), transfer_table(inputs), table_by_dataset(inputs.datasets))
 
 
-def transferred(inputs: Inputs) -> Table | None:
+def transfer_table(inputs: Inputs) -> Table | None:
     """Aggregators of one data set on another, against the head trained there and its plain average; None without any."""
     learned_on = {probe.features["training"]: name for name, probes in inputs.datasets.items() for probe in probes.values()}
     contrasts = []
@@ -52,7 +52,7 @@ def transferred(inputs: Inputs) -> Table | None:
     return contrasts_table("transferred", "Aggregators of other data sets", labels, contrasts, note)
 
 
-def _shared(inputs: Inputs) -> list[str]:
+def _shared_heads(inputs: Inputs) -> list[str]:
     """Heads of at least two data sets; all of them where there is one set, or none are shared."""
     heads = [{head for _, head in probes} for probes in inputs.datasets.values()]
     ordered = by_accuracy(probe for probes in inputs.datasets.values() for probe in probes.values())
@@ -61,7 +61,7 @@ def _shared(inputs: Inputs) -> list[str]:
 
 def table(inputs: Inputs) -> Table:
     """A row for each encoder on each data set, a column for each head that several sets have."""
-    heads_of_several = _shared(inputs)
+    heads_of_several = _shared_heads(inputs)
     rows, note = [], f"{NOTE} Bold: the highest mean of a row. {SPREAD}"
     for name, probes in inputs.datasets.items():
         shown = [e for e in trained_first(probes) if any((e, head) in probes for head in heads_of_several)]

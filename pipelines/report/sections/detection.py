@@ -1,4 +1,4 @@
-"""Objects and their masks, detected from patch tokens: AP by size, beside Table 5 of the paper's first version."""
+"""Objects and their masks, detected from patch tokens: AP by size, with Table 5 of the paper's first version."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,7 +8,7 @@ from pipelines.report.content import Block, Section, Table, Text, section_of
 from pipelines.report.dense import AGAINST_TWIN, KINDS, MEASURES, against_twin, counts, each_dataset, minus
 from pipelines.report.galleries.predictions import objects
 from pipelines.report.measured import Entries
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.tables import differences, each, encoders, pairs, spreads, table, texts
 from store.format.pretraining import JOINT, LABELS, MASKED
 
@@ -25,20 +25,20 @@ FAMILIES = (
     "Box AP of encoders of other families minus that of masked ones, points. A dash: no object has that size. In the paper "
     "DINO's boxes are ahead of MAE's at all sizes (Table 5 of v1)."
 )
-HOW = "How detectors were trained, and what they are built from. Options that were given beside a preset win."
+HOW = "How detectors were trained, and what they are built from. Options that were given with a preset win."
 
 
 def section(inputs: Inputs) -> Section | None:
     """Tables and pictures for each data set; None where nothing was detected."""
     if not inputs.detection:
         return None
-    blocks = each_dataset("detection", inputs.detection, partial(_of_dataset, inputs))
-    of_paper = (printed("table-5-v1"), printed("table-5-v1-differing"))
+    blocks = each_dataset("detection", inputs.detection, partial(_blocks_of_dataset, inputs))
+    of_paper = (printed_table("table-5-v1"), printed_table("table-5-v1-differing"))
     return section_of("detection", "Which objects are found", Text(ABOUT), *blocks, *of_paper)
 
 
-def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
-    tables = [_by_encoder(dataset, name, results, kind) for kind in KINDS if any(kind in one for one in results)]
+def _blocks_of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
+    tables = [_encoder_table(dataset, name, results, kind) for kind in KINDS if any(kind in one for one in results)]
     settings = table(
         f"{name}-settings",
         f"{dataset}: how detectors were trained",
@@ -56,10 +56,10 @@ def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entri
         each(SIZES, lambda s: counts(f"n_{s}", f"Objects in them, {s}", lambda one: one.objects.test.objects[s])),
         folded=True,
     )
-    return [*tables, _by_family(dataset, name, results), settings, *objects(inputs, dataset, name, results)]
+    return [*tables, _family_table(dataset, name, results), settings, *objects(inputs, dataset, name, results)]
 
 
-def _by_encoder(dataset: str, name: str, results: Sequence[Entries], kind: str) -> Table:
+def _encoder_table(dataset: str, name: str, results: Sequence[Entries], kind: str) -> Table:
     """AP of boxes, or of masks."""
     return table(
         f"{name}-{kind}",
@@ -81,7 +81,7 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Entries], kind: str) 
     )
 
 
-def _by_family(dataset: str, name: str, results: Sequence[Entries]) -> Table:
+def _family_table(dataset: str, name: str, results: Sequence[Entries]) -> Table:
     """Box AP by size of encoders of other families against masked ones; no rows without such encoders."""
     masked = [one for one in results if one.pretraining.family == MASKED]
     families = {JOINT: "joint embedding", LABELS: "labels"}

@@ -1,4 +1,4 @@
-"""What a few images of each class tell, whether images alike show the same, and patches alike the same point of it."""
+"""What a few images of each class suffice for; whether similar images show the same object, similar patches the same point."""
 
 import re
 
@@ -37,12 +37,12 @@ def section(inputs: Inputs) -> Section | None:
         command: trained_first(one for one in (result_of(file, command) for file in some) if one.encoder in inputs.encoders)
         for command, some in files.items()
     }
-    blocks = (_few(found["few-shot"]), _points(found["correspond"]), _searches(found["retrieve"]))
+    blocks = (_few_shot_table(found["few-shot"]), _points_table(found["correspond"]), _searches_table(found["retrieve"]))
     kept = tuple(block for block in blocks if block.rows)
     return Section("few-shot", "Few shots, correspondence, retrieval", kept) if kept else None
 
 
-def _few(results: list[Entries]) -> Table:
+def _few_shot_table(results: list[Entries]) -> Table:
     rows = [(one, vector) for one in results for vector in of_deepest(one)]
     names = {int(match[1]): name for _, vector in rows for name in vector if (match := SHOTS.fullmatch(name))}
     return table(
@@ -65,7 +65,7 @@ def _few(results: list[Entries]) -> Table:
     )
 
 
-def _points(results: list[Entries]) -> Table:
+def _points_table(results: list[Entries]) -> Table:
     rows = [(one, block) for one in results for block in one.blocks]
     at = sorted({threshold for one in results for threshold in one.at})
     measures = [
@@ -86,7 +86,7 @@ def _points(results: list[Entries]) -> Table:
     )
 
 
-def _searches(results: list[Entries]) -> Table:
+def _searches_table(results: list[Entries]) -> Table:
     measures = (("map", "mAP"), ("precision_10", "Precision at 10"), ("micro_ap", "Micro AP"))
     return table(
         "retrieval",

@@ -15,7 +15,7 @@ from pipelines.report.estimate import of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.predictors import MEASURES, numbers_of, over_blocks, over_encoders
 from pipelines.report.reading import files_in
-from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, file_names, numbers, table, texts, title
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, encoders, file_names, numbers, table, texts, title
 
 DRAWN = ("rankme", "two_nn")  # by block
 ALIKE = {"debiased_cka": "CKA, debiased", "mutual_knn": "mutual k-NN"}
@@ -39,36 +39,36 @@ NORMS = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where none of `beyondcls geometry`, `similarity` and `norms` was run."""
-    results, norms = _shown(inputs, inputs.folders.geometry, "geometry"), _shown(inputs, inputs.folders.norms, "norms")
-    similarity = _similarity(inputs)
+    results, norms = _results(inputs, inputs.folders.geometry, "geometry"), _results(inputs, inputs.folders.norms, "norms")
+    similarity = _similarity_table(inputs)
     if not (results or norms or similarity.rows):
         return None
     tried = numbers_of(inputs, results, norms)
-    blocks = (_deepest(results), _figures(inputs, results), _every_block(results), similarity, _norms(norms))
+    blocks = (_deepest_table(results), _figures(inputs, results), _block_table(results), similarity, _norms_table(norms))
     gains = (over_encoders(inputs, tried), over_blocks(inputs, tried))
     kept = (block for block in (*blocks, *gains) if (block.figures if isinstance(block, Figures) else block.rows))
     return Section("geometry", "Without a head", (Text(ABOUT), *kept))
 
 
-def _shown(inputs: Inputs, folder: Path | None, command: str) -> list[Entries]:
+def _results(inputs: Inputs, folder: Path | None, command: str) -> list[Entries]:
     """Results of the encoders that the report shows."""
     results = (result_of(file, command) for file in files_in(folder, "*/metrics.json"))
     return trained_first(one for one in results if one.encoder in inputs.encoders)
 
 
-def _deepest(results: list[Entries]) -> Table:
+def _deepest_table(results: list[Entries]) -> Table:
     rows = [(one, vector) for one in results for vector in of_deepest(one)]
     return table("geometry", "Vectors of the deepest block", NOTE, rows, *_columns(rows))
 
 
-def _every_block(results: list[Entries]) -> Table:
+def _block_table(results: list[Entries]) -> Table:
     rows = [(one, vector) for one in results for vector in one.vectors]
     rows = rows if any(len(one.vectors) > len(of_deepest(one)) for one in results) else []
     block = numbers("block", "Block", lambda row: row[1].block, 0)
     return table("geometry-blocks", "Vectors of every block", NOTE, rows, *_columns(rows, block), folded=True)
 
 
-def _columns(rows: list[tuple[Entries, Entries]], *others: Declared) -> Iterator[Declared]:
+def _columns(rows: list[tuple[Entries, Entries]], *others: DeclaredColumn) -> Iterator[DeclaredColumn]:
     yield encoders(lambda row: row[0])
     yield texts("vector", "Vector", lambda row: title(row[1].vector))
     yield from others
@@ -143,7 +143,7 @@ def _figure(
     )
 
 
-def _similarity(inputs: Inputs) -> Table:
+def _similarity_table(inputs: Inputs) -> Table:
     """A row for each measure, kind of vector and encoder, a column for each encoder."""
     found: dict[tuple[str, str], dict[tuple[str, str], Measure]] = {}
     for one in (result_of(file, "similarity") for file in files_in(inputs.folders.similarity, "*/metrics.json")):
@@ -181,7 +181,7 @@ def _place(side: Entries) -> int:
     return -1 if side.block is None else int(side.block)
 
 
-def _norms(norms: list[Entries]) -> Table:
+def _norms_table(norms: list[Entries]) -> Table:
     """A row for the last block of each encoder, and one for the block with most outliers."""
     rows = []
     for one in norms:

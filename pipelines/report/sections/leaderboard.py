@@ -10,7 +10,7 @@ from pipelines.report.measured import Entries, Probe
 from pipelines.report.remarks import TITLES
 from pipelines.report.results import of_data_sets
 from pipelines.report.studies import count
-from pipelines.report.tables import NOTHING, Declared, cells, each, encoders, numbers, points, signed, spreads, table
+from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, encoders, numbers, points, signed, spreads, table
 from pipelines.report.tables import heads as heads_of
 
 DATA_SET = "Data set"
@@ -46,16 +46,16 @@ def leaderboard(inputs: Inputs) -> Table:
         score = means.get(key) if by_mean else heads[key][first].score.mean if first in heads[key] else None
         return score is None, -(score or 0.0), key
 
-    def of_set(name: str) -> Declared:
+    def of_set(name: str) -> DeclaredColumn:
         column = f"{measures[name]}_on_{name}" if name else measures[name]
         of = DATA_SET if len(measures) > 1 else ""  # of several, the reader may choose one
-        return spreads(column, _titled(name, measures), lambda row: (p := row.on.get(name)) and p.score, best="column", of=of)
+        return spreads(column, _heading(name, measures), lambda row: (p := row.on.get(name)) and p.score, best="column", of=of)
 
     rows = []
     for encoder, head in sorted(heads, key=place):
         on = heads[encoder, head]
         counts = [n for probe in on.values() if (n := probe.cost.get("parameters")) is not None]
-        over_cls = NOTHING if head == "cls" else _over_cls(on, heads.get((encoder, "cls"), {}))
+        over_cls = NOTHING if head == "cls" else _gain_over_cls(on, heads.get((encoder, "cls"), {}))
         about = {"head": head, "mean": means.get((encoder, head)), "over_cls": over_cls}
         rows.append(Entries(about, on=on, one=next(iter(on.values())), parameters=max(counts, default=None)))
     return table(
@@ -78,14 +78,14 @@ def _family(probe: Probe) -> Cell:
     return NOTHING if name == OTHER else Cell(SHORT[name], name)
 
 
-def _titled(name: str, measures: dict[str, str]) -> str:
+def _heading(name: str, measures: dict[str, str]) -> str:
     """`cifar10`, or `coco, mAP` where data sets have different measures; without its name, what is measured."""
     if len(measures) == 1 or not name:
         return f"{TITLES[measures[name]]}, %"
     return name if len(set(measures.values())) == 1 else f"{name}, {TITLES[measures[name]]}"
 
 
-def _over_cls(on: OnSets, cls: OnSets) -> Cell:
+def _gain_over_cls(on: OnSets, cls: OnSets) -> Cell:
     """Mean over the data sets on which the encoder was probed with [cls], too; the spread only where that is one."""
     apart = [d for name, probe in on.items() if (d := difference(probe, cls.get(name))) is not None]
     if len(apart) == 1:

@@ -9,9 +9,9 @@ from pipelines.report.dense import map_title, result_of, trained_first
 from pipelines.report.estimate import Estimate, difference, of_measure
 from pipelines.report.galleries.predictions import boxes
 from pipelines.report.measured import Entries, Measure
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.reading import files_in
-from pipelines.report.tables import Declared, differences, each, encoders, means, numbers, spreads, table, texts
+from pipelines.report.tables import DeclaredColumn, differences, each, encoders, means, numbers, spreads, table, texts
 
 ABOUT = (
     "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those of "
@@ -59,12 +59,12 @@ def section(inputs: Inputs) -> Section | None:
     blocks = (
         Text(ABOUT),
         *_notices(results),
-        _summary(results),
+        _summary_table(results),
         Text("Boxes are compared in:", tuple(f"{frame}: {', '.join(names)}" for frame, names in frames.items()), "note"),
-        _differences(results),
+        _difference_table(results),
         *boxes(inputs, {one.encoder: one.folder / "boxes.json" for one in results}),
-        _every_map(results),
-        printed("table-8"),
+        _map_table(results),
+        printed_table("table-8"),
     )
     return Section("localisation", "Where the object is", blocks)
 
@@ -100,19 +100,19 @@ def _measured(results: Sequence[Entries]) -> dict[str, str]:
     return {name: title for name, title in MEASURES.items() if any(_measure(m, name) for one in results for m in one.maps)}
 
 
-def _area(of_map: Any, results: Sequence[Entries]) -> list[Declared]:
+def _area_columns(of_map: Any, results: Sequence[Entries]) -> list[DeclaredColumn]:
     """What equal weights would have on objects, %; no column where no weight was measured."""
     weighed = "on_objects" in _measured(results)
     area = numbers("area_of_objects", "area of the object", lambda row: of_map(row).get("on_objects", {}).get("chance"), 1)
     return [area] if weighed else []
 
 
-def _summary(results: Sequence[Entries]) -> Table:
+def _summary_table(results: Sequence[Entries]) -> Table:
     heads = sorted({m.name for one in results for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
     shown = SHOWN | {("probe", head): f"head_{head}" for head in heads} | {CENTRE: "centre"}
     first = {key: next((m for one in results if (m := _map(one, key))), Entries()) for key in shown}
 
-    def column(measure: str, key: tuple[str, str]) -> Declared:
+    def column(measure: str, key: tuple[str, str]) -> DeclaredColumn:
         heading = f"{'best [cls] head' if key == BEST else map_title(first[key])}, {MEASURES[measure]}"
         declared = spreads if key[0] == "probe" else means
         return declared(
@@ -126,11 +126,11 @@ def _summary(results: Sequence[Entries]) -> Table:
         results,
         encoders(),
         *(each(filter(first.get, shown), lambda key, of=name: column(of, key), apart=True) for name in _measured(results)),  # type: ignore[misc]
-        _area(lambda one: one.maps[0] if one.maps else {}, results),
+        _area_columns(lambda one: one.maps[0] if one.maps else {}, results),
     )
 
 
-def _differences(results: Sequence[Entries]) -> Table:
+def _difference_table(results: Sequence[Entries]) -> Table:
     """AbMILP against the mean [cls] map, either against the baseline, and the best map against that of an untrained encoder."""
     of_encoders = {one.encoder: [m for m in one.maps if m.source != "baseline"] for one in results}
     best = {name: max(maps, key=lambda m: m.max_box_acc_v2.mean) for name, maps in of_encoders.items() if maps}
@@ -142,7 +142,7 @@ def _differences(results: Sequence[Entries]) -> Table:
         seeds = f"{one.encoder} {of_map.name}" if of_map.get("source") == "probe" else None
         return of_measure(of_map.max_box_acc_v2, f"{one.data} ({one.n_images}) {one.size}", seeds) if of_map else None
 
-    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> list[Declared]:
+    def against(name: str, heading: str, key: tuple[str, str], other: tuple[str, str]) -> list[DeclaredColumn]:
         return differences(
             name, heading, lambda one: difference(estimate(one, _map(one, key)), estimate(one, _map(one, other)))
         )
@@ -167,7 +167,7 @@ def _differences(results: Sequence[Entries]) -> Table:
     )
 
 
-def _every_map(results: Sequence[Entries]) -> Table:
+def _map_table(results: Sequence[Entries]) -> Table:
     ious = sorted({iou for one in results for m in one.maps for iou in m.by_iou}, key=float)
     others = [name for name in _measured(results) if name != "max_box_acc_v2"]
     return table(
@@ -186,7 +186,7 @@ def _every_map(results: Sequence[Entries]) -> Table:
             apart=True,
         ),
         each(others, lambda name: spreads(name, MEASURES[name], lambda row: _measure(row[1], name), best="column", apart=True)),
-        _area(lambda row: row[1], results),
+        _area_columns(lambda row: row[1], results),
         muted=lambda row: row[1].source == "baseline",
         within=lambda row: row[0].encoder,
         folded=True,

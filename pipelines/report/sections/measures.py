@@ -25,12 +25,12 @@ from pipelines.report.remarks import TITLES
 from pipelines.report.rows import KINDS, LINEAR
 from pipelines.report.sections.geometry import heading
 from pipelines.report.sections.localisation import ABMILP, CLS
-from pipelines.report.sections.scores import scored
-from pipelines.report.tables import Declared, cells, each, file_names, number, numbers, table, texts, title
+from pipelines.report.sections.scores import score_rows
+from pipelines.report.tables import DeclaredColumn, cells, each, file_names, number, numbers, table, texts, title
 
 HIGHER, LOWER, NEITHER = 1, -1, 0
 BETTER = {HIGHER: "higher", LOWER: "lower", NEITHER: "neither"}
-HEADS = ("cls", "abmilp")  # beside those without gradient steps, and the best of all
+HEADS = ("cls", "abmilp")  # in addition to those without gradient steps, and the best of all
 FEWEST = 3  # encoders whose ranks are compared; two rank alike, or the other way round
 NOTE = (
     "Each number of each trained encoder, and its rank [best, worst]. Best: behind the encoders that are clearly ahead; worst: "
@@ -50,7 +50,7 @@ ALT = "Ranks of encoders in each measure, with bars from the best to the worst t
 
 
 class Key(NamedTuple):
-    """What a row is of: a measure, what is better, digits that are shown, and what of an encoder has it, on which data."""
+    """What a row shows: a measure, whether more is better, digits, and which part of an encoder was measured, on which data."""
 
     measure: str
     better: int = HIGHER
@@ -103,7 +103,7 @@ def section(inputs: Inputs) -> Section | None:
 def _rows(inputs: Inputs, encoders: Sequence[str]) -> list[Entries]:
     """A row for each measure: its Key, estimates by encoder (`numbers`), and their `ranks`."""
     found: dict[Key, dict[str, Estimate]] = {}
-    for key, encoder, estimate in (*_of_heads(inputs), *_of_scores(inputs), *_of_results(inputs)):
+    for key, encoder, estimate in (*_estimates_of_heads(inputs), *_estimates_of_scores(inputs), *_estimates_of_results(inputs)):
         if encoder in encoders:
             found.setdefault(key, {})[encoder] = estimate
     kept: dict[Key, Key] = {}  # of rows that differ by their vector alone, the one that most encoders have
@@ -113,7 +113,7 @@ def _rows(inputs: Inputs, encoders: Sequence[str]) -> list[Entries]:
     return [Entries(row, ranks=ranks(row.numbers, row.better)) for row in rows]
 
 
-def _of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
+def _estimates_of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
     """Heads on the page's own data set; the leaderboard has those on others."""
     by_encoder: dict[str, list[Probe]] = {}
     for probe in inputs.probes.values():
@@ -124,8 +124,8 @@ def _of_heads(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
             yield Key(f"{TITLES[probe.measure]}, %", dataset=inputs.folders.dataset, of=name), encoder, estimate_of(probe)
 
 
-def _of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
-    for one in (one for one in scored(inputs)[0] if one.probe.head in HEADS):
+def _estimates_of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
+    for one in (one for one in score_rows(inputs)[0] if one.probe.head in HEADS):
         about = Key("", dataset=one.test_set, of=title(one.probe.head))
         if one.gap is not None:
             yield about._replace(measure="Top-1 on another test set, %"), one.probe.encoder, one.accuracy
@@ -134,7 +134,7 @@ def _of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
         yield about._replace(measure="ECE, %", better=LOWER), one.probe.encoder, ece
 
 
-def _of_results(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
+def _estimates_of_results(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
     for kind, parts_of in PARTS.items():
         patterns, command = KINDS[kind]
         for file in files_in(getattr(inputs.folders, kind), patterns[kind in OF_SETS]):
@@ -177,7 +177,7 @@ def _table(rows: Sequence[Entries], shown: Mapping[str, Look]) -> Table:
         estimate = row.numbers.get(encoder)
         return replace(number(estimate and estimate.mean, row.digits), best=row.ranks.get(encoder, (0,))[0] == 1)
 
-    def of_encoder(encoder: str) -> list[Declared]:
+    def of_encoder(encoder: str) -> list[DeclaredColumn]:
         rank = "{0[0]} [{0[1]}, {0[2]}]".format
         return [
             cells(names[encoder], encoder, lambda row: cell(row, encoder), apart=True),

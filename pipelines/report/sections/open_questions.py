@@ -1,4 +1,4 @@
-"""What the paper leaves open (v2, Section D): what was measured of it here, and how to measure it on your own encoders."""
+"""What the paper leaves open (v2, Section D): what was measured here, and how to measure it on your own encoders."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Heading, Section, Text
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import Probe
-from pipelines.report.studies import gained, selects_untrained, study_table
+from pipelines.report.studies import gain_table, selects_untrained, study_table
 from pipelines.report.tables import numbers, texts, title
 
 ABOUT = (
@@ -39,7 +39,7 @@ def branches(inputs: Inputs) -> list[Block]:
     def more(probe: Probe, one: Probe) -> str:
         return f"{_n_branches(probe)} − {_n_branches(one)}"
 
-    result = gained("branches-gains", "What more score branches gain", "Branches", study, fewest, more)
+    result = gain_table("branches-gains", "What more score branches gain", "Branches", study, fewest, more)
     column = numbers("branches", "Branches", _n_branches, 0)
     return [result, study_table("branches", "Score branches", study, [column], note=COSTS_AS)] if result else []
 
@@ -53,7 +53,7 @@ def depth(inputs: Inputs) -> list[Block]:
 def blocks(inputs: Inputs) -> list[Block]:
     """Which block is read, or several, against the one that is probed; of the study `blocks`."""
     study = inputs.studies.get("blocks", {})
-    result = gained(
+    result = gain_table(
         "blocks-gains",
         "Other blocks against the one that is probed",
         "Blocks",
@@ -91,7 +91,7 @@ def _blocks(probe: Probe) -> str:
     return ", ".join(map(str, probe.options.get("blocks") or ())) or "the probed one"
 
 
-def _studied(name: str) -> str:
+def _study_command(name: str) -> str:
     return f"beyondcls probe --params params.yaml --study {name}-NAME {FEATURES} --out studies/{name}/NAME"
 
 
@@ -99,25 +99,25 @@ QUESTIONS: Sequence[tuple[str, str, str, Callable[[Inputs], list[Block]]]] = (
     (
         "Horizontal scaling: how many score branches?",
         "a study in params.yaml whose heads are AbMILP with branches 1, 2, 4, …",
-        _studied("branches"),
+        _study_command("branches"),
         branches,
     ),
     (
         "Vertical scaling: how deep a scoring network?",
         "a study whose heads are AbMILP with different depth and activation.",
-        _studied("variants"),
+        _study_command("variants"),
         depth,
     ),
     (
         "Tokens of which block, or of several?",
         "extract several blocks (extract.blocks in params.yaml); then a study of AbMILP with and without its blocks.",
-        _studied("blocks"),
+        _study_command("blocks"),
         blocks,
     ),
     (
         "Can relevant patches be found without labels?",
-        "a study whose heads weight patches by something that is not trained, such as cls-attention, beside AbMILP.",
-        _studied("selection"),
+        "a study whose heads weight patches by something that is not trained, such as cls-attention, and AbMILP.",
+        _study_command("selection"),
         selection,
     ),
     (

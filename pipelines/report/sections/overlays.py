@@ -13,8 +13,8 @@ from jaxtyping import Float
 from pipelines.live.overlay import blend
 from pipelines.report.collect import Examples, Inputs
 from pipelines.report.content import Block, Gallery, Picture, Section, Text, section_of
-from pipelines.report.galleries.images import opened
-from pipelines.report.galleries.pictures import BoxOf, Outline, chosen, ground, moved, outlined
+from pipelines.report.galleries.images import open_examples
+from pipelines.report.galleries.pictures import BoxOf, Outline, choose_rows, crop_or_grey, draw_outlines, move_box
 from pipelines.report.measured import AttentionResult
 from pipelines.report.tables import title
 from probe.result_files import array_of
@@ -37,7 +37,7 @@ READING = (
 )
 
 
-class Maps(NamedTuple):
+class EncoderMaps(NamedTuple):
     """Maps of one encoder, one row per image.
 
     Attributes:
@@ -51,19 +51,19 @@ class Maps(NamedTuple):
     crops: Float[np.ndarray, "N 4"]
 
 
-def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
+def _row(images: "ImageSet", row: int, maps: list[EncoderMaps]) -> Iterator[Picture]:
     sample, image = images.samples[row], images.image(row)
     names = [images.classes[label] if images.classes else f"class {label}" for label in sample.labels or ()]
     label = ", ".join(names) or "without label"
 
     def picture(part: BoxOf, weights: Float[np.ndarray, "h w"] | None, alt: str, *lines: str) -> Picture:
-        base = ground(image, part)
+        base = crop_or_grey(image, part)
         height, width, _ = base.shape
-        boxes = [moved(box, part, base) for box in images.boxes(row)]
+        boxes = [move_box(box, part, base) for box in images.boxes(row)]
         boxes = [(x0, y0, x1, y1) for x0, y0, x1, y1 in boxes if x0 < width and y0 < height and x1 > 0 and y1 > 0]
         where = ["from {:.0f}, {:.0f} to {:.0f}, {:.0f}".format(*box) for box in boxes]
         counted = f"; boxes of objects in pixels of {width} x {height}: {', '.join(where)}" if where else ""
-        drawn = outlined(base if weights is None else blend(base, weights), map(Outline, boxes))
+        drawn = draw_outlines(base if weights is None else blend(base, weights), map(Outline, boxes))
         return Picture(drawn, alt + counted, lines)
 
     yield picture((0, 0, *image.size), None, f"test image {sample.id}, class {label}", label, sample.id)
@@ -76,9 +76,9 @@ def _row(images: "ImageSet", row: int, maps: list[Maps]) -> Iterator[Picture]:
         yield picture((x0, y0, x1, y1), weights.reshape(side, side), alt, f"peak {peak:.1f}×")
 
 
-def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
+def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[EncoderMaps], list[str]]:
     """The maps of each encoder in order, of [cls], then of its heads; and why others are left out."""
-    maps: list[Maps] = []
+    maps: list[EncoderMaps] = []
     left_out: list[str] = []
     for encoder in inputs.encoders:
         crops = _crops(inputs.attention.get(encoder), images)
@@ -87,10 +87,10 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
             continue
         for kind, file, missing in _sources(inputs, encoder):
             weights = np.array([]) if file is None else array_of(file, "an array [N, T]; run its stage again")
-            if missing := missing or _unfit(weights, len(images)):
+            if missing := missing or _misfit(weights, len(images)):
                 left_out.append(f"{encoder}, {kind}: {missing}.")
             elif kind == CLS or np.ptp(weights, axis=1).any():  # not that of a plain average
-                maps.append(Maps(encoder, kind, weights, crops))
+                maps.append(EncoderMaps(encoder, kind, weights, crops))
     return maps, left_out
 
 
@@ -124,7 +124,7 @@ def _sources(inputs: Inputs, encoder: str) -> Iterator[tuple[str, Path | None, s
         yield f"{title(probe.head)} weights", probe.weights, missing if probe.weights else "it kept no weights"
 
 
-def _unfit(maps: np.ndarray, n_images: int) -> str:
+def _misfit(maps: np.ndarray, n_images: int) -> str:
     """Why these maps cannot be laid over the images; empty if they can."""
     if maps.ndim != 2 or len(maps) != n_images:
         return f"the maps are of shape {list(maps.shape)}, expected one row for each of {n_images} images"
@@ -146,7 +146,9 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
     folders = inputs.folders
-    images = opened(folders.images, split=folders.split, form=folders.form, classes=folders.classes, pixels=folders.pixels)
+    images = open_examples(
+        folders.images, split=folders.split, form=folders.form, classes=folders.classes, pixels=folders.pixels
+    )
     if isinstance(images, str):
         return None, [images]
     from extract.datasets import DataError
@@ -158,7 +160,7 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
         return None, left_out
     groups = [(encoder, len(list(of_encoder))) for encoder, of_encoder in groupby(maps, lambda m: m.encoder)]
     columns = ("image", *(m.kind for m in maps))
-    chosen_rows = chosen(ids, inputs.examples, [sample.label for sample in images.samples])
+    chosen_rows = choose_rows(ids, inputs.examples, [sample.label for sample in images.samples])
     try:
         rows = tuple(tuple(_row(images, row, maps)) for row in chosen_rows)
     except DataError as error:

@@ -16,7 +16,7 @@ from pipelines.report.estimate import Estimate, Variation, estimate_of
 from pipelines.report.measured import Entries, Measure, Probe
 from pipelines.report.reading import files_in, probe_in, read
 from pipelines.report.tables import (
-    Declared,
+    DeclaredColumn,
     differences,
     each,
     encoders,
@@ -45,7 +45,7 @@ ABOUT_CALIBRATION = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where `beyondcls score` was not run."""
-    rows, corrupted = scored(inputs)
+    rows, corrupted = score_rows(inputs)
     if not rows:
         return None
     each_corruption = [_table("scores-corrupted", "Each corruption", corrupted, folded=True)] if corrupted else []
@@ -53,11 +53,11 @@ def section(inputs: Inputs) -> Section | None:
     return Section(
         "scores",
         "Other test sets",
-        (_table("scores", "Heads on other test sets", rows), *each_corruption, _calibration(rows), _figures(plain)),
+        (_table("scores", "Heads on other test sets", rows), *each_corruption, _calibration_table(rows), _figures(plain)),
     )
 
 
-def scored(inputs: Inputs) -> tuple[list[Entries], list[Entries]]:
+def score_rows(inputs: Inputs) -> tuple[list[Entries], list[Entries]]:
     """A row for each test set of each head, the mean of corrupted ones as one; and one for each corrupted one."""
     files = files_in(inputs.folders.scores, "*/*/*/metrics.json")
     probes = [
@@ -65,7 +65,7 @@ def scored(inputs: Inputs) -> tuple[list[Entries], list[Entries]]:
     ]
     known = [*inputs.heads, *sorted({probe.head for probe in probes} - set(inputs.heads))]
     by_head: dict[tuple[str, str], list[Entries]] = {}
-    for probe in sorted(probes, key=lambda one: (inputs.encoders.index(one.encoder), known.index(one.head), _order(one))):
+    for probe in sorted(probes, key=lambda one: (inputs.encoders.index(one.encoder), known.index(one.head), _sort_key(one))):
         by_head.setdefault((probe.encoder, probe.head), []).append(_row(probe))
     rows, corrupted = [], []
     for of_head in by_head.values():
@@ -76,7 +76,7 @@ def scored(inputs: Inputs) -> tuple[list[Entries], list[Entries]]:
     return rows, corrupted
 
 
-def _order(probe: Probe) -> tuple[bool, str]:
+def _sort_key(probe: Probe) -> tuple[bool, str]:
     name = _name(probe)
     return name != probe.recorded["scored"]["first"], name
 
@@ -86,13 +86,13 @@ def _name(probe: Probe) -> str:
 
 
 def _row(probe: Probe) -> Entries:
-    accuracy, gap, measures = _paired(estimate_of(probe), probe), None, probe.measures
+    accuracy, gap, measures = _pair_seeds(estimate_of(probe), probe), None, probe.measures
     scored = probe.recorded["scored"]
     if "gap" in measures:
         values = [a - b for a, b in zip(probe.score.values, measures["gap"].values, strict=True)]
         of_first = {"n_test": scored["n_reference"], "test_images": scored["reference_images"], "member": "reference"}
         reference = Probe(probe, measures={"top1": _measure(values)}, **of_first)
-        gap = accuracy.minus(_paired(estimate_of(reference), probe))
+        gap = accuracy.minus(_pair_seeds(estimate_of(reference), probe))
         same_images = (reference.test_images, reference.n_test) == (probe.test_images, probe.n_test)
         # Of the same images what seeds disagree about is much the same: taking off the sum of both would take off too much.
         gap = replace(gap, std=measures["gap"].std, in_both=0.0 if same_images else gap.in_both)
@@ -114,7 +114,7 @@ def _measure(values: Sequence[float]) -> Measure:
     return Measure(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, tuple(values))
 
 
-def _paired(estimate: Estimate, probe: Probe) -> Estimate:
+def _pair_seeds(estimate: Estimate, probe: Probe) -> Estimate:
     """With seeds that are those of its head, whatever the images."""
     seeds = Variation("seeds", f"{probe.encoder} {probe.head}")
     effects = {seeds if source.kind == "seeds" else source: units for source, units in estimate.effects.items()}
@@ -146,7 +146,7 @@ def _mean_estimate(of_sets: Sequence[Estimate], measure: Measure) -> Estimate:
     return Estimate(measure.mean, measure.std, of_sets[0].n_seeds, effects)
 
 
-def _columns() -> tuple[Declared, ...]:
+def _columns() -> tuple[DeclaredColumn, ...]:
     return (
         encoders(lambda row: row.probe, filters=True),
         heads(lambda row: row.probe.head),
@@ -170,10 +170,10 @@ def _table(name: str, heading: str, rows: Sequence[Entries], folded: bool = Fals
     )
 
 
-def _calibration(rows: Sequence[Entries]) -> Table:
+def _calibration_table(rows: Sequence[Entries]) -> Table:
     tempered = [f"tempered_{name}" for name in CALIBRATION] if any("temperature" in row.measures for row in rows) else []
 
-    def column(name: str) -> Declared:
+    def column(name: str) -> DeclaredColumn:
         heading, digits = CALIBRATION[name.removeprefix("tempered_")]
         return spreads(name, f"{heading}{' at T' * (name in tempered)}", lambda row: row.measures.get(name), digits)
 

@@ -75,17 +75,17 @@ def section(inputs: Inputs) -> Section | None:
     """Tables and pictures for each data set; None where nothing was segmented."""
     if not inputs.segmentation:
         return None
-    blocks = each_dataset("segmentation", inputs.segmentation, partial(_of_dataset, inputs))
+    blocks = each_dataset("segmentation", inputs.segmentation, partial(_blocks_of_dataset, inputs))
     return Section("segmentation", "What patches say about pixels", (Text(ABOUT), *blocks))
 
 
-def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
+def _blocks_of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
     at = resolutions(results)
     return [
-        *(_by_protocol(dataset, name, results, resolution) for resolution in at),
-        _by_class(dataset, name, results, at[0]),
-        _settings(dataset, name, results),
-        *_on_foreground(dataset, name, [one for one in results if one.get("foreground", {}).get("maps")]),
+        *(_protocol_table(dataset, name, results, resolution) for resolution in at),
+        _class_table(dataset, name, results, at[0]),
+        _settings_table(dataset, name, results),
+        *_foreground_blocks(dataset, name, [one for one in results if one.get("foreground", {}).get("maps")]),
         *label_maps(inputs, dataset, name, results),
     ]
 
@@ -96,18 +96,18 @@ def at_resolution(resolution: str) -> str:
     return of_names.get(resolution, f"in a frame of {resolution} pixels")
 
 
-def _short(resolution: str) -> str:
+def _short_resolution(resolution: str) -> str:
     return resolution if resolution in (GRID, ORIGINAL) else f"{resolution} px"
 
 
-def _by_protocol(dataset: str, name: str, results: Sequence[Entries], resolution: str) -> Table:
+def _protocol_table(dataset: str, name: str, results: Sequence[Entries], resolution: str) -> Table:
     """mIoU at one resolution, and differences to the random twin."""
 
     def measured(protocols: Sequence[str]) -> list[str]:
         return [p for p in protocols if any(miou(one, p, resolution) for one in results)]
 
     of_protocol = {p: partial(miou, protocol=p, resolution=resolution) for p in (*learnt(results), *BASELINES)}
-    shown, trained = f"mIoU ({_short(resolution)})", measured(learnt(results))
+    shown, trained = f"mIoU ({_short_resolution(resolution)})", measured(learnt(results))
     return table(
         f"{name}-{resolution}",
         f"{dataset}: mIoU {at_resolution(resolution)}",
@@ -128,7 +128,7 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Entries], resolution
     )
 
 
-def _by_class(dataset: str, name: str, results: Sequence[Entries], resolution: str) -> Table:
+def _class_table(dataset: str, name: str, results: Sequence[Entries], resolution: str) -> Table:
     """Intersection over union by class: a column for each encoder, rows grouped by protocol."""
     scores = {one.encoder: read(one.folder / "per_class.csv", "beyondcls segment", class_scores) for one in results}
     files = file_names("iou", list(scores))
@@ -146,7 +146,7 @@ def _by_class(dataset: str, name: str, results: Sequence[Entries], resolution: s
         texts("class", "Class", lambda row: row[1]),
         each(
             scores,
-            lambda e: numbers(files[e], f"{e}, IoU ({_short(resolution)})", lambda row: iou(e, *row), 1, best="row"),
+            lambda e: numbers(files[e], f"{e}, IoU ({_short_resolution(resolution)})", lambda row: iou(e, *row), 1, best="row"),
             apart=True,
         ),
         numbers("n_training_patches", "Training patches", lambda row: first[row[1]]["n_training_patches"], 0, apart=True),
@@ -157,7 +157,7 @@ def _by_class(dataset: str, name: str, results: Sequence[Entries], resolution: s
     )
 
 
-def _settings(dataset: str, name: str, results: Sequence[Entries]) -> Table:
+def _settings_table(dataset: str, name: str, results: Sequence[Entries]) -> Table:
     """What was chosen, on what."""
 
     def selected(row: Any, entry: str) -> Any:
@@ -183,7 +183,7 @@ def _settings(dataset: str, name: str, results: Sequence[Entries]) -> Table:
     )
 
 
-def _on_foreground(dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
+def _foreground_blocks(dataset: str, name: str, results: Sequence[Entries]) -> list[Block]:
     """How much of the weight of heads and of attention is on the foreground, by encoder, and of every map."""
     if not results:
         return []

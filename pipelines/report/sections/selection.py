@@ -10,14 +10,14 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Heading, Section, Table, Text, section_of
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure, Probe, by_accuracy, in_order
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.reading import files_in, finite, read, rows_of
 from pipelines.report.remarks import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained
 from pipelines.report.tables import (
     EFFECTIVE,
     NOTHING,
-    Declared,
+    DeclaredColumn,
     cells,
     each,
     effective,
@@ -53,11 +53,11 @@ def section(inputs: Inputs) -> Section | None:
     selections, of_encoders = _selections(inputs), divergences(inputs)
     blocks: list[Block | None] = []
     if selections:
-        blocks += [Text(INTRODUCTION), *_notices(inputs, selections), _against(selections)]
-        blocks += [_accuracies(selections), printed("table-6")]
+        blocks += [Text(INTRODUCTION), *_notices(inputs, selections), _gain_table(selections)]
+        blocks += [_accuracy_table(selections), printed_table("table-6")]
     if of_encoders:
         blocks += [Heading("Whether they choose the same patches"), Text(READING, kind="note")]
-        blocks += [*_matrices(of_encoders), _every_pair(of_encoders)]
+        blocks += [*_matrices(of_encoders), _pair_table(of_encoders)]
     return section_of("selection", "Choosing patches without training", *blocks) if blocks else None
 
 
@@ -73,16 +73,16 @@ def _selections(inputs: Inputs) -> dict[str, dict[str, Probe]]:
     return by_encoder
 
 
-def _described(probe: Probe) -> str:
+def _options_of(probe: Probe) -> str:
     """`norm, top_k 16`."""
     return ", ".join([probe.aggregator, *(f"{name} {value}" for name, value in probe.options.items())])
 
 
-def _key(file: Path) -> str:
+def _option_key(file: Path) -> str:
     return str(json.loads(file.read_text(encoding="utf-8"))["key"])
 
 
-def _against(selections: Mapping[str, Mapping[str, Probe]]) -> Table | None:
+def _gain_table(selections: Mapping[str, Mapping[str, Probe]]) -> Table | None:
     """Each selection without training against AbMILP and the average patch of the same encoder; None without any."""
     contrasts = [
         ((encoder, title(head), title(other)), probe, by_head[other])
@@ -106,12 +106,12 @@ def _notices(inputs: Inputs, selections: Mapping[str, Mapping[str, Probe]]) -> l
             reasons.append(f"Not all heads of {encoder} in this section were trained with the same recipe and seeds.")
         summary = inputs.folders.divergence and inputs.folders.divergence / encoder / "summary.json"
         tested = {s.features["test"] for s in by_head.values()}
-        if summary and summary.is_file() and read(summary, "beyondcls divergence", _key) not in tested:
+        if summary and summary.is_file() and read(summary, "beyondcls divergence", _option_key) not in tested:
             reasons.append(f"The divergences of {encoder} are of another feature set than its probes; compute them again.")
     return [Text(text, kind="notice") for text in reasons]
 
 
-def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
+def _accuracy_table(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
     """A row for each head, three columns for each encoder."""
     everything = [s for by_head in selections.values() for s in by_head.values()]
     of_head = {head: [by_head[head] for by_head in selections.values() if head in by_head] for head in by_accuracy(everything)}
@@ -119,7 +119,7 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
     def group(head: str) -> str:
         return GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(map(selects_untrained, of_head[head])) else 2]
 
-    def of_encoder(encoder: str, key: str) -> list[Declared]:
+    def of_encoder(encoder: str, key: str) -> list[DeclaredColumn]:
         def measure(head: str, name: str = "") -> Measure | None:
             probe = selections[encoder].get(head)
             found: Measure | None = None if probe is None else probe.measures.get(name or probe.measure)
@@ -149,13 +149,13 @@ def _accuracies(selections: Mapping[str, Mapping[str, Probe]]) -> Table:
         note,
         sorted(of_head, key=lambda head: GROUPS.index(group(head))),
         heads(str),
-        texts("aggregator", "Aggregator and options", lambda head: "; ".join(dict.fromkeys(map(_described, of_head[head])))),
-        *(of_encoder(encoder, key) for encoder, key in zip(selections, _keys(list(selections)), strict=True)),
+        texts("aggregator", "Aggregator and options", lambda head: "; ".join(dict.fromkeys(map(_options_of, of_head[head])))),
+        *(of_encoder(encoder, key) for encoder, key in zip(selections, _column_keys(list(selections)), strict=True)),
         group=group,
     )
 
 
-def _keys(names: list[str]) -> list[str]:
+def _column_keys(names: list[str]) -> list[str]:
     """Names of columns: letters, digits and underscores, each once."""
     plain = [re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() for name in names]
     return [key if plain.count(key) == 1 and key else f"{key}_{at}" for at, key in enumerate(plain)]
@@ -182,7 +182,7 @@ def _pairs(file: Path) -> list[Entries]:
     ]
 
 
-def _shown(pair: Entries) -> Cell:
+def _divergence_cell(pair: Entries) -> Cell:
     """`0.21`; `∞` where it is infinite for most images, a star where it is for some."""
     if pair.mean is None or 2 * pair.n_infinite > pair.n_images:
         return Cell("∞")
@@ -194,16 +194,16 @@ def _matrices(of_encoders: Mapping[str, list[Entries]]) -> Iterator[Table]:
     files = file_names("divergence", list(of_encoders))
     for encoder, pairs in of_encoders.items():
         names, by_pair = in_order(head for pair in pairs for head in (pair.p, pair.q)), {(o.p, o.q): o for o in pairs}
-        keys = dict(zip(names, _keys(names), strict=True))
+        keys = dict(zip(names, _column_keys(names), strict=True))
 
         def of_pair(p: str, q: str, by_pair: Mapping[tuple[str, str], Entries] = by_pair) -> Cell:
-            return Cell("0", 0.0) if p == q else _shown(by_pair[p, q]) if (p, q) in by_pair else NOTHING
+            return Cell("0", 0.0) if p == q else _divergence_cell(by_pair[p, q]) if (p, q) in by_pair else NOTHING
 
         columns = each(names, lambda q: cells(f"to_{keys[q]}", title(q), lambda p: of_pair(p, q)))  # noqa: B023
         yield declared(files[encoder], encoder, FIGURE, names, texts("p", "p", str, title), columns)
 
 
-def _every_pair(of_encoders: Mapping[str, list[Entries]]) -> Table:
+def _pair_table(of_encoders: Mapping[str, list[Entries]]) -> Table:
     note = (
         "Mean ± std over the images of which it is finite; it is infinite where q gives no weight to a patch that p weights. "
         "Weights are means over seeds."

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure as Plot
 
-from pipelines.report.attention_statistics import FIGURES, by_block, in_order, measured, titles, units
+from pipelines.report.attention_statistics import FIGURES, by_block, in_order, statistics_table, titles, units
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Figure, Figures, Heading, Section, Text
 from pipelines.report.drawing import STYLE, WIDTH, Panel, drawn, lines, looks
 from pipelines.report.measured import AttentionResult
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.reading import read, rows_of
 from pipelines.report.tables import file_names
 
@@ -43,7 +43,7 @@ def section(inputs: Inputs) -> Section:
         blocks += [Heading("Per attention head"), Text(PER_HEAD), Figures(by_head)]
     if any(attention.statistics for attention in inputs.attention.values()):
         ordered = {name: inputs.attention[name] for name in inputs.encoders if name in inputs.attention}
-        blocks += [measured(inputs), printed("table-3"), by_block(ordered)]
+        blocks += [statistics_table(inputs), printed_table("table-3"), by_block(ordered)]
     return Section("attention", "Attention statistics", tuple(blocks))
 
 

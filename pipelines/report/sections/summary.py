@@ -1,4 +1,4 @@
-"""The first screen: the contrast that was declared and what to see it beside, what selection gains, and which claims hold."""
+"""The first screen: the contrast that was declared and what to compare it with, what selection gains, and which claims hold."""
 
 import matplotlib
 from matplotlib.figure import Figure as Plot
@@ -31,15 +31,15 @@ def section(inputs: Inputs) -> Section | None:
     """None without probes."""
     if not inputs.probes:
         return None
-    plot, declared = error_shares(inputs), _declared(inputs)
-    lead = GAINED[estimates_over_cls(inputs)[1]] if plot else _best(inputs)
+    plot, declared = error_shares(inputs), _primary_table(inputs)
+    lead = GAINED[estimates_over_cls(inputs)[1]] if plot else _best_head(inputs)
     return section_of(
         "summary",
         "At a glance",
         declared or Text(lead, kind="lead"),
         plot,
         claims.table(inputs),
-        Text(f"{basis(inputs)} {_in_advance(inputs)}", kind="note"),
+        Text(f"{basis(inputs)} {_declared_in_advance(inputs)}", kind="note"),
     )
 
 
@@ -48,16 +48,16 @@ def basis(inputs: Inputs) -> str:
     probes = list(inputs.probes.values())
     others = len(inputs.datasets) - (inputs.folders.dataset in inputs.datasets)
     counts = (
-        f"{_counted(len({p.encoder for p in probes}), 'encoder')}, {_counted(len(inputs.heads), 'head')}; "
+        f"{_format_count(len({p.encoder for p in probes}), 'encoder')}, {_format_count(len(inputs.heads), 'head')}; "
         f"{max(p.n_training for p in probes):,} training and {min(p.n_test for p in probes):,} test images of "
-        f"{max(p.n_classes for p in probes):,} classes, {_counted(min(len(p.seeds) for p in probes), 'seed')}."
+        f"{max(p.n_classes for p in probes):,} classes, {_format_count(min(len(p.seeds) for p in probes), 'seed')}."
     )
     name = f"{inputs.folders.dataset}: " if inputs.folders.dataset else ""
-    below = f" {_counted(others, 'other data set')} below." if others > 0 else ""
+    below = f" {_format_count(others, 'other data set')} below." if others > 0 else ""
     return name + counts + below
 
 
-def _counted(n: int, what: str) -> str:
+def _format_count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
@@ -69,8 +69,8 @@ def _pairs(inputs: Inputs) -> dict[str, tuple[Estimate, Estimate]]:
     return {e: (estimate_of(one), estimate_of(other)) for e, (one, other) in pairs.items() if one and other}
 
 
-def _declared(inputs: Inputs) -> Table | None:
-    """The primary contrast, and what to see it beside; None where it was not declared, or not measured.
+def _primary_table(inputs: Inputs) -> Table | None:
+    """The primary contrast, and what to compare it with; None where it was not declared, or not measured.
 
     That is the same contrast on an encoder of another family and on the untrained twin, and the best head without weights.
     """
@@ -79,7 +79,7 @@ def _declared(inputs: Inputs) -> Table | None:
         return None
     contrasts, (one, other) = {e: a.minus(b) for e, (a, b) in pairs.items()}, pairs[primary.encoder]
     points = contrasts[primary.encoder]
-    rows = [(_in_words(primary), points)]
+    rows = [(_describe_primary(primary), points)]
     compared_with = [name for name in LOOKS if name not in (family[primary.encoder], UNTRAINED)]
     others = [encoder for name in compared_with for encoder in contrasts if family[encoder] == name]
     rows += [(f"more than on {encoder}", points.minus(contrasts[encoder])) for encoder in others[:1]]
@@ -92,7 +92,7 @@ def _declared(inputs: Inputs) -> Table | None:
     share = one.share_of(other) if score_name(inputs.probes.values()) == "top1" else None
     return table(
         "declared",
-        "The contrast that was declared in advance, and what to see it beside",
+        "The contrast that was declared in advance, and what to compare it with",
         BESIDE,
         rows,
         texts("contrast", "Contrast", lambda row: row[0]),
@@ -102,19 +102,19 @@ def _declared(inputs: Inputs) -> Table | None:
     )
 
 
-def _in_words(primary: Primary) -> str:
+def _describe_primary(primary: Primary) -> str:
     return f"{title(primary.head)} − {title(primary.over)} on {primary.encoder}"
 
 
-def _in_advance(inputs: Inputs) -> str:
+def _declared_in_advance(inputs: Inputs) -> str:
     """What was declared in advance, and that all else was not."""
     if (primary := inputs.folders.primary) is None:
         return "No contrast was declared in advance (primary in params.yaml), so all of them are exploratory."
     missing = "" if primary.encoder in _pairs(inputs) else " and is not measured here"
-    return f"{_in_words(primary)} was declared in advance{missing}; all other contrasts are exploratory."
+    return f"{_describe_primary(primary)} was declared in advance{missing}; all other contrasts are exploratory."
 
 
-def _best(inputs: Inputs) -> str:
+def _best_head(inputs: Inputs) -> str:
     """The head that reaches most."""
     best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
     return f"The most here: {plus_minus(best.score)} % {WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}."

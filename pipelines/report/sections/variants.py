@@ -4,8 +4,8 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table, section_of
 from pipelines.report.estimate import Estimate, difference
 from pipelines.report.measured import Probe
-from pipelines.report.published.printed import printed
-from pipelines.report.studies import COSTS, Study, by_encoder, gained, study_table
+from pipelines.report.published.printed import printed_table
+from pipelines.report.studies import COSTS, Study, by_encoder, gain_table, study_table
 from pipelines.report.tables import cells, change, numbers, texts, title
 
 STUDY = "variants"
@@ -36,7 +36,7 @@ def section(inputs: Inputs) -> Section | None:
     return section_of(
         STUDY,
         "Variants of AbMILP",
-        gained(
+        gain_table(
             "variants-gains",
             "Against AbMILP with one linear layer",
             "Variant",
@@ -47,8 +47,8 @@ def section(inputs: Inputs) -> Section | None:
         ),
         measured(study, "variants", "How the scores of patches are computed"),
         measured(apart, "variants-apart", "Trained by a recipe of their own") if (apart := inputs.studies.get(APART)) else None,
-        printed("table-5"),
-        printed("table-3-v1"),
+        printed_table("table-5"),
+        printed_table("table-3-v1"),
     )
 
 

@@ -25,7 +25,7 @@ def section(inputs: Inputs) -> Section | None:
     if not study:
         return None
     contrasts = [
-        ((encoder, title(head), _words(n)), probe, by_number[0])
+        ((encoder, title(head), _format_crops(n)), probe, by_number[0])
         for (encoder, head), by_number in _series(study).items()
         for n, probe in by_number.items()
         if n != 0 and 0 in by_number
@@ -45,8 +45,8 @@ def table(study: Study) -> Table:
         texts("encoder", "Encoder", lambda row: row[0][0]),
         heads(lambda row: row[0][1]),
         each(
-            sorted({probe.crops for probe in study.values()}, key=_place),
-            lambda n: spreads(f"crops_{n}", _words(n), lambda row: row[1][n].score if n in row[1] else None),
+            sorted({probe.crops for probe in study.values()}, key=_sort_key),
+            lambda n: spreads(f"crops_{n}", _format_crops(n), lambda row: row[1][n].score if n in row[1] else None),
             apart=True,
         ),
     )
@@ -55,16 +55,16 @@ def table(study: Study) -> Table:
 def _series(study: Study) -> dict[tuple[str, str], dict[Crops, Probe]]:
     """By encoder and aggregator in the order of the page, then by number of crops, fresh ones last."""
     return {
-        (encoder, head): {p.crops: p for p in sorted(probes, key=lambda p: _place(p.crops)) if p.aggregator == head}
+        (encoder, head): {p.crops: p for p in sorted(probes, key=lambda p: _sort_key(p.crops)) if p.aggregator == head}
         for encoder, probes in by_encoder(study).items()
         for head in in_order(probe.aggregator for probe in probes)
     }
 
 
-def _place(crops: Crops) -> float:
+def _sort_key(crops: Crops) -> float:
     return crops if isinstance(crops, int) else math.inf
 
 
-def _words(crops: Crops) -> str:
+def _format_crops(crops: Crops) -> str:
     """`no crops`, `1 crop`, `16 crops`, `fresh crops`."""
     return f"{crops or 'no'} crop{'s' * (crops != 1)}"

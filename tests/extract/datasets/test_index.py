@@ -265,7 +265,7 @@ def test_a_list_of_another_version_is_made_again(
 ) -> None:
     check(images, read)
     listed.clear()
-    monkeypatch.setattr("extract.datasets.index._reader", lambda: "another")
+    monkeypatch.setattr("extract.datasets.index._reader_version", lambda: "another")
     assert check(images, read) == [], "digests do not depend on it"
     assert len(listed) == 1
     check(images, read)

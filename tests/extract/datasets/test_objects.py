@@ -567,7 +567,7 @@ class TestLabelMaps:
             ([(PIXELS[0], MAP)], "list has label maps, but no names of classes; give them as `classes`"),
             (
                 {"images": PIXELS[:1], "masks": MAP[None], "labels": [1], "classes": CLASSES},
-                "and other labels beside them; leave these out",
+                "and other labels as well; leave these out",
             ),
         ],
     )

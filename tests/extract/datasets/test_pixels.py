@@ -15,7 +15,7 @@ from PIL import Image
 
 from extract.datasets import Box, DataError, ImageSet, Sample, open_images
 from extract.datasets.pixels import ROOM, TURNS, Pixels, Raster
-from extract.datasets.truths import turned, turned_boxes, turned_items
+from extract.datasets.truths import turn, turned_boxes, turned_items
 from store.truths import rle
 from store.truths.reading import Instance, Segment
 from tests.extract.datasets.deep import DEFLATE, GREY_ALPHA, RGB, RGB_ALPHA, png16, tiff
@@ -129,7 +129,7 @@ class TestOrientation:
         expected = stored.transpose(TURNS[orientation]) if orientation in TURNS else stored
         assert np.array_equal(np.asarray(upright), np.asarray(expected))
         assert not upright.info
-        assert np.array_equal(turned(np.asarray(stored)[..., 0], orientation), np.asarray(upright)[..., 0])
+        assert np.array_equal(turn(np.asarray(stored)[..., 0], orientation), np.asarray(upright)[..., 0])
 
     def test_a_tiff_is_turned_once(self) -> None:
         encoded = tiff(COLOURS.astype(np.uint8), orientation=6)

@@ -156,5 +156,5 @@ def test_a_folder_of_splits(form: str | None, tmp_path: Path) -> None:
 def test_nus_wide_without_images(tmp_path: Path) -> None:
     write_example(tmp_path, "nus-wide")
     (tmp_path / "Flickr").rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="has no images; expected a folder Flickr beside ImageList"):
+    with pytest.raises(DataError, match="has no images; expected a folder Flickr next to ImageList"):
         open_images(str(tmp_path), split="test")

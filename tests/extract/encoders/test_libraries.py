@@ -11,7 +11,7 @@ import torch
 
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.encoders import load_encoder
-from extract.encoders.libraries import _of_processor, of_transformers
+from extract.encoders.libraries import _arguments_of_processor, of_transformers
 from store import BeyondClsError
 from tests.extract.encoders.test_wrapped import CLOSE, wrapped
 
@@ -170,7 +170,7 @@ def test_a_folder_of_transformers(tmp_path):
 )
 def test_what_a_processor_does(values, expected):
     processor = SimpleNamespace(**values, do_normalize=True, image_mean=[0.1, 0.2, 0.3], image_std=[1, 1, 1])
-    assert _of_processor(processor) == {**expected, "mean": (0.1, 0.2, 0.3), "std": (1, 1, 1)}
+    assert _arguments_of_processor(processor) == {**expected, "mean": (0.1, 0.2, 0.3), "std": (1, 1, 1)}
 
 
 MINE = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.code.syntax import digest, parsed
+from pipelines.code.syntax import digest, parse_code
 
 FILE = '''\
 """What it does."""
@@ -31,7 +31,7 @@ EDITS = {
 
 
 def of(text: str) -> str:
-    return digest(parsed(text))
+    return digest(parse_code(text))
 
 
 @pytest.mark.parametrize("edit", EDITS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.comparing.differences import Compared, compared, differences_in_descriptions
+from pipelines.comparing.differences import Compared, compare_results, differences_in_descriptions
 from pipelines.report.rows import results_in
 from probe.result_files import read_result, write_result
 from tests.pipelines.report.everything import (
@@ -61,7 +61,7 @@ def test_other_measures_have_intervals_where_groups_of_images_were_left_out(tmp_
             data = "same" if side == "a" else images
             write_detection(tmp_path / images / side / "detection/coco", "mae", data=data, box={"ap": ap})
         results = [results_in(tmp_path / images / side) for side in ("a", "b")]
-        (rows[images],) = compared(*results)
+        (rows[images],) = compare_results(*results)
     of_same, of_other = rows["same"].difference, rows["other"].difference
     assert of_same is not None
     assert of_same.interval == (1.0, 1.0)
@@ -92,7 +92,7 @@ def test_what_differs_is_shown_and_equal_results_are_counted(beyondcls, sides, t
 
 
 def of_abmilp(sides: tuple[Path, Path]) -> Compared:
-    (row,) = [row for row in compared(*map(results_in, sides)) if row.names[-1] == "abmilp" and row.measure == "top1"]
+    (row,) = [row for row in compare_results(*map(results_in, sides)) if row.names[-1] == "abmilp" and row.measure == "top1"]
     return row
 
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_compared_is_named(beyondcls, sides, tmp_path):
     assert "there is no folder" in said
     assert "and no commit of that name in this folder's git repository" in said
     (sides[0] / "birds/mae/abmilp/metrics.json").write_text("{")
-    assert "metrics.json or a table beside it is damaged" in beyondcls("compare", *sides, fails=True)
+    assert "metrics.json or a table next to it is damaged" in beyondcls("compare", *sides, fails=True)
 
 
 def test_unfinished_runs_are_no_results(sides):

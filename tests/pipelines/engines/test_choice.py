@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.engines import choose_engine
-from pipelines.engines.processes import Here, Processes
+from pipelines.engines.processes import Here, LocalProcesses
 from pipelines.engines.ray_tasks import RayTasks
 from pipelines.engines.slurm import Slurm
 from store import BeyondClsError
@@ -19,10 +19,10 @@ from store import BeyondClsError
     [
         ({}, Here()),
         ({"tasks": 1}, Here()),
-        ({"tasks": 3}, Processes(tasks=3)),
-        ({"gpus": "all"}, Processes(gpus="all")),
+        ({"tasks": 3}, LocalProcesses(tasks=3)),
+        ({"gpus": "all"}, LocalProcesses(gpus="all")),
         ({"on": "here", "tasks": 3}, Here()),
-        ({"on": "processes", "tries": 5}, Processes(tries=5)),
+        ({"on": "processes", "tries": 5}, LocalProcesses(tries=5)),
         ({"on": "slurm", "tasks": 2, "sbatch": "-p gpu", "gpus": "all"}, Slurm(tasks=2, sbatch="-p gpu")),
         ({"on": "ray", "address": "auto"}, RayTasks(address="auto")),
     ],
@@ -32,8 +32,8 @@ def test_choice(options: dict[str, Any], engine: object) -> None:
 
 
 def test_the_command_line_wins_over_the_parameter_file_and_a_task_computes_here() -> None:
-    assert choose_engine({"on": "processes", "gpus": "all", "tasks": 2}, ["tasks"]) == Processes(tasks=2)
-    assert choose_engine({"on": "processes", "gpus": "all", "tasks": 2}, ["gpus"]) == Processes(gpus="all")
+    assert choose_engine({"on": "processes", "gpus": "all", "tasks": 2}, ["tasks"]) == LocalProcesses(tasks=2)
+    assert choose_engine({"on": "processes", "gpus": "all", "tasks": 2}, ["gpus"]) == LocalProcesses(gpus="all")
     assert choose_engine({"on": "slurm", "tasks": 8}, is_task=True) == Here()
     assert choose_engine({"on": "here"}, ["on"], is_task=True) == Here()
 

@@ -9,7 +9,7 @@ import pytest
 from pipelines.parameters.layers import engine_of
 from pipelines.parameters.params import from_yaml
 from pipelines.parameters.recipes import all_recipes
-from pipelines.sharing.publish import _by_model
+from pipelines.sharing.publish import _units_by_model
 from store import BeyondClsError
 from tests import forked  # noqa: F401
 from tests.folders import files
@@ -36,7 +36,7 @@ def test_a_stage_runs_on_it(
 
 
 def test_units_by_the_model_of_their_device() -> None:
-    assert _by_model({unit: {"device": device} for unit, device in enumerate("baaab")} | {7: {"device": "a"}}) == {
+    assert _units_by_model({unit: {"device": device} for unit, device in enumerate("baaab")} | {7: {"device": "a"}}) == {
         "a": "1-3,7",
         "b": "0,4",
     }

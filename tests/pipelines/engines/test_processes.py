@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipelines.engines import processes
-from pipelines.engines.processes import Processes, cores
+from pipelines.engines.processes import LocalProcesses, cores
 from store import BeyondClsError
 from tests import forked  # noqa: F401  # its server has imported what is slow to import
 from tests.extract.pictures import write_file
@@ -200,7 +200,7 @@ def test_what_differs_is_computed_again(
 )
 def test_devices(given: dict, n_gpus: int, devices: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    engine = Processes(**given)
+    engine = LocalProcesses(**given)
     if devices is None:
         with pytest.raises(BeyondClsError):
             engine.devices()
@@ -214,7 +214,7 @@ def test_each_task_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(processes, "run_in_forks", lambda _, given: places.extend(given))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, MIG-4, 5")
-    Processes(gpus="all").run_all(Watched(runs_in(tmp_path, "a", "b")).agenda)
+    LocalProcesses(gpus="all").run_all(Watched(runs_in(tmp_path, "a", "b")).agenda)
     assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": name} for name in ("3", "MIG-4")]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert (processes.alone("cpu"), processes.alone("cuda:2")) == ({}, {"CUDA_VISIBLE_DEVICES": "2"})

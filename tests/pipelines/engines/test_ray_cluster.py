@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.engines.ray_tasks import connected, share_of
+from pipelines.engines.ray_tasks import connected_to_ray, share_of
 from store import BeyondClsError
 from tests.machines.project import ROOT
 
@@ -35,7 +35,7 @@ def test_a_cluster_that_does_not_let_us_in(error: Exception, message: str, monke
 
     exceptions = SimpleNamespace(RayError=RayError)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init, exceptions=exceptions))
-    with pytest.raises(BeyondClsError, match=message), connected("ray://head:10001"):
+    with pytest.raises(BeyondClsError, match=message), connected_to_ray("ray://head:10001"):
         pass
 
 
@@ -45,7 +45,7 @@ def test_workers_do_not_import_from_the_folder_of_the_command(monkeypatch: pytes
     folders = list[Path]()
     ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **_: folders.append(Path.cwd()), shutdown=lambda: None)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    with connected(None):
+    with connected_to_ray(None):
         assert Path.cwd() == tmp_path
     assert folders == [ROOT]
 

@@ -15,7 +15,7 @@ from pipelines.live.segmenter import Segmenter
 from probe.detection.detector import Detector, save_detector
 from probe.detection.recipe import DetectorOptions
 from probe.head import FinalNorm
-from probe.segmentation.evaluate import Predicted, evaluate
+from probe.segmentation.evaluate import ModelPredictions, evaluate
 from probe.segmentation.label_maps import LabelMapsOfView
 from probe.segmentation.patch_head import PatchHead, save_patch_head
 from probe.segmentation.patches import Patches
@@ -83,7 +83,7 @@ def test_label_maps_are_those_that_are_measured(tmp_path, protocol):
     live = beyondcls.online(encoder, tmp_path / "seed0").label_maps(pictures)
     measured = {}
     patches = Patches(source, np.arange(4), store.segmentation.patch_labels(), 3)
-    models = {protocol: Predicted(head=made, interpolated=protocol == "linear")}
+    models = {protocol: ModelPredictions(head=made, interpolated=protocol == "linear")}
     evaluate(patches, models, ["original"], LabelMapsOfView(store), lambda _, row, label_map: measured.update({row: label_map}))
     for row, label_map in enumerate(live):
         assert label_map.shape == sizes[row]

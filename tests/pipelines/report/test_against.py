@@ -14,7 +14,7 @@ from extract.encoders import ENCODERS
 from pipelines.parameters.params import read_params
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.published.row import COLUMNS, SHIPPED, PublishedRow, paper_rows, published_rows, read_rows
-from pipelines.report.sections.against import STEPLESS, Beside, compared
+from pipelines.report.sections.against import STEPLESS, Beside, match_published
 from probe.closed import CLOSED
 from probe.recipe import PRESETS, settings_of
 from store import BeyondClsError
@@ -40,7 +40,7 @@ def inputs_of(folders: Folders, *rows: PublishedRow) -> Inputs:
 
 def lacking(inputs: Inputs) -> list[tuple[str, str, str]]:
     """What none of ours has, its name, and the nearest one."""
-    matches, differing, unmatched = compared(inputs)
+    matches, differing, unmatched = match_published(inputs)
     assert not matches + differing
     return [(entry.lacks, entry.name, entry.nearest) for entry in unmatched]
 
@@ -105,7 +105,7 @@ class TestMatching:
         return Folders(probes, dataset="imagenet", studies=(tmp_path / "studies",))
 
     def matches(self, folders: Folders, row: PublishedRow) -> list[tuple[str, str, str]]:
-        matches, differing, unmatched = compared(inputs_of(folders, row))
+        matches, differing, unmatched = match_published(inputs_of(folders, row))
         assert bool(matches) != bool(unmatched)
         assert not differing
         return [(m.result.probe.encoder, m.result.study, m.result.probe.head) for m in matches]
@@ -151,7 +151,7 @@ class TestOtherwise:
 
     def differences(self, folder: Path, row: PublishedRow, head: str = "cls", **recorded: Any) -> list[tuple[str, str, str]]:
         write_probe(folder, "mae-b16", head, 67.0, **{**ALIKE, **recorded})
-        matches, differing, unmatched = compared(inputs_of(Folders(folder, dataset="imagenet"), row))
+        matches, differing, unmatched = match_published(inputs_of(Folders(folder, dataset="imagenet"), row))
         assert not unmatched
         assert bool(matches) != bool(differing)
         return [difference for entry in differing for difference in entry.differences]
@@ -213,14 +213,14 @@ class TestOtherwise:
         write_probe(tmp_path / "imagenet", "mae-b16", "cls", 67.0, **ALIKE)
         write_probe(tmp_path / "studies/one-percent", "mae-b16", "cls", 40.0, **{**ALIKE, "n_training": 12_811})
         folders = Folders(tmp_path / "imagenet", dataset="imagenet", studies=(tmp_path / "studies",))
-        matches, differing, _ = compared(inputs_of(folders, replace(ROW, protocol="mae-lars", **MEASURED)))
+        matches, differing, _ = match_published(inputs_of(folders, replace(ROW, protocol="mae-lars", **MEASURED)))
         assert [(match.result.study, round(match.difference.mean, 1)) for match in matches] == [("", -0.8)]
         assert not differing
 
 
 class TestDifference:
     def match(self, folders: Folders, value: float, metric: str = "top1") -> Beside:
-        ((match,), _, _) = compared(inputs_of(folders, replace(ROW, value=value, metric=metric)))
+        ((match,), _, _) = match_published(inputs_of(folders, replace(ROW, value=value, metric=metric)))
         return match
 
     @pytest.mark.parametrize("seeds", [(0, 1, 2), (0,)])

@@ -106,7 +106,7 @@ def test_it_is_named_with_the_remedy(
     shown = file.with_name({"timing.json": "metrics.json", "statistics.csv": "summary.json"}.get(file.name, file.name))
     shown = metrics if file.name == DESCRIPTION else shown
     shown = file.parent / "linear/000.png" if "class 2" in message else shown
-    assert str(caught.value).startswith(f"{shown} or a table beside it ")
+    assert str(caught.value).startswith(f"{shown} or a table next to it ")
 
 
 def inputs(root: Path, n: int = 0) -> Inputs:

@@ -18,7 +18,7 @@ from pipelines.report import files
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.content import Gallery, Section
 from pipelines.report.galleries.images import DenseImages
-from pipelines.report.galleries.pictures import COLOURS, SIDE, VOID, chosen, coloured, colours_of, fitted, rgb
+from pipelines.report.galleries.pictures import COLOURS, SIDE, VOID, choose_rows, colour_map, colours_of, fit_size, rgb
 from pipelines.report.sections import detection, localisation, overlays, segmentation
 from store import BeyondClsError
 from tests.pipelines.report.everything import (
@@ -87,11 +87,11 @@ def test_a_column_per_map_and_a_row_per_class(tmp_path: Path):
     ],
 )
 def test_which_images_are_shown(examples: Examples, labels: list[int] | None, rows: list[int]):
-    assert chosen("0123456", examples, labels) == rows
+    assert choose_rows("0123456", examples, labels) == rows
 
 
 def test_images_that_are_drawn_at_random_differ_by_the_seed():
-    draws = [chosen([*map(str, range(99))], Examples(9, seed=seed)) for seed in (0, 0, 1)]
+    draws = [choose_rows([*map(str, range(99))], Examples(9, seed=seed)) for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -147,7 +147,7 @@ def test_a_map_lies_over_just_what_the_encoder_saw(wide: dict[str, Path], crop: 
     weights = np.array([0.001, 0.997, 0.001, 0.001], np.float16)
     np.save(wide["attention"] / "mae/maps/cls_map.npy", np.tile(weights, (N_IMAGES, 1)))
     shows(wide, crop)
-    seen = cut_out(Image.open(wide["data"].parent / "wide.png"), crop, fitted(crop))
+    seen = cut_out(Image.open(wide["data"].parent / "wide.png"), crop, fit_size(crop))
     _, of_mae, _, of_random, _ = drawn(over_attention(wide)).rows[1]
     assert (of_mae.pixels == blend(seen, weights.astype(float).reshape(2, 2))).all()
     assert of_random.pixels.shape == (SIDE, SIDE, 3), "each encoder has its own crop"
@@ -401,4 +401,4 @@ def test_a_class_has_one_colour_and_no_other_class_has_it():
     assert colours_of([n + 1, 1, 2, n - 1]) == {1: COLOURS[1], 2: COLOURS[2], n - 1: COLOURS[-1], n + 1: COLOURS[3]}
     many = colours_of(range(2 * n))
     assert sorted(many.values()) == sorted(2 * COLOURS), "colours repeat where there are more classes"
-    assert coloured(np.array([[-1]]), {}).tolist() == [[list(VOID)]]
+    assert colour_map(np.array([[-1]]), {}).tolist() == [[list(VOID)]]

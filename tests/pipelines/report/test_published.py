@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.report.content import Table
 from pipelines.report.published import row as shipped
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from probe.aggregators import AGGREGATORS
 from tests.pipelines.report.written import best, shown
 
@@ -36,7 +36,7 @@ def values(table: Table, column: str) -> list[float | str | None]:
 @pytest.mark.parametrize("name", TABLES)
 def test_as_printed(name: str) -> None:
     source, n_rows, row = TABLES[name]
-    table = printed(name)
+    table = printed_table(name)
     assert table.name == f"published-{name}"
     assert table.published.endswith(source)
     assert len(table.rows) == n_rows
@@ -50,7 +50,7 @@ def test_no_table_is_forgotten() -> None:
 
 
 def test_columns_that_are_computed_are_right() -> None:
-    first, third, sixth = printed("table-1"), printed("table-3"), printed("table-6")
+    first, third, sixth = printed_table("table-1"), printed_table("table-3"), printed_table("table-6")
     for cls, abmilp, apart in zip(*(values(first, name) for name in ("cls", "abmilp", "abmilp_minus_cls")), strict=True):
         assert apart == (None if cls is None else pytest.approx(round(abmilp - cls, 1)))
     for table in (third, sixth):
@@ -69,7 +69,7 @@ def test_columns_that_are_computed_are_right() -> None:
 )
 def test_rows_to_compare_with_have_the_numbers_of_the_tables(name: str, printed_in: list[str]) -> None:
     columns = {"cls", "average", "abmilp", "ap_1", "ap_12", "top1", "entropy"}
-    tables = [printed(one) for one in printed_in]
+    tables = [printed_table(one) for one in printed_in]
     numbers = {
         value for table in tables for column in table.columns if column.name in columns for value in values(table, column.name)
     }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipelines.report.collect import Folders, collect_probes
-from pipelines.report.read_results import _of_one_type, read_results, read_rows
+from pipelines.report.read_results import _unify_types, read_results, read_rows
 from pipelines.report.results import COLUMNS, to_csv
 from pipelines.report.rows import COLUMNS as COLUMNS_OF_ROWS
 from store import BeyondClsError
@@ -75,7 +75,7 @@ def test_in_a_notebook(folders: dict[str, Any]) -> None:
     shown = read_results(**folders)._repr_html_()
     assert "51.50" in shown
     assert ("&lt;b&gt;" in shown, "<b>" in shown) == (True, False)
-    assert [_of_one_type(values) for values in ([1, 2.5, None], [1, "all", None])] == [[1, 2.5, None], ["1", "all", None]]
+    assert [_unify_types(values) for values in ([1, 2.5, None], [1, "all", None])] == [[1, 2.5, None], ["1", "all", None]]
 
 
 @pytest.mark.parametrize("method", ["to_pandas", "to_arrow"])

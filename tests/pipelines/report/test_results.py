@@ -84,7 +84,7 @@ def test_damaged_receipt(tmp_path: Path) -> None:
     write_probe(tmp_path / "probes", "mae", "cls", 50.0)
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(
-        BeyondClsError, match=r"a\.json or a table beside it is damaged .* `beyondcls extract` writes; run it again"
+        BeyondClsError, match=r"a\.json or a table next to it is damaged .* `beyondcls extract` writes; run it again"
     ):
         rows_of(probes=tmp_path / "probes", receipts=tmp_path)
 

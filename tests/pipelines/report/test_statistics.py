@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.report.attention_statistics import UNIFORM, by_block, measured
+from pipelines.report.attention_statistics import UNIFORM, by_block, statistics_table
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figure, Figures, Table
-from pipelines.report.published.printed import printed
+from pipelines.report.published.printed import printed_table
 from pipelines.report.sections.statistics import by_median, head_figures, read_heads, section
 from tests.pipelines.report.written import STATISTICS, UNITS, figures, shown, write_all
 
@@ -26,7 +26,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 def tables(inputs: Inputs) -> dict[str, Table]:
     """Those of the section, without its plots."""
-    return {table.name: table for table in (measured(inputs), printed("table-3"), by_block(inputs.attention))}
+    return {table.name: table for table in (statistics_table(inputs), printed_table("table-3"), by_block(inputs.attention))}
 
 
 def rows(table: Table) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import jaccard_score
 
-from probe.segmentation.evaluate import GRID, Confusion, Predicted, evaluate
+from probe.segmentation.evaluate import GRID, Confusion, ModelPredictions, evaluate
 from probe.segmentation.label_maps import LabelMapsOfView, Upsampling
 from probe.segmentation.linear import pixel_loss
 from probe.segmentation.patch_head import PatchHead
@@ -128,9 +128,9 @@ def test_through_a_mirrored_crop(cropped):
     assert np.array_equal(labels, perfect().of_tokens(tokens(cropped)).argmax(1).flatten(1).numpy())
     kept = {}
     models = {
-        "covered": Predicted(head=perfect(), interpolated=False),
-        "between": Predicted(head=perfect()),
-        "labels": Predicted(labels[[1, 3]]),
+        "covered": ModelPredictions(head=perfect(), interpolated=False),
+        "between": ModelPredictions(head=perfect()),
+        "labels": ModelPredictions(labels[[1, 3]]),
     }
     measured, shown = evaluate(
         tested.part([1, 3]), models, ("original", 32), maps, lambda name, row, values: kept.setdefault((name, row), values)

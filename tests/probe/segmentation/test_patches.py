@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from probe.head import FinalNorm
-from probe.segmentation.logistic import Logistic
-from probe.segmentation.neighbours import Neighbours, nearest_rows
+from probe.segmentation.logistic import PatchLogistic
+from probe.segmentation.neighbours import PatchNeighbours, nearest_rows
 from probe.segmentation.sets import Sets
 from store import BeyondClsError, StoreError
 from store.loading import loader as loader_module
@@ -95,7 +95,7 @@ def test_neighbours_as_scikit_learn(sets, metric, standardise):
     scaled_by = sets.learnt if standardise else None
     x, y = arrays(sets.learnt, scaled_by)
     queries, _ = arrays(sets.tested, scaled_by)
-    protocol = Neighbours((1, 7, 30), (metric,), standardise)
+    protocol = PatchNeighbours((1, 7, 30), (metric,), standardise)
     predicted = protocol.predict(sets.learnt, sets.tested, protocol.grid)
     for k in protocol.ks:
         theirs = KNeighborsClassifier(k, metric=metric, algorithm="brute").fit(x[y >= 0], y[y >= 0]).predict(queries)
@@ -104,7 +104,7 @@ def test_neighbours_as_scikit_learn(sets, metric, standardise):
 
 def test_search_over_many_blocks_finds_the_same(sets, monkeypatch):
     """All neighbours are in the blocks that come last, or equally near."""
-    protocol = Neighbours(ks=(3, 30))
+    protocol = PatchNeighbours(ks=(3, 30))
     whole = protocol.predict(sets.learnt, sets.tested, protocol.grid)
     for size, value in (("REFERENCES", 64), ("QUERIES", 16), ("QUERIES_AT_ONCE", 100)):
         monkeypatch.setattr(f"probe.segmentation.neighbours.{size}", value)
@@ -119,7 +119,7 @@ def test_logistic_regression_as_scikit_learn(sets, standardise):
     x, y = arrays(sets.learnt, sets.learnt if standardise else None)
     x, y = torch.from_numpy(x[y >= 0]).double(), torch.from_numpy(y[y >= 0]).long()
     x = x - x.mean(0)
-    protocol = Logistic((1e-4, 0.03, 10.0, 1e5), standardise)
+    protocol = PatchLogistic((1e-4, 0.03, 10.0, 1e5), standardise)
     heads, notes = protocol.fit(sets.learnt, protocol.cs)
     assert not notes
     tokens = torch.from_numpy(sets.learnt.source.store.tokens("patch").rows(sets.learnt.rows)).float()
@@ -139,15 +139,15 @@ def test_streamed_equals_resident(sets, monkeypatch):
     """Bit by bit, with memory for a few images."""
     monkeypatch.setattr(loader_module, "BUFFER_BLOCKS", 1)
     small = replace(sets.learnt, buffer_nbytes=3 * 16 * 16 * 6 * 2)
-    resident, _ = Logistic().fit(sets.learnt.placed("memory"), (0.1, 10.0))
+    resident, _ = PatchLogistic().fit(sets.learnt.placed("memory"), (0.1, 10.0))
     with monkeypatch.context() as patch:
         patch.setattr("probe.segmentation.logistic.MEMORY_SHARE", 0)
-        streamed, _ = Logistic().fit(small, (0.1, 10.0))
+        streamed, _ = PatchLogistic().fit(small, (0.1, 10.0))
     assert small.loader.placement == "stream"
     for c, head in streamed.items():
         assert torch.equal(head.weight, resident[c].weight)
         assert torch.equal(head.bias, resident[c].bias)
-    protocol = Neighbours()
+    protocol = PatchNeighbours()
     found = [protocol.predict(p, sets.tested, protocol.grid) for p in (small, sets.learnt.placed("memory"))]
     for setting in protocol.grid:
         np.testing.assert_array_equal(found[0][setting], found[1][setting])
@@ -156,7 +156,7 @@ def test_streamed_equals_resident(sets, monkeypatch):
 def test_too_few_classes_are_refused(tmp_path):
     one = write_segmented(tmp_path / "one", 4, labelled=1)
     with pytest.raises(BeyondClsError, match="have 1 classes, expected 2 or more"):
-        Logistic().fit(Sets(one, one).learnt, (1.0,))
+        PatchLogistic().fit(Sets(one, one).learnt, (1.0,))
 
 
 def test_a_class_without_patches_is_never_predicted(sets):
@@ -164,7 +164,7 @@ def test_a_class_without_patches_is_never_predicted(sets):
     labels = np.where(sets.learnt.labels == 1, -1, sets.learnt.labels)
     norm = FinalNorm(torch.linspace(0.5, 2, 6), torch.ones(6), 1e-6)
     patches = replace(sets.learnt, labels=labels, final_norm=norm)
-    heads, _ = Logistic().fit(patches, (1.0,))
+    heads, _ = PatchLogistic().fit(patches, (1.0,))
     tokens = torch.from_numpy(patches.source.store.tokens("patch").rows(patches.rows)).float()
     logits, normed = heads[1.0]({"patch": tokens}), norm({"patch": tokens})["patch"]
     assert torch.equal(logits, heads[1.0].of_tokens(normed))
@@ -177,7 +177,7 @@ def test_a_class_without_patches_is_never_predicted(sets):
 
 
 def test_what_did_not_converge_is_noted(sets):
-    _, notes = Logistic(max_passes=3).fit(sets.learnt, (0.5, 1e5))
+    _, notes = PatchLogistic(max_passes=3).fit(sets.learnt, (0.5, 1e5))
     assert notes == [
         f"logistic regression with C = {c} did not converge in 3 passes; give more (--max-passes)" for c in ("0.5", "100000")
     ]
@@ -185,12 +185,12 @@ def test_what_did_not_converge_is_noted(sets):
 
 def test_settings_are_tried_from_the_simplest_on():
     """So that of equally good ones it is taken: fewer neighbours, a heavier penalty."""
-    assert Neighbours((30, 1), ("cosine",)).grid == [("cosine", 1), ("cosine", 30)]
-    assert Logistic((10.0, 0.1)).cs == (0.1, 10.0)
+    assert PatchNeighbours((30, 1), ("cosine",)).grid == [("cosine", 1), ("cosine", 30)]
+    assert PatchLogistic((10.0, 0.1)).cs == (0.1, 10.0)
     with pytest.raises(BeyondClsError, match="unknown metric 'cosin'; did you mean 'cosine'"):
-        Neighbours(metrics=("cosin",))
+        PatchNeighbours(metrics=("cosin",))
     with pytest.raises(BeyondClsError, match="max_passes is 1, expected 2 or more"):
-        Logistic(max_passes=1)
+        PatchLogistic(max_passes=1)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -10,12 +10,12 @@ from PIL import Image
 
 from probe.grid import Member
 from probe.result_files import read_result
-from probe.segmentation.evaluate import Predicted, evaluate
+from probe.segmentation.evaluate import ModelPredictions, evaluate
 from probe.segmentation.label_maps import LabelMapsOfView
 from probe.segmentation.linear import NAME, TrainedMember
 from probe.segmentation.patch_head import PatchHead, load_patch_head
 from probe.segmentation.results import files_in, write
-from probe.segmentation.run import Outcome, Protocols, Result
+from probe.segmentation.run import ProtocolOutcome, Protocols, SegmentationResult
 from probe.segmentation.saved_maps import palette, save_label_map
 from probe.segmentation.sets import Sets
 from store.writing.results import ResultFolder
@@ -34,16 +34,16 @@ def written(sets, tmp_path):
     right = PatchHead(torch.zeros(6), torch.ones(6), torch.eye(3, 6), torch.tensor([0.0, 0.0, -99.0]), (SIDE, SIDE))
     wrong = PatchHead(torch.zeros(6), torch.ones(6), torch.zeros(3, 6), torch.tensor([1.0, 0.0, 0.0]), (SIDE, SIDE))
     heads = {3: right, 5: wrong}
-    models = {("linear", i): Predicted(head=head, interpolated=False) for i, head in enumerate(heads.values())}
+    models = {("linear", i): ModelPredictions(head=head, interpolated=False) for i, head in enumerate(heads.values())}
     measured, _ = evaluate(sets.tested, models, ("original",), LabelMapsOfView(sets.test))
     trained = [
         TrainedMember(Member(NAME, 1.0, 0.0, seed), head, [{"epoch": 1, "loss": float(seed)}]) for seed, head in heads.items()
     ]
-    outcome = Outcome(list(models.values()), {"base_lr": 1.0}, seeds=(3, 5), trained=trained)
+    outcome = ProtocolOutcome(list(models.values()), {"base_lr": 1.0}, seeds=(3, 5), trained=trained)
     (tmp_path / "linear").mkdir()
     (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run
     outcome.measured = list(measured.values())
-    result = Result({"linear": outcome}, {"shows": "crop", "percent_outside": 12.5, "words": "central crop"})
+    result = SegmentationResult({"linear": outcome}, {"shows": "crop", "percent_outside": 12.5, "words": "central crop"})
     about = {"command": "beyondcls segment", "foreground": [{"share": float("nan"), "gain": (1.0, float("nan"))}]}
     with ResultFolder(tmp_path, "description.json", lambda: files_in(tmp_path)).written() as folder:
         write(folder, sets, Protocols(), result, about)

@@ -12,8 +12,8 @@ from probe.grid import HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation import run as runs
 from probe.segmentation.linear import NAME, SPEC, TrainedMember
-from probe.segmentation.logistic import Logistic
-from probe.segmentation.neighbours import Neighbours
+from probe.segmentation.logistic import PatchLogistic
+from probe.segmentation.neighbours import PatchNeighbours
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.run import Protocols, drawn, most_frequent, segment
 from probe.segmentation.sets import Sets
@@ -21,7 +21,7 @@ from store import BeyondClsError
 from tests.probe.segmentation.features import SIDE, write_segmented
 
 PLAN = HeadPlan(SPEC, Recipe(epochs=3, batch_size=8, optimiser="sgd", warmup_epochs=0), (0, 1), (1.0, 4.0))
-PROTOCOLS = Protocols(("knn", "logistic", "linear"), Neighbours((1, 3), ("cosine",)), Logistic((0.1, 10.0)), PLAN, 16)
+PROTOCOLS = Protocols(("knn", "logistic", "linear"), PatchNeighbours((1, 3), ("cosine",)), PatchLogistic((0.1, 10.0)), PLAN, 16)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def learnt_from(monkeypatch):
 
         monkeypatch.setattr(owner, name, record)
 
-    recorded(Neighbours, "predict", lambda given: given[3])
-    recorded(Logistic, "fit", lambda given: given[2])
+    recorded(PatchNeighbours, "predict", lambda given: given[3])
+    recorded(PatchLogistic, "fit", lambda given: given[2])
     recorded(runs, "train_linear", lambda given: given[3])
     return calls
 
@@ -88,7 +88,7 @@ def test_validation_images_select_without_a_second_pass(stores, learnt_from):
 def test_logistic_regression_is_covered_by_patches_and_the_linear_head_is_not(stores):
     """Kept are maps of the first seed; logistic regression knows patches, not what is between them."""
     kept, plan = {}, replace(PLAN, base_lrs=(4.0,))
-    protocols = replace(PROTOCOLS, names=("logistic", "linear"), logistic=Logistic((1.0,)), linear=plan)
+    protocols = replace(PROTOCOLS, names=("logistic", "linear"), logistic=PatchLogistic((1.0,)), linear=plan)
     result = segment(
         Sets(*stores[:2]), protocols, keep=lambda name, row, values: kept.setdefault((name, row), []).append(values)
     )
@@ -102,7 +102,7 @@ def test_logistic_regression_is_covered_by_patches_and_the_linear_head_is_not(st
 
 def test_each_fit_that_did_not_converge_is_noted(stores):
     """Those that are compared, and the last one."""
-    protocols = replace(PROTOCOLS, names=("logistic",), logistic=Logistic((1e3, 1e5), max_passes=2))
+    protocols = replace(PROTOCOLS, names=("logistic",), logistic=PatchLogistic((1e3, 1e5), max_passes=2))
     notes = segment(Sets(*stores[:2]), protocols).outcomes["logistic"].notes
     assert sum("did not converge in 2 passes" in note for note in notes) == 3
 

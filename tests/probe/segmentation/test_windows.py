@@ -15,7 +15,7 @@ from probe.depth.run import Regression
 from probe.depth.targets import Depth
 from probe.geometry import rows_of_all
 from probe.segmentation import label_maps
-from probe.segmentation.evaluate import GRID, Predicted, evaluate
+from probe.segmentation.evaluate import GRID, ModelPredictions, evaluate
 from probe.segmentation.label_maps import LabelMapsOfView, Upsampling, label_map_of, mean_logits
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.run import Protocols, segment
@@ -93,7 +93,7 @@ def test_repeated_windows_count_once(tmp_path: Path) -> None:
     head = PatchHead(torch.zeros(6), torch.ones(6), torch.randn(3, 6), torch.zeros(3), (GRID_SIDE, GRID_SIDE))
     predicted = np.random.default_rng(1).integers(0, 3, tested.labels.shape).astype(np.int16)
     kept: dict[tuple[str, int], np.ndarray] = {}
-    models = {"head": Predicted(head=head), "labels": Predicted(predicted)}
+    models = {"head": ModelPredictions(head=head), "labels": ModelPredictions(predicted)}
     measured, shown = evaluate(tested, models, ["original"], LabelMapsOfView(store), lambda *of: kept.setdefault(of[:2], of[2]))
     tokens = [torch.from_numpy(store.tokens("patch", view=view).rows(range(3))).float() for view in range(N_VIEWS)]
     right = n = 0
