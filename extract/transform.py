@@ -272,7 +272,8 @@ class Views:
         if view == 0:
             return self.evaluation(image), crop
         part = self._resize(image.crop(crop.box), self._size, self.config["interpolation"])
-        return (part.flip(-1) if crop.flip else part), crop
+        # Mirrored by NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
+        return (torch.from_numpy(part.numpy()[..., ::-1].copy()) if crop.flip else part), crop
 
     def covering(self, size: tuple[int, int]) -> range:
         """Views that are measured of an image of `size` (width, height): view 0, or its windows, which later views repeat."""

@@ -13,6 +13,7 @@ from extract.encoders import Encoder
 from extract.loop import Passes, decoders
 from extract.requests import Request
 from extract.run import create, extract
+from extract.transform import Views
 from extract.writing import Settings
 from store import BeyondClsError
 from tests.extract.tiny import tiny_encoder
@@ -45,9 +46,11 @@ def n_threads() -> int:
 
 
 @pytest.mark.usefixtures("four_threads")
-def test_a_decoder_wakes_no_threads_of_pytorch():
+@pytest.mark.parametrize("cut", ["pillow", "torch"])
+def test_a_decoder_wakes_no_threads_of_pytorch(cut):
     """They would take turns with those that encode: extraction by two cores was a fifth slower."""
     encoder = tiny_encoder(img_size=SIDE)
+    encoder.views = Views(encoder.config, cut)
     targets = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
     request = SimpleNamespace(encoder=encoder, images=OneImage(), image=lambda row, held: OneImage().image(row, held))
     with ThreadPoolExecutor(1) as decoders:
