@@ -16,6 +16,10 @@ SHARE = 0.9  # of what is free
 GRADIENTS = 2  # gradients are as large as what they are computed from
 
 
+class TooLarge(BeyondClsError):
+    """A grid does not fit into memory."""
+
+
 def check_memory(
     families: Sequence[Family],
     sample: Mapping[str, Tensor],
@@ -29,7 +33,7 @@ def check_memory(
         sample: a batch of four images or more.
 
     Raises:
-        BeyondClsError: it does not fit; the message says how much it needs, and what would fit.
+        TooLarge: it does not fit; the message says how much it needs, and what would fit.
     """
     members_nbytes, saved = 0, 0
     for family in families:
@@ -49,7 +53,7 @@ def check_memory(
     fitting = max(0, int(n * (free - tokens * rows_at_once) / (needed - tokens * rows_at_once)))
     rows = int((free - members_nbytes) / image_nbytes) * world
     fewer_rows = f", or all of them with rows_at_once {_largest_divisor(recipe.batch_size, rows)}" if rows >= 2 else ""
-    raise BeyondClsError(
+    raise TooLarge(
         f"{n} heads with {recipe.at_once} images at once need about {needed / 1e9:.2g} GB on {device}, "
         f"{free / 1e9:.2g} GB are free; about {fitting} heads fit{fewer_rows}"
     )

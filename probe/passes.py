@@ -20,7 +20,7 @@ from probe.evaluate import Batches, evaluate
 from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
-from probe.needs import check_memory
+from probe.needs import TooLarge, check_memory
 from probe.pooled import PooledImages, PooledVectors, pool, vectors_fit
 from probe.pooling import reads_stored
 from probe.recipe import Recipe
@@ -186,7 +186,7 @@ class HeadPasses:
                 of_pass = [m for m in members if recipe.order == "shared" or m.seed == order]
                 of_pass = sorted(m for m in of_pass if self._uses_vectors(m.head) == uses_vectors)
                 if any(member.head not in self.kept_heads for member in of_pass):
-                    outcomes += self._pass(of_pass, recipe, order, learn_from, judge_by)
+                    outcomes += self._train_in_parts(of_pass, recipe, order, learn_from, judge_by)
         return outcomes
 
     def vectors(self, name: str) -> tuple[PooledVectors, PooledVectors]:
@@ -257,6 +257,21 @@ class HeadPasses:
         """Sources whose stored features are read, and their views."""
         of_training = [(self.training, self.views)] if self.loop is None else []
         return [*of_training, (self.test, (0,))]
+
+    def _train_in_parts(
+        self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source
+    ) -> list[Outcome]:
+        """One pass, or one for each half of the heads where memory does not suffice for all: what they learn is the same."""
+        heads = sorted({member.head for member in members})
+        try:
+            return self._pass(members, recipe, order, learn_from, judge_by)
+        except TooLarge:
+            if len(heads) == 1 or self.world_size > 1:  # processes may have different memory, but must take the same steps
+                raise
+        halves = heads[: len(heads) // 2], heads[len(heads) // 2 :]
+        self.say(f"memory does not suffice for all at once: {', '.join(halves[0])} train first, then {', '.join(halves[1])}")
+        parts = ([member for member in members if member.head in half] for half in halves)
+        return [one for part in parts for one in self._train_in_parts(part, recipe, order, learn_from, judge_by)]
 
     def _pass(self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source) -> list[Outcome]:
         names = sorted({member.head for member in members})

@@ -17,6 +17,7 @@ from probe.closed import CLOSED, make_closed
 from probe.cost import Cost
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.metrics import MULTILABEL, PER_IMAGE
+from probe.needs import TooLarge
 from probe.recipe import Recipe
 from probe.result_files import REACHED, read_result
 from probe.run import n_epochs, probe
@@ -376,6 +377,36 @@ class TestProtocolsWithoutSteps:
         monkeypatch.setattr("probe.passes.vectors_fit", lambda *_: False)
         with pytest.raises(BeyondClsError, match="memory does not suffice for the vectors of 128 images; use a subset"):
             probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("knn")))
+
+
+def test_heads_that_do_not_fit_into_memory_together_train_one_after_the_other(sets, tmp_path, monkeypatch):
+    plans = {
+        name: HeadPlan(HeadSpec("abmilp", {"depth": depth}), RECIPE, seeds=(0, 1), base_lrs=(0.01, 0.1))
+        for name, depth in (("a", 1), ("b", 2), ("c", 3))
+    }
+    probe(*sets, tmp_path / "together", plans)
+    passes, said = [], []
+
+    def check(families, *_):
+        passes.append([family.names[0].head for family in families])
+        if len(families) > 1:
+            raise TooLarge("3 heads need 9 GB, 1 GB is free")
+
+    monkeypatch.setattr("probe.passes.check_memory", check)
+    probe(*sets, tmp_path / "apart", plans, say=said.append)
+    of_pass = [["a", "b", "c"], ["a"], ["b", "c"], ["b"], ["c"]]
+    assert passes == of_pass * (len(passes) // 5)
+    assert [line for line in said if "memory does not suffice" in line]
+    for file in files(tmp_path / "together"):
+        if not file.endswith("description.json"):  # which says when
+            assert (tmp_path / "apart" / file).read_bytes() == (tmp_path / "together" / file).read_bytes(), file
+
+    def refuse(*_):
+        raise TooLarge("1 head needs 9 GB")
+
+    monkeypatch.setattr("probe.passes.check_memory", refuse)
+    with pytest.raises(TooLarge, match="needs 9 GB"):
+        probe(*sets, tmp_path / "none", plans)
 
 
 class TestAugmentation:
