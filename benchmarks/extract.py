@@ -90,6 +90,8 @@ def main() -> None:
 class Decoded:
     """Views of images that were decoded before."""
 
+    is_by_torch = False
+
     def __init__(self, pixels: Tensor):
         self.pixels = pixels
         self.described: dict[str, Any] = {}

@@ -130,7 +130,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, list) else "by default" if value is None else str(value)
 
 
 def _digest_of(content: Any) -> str:

@@ -115,6 +115,10 @@ def test_large_jpegs_of_a_draft_are_decoded_at_a_fraction_of_their_size(tmp_path
         sizes = [decoded.image(row).size for row in range(4)]
         assert sizes == [(640, 480), SIZE, (640, 480), (480, 640)] if cut == "torch" else [(80, 60), SIZE, (640, 480), (60, 80)]
     torch_set, draft = stores["torch"], stores["draft"]
+    assert draft.spec.explained(torch_set.spec) == "transform (cut draft and torch)"
+    assert draft.spec.explained(Request.resolve(encoder(orientation="exif"), images).spec).endswith(
+        "(cut draft and by default)"
+    )
     assert draft.array("images/size").all().tolist() == [[480, 640], [32, 48], [480, 640], [640, 480]]
     for name in ("images/size", "images/crop/view0", "images/digest"):
         assert np.array_equal(draft.array(name).all(), torch_set.array(name).all()), name

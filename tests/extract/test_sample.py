@@ -79,7 +79,7 @@ def transform(change: Callable[[Image.Image], Image.Image]) -> Callable[[Patch],
 def views(**config: Any) -> Callable[[Patch], None]:
     """Cut with other values than those that the description holds."""
     init = Views.__init__
-    return lambda patch: patch.setattr(Views, "__init__", lambda self, given: init(self, {**given, **config}))
+    return lambda patch: patch.setattr(Views, "__init__", lambda self, given, cut: init(self, {**given, **config}, cut))
 
 
 def normalised(**constants: Any) -> Callable[[Patch], None]:
