@@ -32,6 +32,7 @@ from PIL import Image, features
 from benchmarks.timing import conclude
 from extract.datasets.pixels import Pixels
 from extract.transform import CUTS, Views
+from pipelines.process.device import keep_freed_memory
 
 CONFIG = {
     "input_size": (3, 224, 224),
@@ -95,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--files", type=Path, help="folder of JPEGs to decode, instead of images made here")
     given = parser.parse_args(arguments)
     n, rounds = (min(40, given.images), min(3, given.rounds)) if given.quick else (given.images, given.rounds)
+    keep_freed_memory()  # as the commands do
     torch.set_num_threads(1)  # as where images are decoded in processes; threads of ours share the images
     print(versions())
     ways = [name for name in WAYS if name not in PACKAGES or find_spec(name)]

@@ -8,8 +8,8 @@ own process, past the page cache: of the loader alone, and of `probe` with 8 AbM
 `loader_vs_disk`: bytes a second of the loader / of the disk alone, the best of several ways to read the first shards
 (benchmarks.disk). `cores_left`: the share of the cores' time that the loader leaves to training, 0 to 1. `heads_vs_loader`:
 bytes a second with the heads / of the loader alone; on a CPU the heads decide. `memory_loader`, `memory_heads`: most memory in
-the last quarter of the epoch / in the second, 1 if nothing grows. GB/s, cores and memory are printed. The last line is JSON; it
-is evidence if the set is larger than twice the memory.
+the last quarter of the epoch, which the heads end with an evaluation, / in the second: 1 if nothing grows. GB/s, cores and
+memory are printed. The last line is JSON; it is evidence if the set is larger than twice the memory.
 """
 
 import argparse

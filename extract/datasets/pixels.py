@@ -238,7 +238,8 @@ class Pixels:
 
     def _raster_or_rgb(self, image: Image.Image, encoded: bytes) -> Picture:
         is_turned = self.orientation == "exif" and orientation_of(image) in TURNS
-        is_plain = image.format == "JPEG" and image.mode == "RGB" and not is_turned and self.least is None
+        is_whole = self.least is None or any(side < 2 * least for side, least in zip(image.size, self.least, strict=True))
+        is_plain = image.format == "JPEG" and image.mode == "RGB" and not is_turned and is_whole
         raster = Raster.of(image, encoded) if is_plain and decode_jpeg is not None else None
         return self.rgb(image, encoded) if raster is None else raster
 

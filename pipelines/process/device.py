@@ -12,7 +12,7 @@ LIMIT = 2**31 - 1
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; `auto` is the GPU if there is one, else the CPU, for which freed memory is kept.
+    """The device of this name; `auto` is the GPU if there is one, else the CPU. Freed memory is kept from then on.
 
     Raises:
         BeyondClsError: no such device, no such GPU, or a kind of device for which the program is not made: it sums in float64,
@@ -28,8 +28,7 @@ def choose_device(name: str) -> torch.device:
         raise BeyondClsError(f"device is {name!r}, but torch sees no GPU here; use --device cpu")
     if device.index and device.type == "cuda" and device.index >= (n := torch.cuda.device_count()):
         raise BeyondClsError(f"device is {name!r}, but torch sees {n} GPU{'s' * (n > 1)} here; use cuda:0 to cuda:{n - 1}")
-    if device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory()
     return device
 
 
@@ -38,6 +37,7 @@ def keep_freed_memory() -> bool:
 
     On a CPU every layer of a ViT, and every step of a grid of heads, allocates tens of MB. By default glibc takes them from the
     system and gives them back each time, and the system has to clear every page: a third more images per second without that.
+    Whoever decodes images, for a GPU as well, allocates a MB or more for each.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

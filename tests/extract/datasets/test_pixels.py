@@ -219,7 +219,9 @@ class TestRasters:
         with pytest.raises(OSError, match="truncated"):
             Pixels().picture(others[-1])
         assert isinstance(Pixels(orientation="exif").picture(turned), Image.Image)
-        assert isinstance(Pixels(least=(2, 2)).picture(turned), Image.Image)
+        width, height = Pixels().decoded(turned).size
+        for least, kind in (((width // 2, height // 2), Image.Image), ((width // 2 + 1, height // 2), Raster)):
+            assert isinstance(Pixels(least=least).picture(turned), kind), "only what is decoded at a fraction of its size"
         raster = Pixels().picture(turned)
         assert isinstance(raster, Raster)
         assert raster.info == Pixels().decoded(turned).info == {"orientation": 6}
