@@ -262,7 +262,7 @@ class HeadPasses:
         self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source
     ) -> list[Outcome]:
         """One pass, or one for each half of the heads where memory does not suffice for all: what they learn is the same."""
-        heads = sorted({member.head for member in members})
+        heads = sorted({member.head for member in members if member.head not in self.kept_heads})
         try:
             return self._pass(members, recipe, order, learn_from, judge_by)
         except TooLarge:

@@ -401,6 +401,11 @@ def test_heads_that_do_not_fit_into_memory_together_train_one_after_the_other(se
         if not file.endswith("description.json"):  # which says when
             assert (tmp_path / "apart" / file).read_bytes() == (tmp_path / "together" / file).read_bytes(), file
 
+    passes.clear()
+    changed = {name: replace(plans[name], head=HeadSpec("abmilp", {"depth": 4})) for name in ("b", "c")}
+    probe(*sets, tmp_path / "apart", plans | changed)
+    assert passes == [["b", "c"], ["b"], ["c"]] * (len(passes) // 3), "one that is in place has no pass"
+
     def refuse(*_):
         raise TooLarge("1 head needs 9 GB")
 
