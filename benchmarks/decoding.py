@@ -30,7 +30,7 @@ import torch
 from PIL import Image, features
 
 from benchmarks.timing import conclude
-from extract.datasets.pixels import Pixels
+from extract.datasets.pixels import Pixels, Raster
 from extract.transform import CUTS, Views
 from pipelines.process.device import keep_freed_memory
 
@@ -63,20 +63,11 @@ def copied(content: bytes) -> Any:
     return VIEWS["pillow"].evaluation(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
-def cut_by_torch(pixels: Any) -> torch.Tensor:
-    """The view of a decoded image [3, H, W]."""
-    height, width = pixels.shape[1:]
-    short = min(height, width)
-    sides = 256 * height // short, 256 * width // short
-    resized = torch.nn.functional.interpolate(pixels[None], sides, mode="bicubic", antialias=True)[0]
-    top, left = (round((side - 224) / 2) for side in sides)
-    return resized[:, top : top + 224, left : left + 224]
-
-
 def torchcodec(content: bytes) -> Any:
     from torchcodec.decoders import decode_jpeg  # type: ignore[import-not-found, unused-ignore]
 
-    return cut_by_torch(decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8)))
+    pixels: Any = decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+    return VIEWS["torch"].evaluation(Raster(pixels.permute(1, 2, 0).numpy()))
 
 
 WAYS: dict[str, Callable[[bytes], Any]] = {

@@ -217,16 +217,6 @@ def _resized_by_torch(image: Picture, sides: Sequence[int], interpolation: str) 
     return nn.functional.interpolate(channels_first, tuple(sides), mode=interpolation, antialias=True)[0, :3]
 
 
-def _evaluated_by_torch(transforms: Sequence[Any], interpolation: str, image: Picture) -> UInt8[Tensor, "3 H W"]:
-    """View 0 by timm's transforms, the first of which, the resizing, only says what size it gives."""
-    sides = transforms[0](torch.empty(3, *original_size(image)[::-1], device="meta")).shape[1:]
-    pixels = _resized_by_torch(image, sides, interpolation)
-    cut = F.to_pil_image(pixels) if isinstance(transforms[1], CenterCropOrPad) else pixels  # tensors are not padded by a colour
-    for transform in transforms[1:]:
-        cut = transform(cut)
-    return cut
-
-
 class Views:
     """Cuts images; `evaluation` gives the pixels of view 0 [3, H, W].
 
@@ -240,10 +230,9 @@ class Views:
 
     def __init__(self, config: Mapping[str, Any], cut: str = "pillow"):
         self.config, self._cut = dict(config), cut
-        self._resize: Callable[[Any, tuple[int, ...], str], Tensor] = (
-            _resized_by_torch if self.is_by_torch else _resized_by_pillow
-        )
-        if cut != "pillow" and self.config["interpolation"] not in OF_TORCH:
+        resized: Callable[..., Tensor] = _resized_by_torch if self.is_by_torch else _resized_by_pillow
+        self._resize = partial(resized, interpolation=self.config["interpolation"])
+        if self.is_by_torch and self.config["interpolation"] not in OF_TORCH:
             raise BeyondClsError(
                 f"cut is {cut}, which resizes {' and '.join(OF_TORCH)}, but the interpolation is "
                 f"{self.config['interpolation']}; give cut pillow, or another interpolation"
@@ -261,8 +250,7 @@ class Views:
             self.evaluation, self.described = partial(self._window, view=0), {"stride": [_stride(side) for side in self._size]}
         else:
             steps = create_transform(**self.config, is_training=False, normalize=False)
-            by_torch = partial(_evaluated_by_torch, steps.transforms, self.config["interpolation"])
-            self.evaluation = steps if cut == "pillow" else by_torch
+            self.evaluation = partial(self._evaluated_by_torch, steps.transforms) if self.is_by_torch else steps
 
     def cut(self, image: Picture, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
         """The pixels of a view, which `Encoder.normalised` makes the encoder's input, and what it shows."""
@@ -271,9 +259,18 @@ class Views:
             return self._window(image, view), crop
         if view == 0:
             return self.evaluation(image), crop
-        part = self._resize(image.crop(crop.box), self._size, self.config["interpolation"])
+        part = self._resize(image.crop(crop.box), self._size)
         # Mirrored by NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
         return (torch.from_numpy(part.numpy()[..., ::-1].copy()) if crop.flip else part), crop
+
+    def _evaluated_by_torch(self, transforms: Sequence[Any], image: Picture) -> UInt8[Tensor, "3 H W"]:
+        """View 0 by timm's transforms, the first of which, the resizing, only says what size it gives."""
+        sides = transforms[0](torch.empty(3, *original_size(image)[::-1], device="meta")).shape[1:]
+        pixels = self._resize(image, sides)
+        cut = F.to_pil_image(pixels) if isinstance(transforms[1], CenterCropOrPad) else pixels  # only pictures take a colour
+        for transform in transforms[1:]:
+            cut = transform(cut)
+        return cut
 
     def covering(self, size: tuple[int, int]) -> range:
         """Views that are measured of an image of `size` (width, height): view 0, or its windows, which later views repeat."""
@@ -297,7 +294,7 @@ class Views:
         scaled, places = self._windows(image.size)
         left, top = places[view % len(places)]
         # A window alone would be resized otherwise at its borders.
-        whole = self._resize(image, scaled[::-1], self.config["interpolation"])
+        whole = self._resize(image, scaled[::-1])
         return whole[:, top : top + self._size[0], left : left + self._size[1]]
 
     @property

@@ -1,4 +1,4 @@
-"""The device that a stage computes on, and the memory of one without a GPU."""
+"""The device that a stage computes on, and memory that is kept when it is freed."""
 
 import ctypes
 import platform

@@ -27,8 +27,8 @@ def test_without_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_what_torch_cuts_is_what_extraction_cuts() -> None:
     content = decoding.photograph(0, SIDES)
-    pixels = decoding.torch.from_numpy(decoding.np.array(decoding.Pixels().decoded(content))).permute(2, 0, 1)
-    assert decoding.torch.equal(decoding.cut_by_torch(pixels), decoding.WAYS["torch"](content))
+    raster = decoding.Raster(decoding.np.array(decoding.Pixels().decoded(content)))
+    assert decoding.torch.equal(decoding.VIEWS["torch"].evaluation(raster), decoding.WAYS["torch"](content))
 
 
 def test_pixels_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
