@@ -1,12 +1,13 @@
 """Every reader that is compared hands out the same rows, so that the times are of the same work."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import zarr
 from numpy.typing import NDArray
 
 from benchmarks import data, disk, readers
@@ -42,6 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Parts]) -> 
         for form in forms:
             data.FORMS[form](folder / codec / form, parts, N, 64)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def zarr_as_it_was() -> Iterator[None]:
+    """A reader sets zarr-python's configuration for its whole process, which here runs other tests, too."""
+    yield
+    zarr.config.reset()
 
 
 @pytest.mark.parametrize("codec", ["float16", "int8"])
