@@ -66,6 +66,11 @@ def over_seeds(values: Sequence[float], without: Sequence[Sequence[float]] | np.
     return measure | ({"without": left_out.tolist()} if left_out.size and np.isfinite(left_out).all() else {})
 
 
+def is_measure(value: Any) -> bool:
+    """Whether this is what `over_seeds` makes."""
+    return isinstance(value, Mapping) and {"mean", "values"} <= value.keys()
+
+
 def summary(content: Mapping[str, Any]) -> dict[str, Any]:
     """Means of the measures in `content` by their names, those in mappings within it by the names of these.
 
@@ -76,7 +81,7 @@ def summary(content: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in content.items():
         if not isinstance(value, Mapping):
             continue
-        if "mean" in value and "values" in value:
+        if is_measure(value):
             if value["mean"] is None or value["mean"] != value["mean"]:
                 continue
             of_first = {} if means or len(value["values"]) < 2 else {f"{name}_std": value["std"]}

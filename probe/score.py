@@ -16,7 +16,7 @@ from probe.calibration import bins_of_mass, bins_of_width, brier_scores, calibra
 from probe.class_maps import ClassMap
 from probe.evaluate import balanced_accuracy
 from probe.metrics import PER_IMAGE
-from probe.result_files import BALANCED, METRICS, NLL, computed_by, over_seeds, read_result, write_result
+from probe.result_files import BALANCED, METRICS, NLL, computed_by, is_measure, over_seeds, read_result, write_result
 from probe.results import digest_of_images, folder_of_head, write_correct
 from probe.sources import Source
 from probe.trained import Trained, load_trained
@@ -226,7 +226,6 @@ def _measures_by_image(logits: Float[Tensor, "B G"], labels: Int[Tensor, "B"], t
 
 def _describe_score(head: Trained, judged: Judged, temperatures: Mapping[Key, float]) -> dict[str, Any]:
     """What described the head, with measures of these images in place of its own."""
-    is_measure = lambda value: isinstance(value, Mapping) and "values" in value  # noqa: E731
     content = {name: value for name, value in head.result.items() if not is_measure(value)}
     images, correct = judged.by_seed, judged.correct
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.report.measured import AttentionResult, Entries, Measure, Probe
-from probe.result_files import ResultError, digest_of, read_result
+from probe.result_files import ResultError, digest_of, is_measure, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
@@ -119,7 +119,7 @@ def measure_of(content: Mapping[str, Any]) -> Measure:
 
 def measures_in(content: Mapping[str, Any]) -> dict[str, Measure]:
     """All numbers over seeds among these entries, by name, without those that could not be measured."""
-    return {name: measure_of(value) for name, value in content.items() if is_measure(value)}
+    return {name: measure_of(value) for name, value in content.items() if is_measure(value) and value["mean"] is not None}
 
 
 def entries_of(value: Any) -> Any:
@@ -128,14 +128,9 @@ def entries_of(value: Any) -> Any:
         return list(map(entries_of, value))
     if not isinstance(value, Mapping):
         return value
-    if {"mean", "values"} <= set(value):
+    if is_measure(value):
         return None if value["mean"] is None else measure_of(value)
     return Entries({name: entries_of(entry) for name, entry in value.items()})
-
-
-def is_measure(value: Any) -> bool:
-    """Whether this is a number over seeds that could be measured."""
-    return isinstance(value, Mapping) and "values" in value and value.get("mean") is not None
 
 
 def _read_curves(file: Path) -> tuple[Entries | None, Entries | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.result_files import METRICS, computed_by, over_seeds, write_result
+from probe.result_files import METRICS, computed_by, is_measure, over_seeds, write_result
 from probe.segmentation.patch_head import save_patch_head
 from probe.segmentation.run import BASELINES, ProtocolOutcome, Protocols, SegmentationResult
 from probe.segmentation.saved_maps import IMAGES
@@ -144,7 +144,7 @@ def _write_heads(folder: Path, sets: Sets, result: SegmentationResult, measures:
         outcome = result.outcomes[name]
         for number, model in enumerate(outcome.models):
             seed = outcome.seeds[number] if outcome.seeds else 0
-            results = {k: v["values"][number] for k, v in measures["protocols"][name].items() if "_" in k and _is_measure(v)}
+            results = {k: v["values"][number] for k, v in measures["protocols"][name].items() if "_" in k and is_measure(v)}
             about = {"protocol": name, "seed": seed, "chosen": outcome.chosen, "result": results, **common}
             assert model.head is not None
             save_patch_head(folder / name / f"seed{seed}", model.head.cpu(), about)
@@ -153,10 +153,6 @@ def _write_heads(folder: Path, sets: Sets, result: SegmentationResult, measures:
         writer = csv.DictWriter(target, ["seed", "epoch", "loss"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(curves)
-
-
-def _is_measure(value: Any) -> bool:
-    return isinstance(value, dict) and "values" in value
 
 
 def _without_nan(value: Any) -> Any:
