@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -99,8 +99,8 @@ class Decoded:
     def covering(self, size: tuple[int, int]) -> range:
         return range(1)
 
-    def cut(self, image: Any, image_id: str, view: int) -> tuple[Tensor, Crop]:
-        return self.pixels[int(image_id) % len(self.pixels)], Crop((0, 0, 224, 224), False)
+    def cuts(self, image: Any, image_id: str, views: Sequence[int]) -> Iterator[tuple[Tensor, Crop]]:
+        return ((self.pixels[int(image_id) % len(self.pixels)], Crop((0, 0, 224, 224), False)) for _ in views)
 
 
 class Listed(ImageSet):

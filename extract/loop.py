@@ -190,11 +190,10 @@ class Passes:
                 return Decoded({}, (0, 0), str(error))
             size = original_size(image)
             decoded = Decoded({}, size[::-1], orientation=image.info.get("orientation"))
-            for view in views:
-                if view not in targets:
-                    decoded.crops[view] = cutter.crop(size, sample.id, view)
-                    continue
-                pixels, decoded.crops[view] = cutter.cut(image, sample.id, view)
+            decoded.crops.update({view: cutter.crop(size, sample.id, view) for view in views if view not in targets})
+            encoded = [view for view in views if view in targets]
+            for view, (pixels, crop) in zip(encoded, cutter.cuts(image, sample.id, encoded), strict=True):
+                decoded.crops[view] = crop
                 if (pixels.dtype, pixels.shape) == (targets[view].dtype, targets[view].shape):
                     # By NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
                     np.copyto(targets[view].numpy(), pixels.numpy())

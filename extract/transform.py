@@ -6,7 +6,7 @@ View 0 is the evaluation crop, the others are random crops that any machine repe
 import math
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -247,21 +247,29 @@ class Views:
         self.described: dict[str, Any] = {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
         self._slides = self.config["crop_mode"] == SLIDE
         if self._slides:
-            self.evaluation, self.described = partial(self._window, view=0), {"stride": [_stride(side) for side in self._size]}
+            self.evaluation = self._first_window
+            self.described = {"stride": [_stride(side) for side in self._size]}
         else:
             steps = create_transform(**self.config, is_training=False, normalize=False)
             self.evaluation = partial(self._evaluated_by_torch, steps.transforms) if self.is_by_torch else steps
 
     def cut(self, image: Picture, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
         """The pixels of a view, which `Encoder.normalised` makes the encoder's input, and what it shows."""
-        crop = self.crop(original_size(image), image_id, view)
-        if self._slides:
-            return self._window(image, view), crop
-        if view == 0:
-            return self.evaluation(image), crop
-        part = self._resize(image.crop(crop.box), self._size)
-        # Mirrored by NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
-        return (torch.from_numpy(part.numpy()[..., ::-1].copy()) if crop.flip else part), crop
+        return next(self.cuts(image, image_id, [view]))
+
+    def cuts(self, image: Picture, image_id: str, views: Iterable[int]) -> Iterator[tuple[UInt8[Tensor, "3 H W"], Crop]]:
+        """`cut` of each of these views; an image is resized once for all its windows."""
+        whole = self._filling(image) if self._slides else None
+        for view in views:
+            crop = self.crop(original_size(image), image_id, view)
+            if whole is not None:
+                yield self._window(whole, image, view), crop
+            elif view == 0:
+                yield self.evaluation(image), crop
+            else:
+                part = self._resize(image.crop(crop.box), self._size)
+                # Mirrored by NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
+                yield (torch.from_numpy(part.numpy()[..., ::-1].copy()) if crop.flip else part), crop
 
     def _evaluated_by_torch(self, transforms: Sequence[Any], image: Picture) -> UInt8[Tensor, "3 H W"]:
         """View 0 by timm's transforms, the first of which, the resizing, only says what size it gives."""
@@ -290,12 +298,17 @@ class Views:
         )
         return scaled, list(product(*starts))
 
-    def _window(self, image: Picture, view: int) -> UInt8[Tensor, "3 H W"]:
-        scaled, places = self._windows(image.size)
+    def _filling(self, image: Picture) -> UInt8[Tensor, "3 height width"]:
+        """The whole image, from which windows are cut: one resized alone would differ at its borders."""
+        return self._resize(image, self._windows(image.size)[0][::-1])
+
+    def _window(self, whole: UInt8[Tensor, "3 height width"], image: Picture, view: int) -> UInt8[Tensor, "3 H W"]:
+        places = self._windows(image.size)[1]
         left, top = places[view % len(places)]
-        # A window alone would be resized otherwise at its borders.
-        whole = self._resize(image, scaled[::-1])
         return whole[:, top : top + self._size[0], left : left + self._size[1]]
+
+    def _first_window(self, image: Picture) -> UInt8[Tensor, "3 H W"]:
+        return self._window(self._filling(image), image, 0)
 
     @property
     def is_by_torch(self) -> bool:

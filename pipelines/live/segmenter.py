@@ -121,7 +121,7 @@ class Segmenter(OnPatches):
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
         images, cutter = open_pictures(pictures, self.encoder.pixels), self.encoder.views
-        cut = [[cutter.cut(image, "", view) for view in cutter.covering(image.size)] for image in images]
+        cut = [list(cutter.cuts(image, "", cutter.covering(image.size))) for image in images]
         views = torch.stack([pixels for of_image in cut for pixels, _ in of_image])
         logits = self(self.encoder.normalised(views)).cpu().split([len(of_image) for of_image in cut])
         return [

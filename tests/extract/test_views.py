@@ -2,6 +2,8 @@
 torchvision does, whichever way they come.
 """
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -198,6 +200,11 @@ def test_windows_slide_as_those_of_mmsegmentation(size, n):
         ratio = size[0] / whole.width, size[1] / whole.height
         assert crop.box == pytest.approx([box[0] * ratio[0], box[1] * ratio[1], box[2] * ratio[0], box[3] * ratio[1]])
     assert torch.equal(views.evaluation(image), views.cut(image, "a", 0)[0])
+    resized = Mock(wraps=views._resize)
+    views._resize = resized
+    at_once = [pixels for pixels, _ in views.cuts(image, "a", range(2 * n))]
+    assert resized.call_count == 1
+    assert all(torch.equal(pixels, views.cut(image, "a", view)[0]) for view, pixels in enumerate(at_once))
     assert views.cut(image, "a", n - 1)[1].box[2:] == pytest.approx(size), "the whole image is shown"
 
 
