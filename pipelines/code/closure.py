@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from pipelines.code.registries import EVERYTHING, Used, groups_in, keys_in, without_unused
-from pipelines.code.syntax import DIGITS, digest, nodes_of, parse_code
+from pipelines.code.syntax import DIGITS, digest, nodes_of, parse_code, statements_of
 from store.plugins import METRICS, declared
 
 OWN = "heads"  # custom aggregators
@@ -29,8 +29,10 @@ class Project:
         """The user's files are in `folder`, and there alone; the program's packages in `program`: the same where it is None."""
         self.folder, self.program = folder, program or folder
         self.file, self.tree = cache(self._find_file), cache(self._parse)
-        self._digest = cache(lambda name: digest(self.tree(name)))
-        self._imported = cache(lambda name: self._imports_of_nodes(list(nodes_of(self.tree(name))), name))
+        # By tree: most units have most of them in common.
+        self._digest, self._groups, self._imported = cache(digest), cache(groups_in), cache(self._imports_of_tree)
+        self._lazy = cache(lambda tree: any(map(_is_lazy, tree.body)))
+        self._relative, self._beside = cache(self._relative_path), cache(self._digests_beside)
         self._pruned = cache(self._prune)
         self.declared = cache(declared)  # all installed packages are looked through
 
@@ -54,9 +56,9 @@ class Project:
         for name, tree in trees.items():
             file = self.file(name)
             assert file is not None, name
-            digests[self._relative(file)] = self._digest(name) if tree is self.tree(name) else digest(tree)
+            digests[self._relative(file)] = self._digest(tree)
             digests |= self._digests_of_packages(name, tree, used)
-            digests |= {self._relative(path): _file_digest(path) for path in file.parent.iterdir() if path.suffix in BESIDE}
+            digests |= self._beside(file.parent)
         return dict(sorted(digests.items()))
 
     def keys(self, module: str, name: str) -> list[str]:
@@ -92,19 +94,18 @@ class Project:
 
     def _imports(self, name: str, tree: ast.Module, requested: Collection[str]) -> Iterable[Import]:
         """Imports of the project's modules; those in a module's `__getattr__` only if their names are requested."""
-        if tree is self.tree(name) and not any(map(_is_lazy, tree.body)):
-            return self._imported(name)
-        return self._imports_of_nodes(list(_walk_module(tree, requested)), name)
+        return self._imported(name, tree, frozenset(requested) if self._lazy(tree) else frozenset())
 
-    def _imports_of_nodes(self, nodes: Collection[ast.AST], name: str) -> list[Import]:
-        imports = [item for node in nodes for item in self._imports_of_node(node, name)]
-        return imports + list(self._imports_through_facade(nodes))
+    def _imports_of_tree(self, name: str, tree: ast.Module, requested: Collection[str]) -> list[Import]:
+        statements = list(_imports_in(tree, requested))
+        imports = [item for statement in statements for item in self._imports_of_statement(statement, name)]
+        return imports + list(self._imports_through_facade(tree, statements))
 
-    def _imports_of_node(self, node: ast.AST, name: str) -> Iterator[Import]:
-        """Imports of a node in the module `name`."""
+    def _imports_of_statement(self, node: ast.Import | ast.ImportFrom, name: str) -> Iterator[Import]:
+        """Imports of a statement in the module `name`."""
         if isinstance(node, ast.Import):
             yield from ((alias.name, EVERYTHING) for alias in node.names if alias.name.split(".")[0] in PACKAGES)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             module = self._absolute_name(node, name)
             for alias in node.names:
                 yield from self._imports_of_name(module, alias.name)
@@ -120,11 +121,11 @@ class Project:
             if self.file(f"{module}.{name}") is not None:
                 yield f"{module}.{name}", EVERYTHING
 
-    def _imports_through_facade(self, nodes: Collection[ast.AST]) -> Iterator[Import]:
-        """Imports of `beyondcls.NAME` in code with `import beyondcls`."""
-        imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    def _imports_through_facade(self, tree: ast.Module, statements: Iterable[ast.AST]) -> Iterator[Import]:
+        """Imports of `beyondcls.NAME` in code with `import beyondcls` among its statements."""
+        imported = [alias for statement in statements if isinstance(statement, ast.Import) for alias in statement.names]
         called = {alias.asname or alias.name for alias in imported if alias.name == FACADE}
-        for node in nodes if called else ():
+        for node in nodes_of(tree) if called else ():
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called:
                 yield from self._imports_of_name(FACADE, node.attr)
 
@@ -170,14 +171,17 @@ class Project:
     def _digests_of_packages(self, name: str, tree: ast.Module, used: Used) -> dict[str, str]:
         """Digests of the used entries of other packages in the registries of a module; of METRICS, all: they are computed."""
         digests = {}
-        for registry, group in groups_in(tree).items():
+        for registry, group in self._groups(tree).items():
             names, own = used.get((name, registry), ()), self._keys_of(name, registry) or ()
             for plugin in self.declared(group):
                 if (plugin.name in names or group in METRICS) and plugin.name not in own:
                     digests[f"{plugin.package}: {group}.{plugin.name}"] = plugin.digest()[:DIGITS]
         return digests
 
-    def _relative(self, file: Path) -> str:
+    def _digests_beside(self, folder: Path) -> dict[str, str]:
+        return {self._relative(path): _file_digest(path) for path in folder.iterdir() if path.suffix in BESIDE}
+
+    def _relative_path(self, file: Path) -> str:
         roots = [root for root in (self.folder, self.program) if file.is_relative_to(root)]  # either may be below the other
         return file.relative_to(max(roots, key=lambda root: len(root.parts))).as_posix() if roots else file.as_posix()
 
@@ -187,12 +191,13 @@ def _is_lazy(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__"
 
 
-def _walk_module(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.AST]:
-    """All nodes of a module, except imports in its `__getattr__` whose names are not requested."""
+def _imports_in(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """All imports of a module, except those in its `__getattr__` whose names are not requested."""
     for statement in tree.body:
         skips = _is_lazy(statement) and EVERYTHING not in requested
-        for node in nodes_of(statement):
-            if not (skips and isinstance(node, ast.ImportFrom) and all(alias.name not in requested for alias in node.names)):
+        for node in statements_of(statement):
+            unasked = skips and isinstance(node, ast.ImportFrom) and all(alias.name not in requested for alias in node.names)
+            if isinstance(node, ast.Import | ast.ImportFrom) and not unasked:
                 yield node
 
 

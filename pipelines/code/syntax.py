@@ -37,6 +37,16 @@ def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
                 waiting += [item for item in value if isinstance(item, ast.AST)]
 
 
+def statements_of(statement: ast.AST) -> Iterator[ast.AST]:
+    """A statement and all in its blocks, in any order; no expressions, of which most of a tree consists."""
+    waiting = [statement]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in BLOCKS:
+            waiting += getattr(node, name, ())
+
+
 def _without_words(block: list[Any]) -> list[Any]:
     """Statements without those that are texts, such as docstrings, and the branch of `if TYPE_CHECKING` that is not run."""
     kept: list[Any] = []

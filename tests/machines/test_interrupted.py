@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,19 @@ N_UNITS = 8
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory) -> Machine:
+def machine(served, tmp_path_factory) -> Machine:
     """Its extraction writes 8 shards of 32 images, one forward pass each."""
     folder = tmp_path_factory.mktemp("machine")
-    machine = project.machine_a(folder / "a", project.small_origin(folder, ("extract",), n_train=32 * N_UNITS))
+    machine = project.machine_a(folder / "a", project.small_origin(folder, ("extract",), n_train=32 * N_UNITS), served)
     project.edit(machine.repo, lambda params: params["extract"].update(batch_size=32, workers=1))
     return machine
 
 
 def start(machine: Machine, **places: int) -> subprocess.Popen[bytes]:
-    """`dvc repro` of the stage, in a new process group."""
+    """`dvc repro` of the stage, in a new process group: of processes that a signal reaches, none that is served."""
+    (real := copy(machine)).served = None
     return subprocess.Popen(
-        machine.dvc_command("repro", STAGE), cwd=machine.repo, env=machine.environment, start_new_session=True, **places
+        real.dvc_command("repro", STAGE), cwd=real.repo, env=real.environment, start_new_session=True, **places
     )
 
 

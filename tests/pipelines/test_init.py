@@ -10,7 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipelines.demo import CLASSES, N_IMAGES, SIDE, picture
+from pipelines.demo import CLASSES, N_IMAGES, PARAMS, SIDE, picture
 from pipelines.demo import main as demo
 from pipelines.init import write_project
 from pipelines.parameters.params import read_params
@@ -21,7 +21,7 @@ from store import BeyondClsError
 from tests.machines.project import ROOT, content
 from tests.machines.served import commands_in
 
-EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16}
+EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16, "converged": False}
 
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -212,6 +212,7 @@ def test_the_measures_fall_with_the_signal(
 ) -> None:
     monkeypatch.setitem(N_IMAGES, "train", 200)
     monkeypatch.setitem(N_IMAGES, "test", 100)
+    monkeypatch.setattr("pipelines.demo.PARAMS", PARAMS.replace("seeds: [0, 1, 2]", "seeds: [0]\n  converged: false"))
     demo(tmp_path / "demo", signal, seed=0)
     for head in ("cls", "average", "abmilp"):
         metrics = read_result(tmp_path / f"demo/probes/images/random-vit/{head}/metrics.json")

@@ -20,7 +20,7 @@ extract: {batch_size: 16, statistics: [patch_self, cls_self, cls_norm_ratio]}
 cls_heads: {cls: {}}
 heads: {average: {}, abmilp: {}, near: {aggregator: average, protocol: {name: knn, ks: [3]}}}
 own_heads: {mine: {aggregator: "heads/mine.py:Mine"}}
-probe: {epochs: 2, warmup_epochs: 0, batch_size: 16, seeds: [0, 1]}
+probe: {epochs: 2, warmup_epochs: 0, batch_size: 16, seeds: [0, 1], converged: false}
 studies:
   selection:
     encoder: without
