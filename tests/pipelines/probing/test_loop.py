@@ -23,11 +23,12 @@ from probe.saved import load_probe
 from probe.sources import Source
 from store import BeyondClsError, FeatureStore, StoreError
 from tests.extract.tiny import Counting, tiny_encoder
+from tests.machines.served import commands_in
 from tests.probe.test_ranks import under_torchrun
 
 N, N_TEST = 40, 24
 CPU = torch.device("cpu")
-RECIPE = Recipe(epochs=3, batch_size=16, base_lr=1.0, warmup_epochs=1)
+RECIPE = Recipe(epochs=2, batch_size=16, base_lr=1.0, warmup_epochs=1)
 
 
 def counting_encoder() -> Counting:
@@ -124,7 +125,7 @@ def test_fresh_crops_have_the_branches_dropped_of_stored_ones(tmp_path, loop, st
 @pytest.mark.parametrize("order", ["shared", "own"])
 def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop, stores, order, monkeypatch):
     monkeypatch.setattr("probe.select.ENOUGH", 1)  # all seeds share the hold-out, as with the encoder in the loop
-    of_heads = plans("cls", "average", "abmilp", recipe=replace(RECIPE, order=order), base_lrs=(0.3, 1.0))
+    of_heads = plans("average", "abmilp", recipe=replace(RECIPE, order=order), base_lrs=(0.3, 1.0))
     cached = probe(stores["plain"], stores["test"], tmp_path / "cached", of_heads)
     looped = probe(stores["plain"], stores["test"], tmp_path / "looped", of_heads, loop=replace(loop, fresh=False))
     for name, measures in looped.items():
@@ -298,7 +299,11 @@ def test_two_processes_take_the_steps_of_one(tmp_path, loop, stores):
     alone = probe(stores["plain"], stores["test"], tmp_path / "alone", plans("cls", "abmilp"), loop=loop)
     for name in ("plain", "test"):
         (tmp_path / name).symlink_to(stores[name].path)
-    code, shown = under_torchrun("probe_in_ranks", tmp_path, module="tests.pipelines.probing.test_loop")
+    with commands_in(
+        tmp_path / "bin", packages=("torch._dynamo", "torch.distributed.run", "pytest", "timm", "zarr")
+    ) as commands:
+        module = "tests.pipelines.probing.test_loop"
+        code, shown = under_torchrun("probe_in_ranks", tmp_path, python=commands / "python", module=module)
     assert code == 0, shown
     for name, measures in alone.items():
         assert read_result(tmp_path / "out" / name / "metrics.json")["top1"] == measures["top1"]
