@@ -75,6 +75,7 @@ def test_a_node_that_dies_in_the_middle_of_a_unit_and_one_that_joins(
 ) -> None:
     def replace_node() -> None:
         lost(cluster, reached)
+        cluster._shutdown_at_exit = False  # or it handles signals, and ends with its thread
         cluster.add_node(num_cpus=1)
 
     reached = tmp_path / "ended-0"

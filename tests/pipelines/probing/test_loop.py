@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,12 @@ from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
 from pipelines.probing.loop import EncoderLoop
+from probe import run
 from probe.checkpoint import Stopped
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Loop
 from probe.recipe import Recipe
 from probe.result_files import read_result
-from probe.run import probe
 from probe.saved import load_probe
 from probe.sources import Source
 from store import BeyondClsError, FeatureStore, StoreError
@@ -28,6 +29,7 @@ from tests.probe.test_ranks import under_torchrun
 
 N, N_TEST = 40, 24
 CPU = torch.device("cpu")
+probe = partial(run.probe, converged=False)
 RECIPE = Recipe(epochs=2, batch_size=16, base_lr=1.0, warmup_epochs=1)
 
 
@@ -142,9 +144,8 @@ def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop,
 
 
 def test_one_forward_pass_serves_all_heads_seeds_and_settings(tmp_path, loop, stores):
-    written = probe(
-        stores["plain"], stores["test"], tmp_path / "out", plans("cls", "abmilp", base_lrs=(0.1, 0.3, 1.0)), loop=loop
-    )
+    of_heads = plans("cls", "abmilp", base_lrs=(0.1, 0.3, 1.0))
+    written = run.probe(stores["plain"], stores["test"], tmp_path / "out", of_heads, loop=loop)
     held_out = written["cls"]["selected"]["n_images"]
     # Twice a few images beforehand; the held-out ones once, by evaluation crops.
     assert seen(loop) == RECIPE.epochs * (N + (N - held_out)) + held_out + 2 * 4
