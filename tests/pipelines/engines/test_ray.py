@@ -20,7 +20,7 @@ from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import Load
 
 ray = pytest.importorskip("ray", reason="ray is not installed; pip install 'beyondcls[ray]'")
-# A node that does not answer is alive until it is refused to connect to it: where processors are busy, answers take long.
+# A node that refuses connections is dead at once; one that is slow to answer, as where processors are busy, after a minute.
 NOTICED_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_failure_threshold": 2}
 SYSTEM = NOTICED_SOON | {"health_check_timeout_ms": 60_000, "worker_niceness": 0}
 Command = Callable[..., tuple[int, str, str]]

@@ -236,7 +236,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
 
 
 class TestCommand:
-    SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "16", "--seeds", "0", "--device", "cpu")
+    SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "16", "--seeds", "0", "--device", "cpu", "--no-converged")
 
     @pytest.fixture(scope="class")
     def sets(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
