@@ -93,7 +93,7 @@ def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, m
     options = ("--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp")
     cli.app(["init", "here", *options], standalone_mode=False)
     script = tmp_path / "beyondcls-script"
-    script.write_text("from beyondcls import run\nrun()\n")
+    script.write_text('from beyondcls import run\nif __name__ == "__main__":\n    run()\n')
     for name in ("probe", "store", "heads/store"):
         write_file(here / f"{name}.py", f"open({str(here / 'ran')!r}, 'a')\n".encode())
     write_file(here / "pipelines/__init__.py", b"raise SystemExit(3)\n")
