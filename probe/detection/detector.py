@@ -1,6 +1,7 @@
 """Mask R-CNN on patch tokens (no image is read, neither in training nor in evaluation), and its files."""
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class Detector(nn.Module):
         )
         if options.masks:
             self.roi_heads.mask_roi_pool = MultiScaleRoIAlign(LEVELS, MASK_CELLS, 2)
-            self.roi_heads.mask_head = MaskRCNNHeads(options.width, (options.width,) * options.mask_layers, 1)
+            self.roi_heads.mask_head = MaskRCNNHeads(options.width, repeat(options.width, options.mask_layers), 1)
             self.roi_heads.mask_predictor = MaskRCNNPredictor(options.width, options.width, n_classes + 1)
 
     @property

@@ -1,9 +1,13 @@
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from extract.datasets import ImageSet, open_images
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.result_files import read_result
+from probe.run import probe
 from quickstart.views import HEADS, measure
 from tests.extract.tiny import tiny_encoder
 
@@ -15,7 +19,8 @@ def images(split: str) -> ImageSet:
     return ImageSet(image_set.source, image_set.samples[:N], image_set.classes)
 
 
-def test_what_is_measured_is_kept_and_not_measured_again(tmp_path: Path):
+def test_what_is_measured_is_kept_and_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("quickstart.views.probe", partial(probe, converged=False))
     encoder, sets = tiny_encoder(), {split: images(split) for split in ("train", "test")}
     plans = {name: HeadPlan(HeadSpec(name), Recipe(epochs=2, batch_size=N, warmup_epochs=0), seeds=(0, 1)) for name in HEADS}
     written = []

@@ -6,18 +6,21 @@ import re
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from probe import run
 from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import HeadPasses
 from probe.recipe import Recipe
-from probe.run import n_epochs, probe
+from probe.run import n_epochs
 from probe.timing import Timing, matches_result, write_timing
 from tests.features import write_features
 
+probe = partial(run.probe, converged=False)
 RECIPE = Recipe(3, 32, 16, "sgd", 0.5, 0.9, 1e-4, 1)
 HEADS = {name: HeadPlan(HeadSpec(name), RECIPE, seeds=(0, 3)) for name in ("abmilp", "cls")}
 

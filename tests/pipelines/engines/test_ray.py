@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -21,43 +20,69 @@ from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import Load
 
 ray = pytest.importorskip("ray", reason="ray is not installed; pip install 'beyondcls[ray]'")
+# A node that refuses connections is dead at once; one that is slow to answer, as where processors are busy, after a minute.
 NOTICED_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_failure_threshold": 2}
+SYSTEM = NOTICED_SOON | {"health_check_timeout_ms": 60_000, "worker_niceness": 0}
+Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that computes nothing, and two nodes of one core; the fixture's user may remove and add some."""
+    """A head that computes nothing, and two nodes of one core; each test may remove one and needs one."""
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # nodes hand it on to tasks
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": NOTICED_SOON})
+        head = {"num_cpus": 0, "no_monitor": True, "include_dashboard": False, "_system_config": SYSTEM}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
             cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         yield cluster
-        ray.shutdown()
         cluster.shutdown()
 
 
-def lose(cluster: Any, reached: Path, computing: Future[None]) -> None:
-    """Remove the node that something has reached, and add another."""
-    while not (reached.exists() and reached.read_text()) and not computing.done():
-        time.sleep(0.02)
-    assert not computing.done(), computing.exception()
-    cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == reached.read_text()), allow_graceful=False)
-    cluster.add_node(num_cpus=1)
-    computing.result()
+@contextmanager
+def meanwhile(begun: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
+    """Do this, once, when something has begun; it must have by the end."""
+    ended = Event()
+
+    def wait() -> None:
+        while not begun():
+            assert not ended.wait(0.02)
+        act()
+
+    with ThreadPoolExecutor(1) as thread:
+        acting = thread.submit(wait)
+        try:
+            yield
+        finally:
+            ended.set()
+        acting.result()
+
+
+def lost(cluster: Any, reached: Path) -> None:
+    """Remove the node that something has reached."""
+    node = next(node for node in cluster.list_all_nodes() if node.node_id == reached.read_text())
+    cluster.remove_node(node, allow_graceful=False)
+
+
+def has_text(file: Path) -> bool:
+    return file.exists() and bool(file.read_text())
 
 
 def test_a_node_that_dies_in_the_middle_of_a_unit_and_one_that_joins(
-    cluster: Any, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+    cluster: Any, command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
+    def replace_node() -> None:
+        lost(cluster, reached)
+        cluster._shutdown_at_exit = False  # or it handles signals, and ends with its thread
+        cluster.add_node(num_cpus=1)
+
+    reached = tmp_path / "ended-0"
     options = ("--on", "ray", "--tasks", 2, "--tries", 1, "--address", cluster.address)
-    command = [sys.executable, "-P", "-m", "pipelines.cli", *map(str, load(1, "hang").command(images, "f", *options))]
-    with ThreadPoolExecutor(1) as driver:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        lose(cluster, tmp_path / "ended-0", driver.submit(subprocess.run, command, env=environment, check=True))
+    with meanwhile(lambda: has_text(reached), replace_node):
+        status, out, err = command(*load(1, "hang").command(images, "f", *options))
+    assert status == 0, out + err
     assert files(tmp_path / "f") == whole
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 
@@ -88,28 +113,28 @@ def test_a_node_that_dies_in_the_middle_of_a_run(cluster: Any, tmp_path: Path, m
     (tmp_path / "own.py").write_text(STUCK)
     short = ("--epochs", "2", "--warmup-epochs", "0", "--device", "cpu")
     given = ("--features", "train", "--test", "test", *short, "--on", "here")
-    heads = {"stuck": "own.py:Stuck", "cls": "cls", "bad": "bad"}
+    heads = {"stuck": "own.py:Stuck", "bad": "bad"}
     runs = [Run.writing(f"p/{name}", ("probe", "--head", head, "--out", f"p/{name}", *given)) for name, head in heads.items()]
-    watched = Watched(runs, tries=1)
-    engine, reached = RayTasks(tasks=2, tries=1, device="cpu"), tmp_path / "reached"
-    with ThreadPoolExecutor(1) as driver:
-        lose(cluster, reached, driver.submit(engine.run_all, watched.agenda))
-    assert watched.agenda.n_done == 2
+    watched, reached = Watched(runs, tries=1), tmp_path / "reached"
+    with meanwhile(lambda: has_text(reached), lambda: lost(cluster, reached)):
+        RayTasks(tasks=2, tries=1, device="cpu", address=cluster.address).run_all(watched.agenda)
+    assert watched.agenda.n_done == 1
     assert [warning for warning in watched.warned if "bad" not in warning] == [
         "p/stuck: the machine that it was on has gone; it goes on elsewhere"
     ]
     assert watched.agenda.problems["p/bad"].startswith("unknown aggregator 'bad'")
     assert (tmp_path / "p/stuck/metrics.json").exists()
-    assert "p/cls: top-1 " in " ".join(watched.said)
+    assert "p/stuck: top-1 " in " ".join(watched.said)
 
 
-def test_a_stop_ends_tasks_of_an_extraction(cluster: Any, load: Callable[..., Load], images: Path, tmp_path: Path) -> None:
+def test_a_stop_ends_tasks_of_an_extraction(
+    cluster: Any, command: Command, load: Callable[..., Load], images: Path, tmp_path: Path
+) -> None:
+    def units() -> list[Path]:
+        return list((tmp_path / ".staging").rglob("units/*.json"))
+
     given = load(5, "slow").command(images, "f", "--on", "ray", "--tasks", 1, "--address", cluster.address)
-    command = [sys.executable, "-P", "-m", "pipelines.cli", *map(str, given)]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
-        while not list((tmp_path / ".staging").rglob("units/*.json")):
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.send_signal(signal.SIGUSR1)
-    assert process.returncode == 75
-    assert len(list((tmp_path / ".staging").rglob("units/*.json"))) < 5
+    with meanwhile(lambda: bool(units()), lambda: os.kill(os.getpid(), signal.SIGUSR1)):
+        status, _, _ = command(*given)
+    assert status == 75
+    assert len(units()) < 5

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import cli
 from pipelines.engines.engine import Run
 from pipelines.engines.slurm import RunArray, Slurm
 from tests.extract.pictures import picture, write_file
@@ -89,17 +90,18 @@ def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, m
     for split, n in (("train", 12), ("val", 4)):
         for number in range(n):
             write_file(tmp_path / "pictures" / split / str(number % 2) / f"{number}.png", picture(number))
+    options = ("--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp")
+    cli.app(["init", "here", *options], standalone_mode=False)
     script = tmp_path / "beyondcls-script"
-    script.write_text(SCRIPT)
-    start(sys.executable, script, "init", "here", "--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp")
+    script.write_text('from beyondcls import run\nif __name__ == "__main__":\n    run()\n')
     for name in ("probe", "store", "heads/store"):
         write_file(here / f"{name}.py", f"open({str(here / 'ran')!r}, 'a')\n".encode())
     write_file(here / "pipelines/__init__.py", b"raise SystemExit(3)\n")
     (here / "extract.py").write_text(ENCODER)
     monkeypatch.chdir(here)
-    for split in ("train", "val"):
+    for split, engine in (("train", ("--on", "processes", "--tasks", "1")), ("val", ())):
         images = ("--data", f"../pictures/{split}", "--out", f"features/{split}")
-        start(sys.executable, script, "extract", "--encoder", "extract.py:make", *images, "--on", "processes", "--tasks", "2")
+        start(sys.executable, script, "extract", "--encoder", "extract.py:make", *images, *engine)
     training = ("--features", "features/train", "--test", "features/val", "--epochs", "2", "--warmup-epochs", "0")
     start(
         sys.executable, script, "probe", *training, "--head", "abmilp", "--out", "probes", "--on", "processes", "--tasks", "1"

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +14,23 @@ from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
 from pipelines.probing.loop import EncoderLoop
+from probe import run
 from probe.checkpoint import Stopped
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Loop
 from probe.recipe import Recipe
 from probe.result_files import read_result
-from probe.run import probe
 from probe.saved import load_probe
 from probe.sources import Source
 from store import BeyondClsError, FeatureStore, StoreError
 from tests.extract.tiny import Counting, tiny_encoder
+from tests.machines.served import commands_in
 from tests.probe.test_ranks import under_torchrun
 
 N, N_TEST = 40, 24
 CPU = torch.device("cpu")
-RECIPE = Recipe(epochs=3, batch_size=16, base_lr=1.0, warmup_epochs=1)
+probe = partial(run.probe, converged=False)
+RECIPE = Recipe(epochs=2, batch_size=16, base_lr=1.0, warmup_epochs=1)
 
 
 def counting_encoder() -> Counting:
@@ -124,7 +127,7 @@ def test_fresh_crops_have_the_branches_dropped_of_stored_ones(tmp_path, loop, st
 @pytest.mark.parametrize("order", ["shared", "own"])
 def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop, stores, order, monkeypatch):
     monkeypatch.setattr("probe.select.ENOUGH", 1)  # all seeds share the hold-out, as with the encoder in the loop
-    of_heads = plans("cls", "average", "abmilp", recipe=replace(RECIPE, order=order), base_lrs=(0.3, 1.0))
+    of_heads = plans("average", "abmilp", recipe=replace(RECIPE, order=order), base_lrs=(0.3, 1.0))
     cached = probe(stores["plain"], stores["test"], tmp_path / "cached", of_heads)
     looped = probe(stores["plain"], stores["test"], tmp_path / "looped", of_heads, loop=replace(loop, fresh=False))
     for name, measures in looped.items():
@@ -141,9 +144,8 @@ def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop,
 
 
 def test_one_forward_pass_serves_all_heads_seeds_and_settings(tmp_path, loop, stores):
-    written = probe(
-        stores["plain"], stores["test"], tmp_path / "out", plans("cls", "abmilp", base_lrs=(0.1, 0.3, 1.0)), loop=loop
-    )
+    of_heads = plans("cls", "abmilp", base_lrs=(0.1, 0.3, 1.0))
+    written = run.probe(stores["plain"], stores["test"], tmp_path / "out", of_heads, loop=loop)
     held_out = written["cls"]["selected"]["n_images"]
     # Twice a few images beforehand; the held-out ones once, by evaluation crops.
     assert seen(loop) == RECIPE.epochs * (N + (N - held_out)) + held_out + 2 * 4
@@ -234,7 +236,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
 
 
 class TestCommand:
-    SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "16", "--seeds", "0", "--device", "cpu")
+    SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "16", "--seeds", "0", "--device", "cpu", "--no-converged")
 
     @pytest.fixture(scope="class")
     def sets(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -298,7 +300,11 @@ def test_two_processes_take_the_steps_of_one(tmp_path, loop, stores):
     alone = probe(stores["plain"], stores["test"], tmp_path / "alone", plans("cls", "abmilp"), loop=loop)
     for name in ("plain", "test"):
         (tmp_path / name).symlink_to(stores[name].path)
-    code, shown = under_torchrun("probe_in_ranks", tmp_path, module="tests.pipelines.probing.test_loop")
+    with commands_in(
+        tmp_path / "bin", packages=("torch._dynamo", "torch.distributed.run", "pytest", "timm", "zarr")
+    ) as commands:
+        module = "tests.pipelines.probing.test_loop"
+        code, shown = under_torchrun("probe_in_ranks", tmp_path, python=commands / "python", module=module)
     assert code == 0, shown
     for name, measures in alone.items():
         assert read_result(tmp_path / "out" / name / "metrics.json")["top1"] == measures["top1"]
