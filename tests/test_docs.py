@@ -97,7 +97,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("project")
     (folder / "quickstart").symlink_to(ROOT / "quickstart")
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["probe"] |= {"epochs": 1, "warmup_epochs": 0}
+    params["probe"] |= {"epochs": 1, "warmup_epochs": 0, "seeds": [0], "base_lrs": [0.1, 0.3]}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
