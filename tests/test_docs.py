@@ -97,7 +97,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("project")
     (folder / "quickstart").symlink_to(ROOT / "quickstart")
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["probe"] |= {"epochs": 1, "warmup_epochs": 0}
+    params["probe"] |= {"epochs": 1, "warmup_epochs": 0, "seeds": [0], "base_lrs": [0.1, 0.3]}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -155,7 +155,8 @@ def outcomes(project: Path) -> dict[tuple[str, str], Outcome]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         patch.setattr(drawing, "_save", lambda *_, **__: b"<svg></svg>")  # plots stay empty
-        patch.setitem(PRESETS, "small-sgd", PRESETS["small-sgd"] | {"epochs": 9, "warmup_epochs": 1})  # a tenth
+        for name in ("", "small-sgd"):  # without a preset, too, a tenth of the epochs
+            patch.setitem(PRESETS, name, PRESETS.get(name, {}) | {"epochs": 9, "warmup_epochs": 1})
         for b in (b for page in PAGES for b in blocks(page)):
             if b.language == "python" and not b.text.startswith(FILES):
                 by_block[b.page, b.text] = executed(b.text)

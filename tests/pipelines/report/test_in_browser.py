@@ -346,6 +346,16 @@ COLOURS = "runOnly: ['color-contrast']"
 OTHERS = "rules: { 'color-contrast': { enabled: false } }"
 
 
+# Leaves one of all rows of tables that have the same elements, of the same classes: their colours are the same.
+ONE_OF_A_KIND = """(() => {
+  const kinds = new Set();
+  for (const row of document.querySelectorAll('tbody tr')) {
+    const kind = row.outerHTML.replace(/ (id|title|alt|src|href|data-value)="[^"]*"/g, '').replace(/>[^<]*/g, '>');
+    if (kinds.has(kind)) row.remove(); else kinds.add(kind);
+  }
+})()"""
+
+
 @pytest.mark.parametrize(
     ("width", "scheme", "rules"),
     [(1280, "light", OTHERS), (390, "light", COLOURS), (390, "dark", COLOURS)],
@@ -355,6 +365,8 @@ def test_accessible(browser: "Page", every_block: Path, width: int, scheme: str,
     browser.goto(every_block.as_uri())
     browser.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
     browser.evaluate("for (const box of document.querySelectorAll('.controls input[type=checkbox]')) box.click()")
+    if rules == COLOURS:
+        browser.evaluate(ONE_OF_A_KIND)
     assert findings_of_axe(browser, rules) == []
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from tests.decoys import lay_decoys
 from tests.pipelines.report.html import Page, check_page
-from tests.pipelines.report.written import write_all
+from tests.pipelines.report.written import STATISTICS, write_all
 
 
 def written(paths: dict[str, Path]) -> str:
@@ -24,7 +24,7 @@ def written(paths: dict[str, Path]) -> str:
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return write_all(tmp_path_factory.mktemp("report"))
+    return write_all(tmp_path_factory.mktemp("report"), statistics=STATISTICS[:1])  # plots take most of the time
 
 
 @pytest.fixture(scope="module")

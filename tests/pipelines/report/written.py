@@ -156,7 +156,14 @@ def write_correct(
 
 
 def write_attention(
-    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES, side: int = 8, more: float = 0.0
+    root: Path,
+    encoder: str,
+    digest: str,
+    n_tokens: int = N_TOKENS,
+    n_images: int = N_IMAGES,
+    side: int = 8,
+    more: float = 0.0,
+    statistics: Iterable[str] = STATISTICS,
 ) -> Path:
     """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high.
 
@@ -164,9 +171,9 @@ def write_attention(
     """
     folder = root / encoder
     (folder / "maps").mkdir(parents=True)
-    rows = [(name, block, 0.5 + block / 4 + more, 0.125) for name in STATISTICS for block in (0, 1)]
+    rows = [(name, block, 0.5 + block / 4 + more, 0.125) for name in statistics for block in (0, 1)]
     _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
-    by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in STATISTICS for block in (0, 1) for head in (0, 1, 2)]
+    by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in statistics for block in (0, 1) for head in (0, 1, 2)]
     _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
     maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
     maps[:, -1] = 0.75 + more
@@ -181,19 +188,19 @@ def write_attention(
         "n_tokens": n_tokens,
         "classes": list(CLASSES),
         "architecture": {"patch_size": 4},
-        "statistics": {name: {"title": f"Title of {name}", "unit": UNITS["entropy" in name]} for name in STATISTICS},
+        "statistics": {name: {"title": f"Title of {name}", "unit": UNITS["entropy" in name]} for name in statistics},
         "unbounded": [],
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 
-def write_all(root: Path, n_tokens: int = N_TOKENS) -> dict[str, Path]:
+def write_all(root: Path, n_tokens: int = N_TOKENS, statistics: Iterable[str] = STATISTICS) -> dict[str, Path]:
     """Images, probes of ACCURACY and their attention under `root`; the arguments of the command, `out` included."""
     data = write_images(root / "data")
     digest = open_images(data).digest
     for encoder, heads in ACCURACY.items():
-        write_attention(root / "attention", encoder, digest, n_tokens)
+        write_attention(root / "attention", encoder, digest, n_tokens, statistics=statistics)
         for head, top1 in heads.items():
             write_probe(root / "probes", encoder, head, top1, n_tokens=n_tokens)
     return {"probes": root / "probes", "attention": root / "attention", "data": Path(data), "out": root / "out"}
