@@ -15,7 +15,7 @@ from extract.requests import Request
 from extract.run import confirm
 from extract.writing import Settings
 from store import FeatureStore, StoreError, verify
-from tests.extract.conftest import BAD, N
+from tests.extract.conftest import BAD, TWO, N
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
@@ -35,7 +35,7 @@ CHANGES = {
     "a block": ({"blocks": (0,)}, "update", EVERY, None, N - 2),
     "fewer blocks": (EVERY, "update", {"blocks": (1,)}, None, 0),
     "another block": ({"blocks": (0,)}, "update", {"blocks": (1,)}, None, N - 2),
-    "a statistic": ({"statistics": ("cls_self",)}, "update", {"statistics": ("cls_self", "patch_self")}, None, N - 2),
+    "a statistic": ({"statistics": ("cls_self",)}, "update", {"statistics": TWO}, None, N - 2),
     "fewer statistics": ({}, "update", {**SELF, "maps": False}, None, 0),
     "shards": ({"shard_rows": 64}, "update", EVERY, None, N - 2),
     "shards of less": ({**EVERY, "shard_rows": 64}, "update", {"blocks": (0,), "shard_rows": 32}, None, 0),
@@ -294,9 +294,10 @@ class TestEditedCode:
     def test_stops_at_a_shared_root(self, edit, encoder, images, make_set, tmp_path):
         shared_set = make_set(tmp_path / "f")
         edit()
+        request = Request.resolve(encoder, images, statistics=TWO)
         for recompute in (False, True):
             with pytest.raises(StoreError, match=r"remove that set \(beyondcls store rm, .*others may use it"):
-                confirm(Request.resolve(encoder, images), shared_set, Settings(on_error="record", recompute=recompute))
+                confirm(request, shared_set, Settings(on_error="record", recompute=recompute))
 
     def test_another_array_does_not_matter(self, edit, run, make_set, tmp_path):
         """The statistic is not asked for."""

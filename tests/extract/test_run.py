@@ -238,25 +238,20 @@ class TestRefused:
             run(tmp_path / "f", **arguments)
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.parametrize(
-        ("change", "differ"),
-        [
+    def test_place_of_another_feature_set(self, run, store):
+        before = files(store.path)
+        for change, differ in (
             ({"encoder": tiny_encoder(1)}, "weights, architecture"),
             ({"dtype": "float32"}, "dtype"),
             ({"blocks": (0,)}, "blocks, maps"),
             ({"statistics": (), "maps": False}, "statistics, maps"),
-        ],
-        ids=["encoder", "dtype", "blocks", "statistics"],
-    )
-    def test_place_of_another_feature_set(self, change, differ, run, tmp_path):
-        first = run(tmp_path / "f")
-        before = files(tmp_path / "f")
-        with pytest.raises(StoreError) as caught:
-            run(tmp_path / "f", **change)
-        assert f"({differ} differ); give another --out, or remove it first" in str(caught.value)
-        assert ("or add to it with --extend" in str(caught.value)) == ("blocks" in differ or "maps" in differ)
-        assert f"holds a feature set with key {first.spec.key}" in str(caught.value)
-        assert files(tmp_path / "f") == before
+        ):
+            with pytest.raises(StoreError) as caught:
+                run(store.path, **{"blocks": (0, -1), **change})
+            assert f"({differ} differ); give another --out, or remove it first" in str(caught.value)
+            assert ("or add to it with --extend" in str(caught.value)) == ("blocks" in differ or "maps" in differ)
+            assert f"holds a feature set with key {store.spec.key}" in str(caught.value)
+        assert files(store.path) == before
 
     def test_place_of_other_files(self, run, tmp_path):
         write_file(tmp_path / "f" / "thesis.tex", b"years of work")

@@ -24,7 +24,7 @@ from tests.folders import files
 
 N = 40
 CLASSES = ("sky", "road", "car")
-GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2}
+GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2, "statistics": (), "maps": False}
 MAPS = [np.random.default_rng(row).integers(0, 4, (40, 36)).astype(np.int16) for row in range(N)]
 
 
