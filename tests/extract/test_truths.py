@@ -205,7 +205,7 @@ class TestInputsThatAreNotSquare:
 
     def test_grid_labels_and_centre(self, images, tmp_path):
         encoder = load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size="32x48")
-        store = extract(encoder, images, tmp_path / "f", **GIVEN)
+        store = extract(encoder, images, tmp_path / "f", **{**GIVEN, "maps": True})
         assert (store.grid, store.attributes["grid"], store.tokens("patch").shape[1]) == ((4, 6), [4, 6], 24)
         assert store.spec.transform["input_size"] == [3, 32, 48]
         crop = store.array("images/crop/view0").all()[3]

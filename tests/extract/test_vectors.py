@@ -131,12 +131,14 @@ class TestPooling:
         assert [Request.resolve(one, images).spec.vectors for one in (encoder, pooling)] == [(), ("pooled",)]
 
     def test_a_set_without_it_gets_it(self, run, images, pooling, tmp_path):
-        create(replace(Request.resolve(pooling, images, statistics=TWO, shard_rows=32), pooled=False), tmp_path / "f", RECORD)
+        request = Request.resolve(pooling, images, statistics=(), shard_rows=32)
+        create(replace(request, pooled=False), tmp_path / "f", RECORD)
+        asked = {"encoder": pooling, "statistics": ()}
         with pytest.raises(StoreError, match=r"vectors \(pooled\) differ.*or add to it with --extend"):
-            run(tmp_path / "f", encoder=pooling)
+            run(tmp_path / "f", **asked)
         shutil.copytree(tmp_path / "f", tmp_path / "g")
-        run(tmp_path / "f", encoder=pooling, existing="update")
-        run(tmp_path / "g", encoder=pooling, existing="extend")
+        run(tmp_path / "f", **asked, existing="update")
+        run(tmp_path / "g", **asked, existing="extend")
         assert files(tmp_path / "f") == files(tmp_path / "g")
         store = FeatureStore.open(tmp_path / "f")
         assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((N, 32), "float16")
