@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from store.errors import StoreError
@@ -46,7 +47,7 @@ class FeatureSpec:
     )  # "segmentation", "instances" -> digest of them and of their classes
     drop_path: float = 0.0  # rate at which branches of the last block were dropped for views from 1 on; 0 in the first
 
-    @property
+    @cached_property
     def key(self) -> str:
         """32 hexadecimal digits: the start of the SHA-256 of the canonical JSON form."""
         return _digest_of(self.to_dict())

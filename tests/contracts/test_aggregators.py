@@ -11,10 +11,9 @@ from store import BeyondClsError
 VARIANTS = [variant for name in AGGREGATORS for variant in variants(name)]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_every_aggregator(variant, check):
-    run([check], variant)
+def test_every_aggregator(variant):
+    run(CHECKS, variant)
 
 
 class Mine(Weighted):

@@ -10,16 +10,14 @@ from extract.datasets import DATASETS, DataError, open_images
 from tests.extract.pictures import write_example
 
 
-@pytest.mark.parametrize("check", SPLIT_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("case", [case for form in DATASETS for case in splits(form)], ids=str)
-def test_every_split(case, check):
-    run([check], case)
+def test_every_split(case):
+    run(SPLIT_CHECKS, case)
 
 
-@pytest.mark.parametrize("check", FORM_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("form", DATASETS)
-def test_every_form(form, check):
-    run([check], form)
+def test_every_form(form):
+    run(FORM_CHECKS, form)
 
 
 def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:

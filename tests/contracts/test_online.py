@@ -79,7 +79,7 @@ def world(tmp_path_factory) -> World:
         assert pair[0] is not None
         assert pair[1] is not None
         stores[dtype] = (pair[0], pair[1])
-    recipe = Recipe(epochs=2, batch_size=10, base_lr=4.0, warmup_epochs=0)
+    recipe = Recipe(epochs=1, batch_size=10, base_lr=4.0, warmup_epochs=0)
     train, second = stores["float32"]
     plans = {name.replace("/", "-"): HeadPlan(spec, recipe, seeds=(0,)) for name, spec in SPECS.items()}
     metrics = probe(train, train, folder / "probes", plans, joined=(second, second))

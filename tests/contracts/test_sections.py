@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -154,16 +154,13 @@ CHECKS = (check_name, check_tables, check_sources, check_formats, check_plots, c
 
 @pytest.mark.parametrize("name", BY_NAME)
 class TestEverySection:
-    @pytest.mark.parametrize("check", CHECKS)
-    def test_where_all_was_computed(self, check: Callable[[Section], None], name: str, written: Written) -> None:
-        section = written.section(name, "all")
+    def test_where_all_and_where_little_was_computed(self, name: str, written: Written) -> None:
+        section, of_little = (written.section(name, inputs) for inputs in ("all", "little"))
         assert section is not None, "all of which it could say something was computed"
-        check(section)
-
-    def test_where_little_was_computed(self, name: str, written: Written) -> None:
-        if (section := written.section(name, "little")) is not None:
-            for check in CHECKS:
-                check(section)
+        for check in CHECKS:
+            check(section)
+            if of_little is not None:
+                check(of_little)
 
     def test_what_it_says_is_of_the_inputs(self, name: str, written: Written) -> None:
         sections = [written.section(name, inputs_name) for inputs_name in ("all", "other")]

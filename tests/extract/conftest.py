@@ -16,7 +16,8 @@ from tests.folders import files
 
 N = 70  # 32 + 32 + 6 rows
 BAD = (7, 45)  # cannot be read
-GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2, "on_error": "record"}
+TWO = ("cls_self", "patch_self")
+GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2, "on_error": "record", "statistics": TWO}
 Run = Callable[..., FeatureStore]
 Whole = Callable[..., dict[str, bytes]]
 

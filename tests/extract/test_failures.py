@@ -18,7 +18,7 @@ from extract.requests import Request
 from extract.run import confirm
 from extract.writing import Settings
 from store import BeyondClsError
-from tests.extract.conftest import BAD, GIVEN, N
+from tests.extract.conftest import BAD, GIVEN, TWO, N
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.test_truths import opened, write_images
 from tests.folders import files
@@ -229,7 +229,7 @@ class TestRecordedBefore:
         before = files(recorded.path)
         run(recorded.path, warn=notes.append)
         settings = Settings(on_error="record", warn=notes.append)
-        confirm(Request.resolve(encoder, images, shard_rows=GIVEN["shard_rows"]), recorded, settings)
+        confirm(Request.resolve(encoder, images, shard_rows=GIVEN["shard_rows"], statistics=TWO), recorded, settings)
         assert [f"1 invalid rows whose images can be read now, the first is {AT}" in note for note in notes] == [True, True]
         assert files(recorded.path) == before
 

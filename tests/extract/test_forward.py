@@ -132,13 +132,14 @@ class TestDraws:
         assert int(high.sum()) > int(low.sum())
 
 
-RATE: Any = {"views": 3, "drop_path": 0.9, "shard_rows": 32, "on_error": "record"}
+FEW: Any = {"shard_rows": 32, "statistics": ["patch_self"], "maps": False}
+RATE: Any = {**FEW, "views": 3, "drop_path": 0.9, "on_error": "record"}
 
 
 class TestExtraction:
     def test_view_0_is_exact_and_crops_are_those_of_the_encoder(self, forty: ImageSet, tmp_path: Path) -> None:
         encoder = tiny_encoder(depth=4)
-        plain = extract(encoder, forty, tmp_path / "plain", views=3, shard_rows=32, vectors="all", batch_size=7)
+        plain = extract(encoder, forty, tmp_path / "plain", **FEW, views=3, vectors="all", batch_size=7)
         noisy = extract(encoder, forty, tmp_path / "noisy", **RATE, vectors="all", batch_size=7)
         assert plain is not None
         assert noisy is not None
@@ -183,13 +184,13 @@ class TestExtraction:
     def test_crops_are_added_at_the_rate_of_those_that_are_there(self, forty: ImageSet, tmp_path: Path) -> None:
         encoder = tiny_encoder(depth=4)
         whole = extract(encoder, forty, tmp_path / "whole", **RATE)
-        extract(encoder, forty, tmp_path / "f", shard_rows=32)
+        extract(encoder, forty, tmp_path / "f", **FEW)
         extract(encoder, forty, tmp_path / "f", **{**RATE, "views": 2}, existing="extend")
         with pytest.raises(StoreError, match=r"drop_path \(0\.9 and 0\.5\) differ"):
             extract(encoder, forty, tmp_path / "f", **{**RATE, "drop_path": 0.5}, existing="extend")
         extract(encoder, forty, tmp_path / "f", **RATE, existing="extend")
         assert files(tmp_path / "f") == files(tmp_path / "whole")
-        blocks = extract(encoder, forty, tmp_path / "f", blocks=[1], existing="extend")
+        blocks = extract(encoder, forty, tmp_path / "f", **FEW, blocks=[1], existing="extend")
         assert whole is not None
         assert blocks is not None
         assert (blocks.spec.drop_path, blocks.spec.n_views) == (0.9, 3)

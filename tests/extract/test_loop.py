@@ -88,26 +88,26 @@ class Narrow(Encoder):
         return super().__call__(images, *arguments, **named)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB, other allocations: 1.00 KB, max allowed: 9.07 GB)"),
-        RuntimeError("std::bad_alloc"),
-        MemoryError(),
-    ],
+OUT_OF_MEMORY = (
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB, other allocations: 1.00 KB, max allowed: 9.07 GB)"),
+    RuntimeError("std::bad_alloc"),
+    MemoryError(),
 )
-def test_batches_are_halved(error, forty, tmp_path):
+
+
+def test_batches_are_halved(forty, tmp_path):
     narrow = Narrow("tiny", tiny_encoder().model, {})
-    narrow.error = error
-    warned = []
-    options = {"shard_rows": 32, "views": 2, "drop_path": 0.9}  # each image is to keep its own draws
-    extract(narrow, forty, tmp_path / "narrow", batch_size=32, **options, warn=warned.append)
-    assert warned == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
+    few = {"shard_rows": 32, "statistics": (), "maps": False}
+    options = {**few, "views": 2, "drop_path": 0.9}  # each image is to keep its own draws
     extract(Encoder("tiny", narrow.model, {}), forty, tmp_path / "wide", batch_size=4, **options)
-    assert files(tmp_path / "narrow") == files(tmp_path / "wide")
+    for number, error in enumerate(OUT_OF_MEMORY):
+        narrow.error, warned, out = error, [], tmp_path / f"narrow-{number}"
+        extract(narrow, forty, out, batch_size=32, **options, warn=warned.append)
+        assert warned == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
+        assert files(out) == files(tmp_path / "wide")
 
 
 def test_not_even_one_image(forty, tmp_path):

@@ -12,7 +12,7 @@ from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder
 from extract.loop import Passes
-from extract.requests import possible_statistics
+from extract.requests import Request, possible_statistics
 from store import BeyondClsError, FeatureStore, StoreError, verify
 from tests.extract.conftest import N
 from tests.extract.extracting import extract
@@ -156,15 +156,16 @@ class TestChoices:
         assert {name.split("/")[0] for name in store.arrays} == {"images", "patch", "cls", "norm"}
         assert store.spec.statistics == store.spec.maps == ()
 
-    @pytest.mark.parametrize("blocks", [(-1, 1, -2, 0), (1, 0)])
-    def test_blocks_are_counted_from_0_once_each(self, blocks, run, store, tmp_path):
-        other = run(tmp_path / "f", blocks=blocks)
-        assert other.spec.key == store.spec.key
+    def test_blocks_are_counted_from_0_once_each(self, encoder, images, store):
+        assert Request.resolve(encoder, images, blocks=(-1, 1, -2, 0)).spec.key == store.spec.key
 
-    def test_last_block_by_default(self, run, store, tmp_path):
-        other = run(tmp_path / "f")
+    def test_last_block_by_default_and_progress_counts_every_image(self, run, store, tmp_path):
+        counts, again = [], []
+        other = run(tmp_path / "f", progress=counts.append)
         assert other.spec.blocks == (1,)
         np.testing.assert_array_equal(other.tokens("patch").all(), store.tokens("patch", 1).all())
+        run(tmp_path / "f", progress=again.append)
+        assert sum(counts) == sum(again) == N
 
     def test_without_cls(self, run, tmp_path):
         encoder = tiny_encoder(class_token=False, global_pool="avg")
@@ -192,13 +193,6 @@ class TestChoices:
             possible_statistics(without, ["cls_slef"])
         with pytest.raises(BeyondClsError, match=r"statistics is 'cls_self', expected a list, e\.g\. \[cls_self\]"):
             possible_statistics(without, "cls_self")
-
-    def test_progress_counts_every_image(self, run, tmp_path):
-        counts = []
-        run(tmp_path / "f", progress=counts.append)
-        assert sum(counts) == N
-        run(tmp_path / "f", progress=(again := []).append)
-        assert sum(again) == N
 
 
 @pytest.mark.parametrize(
@@ -238,25 +232,20 @@ class TestRefused:
             run(tmp_path / "f", **arguments)
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.parametrize(
-        ("change", "differ"),
-        [
+    def test_place_of_another_feature_set(self, run, store):
+        before = files(store.path)
+        for change, differ in (
             ({"encoder": tiny_encoder(1)}, "weights, architecture"),
             ({"dtype": "float32"}, "dtype"),
             ({"blocks": (0,)}, "blocks, maps"),
             ({"statistics": (), "maps": False}, "statistics, maps"),
-        ],
-        ids=["encoder", "dtype", "blocks", "statistics"],
-    )
-    def test_place_of_another_feature_set(self, change, differ, run, tmp_path):
-        first = run(tmp_path / "f")
-        before = files(tmp_path / "f")
-        with pytest.raises(StoreError) as caught:
-            run(tmp_path / "f", **change)
-        assert f"({differ} differ); give another --out, or remove it first" in str(caught.value)
-        assert ("or add to it with --extend" in str(caught.value)) == ("blocks" in differ or "maps" in differ)
-        assert f"holds a feature set with key {first.spec.key}" in str(caught.value)
-        assert files(tmp_path / "f") == before
+        ):
+            with pytest.raises(StoreError) as caught:
+                run(store.path, **{"blocks": (0, -1), **change})
+            assert f"({differ} differ); give another --out, or remove it first" in str(caught.value)
+            assert ("or add to it with --extend" in str(caught.value)) == ("blocks" in differ or "maps" in differ)
+            assert f"holds a feature set with key {store.spec.key}" in str(caught.value)
+        assert files(store.path) == before
 
     def test_place_of_other_files(self, run, tmp_path):
         write_file(tmp_path / "f" / "thesis.tex", b"years of work")
@@ -293,8 +282,13 @@ class TestBadImages:
             run(tmp_path / "f", images=images)
         assert not (tmp_path / "f").exists()
 
-    def test_recorded(self, run, tmp_path):
-        store = run(tmp_path / "f", images=with_bad(tmp_path / "tars"), on_error="record")
+    @pytest.fixture(scope="class")
+    def recorded(self, run, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("bad")
+        return run(folder / "f", images=with_bad(folder / "tars"), on_error="record")
+
+    def test_recorded(self, recorded):
+        store = recorded
         assert len(store) == 40, "no row is dropped"
         assert store.ids == [f"{i:04}" for i in range(40)]
         assert np.flatnonzero(~store.valid).tolist() == [3, 35, 38]
@@ -302,7 +296,7 @@ class TestBadImages:
         texts = [note["problem"] for note in store.attributes["invalid"]]
         assert all(t in p for t, p in zip(("cannot be decoded", "no label", "label but no image"), texts, strict=True))
         assert any("1.tar is empty" in problem for problem in store.attributes["problems"])
-        assert str(tmp_path) not in (store.path / "zarr.json").read_text(), "a store holds no path of a machine"
+        assert str(store.path.parent) not in (store.path / "zarr.json").read_text(), "a store holds no path of a machine"
         assert store.labels[[3, 35, 38]].tolist() == [0, -1, -1]
         for name, array in store.arrays.items():
             if name.split("/")[0] in ("patch", "cls", "attention", "statistics"):
@@ -310,11 +304,10 @@ class TestBadImages:
                 assert not values[~store.valid].any(), name
                 assert values[store.valid].any(1).all(), name
 
-    def test_rows_beside_recorded_ones_are_their_own(self, run, store, tmp_path):
+    def test_rows_beside_recorded_ones_are_their_own(self, recorded, store):
         """Row i is image i, although the batch of its forward pass was shorter."""
-        other = run(tmp_path / "f", images=with_bad(tmp_path / "tars"), on_error="record")
-        good = np.flatnonzero(other.valid & (np.arange(40) != 5))  # 5 is another picture there
-        one, two = other.tokens("patch").rows(good), store.tokens("patch", 1).rows(good)
+        good = np.flatnonzero(recorded.valid & (np.arange(40) != 5))  # 5 is another picture there
+        one, two = recorded.tokens("patch").rows(good), store.tokens("patch", 1).rows(good)
         np.testing.assert_allclose(one.astype(np.float32), two.astype(np.float32), rtol=0, atol=2e-3)
 
     def test_a_batch_without_a_single_good_image(self, run, tmp_path):

@@ -24,7 +24,7 @@ from tests.folders import files
 
 N = 40
 CLASSES = ("sky", "road", "car")
-GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2}
+GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2, "statistics": (), "maps": False}
 MAPS = [np.random.default_rng(row).integers(0, 4, (40, 36)).astype(np.int16) for row in range(N)]
 
 
@@ -205,7 +205,7 @@ class TestInputsThatAreNotSquare:
 
     def test_grid_labels_and_centre(self, images, tmp_path):
         encoder = load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size="32x48")
-        store = extract(encoder, images, tmp_path / "f", **GIVEN)
+        store = extract(encoder, images, tmp_path / "f", **{**GIVEN, "maps": True})
         assert (store.grid, store.attributes["grid"], store.tokens("patch").shape[1]) == ((4, 6), [4, 6], 24)
         assert store.spec.transform["input_size"] == [3, 32, 48]
         crop = store.array("images/crop/view0").all()[3]

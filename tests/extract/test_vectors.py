@@ -14,7 +14,7 @@ from extract.sample import check_by_sample
 from extract.writing import Settings
 from store import BeyondClsError, FeatureStore, StoreError
 from store.format.layout import KINDS
-from tests.extract.conftest import BAD, N
+from tests.extract.conftest import BAD, TWO, N
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
 
@@ -59,7 +59,7 @@ def test_a_set_without_them_is_in_the_way(run, make_set, tmp_path):
 
 
 def test_a_sample_shows_averages_that_changed(images, encoder, make_set, tmp_path, monkeypatch):
-    store, request = make_set(tmp_path / "f", vectors="all"), Request.resolve(encoder, images, vectors="all")
+    store, request = make_set(tmp_path / "f", vectors="all"), Request.resolve(encoder, images, statistics=TWO, vectors="all")
     assert check_by_sample(request, store).agrees
     encode = Encoder.__call__
 
@@ -96,7 +96,7 @@ class TestWithoutPatchTokens:
         assert np.array_equal(both.tokens("patch").all(), make_set(tmp_path / "g").tokens("patch").all())
         run(tmp_path / "f", vectors="only", existing="update")
         assert files(tmp_path / "f") == alone
-        request = Request.resolve(encoder, images, vectors="only", shard_rows=32)
+        request = Request.resolve(encoder, images, statistics=TWO, vectors="only", shard_rows=32)
         assert check_by_sample(request, FeatureStore.open(tmp_path / "f")).agrees
 
     def test_damage_is_repaired(self, run, make_set, tmp_path):
@@ -131,12 +131,14 @@ class TestPooling:
         assert [Request.resolve(one, images).spec.vectors for one in (encoder, pooling)] == [(), ("pooled",)]
 
     def test_a_set_without_it_gets_it(self, run, images, pooling, tmp_path):
-        create(replace(Request.resolve(pooling, images, shard_rows=32), pooled=False), tmp_path / "f", RECORD)
+        request = Request.resolve(pooling, images, statistics=(), shard_rows=32)
+        create(replace(request, pooled=False), tmp_path / "f", RECORD)
+        asked = {"encoder": pooling, "statistics": ()}
         with pytest.raises(StoreError, match=r"vectors \(pooled\) differ.*or add to it with --extend"):
-            run(tmp_path / "f", encoder=pooling)
+            run(tmp_path / "f", **asked)
         shutil.copytree(tmp_path / "f", tmp_path / "g")
-        run(tmp_path / "f", encoder=pooling, existing="update")
-        run(tmp_path / "g", encoder=pooling, existing="extend")
+        run(tmp_path / "f", **asked, existing="update")
+        run(tmp_path / "g", **asked, existing="extend")
         assert files(tmp_path / "f") == files(tmp_path / "g")
         store = FeatureStore.open(tmp_path / "f")
         assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((N, 32), "float16")

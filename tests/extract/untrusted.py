@@ -2,17 +2,15 @@
 
 import argparse
 import resource
-import select
-import struct
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.forked import CONTEXT, start
+
 MEMORY_NBYTES = 4 << 30  # beyond what the process has when it begins
 SECONDS = 20
 
@@ -25,29 +23,31 @@ class Reading:
     """
 
     def __init__(self, kind: str):
-        self._kind, self._process = kind, None
+        self._kind = kind
+        self._process: Any = None
 
     def outcome(self, content: bytes) -> str:
         """What became of a file: "read", "refused: …", or what must not be: "crashed …", "hung", "raised …", "holds …"."""
-        process: Any = self._process
-        if process is None:
-            command = [sys.executable, "-m", "tests.extract.untrusted", self._kind]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ROOT)
-            self._process = process
-            assert process.stdout.readline() == b"ready\n"
-        process.stdin.write(struct.pack("<I", len(content)) + content)
-        if not select.select([process.stdout], [], [], SECONDS)[0]:
+        if self._process is None:
+            self._answers, theirs = CONTEXT.Pipe()
+            self._process = start(_serve, self._kind, theirs)
+            theirs.close()
+            assert self._answers.recv() == "ready"
+        self._answers.send_bytes(content)
+        if not self._answers.poll(SECONDS):
             self.close()
             return "hung"
-        if answer := process.stdout.readline().decode().strip():
-            return str(answer)
-        self._process = None
-        return f"crashed with status {process.wait()}"
+        try:
+            return str(self._answers.recv())
+        except (EOFError, ConnectionResetError):
+            process, self._process = self._process, None
+            process.join()
+            return f"crashed with status {process.exitcode}"
 
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.join()
             self._process = None
 
 
@@ -60,7 +60,7 @@ def reading(kind: str) -> Iterator[Reading]:
         process.close()
 
 
-def _serve(kind: str) -> None:
+def _serve(kind: str, files: Connection) -> None:
     import numpy as np
     import torch
 
@@ -107,17 +107,13 @@ def _serve(kind: str) -> None:
         file = Path(folder, "w.tar" if kind == "tar" else "w.pth")
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES,) * 2)
-        print("ready", flush=True)
-        while header := sys.stdin.buffer.read(4):
-            file.write_bytes(sys.stdin.buffer.read(struct.unpack("<I", header)[0]))
+        files.send("ready")
+        while True:
+            file.write_bytes(files.recv_bytes())
             try:
                 answer = problem(read(file), file.stat().st_size) or "read"
             except BeyondClsError as error:
                 answer = f"refused: {error}".replace("\n", " ")[:300]
             except BaseException as error:
                 answer = f"raised {error!r}".replace("\n", " ")[:300]
-            print(answer, flush=True)
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1])
+            files.send(answer)

@@ -1,5 +1,6 @@
 """Any sequence of writing, killing, resuming, extending and damaging leaves what a plain dictionary of rows says."""
 
+import os
 import shutil
 import tempfile
 from dataclasses import replace
@@ -27,7 +28,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files
-        self.root = Path(tempfile.mkdtemp())
+        self.root = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))  # as tmp_path
         self.path = self.root / "features" / "one"
         self.published: Tiny | None = None
         self.target = Tiny(40, (3,))
@@ -139,4 +140,4 @@ class Life(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 class TestLife(Life.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+    settings = settings(max_examples=int(os.environ.get("BEYONDCLS_FUZZ", "12")), stateful_step_count=20, deadline=None)

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from store import FeatureStore
 from tests.features import write_features
+from tests.forked import CONTEXT
 from tests.truths import instances_of, with_truths
 
 N, SIZE = 24, (20, 30)
@@ -27,8 +28,9 @@ class Truths(Dataset[Any]):
         return self.segmentation.label_map(row), objects.boxes, objects.labels, objects.masks()
 
 
-@pytest.mark.parametrize(("start_method", "workers"), [("fork", 2), ("spawn", 1)])
-def test_workers_of_a_data_loader(tmp_path, start_method, workers):
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), (CONTEXT, 1)])
+def test_workers_of_a_data_loader(tmp_path, context, workers):
+    """One kind is a fork of this process, the other is sent what it reads, and opens files itself."""
     generator = np.random.default_rng(0)
     maps = generator.integers(-1, 3, (N, *SIZE)).astype(np.int16)
     masks = generator.random((N, 2, *SIZE)) < 0.3
@@ -37,7 +39,7 @@ def test_workers_of_a_data_loader(tmp_path, start_method, workers):
     store = with_truths(plain, tmp_path / "set", maps=list(maps), map_classes="abc", instances=objects, instance_classes="xy")
     truths = Truths(FeatureStore.open(store.path))
     truths[0]  # files are open in this process when the others begin
-    loader = DataLoader(truths, None, num_workers=workers, multiprocessing_context=start_method)
+    loader = DataLoader(truths, None, num_workers=workers, multiprocessing_context=context)
     for row, (label_map, boxes, labels, drawn) in enumerate(loader):
         np.testing.assert_array_equal(label_map, maps[row])
         np.testing.assert_array_equal(boxes, [one.box for one in objects[row]])

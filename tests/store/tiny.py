@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ class Tiny:
     cls: bool = False
     lean: bool = False  # labels and tokens alone
 
-    @property
+    @cached_property
     def spec(self) -> FeatureSpec:
         return replace(SPEC, n_images=self.n, blocks=self.blocks, n_views=self.views, data=str(self.n), statistics=(), maps=())
 
-    @property
+    @cached_property
     def layouts(self) -> list[ArrayLayout]:
         out = [ArrayLayout("images/label", (self.n,), "int64", ("image",), SHARD)]
         if not self.lean:
@@ -52,13 +53,7 @@ class Tiny:
     def values(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Rows of an array."""
         (layout,) = (a for a in self.layouts if a.name == name)
-        generator = np.random.default_rng(zlib.crc32(name.encode()))
-        rows = generator.normal(size=(MAX, *layout.shape[1:])).astype(layout.dtype)
-        if name == "images/label":
-            rows = np.arange(MAX)
-        elif name == "images/valid":
-            rows = (~np.isin(np.arange(MAX), INVALID)).astype("uint8")
-        return rows[start : self.n if stop is None else stop]
+        return all_rows(name, layout.shape[1:], layout.dtype)[start : self.n if stop is None else stop]
 
     def begin(self, path: str | Path, base: FeatureStore | None = None, skip: Sequence[tuple[str, int]] = ()) -> FeatureWriter:
         return FeatureWriter(path, self.spec, self.layouts, self.constants, base, None, skip, replaces=base is not None)
@@ -87,6 +82,15 @@ class Tiny:
     def expected(self, path: Path) -> Mapping[str, bytes]:
         """The files of this set, written at once to a new folder."""
         return files(self.make(path))
+
+
+@cache
+def all_rows(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if name == "images/label":
+        return np.arange(MAX)
+    if name == "images/valid":
+        return (~np.isin(np.arange(MAX), INVALID)).astype("uint8")
+    return np.random.default_rng(zlib.crc32(name.encode())).normal(size=(MAX, *shape)).astype(dtype)
 
 
 def first_row(writer: FeatureWriter, unit: int) -> int:
