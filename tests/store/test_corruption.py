@@ -1,4 +1,4 @@
-"""A hundred ways to damage a set: each is reported, and none reaches who reads."""
+"""Over a hundred ways to damage a set: each is reported, and none reaches who reads."""
 
 import random
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.folders import files
 from tests.store.conftest import CONSTANTS, values, write
 
 N, SHARD = 90, 64
-EACH = 100
+EACH = 140
 Damage = dict[str, bytes | None]  # file -> its new content; None removes it
 
 

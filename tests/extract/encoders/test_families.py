@@ -118,10 +118,13 @@ def test_without_attention(model, side, block, shape, hub, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "millions", "tokens", "block"),
     [
+        ("mae-b16", 85.8, "[cls] + 196", 11),
         ("simmim-b16", 85.8, "[cls] + 196", 8),
+        ("ijepa-h14", 630.8, "256", 31),
         ("capi-l14", 302.7, "16 registers + 256", 23),
         ("dinov2-reg-s14", 21.6, "[cls] + 4 registers + 256", 11),
         ("convnext-b", 87.6, "49", 3),
+        ("mixer-b16", 59.1, "196", 11),
     ],
 )
 def test_known_sizes(name, millions, tokens, block):
