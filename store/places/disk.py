@@ -287,7 +287,13 @@ def make_folder(folder: Path) -> None:
     """Make a folder and those above it; their names are on the disk."""
     check_no_links(folder)
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            break
+        except FileExistsError as error:  # a file is in its place; or a folder was, which another process removed this moment
+            if os.path.lexists(error.filename) and not os.path.isdir(error.filename):
+                raise
     for new_folder in missing:
         sync_folder(new_folder.parent)
 

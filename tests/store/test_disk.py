@@ -182,3 +182,23 @@ def test_full_disk(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(OSError, match="No space left"):
         write_synced(tmp_path / "file", [_part(5 * STEP, False, 0)], direct=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_another_process_makes_and_removes_meanwhile_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make = list[str](), os.mkdir
+
+    def after_another(path: Path, mode: int) -> None:
+        made.append(path.name)
+        if made.count(path.name) == 1:
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+        make(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", after_another)
+    disk.make_folder(tmp_path / "a/b")
+    assert (tmp_path / "a/b").is_dir()
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/c"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            disk.make_folder(tmp_path / folder)

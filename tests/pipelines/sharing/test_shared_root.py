@@ -30,9 +30,8 @@ from tests.pipelines.test_extract import ENCODER
 from tests.s3 import ignoring_conditions, served
 from tests.store.tiny import Tiny
 
-N = 10
-SETS = {"train": N, "test": 6}
-ROWS = 4  # of a shard
+N = 70
+SETS = {"train": N, "test": 40}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def local(tmp_path_factory) -> Path:
         write_tar(folder / "data" / split / "0.tar", samples(n))
         (folder / "data" / split / "classes.txt").write_text("cat\ndog\nowl\nnewt\n")
         images, encoder = open_images(str(folder / "data" / split)), load_encoder("tiny", **ENCODER)
-        extract(encoder, images, folder / f"features/tiny-{split}", shard_rows=ROWS)
+        extract(encoder, images, folder / f"features/tiny-{split}", shard_rows=32)
     return folder
 
 
@@ -80,8 +79,8 @@ def project(root, local, tmp_path, monkeypatch) -> Path:
 def write_params(folder: Path, root: str | None) -> None:
     values = {"root": root, "cache": None}
     (folder / "params.yaml").write_text(
-        f"encoders: {{tiny: {json.dumps(ENCODER)}}}\nextract: {{shard_rows: {ROWS}}}\nstore: {json.dumps(values)}\n"
-        "probe: {epochs: 2, batch_size: 4, warmup_epochs: 0, seeds: [0]}\nheads: {abmilp: {}}\ncls_heads: {cls: {}}\n"
+        f"encoders: {{tiny: {json.dumps(ENCODER)}}}\nextract: {{shard_rows: 32}}\nstore: {json.dumps(values)}\n"
+        "probe: {epochs: 2, batch_size: 32, warmup_epochs: 0, seeds: [0]}\nheads: {abmilp: {}}\ncls_heads: {cls: {}}\n"
     )
 
 
@@ -229,7 +228,7 @@ def test_the_root_of_the_user(project, root, local, of_user, beyondcls):
     assert f"{root} (store.root of {of_user})" in output
     assert "store: { root: project }" in output
     shutil.rmtree("features")
-    model = ("--model", "vit_tiny_patch16_224", "--random-seed", 0, "--shard-rows", ROWS)
+    model = ("--model", "vit_tiny_patch16_224", "--random-seed", 0, "--shard-rows", 32)
     beyondcls("extract", "--encoder", "any", *model, "--data", "data/test", "--out", "features/any", "--device", "cpu")
     assert is_stub(project / "features/any")
     key = Receipt.read("receipts/any.json").key
