@@ -34,7 +34,7 @@ def cases() -> list[Case]:
     types = {"residual": "*fp32", "branch": "*bf16", "norms": "*fp32"} | strides
     constants = {"residual_channel": 1, "branch_channel": 1, "PADDED": 2048}
     norms = Case("norms, ViT-H", norms_kernel, types, constants, divisible=tuple(strides))
-    return [norms, *(case(*kind, target=target) for *kind, targets in KINDS for target in targets)]
+    return [norms, *(case(dtype, width, bias, target=target) for dtype, width, bias, targets in KINDS for target in targets)]
 
 
 def case(dtype: str, width: int, has_bias: bool, tiles: Tiles | None = None, target: int = 80) -> Case:
