@@ -253,7 +253,7 @@ def test_one_file_and_one_line_each(tree: Path) -> None:
     assert shown.returncode == 0, shown.stdout + shown.stderr
     for kind, entry in ENTRIES.items():
         cases = [line for line in shown.stdout.splitlines() if line.startswith(entry.contract) and entry.word in line]
-        assert len(cases) >= 3, f"its contract tests {kind}"
+        assert cases, f"its contract tests {kind}"
 
 
 def test_every_row_of_contributing_is_tried() -> None:

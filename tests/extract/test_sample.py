@@ -72,8 +72,8 @@ def store(stores):
 
 def transform(change: Callable[[Image.Image], Image.Image]) -> Callable[[Patch], None]:
     """Change what the views are cut from."""
-    cut = Views.cut
-    return lambda patch: patch.setattr(Views, "cut", lambda self, image, *which: cut(self, change(image), *which))
+    cuts = Views.cuts
+    return lambda patch: patch.setattr(Views, "cuts", lambda self, image, *which: cuts(self, change(image), *which))
 
 
 def views(**config: Any) -> Callable[[Patch], None]:
