@@ -169,15 +169,15 @@ class ArrayReader:
     def runs(self, ordered: np.ndarray) -> Iterator[tuple[int, int]]:
         """Ranges of `ordered` (ascending rows) to read at once: neighbours in one shard, at most `piece_rows` rows.
 
-        Where each read is a request, rows count as neighbours if their digests are: what is between them is read anyway, to
-        be compared. No row appears twice in such a range.
+        Where each read is a request, and where rows are shorter than a page, they count as neighbours if their digests are:
+        what is between them is read anyway, to be compared. No row appears twice in such a range.
         """
         if not len(ordered):
             return
         piece, shard_rows = self.piece_rows, self.layout.shard_rows
         piece_of = ordered % shard_rows // piece + ordered // shard_rows * (shard_rows // piece + 1)
         apart = np.diff(ordered) > 1
-        if self.place.requests > 1:
+        if self.place.requests > 1 or self.layout.row_nbytes < ALIGNMENT:
             apart = (np.diff(ordered // self.layout.checked_rows) > 1) | (np.diff(ordered) == 0)
         ends = np.flatnonzero(apart | (np.diff(piece_of) != 0)) + 1
         yield from pairwise([0, *ends.tolist(), len(ordered)])

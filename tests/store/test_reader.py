@@ -273,3 +273,13 @@ def test_an_array_of_no_plain_numbers(small: Path, dtype: str) -> None:
     """Of eight bytes too, like the labels; as objects they would be addresses."""
     edit(small, put_at("data_type", dtype), "images/label", vouch=True)
     _fails(small, "images/label/zarr.json", "plain numbers")
+
+
+def test_short_rows_with_others_between_them_are_read_at_once(
+    written: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, rows = FeatureStore.open(written).array("cls/block5/view0"), np.array([0, 1, 3, 9, 60, 60])
+    assert list(array.runs(rows)) == [(0, 5), (5, 6)]
+    assert same(array.stored(rows), contents["cls/block5/view0"][rows])
+    monkeypatch.setattr("store.format.array.ALIGNMENT", 1)  # now they are long
+    assert list(array.runs(rows)) == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
