@@ -117,7 +117,7 @@ class TestBuffers:
         ]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3", "int8", "int4", "float32"])
 def test_the_same_bytes(dtype, forty, tmp_path, monkeypatch):
     options = {"batch_size": 7, "shard_rows": 32, "views": 2, "statistics": ("cls_self",), "dtype": dtype}
     extract(tiny_encoder(), forty, tmp_path / "once", **options)

@@ -44,12 +44,15 @@ CHANGES = {
     "no vectors": ({"vectors": "all"}, "update", {"blocks": (1,)}, None, 0),
     # Images are known by their bytes.
     "another order": ({}, "update", part(*range(40, N), *range(40)), None, 0),
+    "a few images": ({}, "update", part(5, 4, 3, 60, 61), None, 0),
     "invalid images": ({}, "update", part(1, 2, 7, 45), None, 0),
     "the first images": ({}, "update", part(*range(33)), None, 0),
     "images before and behind": (part(*range(10, 50)), "update", {}, None, N - 40 - 1),
     "images and a block": ({**part(*range(10, 50)), "blocks": (0,)}, "update", EVERY, None, N - 2),
     "names of classes": ({}, "update", {"images": lambda images: ImageSet("s", images.samples, [*"abc"])}, None, 0),
+    "a block more": ({"blocks": (-1,)}, "extend", EVERY, None, N - 2),
     "statistics more": ({**EVERY, **SELF}, "extend", EVERY, None, N - 2),
+    "maps more": ({**EVERY, "maps": False}, "extend", EVERY, None, N - 2),
     "all of them more": ({"blocks": (0,), **SELF, "maps": False}, "extend", EVERY, None, N - 2),
     "views more": ({"views": 2}, "extend", {"views": 3}, None, N - 2),
     "views that are not asked for": ({"views": 2}, "extend", {}, {"views": 2}, 0),
@@ -206,23 +209,24 @@ class TestExtend:
 
 
 class TestRepair:
-    @pytest.mark.parametrize("damage", ["cut", "no features", "all"])
+    @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "all"])
     def test_same_bytes_as_before(self, damage, run, encoder, make_set, whole, tmp_path):
         make_set(tmp_path / "f")
         shard = tmp_path / "f" / "patch/block1/view0/c/1/0/0"
-        if damage == "all":
+        if damage in ("flip", "all"):
             content = bytearray(shard.read_bytes())
             content[1234] ^= 4
             shard.write_bytes(content)
         if damage == "cut":
             shard.write_bytes(shard.read_bytes()[:-1])
-        if damage != "cut":
+        if damage in ("missing", "all"):
             (tmp_path / "f" / "images/label/c/2").unlink()
+        if damage in ("array", "all"):
             (tmp_path / "f" / "cls/block1/view0/zarr.json").write_text("{}")
         run(tmp_path / "f", existing="repair")
         assert files(tmp_path / "f") == whole()
         assert not [problem for _, _, problem in verify(tmp_path / "f") if problem]
-        assert encoder.seen == 1 + {"cut": 31, "no features": 0, "all": 31}[damage]
+        assert encoder.seen == 1 + {"flip": 31, "cut": 31, "missing": 0, "array": 0, "all": 31}[damage]
 
     def test_with_other_options_or_of_a_part(self, run, make_set, tmp_path):
         make_set(tmp_path / "f")
@@ -290,10 +294,13 @@ class TestEditedCode:
     def test_stops_at_a_shared_root(self, edit, encoder, images, make_set, tmp_path):
         shared_set = make_set(tmp_path / "f")
         edit()
-        request = Request.resolve(encoder, images, statistics=TWO)
         for recompute in (False, True):
             with pytest.raises(StoreError, match=r"remove that set \(beyondcls store rm, .*others may use it"):
-                confirm(request, shared_set, Settings(on_error="record", recompute=recompute))
+                confirm(
+                    Request.resolve(encoder, images, statistics=TWO),
+                    shared_set,
+                    Settings(on_error="record", recompute=recompute),
+                )
 
     def test_another_array_does_not_matter(self, edit, run, make_set, tmp_path):
         """The statistic is not asked for."""
@@ -314,7 +321,7 @@ class TestWhatOthersMade:
 
     @pytest.mark.parametrize(
         ("existing", "before"),
-        [("refuse", None), ("update", (0,)), ("extend", (0,))],
+        [("refuse", None), *((verb, before) for verb in ("update", "extend") for before in (None, (0,)))],
     )
     def test_published_under_another_name(self, existing, before, run, computed, make_set, whole, tmp_path):
         if before is not None:

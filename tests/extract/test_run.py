@@ -157,7 +157,8 @@ class TestChoices:
         assert store.spec.statistics == store.spec.maps == ()
 
     def test_blocks_are_counted_from_0_once_each(self, encoder, images, store):
-        assert Request.resolve(encoder, images, blocks=(-1, 1, -2, 0)).spec.key == store.spec.key
+        for blocks in ((-1, 1, -2, 0), (1, 0)):
+            assert Request.resolve(encoder, images, blocks=blocks).spec.key == store.spec.key
 
     def test_last_block_by_default_and_progress_counts_every_image(self, run, store, tmp_path):
         counts, again = [], []

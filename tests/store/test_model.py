@@ -140,4 +140,4 @@ class Life(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 class TestLife(Life.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=int(os.environ.get("BEYONDCLS_FUZZ", "12")), stateful_step_count=20, deadline=None)
+    settings = settings(max_examples=int(os.environ.get("BEYONDCLS_FUZZ", "25")), stateful_step_count=20, deadline=None)

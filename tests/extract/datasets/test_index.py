@@ -171,10 +171,8 @@ def described(case: Split, source: str) -> object:
 
 
 def changes(folder: Path) -> Iterator[Callable[[], object]]:
-    """Whatever can happen to the files of a data set: of those of one kind in a folder, to the last."""
-    paths = sorted(folder.rglob("*"))
-    of_kinds = {(path.parent, path.suffix, path.is_symlink(), path.is_dir() and path): path for path in paths}
-    for number, path in enumerate(of_kinds.values()):
+    """Whatever can happen to the files of a data set."""
+    for number, path in enumerate(sorted(folder.rglob("*"))):
         yield lambda path=path: shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield lambda path=path: path.rename(path.with_name(f"new-{path.name}"))
         if path.is_symlink():  # which leads out of the folder

@@ -78,7 +78,7 @@ def test_tasks_that_are_killed_at_random(
     drawn, killed = random.Random(0), list[int]()
 
     def kill() -> None:
-        if len(killed) < 6 and (found := tasks()):
+        if len(killed) < 12 and (found := tasks()):
             killed.append(drawn.choice(found).pid)
             os.kill(killed[-1], signal.SIGKILL)
 
