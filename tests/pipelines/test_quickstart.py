@@ -1,6 +1,7 @@
 """Cutting the data and pretraining the encoders of the quickstart, on a handful of images."""
 
 import hashlib
+import io
 import json
 import math
 import re
@@ -11,6 +12,7 @@ import pytest
 import torch
 import typer
 import yaml
+from PIL import Image
 from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
@@ -19,7 +21,7 @@ from pipelines.parameters.extraction import resolve_extraction
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import read_params
-from quickstart import cut, pretrain, training
+from quickstart import corrupt, cut, pretrain, training
 from quickstart.accuracy import PROTOCOLS, accuracy, pooled
 from quickstart.augment import colour_jitter, random_resized_crop
 from quickstart.card import card
@@ -238,6 +240,33 @@ def test_cut_is_balanced_and_reproducible(cifar, tmp_path):
     with np.load(cifar) as data:
         number = int(images.samples[0].id.rsplit("-", 1)[1])
         assert np.array_equal(np.asarray(images.image(0)), data["x"][number])
+
+
+def test_corruptions_by_hand(cifar, tmp_path):
+    cut.main(cifar, out=tmp_path, train=1, test=2, per_tar=25, seed=0)
+    corrupt.main(tmp_path / "test", out=tmp_path, severity=[2, 5])
+    from extract.datasets import open_images
+
+    clean = open_images(str(tmp_path / "test"))
+    sets = {f"{name}-{s}": open_images(str(tmp_path / f"{name}-{s}")) for name in corrupt.CORRUPTIONS for s in (2, 5)}
+    for one in sets.values():
+        assert [(s.id, s.label) for s in one.samples] == [(s.id, s.label) for s in clean.samples]
+        assert one.classes == clean.classes
+    image = np.asarray(clean.image(3)).astype(float)
+    mean = image.mean((0, 1))
+    assert np.array_equal(np.asarray(sets["contrast-2"].image(3)), np.floor(mean + (image - mean) / 2))
+    halves = np.asarray(sets["pixelate-5"].image(3))  # 20 of 32 pixels: the last is repeated, as is every third
+    assert len(np.unique(halves.reshape(32, -1), axis=0)) <= 20 < len(np.unique(image.reshape(32, -1), axis=0))
+    noise = [
+        np.asarray(sets[f"noise-{s}"].image(i)) - np.asarray(clean.image(i)).astype(float) for s in (2, 5) for i in range(20)
+    ]
+    inside = np.array([np.asarray(clean.image(i)) for i in range(20)])
+    inside = (inside > 100) & (inside < 150)
+    assert np.std(np.array(noise[:20])[inside]) == pytest.approx(255 * 0.06, rel=0.05)
+    assert np.std(np.array(noise[20:])[inside]) == pytest.approx(255 * 0.10, rel=0.05)
+    buffer = io.BytesIO()
+    clean.image(3).save(buffer, "JPEG", quality=65)
+    assert np.array_equal(np.asarray(sets["jpeg-2"].image(3)), np.asarray(Image.open(buffer)))
 
 
 def test_learning_rate_by_hand():

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,17 @@ def test_short_rows_with_others_between_them_are_read_at_once(
     assert same(array.stored(rows), contents["cls/block5/view0"][rows])
     monkeypatch.setattr("store.format.array.ALIGNMENT", 1)  # now they are long
     assert list(array.runs(rows)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
+
+
+def test_several_long_rows_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [ArrayLayout("patch/block0/view0", (64, 32, 1024), "float32", ("image", "patch", "channel"), 32)]
+    contents = values(arrays)
+    write(tmp_path / "s", arrays, contents)
+    array, rows = FeatureStore.open(tmp_path / "s").array("patch/block0/view0"), np.arange(0, 64, 2)[::-1]
+    together, read = threading.Barrier(4), array.read_run  # which fewer threads than that never pass
+    monkeypatch.setattr(array, "read_run", lambda *of_run: (together.wait(20), read(*of_run)))
+    assert same(array.stored(rows), contents["patch/block0/view0"][rows])
+    flip(tmp_path / "s/patch/block0/view0/c/0/0/0", 20 << 17)
+    again = FeatureStore.open(tmp_path / "s").array("patch/block0/view0")
+    with pytest.raises(StoreError, match="rows 20 to 20"):
+        again.stored(rows)
