@@ -73,7 +73,7 @@ def main(
     joined: Annotated[
         str | None, typer.Option(help="second feature set of the training images, for heads that read joined/…")
     ] = None,
-    joined_test: Annotated[str | None, typer.Option(help="likewise of the test images")] = None,
+    joined_test: Annotated[str | None, typer.Option(help="second feature set of the test images, for such heads")] = None,
     in_the_loop: Annotated[
         str | None,
         typer.Option(

@@ -62,7 +62,8 @@ def probe_blocks(
     """
     check_pair(training, test)
     places = _heads_of_study(heads, Source(training), Source(test), plan, closed)
-    measured = probe(training, test, out / "heads", {name: head_plan for name, (_, head_plan) in places.items()}, **options)
+    of_heads = {name: head_plan for name, (_, head_plan) in places.items()}
+    measured = probe(training, test, out / "heads", of_heads, **{"converged": False, **options})  # it would not be shown
     first = next(iter(measured.values()))
     measure = "map" if "map" in first else "top1"
     rows = [

@@ -37,7 +37,7 @@ OF_A_RUN = {
     "views": Option(list[int], "stored views of the training images, with commas; 0 is the evaluation crop", "0"),
     "block": Option(int, "block whose tokens are read", "the deepest stored"),
     "ids": Option(Path, "train on the images that this file lists, one id or name a line"),
-    "test_ids": Option(Path, "likewise: measure on these"),
+    "test_ids": Option(Path, "measure on the images that this file lists, one id or name a line"),
     "placement": Option(str, "of the tokens: device, memory, stream, or auto: the first that fits", "auto"),
 }
 OF_DETECTION = {**OF_A_RUN, **OF_A_RECIPE, **OF_A_DETECTOR}

@@ -31,7 +31,7 @@ NAMING = (
 OTHERS = ("study", "dataset", "encoder", "joined", "features", "head", "photographs", "test", "queries")
 BYTES = 1 << 18  # of a file
 NODES = 100_000  # values of a file, those that aliases stand for counted each time
-LEVELS = 50  # likewise
+LEVELS = 50  # of values in values
 DIGITS = 100  # of a number
 
 

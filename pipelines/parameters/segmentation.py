@@ -18,7 +18,7 @@ OF_SEGMENTATION = {
     "epochs": Option(int, "of the linear head", "20", least=1),
     "batch_size": Option(int, "images of a step of the linear head", "16", least=2),
     "base_lrs": Option(list[float], "of AdamW for a batch of 256, with commas: the best is taken", "0.032,0.128,0.512"),
-    "weight_decays": Option(list[float], "likewise", "0.01"),
+    "weight_decays": Option(list[float], "of AdamW, with commas: the best is taken", "0.01"),
     "seeds": Option(list[int], "of the linear head, with commas", "0,1,2"),
     "loss_size": Option(int, "shorter side of the frame of the linear head's loss, pixels", "the view's", least=8),
     "views": Option(int, "stored views of the training images for the linear head", "all", least=1),

@@ -27,7 +27,7 @@ OF_A_HEAD = {
     ),
     "seeds": Option(list[int], "with commas", "0,1,2"),
     "base_lrs": Option(list[float], "with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1"),
-    "weight_decays": Option(list[float], "likewise"),
+    "weight_decays": Option(list[float], "with commas: the best on held-out training images is taken, e.g. 0,0.0001,0.001"),
     "normalisation": Option(str, "before the classifier: batch or none", "batch"),
     "final_norm": Option(bool, "apply the encoder's last LayerNorm to the tokens first", flags="--final-norm/--no-final-norm"),
     "init": Option(str, "start of the classifier: normal, N(0, 0.01²); small, N(0, (2e-5)²); or uniform, as torch's", "normal"),
@@ -49,7 +49,12 @@ OF_A_PROTOCOL = {
         "10,20,100,200",
         flags="--k --ks",
     ),
-    "temperature": Option(str, "of the votes of --protocol knn; with commas likewise", "0.07", read=_temperatures),
+    "temperature": Option(
+        str,
+        "of the votes of --protocol knn, with commas: the best on held-out training images is taken",
+        "0.07",
+        read=_temperatures,
+    ),
 }
 # … and those of a whole run, which all heads of a command share.
 OF_A_RUN = {

@@ -1,5 +1,6 @@
 """Heads trained by this process, as `beyondcls probe` asks."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +27,7 @@ from pipelines.sharing.places import open_features
 from probe.checkpoint import Stopped
 from probe.grid import HeadPlan
 from probe.passes import Loop
-from probe.result_files import read_result
+from probe.result_files import METRICS, read_result
 from probe.results import FILES, absent_kinds, write_absent
 from probe.run import n_epochs, probe
 from probe.subsets import k_shot, percentage
@@ -81,6 +82,8 @@ def train_heads(
     subset, about = subset_of(stores[0], of_run)
     in_the_loop = None if loop is None else loop(stores[0])
     folders = {name: out if len(plans) == 1 and study is None else out / name for name in plans}
+    for name in (name for name, folder in folders.items() if folder == out):
+        _check_same_head(out, name, plans[name])
     if skip_absent:
         plans = _trainable(plans, stores, pair, folders)
     single = next(iter(plans.values())) if plans and out in folders.values() else None
@@ -169,6 +172,19 @@ def _trainable(
         write_absent(folders[name], plans[name], kinds, *stores)
         typer.echo(f"{folders[name]}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
     return {name: plan for name, plan in plans.items() if name not in missing}
+
+
+def _check_same_head(out: Path, name: str, plan: HeadPlan) -> None:
+    """Refuse to replace a head by one of another kind, unless the folder has its name: then its kind was edited."""
+    try:
+        there = read_result(out / METRICS).get("aggregator", plan.head.aggregator)
+    except (BeyondClsError, OSError, ValueError):  # nothing, or nothing that counts
+        return
+    if there != plan.head.aggregator and Path(os.path.abspath(out)).name != name:
+        raise BeyondClsError(
+            f"{out} holds a head, {there}, which {name} would replace: a single head is written into --out itself. Give --out "
+            f"{out / name}, name several heads in one command, or remove {out}"
+        )
 
 
 def show_results(written: Mapping[Path, Mapping[str, Any]]) -> None:

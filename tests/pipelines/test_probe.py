@@ -336,6 +336,15 @@ class TestWhatIsInPlace:
         assert "kept," in probe(*given, "--placement", "memory")[0]
         assert "kept," not in probe(*given, "--retrain")[0]
 
+    def test_another_head_does_not_take_its_place(self, probe, params, tmp_path):
+        _, cls = probe("--head", "cls", *SHORT)
+        said, kept = probe("--head", "average", *SHORT, fails=True)
+        assert f"{tmp_path / 'out'} holds a head, cls, which average would replace" in said
+        assert f"--out {tmp_path / 'out' / 'average'}" in said
+        assert kept == cls
+        file = params("heads: {out: {aggregator: average}}")  # a head that was edited has its name
+        assert probe("--head", "out", *file, *SHORT)[1]["aggregator"] == "average"
+
 
 class TestBadInput:
     @pytest.mark.parametrize(

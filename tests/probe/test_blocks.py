@@ -40,7 +40,9 @@ def test_every_block_as_if_probed_alone(sets, tmp_path):
         alone = HeadPlan(HeadSpec(row["head"]), PLAN.recipe, PLAN.seeds, closed=closed)
         (expected,) = probe(*sets, tmp_path / "alone", alone, block=row["block"]).values()
         assert row["top1"] == expected["top1"]
+        assert ("converged_top1" in expected) == (closed is None)
         assert row["bytes_per_image"] == {"cls": 16, "average": 32, "encoder-pooling": 32}[row["head"]]
+    assert "converged_top1" not in read_result(tmp_path / "out/heads/cls-block0/metrics.json")  # nothing would show it
     write_blocks(tmp_path / "out", content)
     assert read_result(tmp_path / "out/metrics.json") == json.loads(json.dumps(content))
     with (tmp_path / "out/blocks.csv").open() as file:
