@@ -81,7 +81,8 @@ def score(
         BeyondClsError: heads and feature sets do not fit each other, or a folder has what is no score.
     """
     check_writable(out := Path(out))
-    opened = [head if isinstance(head, Trained) else load_trained(Path(head)) for head in heads]
+    sets = [*tests.values(), *([] if held_out is None else [held_out])]
+    opened = [(head if isinstance(head, Trained) else load_trained(Path(head))).reading(sets) for head in heads]
     kept = [name for name in tests if written is None or name in written]
     if same := [name for name, store in tests.items() if held_out is not None and store.spec.key == held_out.spec.key]:
         raise BeyondClsError(f"held-out images are test set {same[0]}, expected some that nothing is measured on; give others")

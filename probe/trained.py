@@ -1,7 +1,8 @@
 """Heads as `beyondcls probe` keeps them, and whether a feature set is one that they can be measured on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ class Trained:
     def reads(self) -> Sequence[str]:
         """Kinds of features, as `Source.arrays` takes them."""
         return next(iter(self.by_seed.values())).aggregator.reads
+
+    def reading(self, stores: Iterable[FeatureStore]) -> "Trained":
+        """The same, with vectors read in place of the tokens that they were made of where all of these sets have them."""
+        sources, by_seed = [Source(store, block=self.about["block"]) for store in stores], deepcopy(self.by_seed)
+        for head in by_seed.values():
+            if head.final_norm is None:
+                head.aggregator.use_vectors(lambda kind: all(source.describes(kind) for source in sources))
+        return replace(self, by_seed=by_seed)
 
     def source(self, store: FeatureStore) -> Source:
         """The features that it reads in a feature set.

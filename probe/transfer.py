@@ -30,6 +30,10 @@ class Frozen(Aggregator):
         self.reads = trained.reads
         self.trained = [trained.eval()]  # in a list, because parameters of a submodule would be trained
 
+    def use_vectors(self, has: Callable[[str], bool]) -> None:
+        self.trained[0].use_vectors(has)
+        self.reads = self.trained[0].reads
+
     def forward(self, features: Features) -> Pooled:
         device = next(iter(features.values())).device
         with torch.no_grad():

@@ -74,6 +74,22 @@ def scores(sets, probes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
+def test_vectors_are_read_where_all_sets_have_them(sets, tmp_path: Path) -> None:
+    """As in training; a set may have the averages of other blocks without their tokens."""
+    train, val, fog = (write_features(tmp_path / n, n=120, seed=i, vectors=(0, 1)) for i, n in enumerate(("t", "v", "fog")))
+    ap = HeadSpec("ap", {"blocks": [0, 1], "norm": True, "heads": 2})
+    plans = {"average": HeadPlan(HeadSpec("average"), RECIPE), "ap": HeadPlan(ap, RECIPE)}
+    trained = probe(train, val, tmp_path / "probes/mae", plans)
+    heads = [load_trained(tmp_path / "probes/mae" / name) for name in plans]
+    scored = score(heads, {"val": val, "fog": fog}, tmp_path / "scores")
+    for name, head in zip(plans, heads, strict=True):
+        assert scored[tmp_path / "scores/val/mae" / name]["top1"]["values"] == trained[name]["top1"]["values"]
+        assert not any(kind.startswith("average") for kind in head.reads), "what was given is as it was"
+    of_tokens = load_trained(tmp_path / "probes/mae/average")
+    assert of_tokens.reading([val, fog]).reads == ("average",)
+    assert of_tokens.reading([val, write_features(tmp_path / "bare", n=60)]).reads == ("patch",)
+
+
 def test_accuracy_is_that_of_the_head_and_the_gap_that_to_the_first_set(sets, probes: Path, scores: Path) -> None:
     trained, val, fog = read_result(probes / "abmilp/metrics.json"), written(scores, "val"), written(scores, "fog-2")
     for measure in ("top1", "top5", "balanced_accuracy"):

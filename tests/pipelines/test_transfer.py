@@ -57,6 +57,14 @@ def test_weights_learned_elsewhere_beat_the_average(probes: Path) -> None:
     assert moved["recipe"] == metrics(probes / "a/mae/abmilp")["recipe"]
 
 
+def test_vectors_of_blocks_without_tokens(tmp_path: Path) -> None:
+    sets = [write_features(tmp_path / f"set-{i}", seed=i, vectors=(0, 1)) for i in range(4)]
+    ap = HeadPlan(HeadSpec("ap", {"blocks": [0, 1], "heads": 2}), RECIPE, seeds=(0,))
+    probe(*sets[:2], tmp_path / "ap", ap)
+    moved = transfer(tmp_path / "ap", *sets[2:], tmp_path / "moved")
+    assert moved["cost"]["bytes_per_image"] == read_result(tmp_path / "ap/metrics.json")["cost"]["bytes_per_image"]
+
+
 def test_the_report_compares_it_with_the_heads_of_its_data_set(probes: Path) -> None:
     inputs = collect(Folders(probes / "a", datasets=(probes,)))
     said = transfer_table(inputs)
