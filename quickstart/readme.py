@@ -10,6 +10,7 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from pipelines.report.formats.markdown_table import to_markdown
 from pipelines.report.gains import gains
 from pipelines.report.measured import with_converged
 from pipelines.report.sections import views
-from pipelines.report.tables import plus_minus, points, signed
+from pipelines.report.tables import plus_minus, points, signed, title
 from probe.result_files import REACHED
 from quickstart import statements
 from quickstart.accuracy import LABELLED
@@ -43,6 +44,7 @@ ROWS = {  # with what else is to be said of them
 HEADS = {"cls": "[cls]", "average": "average patch", "cls-average": "[cls] and average", "abmilp": "AbMILP"}
 ON_TWIN = {"central": "the four central patches alone, %", "abmilp": "AbMILP, %"}
 OTHER_TABLES = ("geometry", "similarity", "few-shot")
+SHIFTED = "quickstart/full/shifted/scores.md"  # as `beyondcls report` writes it
 WIDTH = 128
 # Blocks by the page that shows them.
 PAGES = {
@@ -51,6 +53,8 @@ PAGES = {
         "gains on the quickstart",
         "gains on all images",
         "other measures on all images",
+        "by block on all images",
+        "heads on corrupted images",
         "as in the paper",
         "to keep in mind",
         "views to buy",
@@ -71,6 +75,8 @@ def blocks(root: Path) -> dict[str, str]:
         "accuracy on all images": table(full, draws(full), 2),
         "gains on all images": claimed(full),
         "other measures on all images": "\n\n".join(markdown(one) for one in of_other_stages(full) if one.name in OTHER_TABLES),
+        "by block on all images": by_block(full),
+        "heads on corrupted images": without_title((root / SHIFTED).read_text(encoding="utf-8")),
         "as in the paper": statements.table(full),
         "to keep in mind": reservations(full, root),
         "views to buy": views_to_buy(root),
@@ -145,9 +151,22 @@ def claimed(inputs: Inputs) -> str:
 
 def markdown(shown: Table) -> str:
     """A table without its title."""
-    _, _, text = to_markdown(shown).replace("\N{NO-BREAK SPACE}", " ").split("\n", 2)
+    return without_title(to_markdown(shown))
+
+
+def without_title(text: str) -> str:
+    """A table in Markdown without its title, its note wrapped."""
+    _, _, text = text.replace("\N{NO-BREAK SPACE}", " ").split("\n", 2)
     lines = text.strip().splitlines()
     return "\n".join([*lines[:-1], paragraph(lines[-1])])
+
+
+def by_block(inputs: Inputs) -> str:
+    """Accuracy by block, and what goes with the gain of AbMILP from block to block."""
+    tables = {one.name: one for one in of_other_stages(inputs)}
+    gains = tables["geometry-gains-by-block"]
+    of_abmilp = replace(gains, rows=tuple(row for row in gains.rows if row.cells[0].text == title("abmilp")))
+    return "\n\n".join(markdown(one) for one in (tables["by-block"], of_abmilp))
 
 
 def reservations(inputs: Inputs, root: Path) -> str:
