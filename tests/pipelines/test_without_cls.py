@@ -117,7 +117,7 @@ def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):
     for split in ("train", "test"):
         common = ("extract", "--params", "params.yaml", "--encoder", "without", "--data", "data")
         beyondcls(*common, "--split", split, "--out", features("without", split))
-    out = tmp_path / "probe"
+    out = tmp_path / "cls"
     beyondcls("probe", *sets("without"), "--head", "average", "--out", out)
     before = content(out)
     output = beyondcls("probe", *sets("without"), "--head", "cls", "--out", out, fails=True)
@@ -129,4 +129,6 @@ def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):
     metrics = read_result(out / "metrics.json")
     assert (metrics["encoder"], metrics["aggregator"], metrics["absent"]) == ("without", "cls", ["cls"])
     for wrong in (("--block", "0"), ("--option", "blocks=0,1")):
-        beyondcls("probe", *sets("without"), "--head", "abmilp", *wrong, "--skip-absent", "--out", out, fails=True)
+        beyondcls(
+            "probe", *sets("without"), "--head", "abmilp", *wrong, "--skip-absent", "--out", tmp_path / "abmilp", fails=True
+        )
