@@ -1,5 +1,6 @@
 """A head: an aggregator and a classifier."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -117,6 +118,11 @@ class Head(nn.Module):
             nn.init.trunc_normal_(self.classifier.weight, std=std)
             self.classifier.weight.data.mul_(factor)
             nn.init.zeros_(self.classifier.bias)
+
+    def use_vectors(self, has: Callable[[str], bool]) -> None:
+        """Read vectors in place of the tokens that they were made of, unless these are to be normalised first."""
+        if self.final_norm is None:
+            self.aggregator.use_vectors(has)
 
     def forward(self, features: Features) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B T"] | None]:
         """Logits, and the weights over patches if the aggregator has any."""

@@ -342,12 +342,11 @@ class HeadPasses:
         return head
 
     def use_vectors(self, head: Head) -> None:
-        """Let a head read vectors in place of tokens, unless these are to be normalised first.
+        """Let a head read vectors in place of tokens.
 
         What feature sets describe decides, not what this copy of them has: results depend on the keys alone.
         """
-        if head.final_norm is None:
-            head.aggregator.use_vectors(lambda kind: all(source.describes(kind, {0, *views}) for source, views in self._stored))
+        head.use_vectors(lambda kind: all(source.describes(kind, {0, *views}) for source, views in self._stored))
 
     def _check_custom(self, name: str) -> None:
         """Let a custom aggregator pool the first images."""

@@ -50,8 +50,7 @@ class Trained:
         """The same, with vectors read in place of the tokens that they were made of where all of these sets have them."""
         sources, by_seed = [Source(store, block=self.about["block"]) for store in stores], deepcopy(self.by_seed)
         for head in by_seed.values():
-            if head.final_norm is None:
-                head.aggregator.use_vectors(lambda kind: all(source.describes(kind) for source in sources))
+            head.use_vectors(lambda kind: all(source.describes(kind) for source in sources))
         return replace(self, by_seed=by_seed)
 
     def source(self, store: FeatureStore) -> Source:

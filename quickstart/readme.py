@@ -69,13 +69,14 @@ def blocks(root: Path) -> dict[str, str]:
         root: of the source tree.
     """
     small, full = (kept(root / folder, data) for folder, data in KEPT.items())
+    others = {one.name: one for one in of_other_stages(full)}
     return {
         "accuracy on the quickstart": table(small, trained(root) | draws(small), 1),
         "gains on the quickstart": claimed(small),
         "accuracy on all images": table(full, draws(full), 2),
         "gains on all images": claimed(full),
-        "other measures on all images": "\n\n".join(markdown(one) for one in of_other_stages(full) if one.name in OTHER_TABLES),
-        "by block on all images": by_block(full),
+        "other measures on all images": "\n\n".join(markdown(others[name]) for name in OTHER_TABLES),
+        "by block on all images": by_block(others),
         "heads on corrupted images": without_title((root / SHIFTED).read_text(encoding="utf-8")),
         "as in the paper": statements.table(full),
         "to keep in mind": reservations(full, root),
@@ -161,9 +162,8 @@ def without_title(text: str) -> str:
     return "\n".join([*lines[:-1], paragraph(lines[-1])])
 
 
-def by_block(inputs: Inputs) -> str:
+def by_block(tables: Mapping[str, Table]) -> str:
     """Accuracy by block, and what goes with the gain of AbMILP from block to block."""
-    tables = {one.name: one for one in of_other_stages(inputs)}
     gains = tables["geometry-gains-by-block"]
     of_abmilp = replace(gains, rows=tuple(row for row in gains.rows if row.cells[0].text == title("abmilp")))
     return "\n\n".join(markdown(one) for one in (tables["by-block"], of_abmilp))

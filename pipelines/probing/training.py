@@ -1,6 +1,5 @@
 """Heads trained by this process, as `beyondcls probe` asks."""
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -81,9 +80,11 @@ def train_heads(
         check_metric(described, dataset, stores[1].multilabel)
     subset, about = subset_of(stores[0], of_run)
     in_the_loop = None if loop is None else loop(stores[0])
-    folders = {name: out if len(plans) == 1 and study is None else out / name for name in plans}
-    for name in (name for name, folder in folders.items() if folder == out):
-        _check_same_head(out, name, plans[name])
+    alone = len(plans) == 1 and study is None
+    folders = {name: out if alone else out / name for name in plans}
+    if alone:
+        ((name, plan),) = plans.items()
+        _check_same_head(out, name, plan)
     if skip_absent:
         plans = _trainable(plans, stores, pair, folders)
     single = next(iter(plans.values())) if plans and out in folders.values() else None
@@ -180,7 +181,7 @@ def _check_same_head(out: Path, name: str, plan: HeadPlan) -> None:
         there = read_result(out / METRICS).get("aggregator", plan.head.aggregator)
     except (BeyondClsError, OSError, ValueError):  # nothing, or nothing that counts
         return
-    if there != plan.head.aggregator and Path(os.path.abspath(out)).name != name:
+    if there != plan.head.aggregator and out.absolute().name != name:
         raise BeyondClsError(
             f"{out} holds a head, {there}, which {name} would replace: a single head is written into --out itself. Give --out "
             f"{out / name}, name several heads in one command, or remove {out}"
