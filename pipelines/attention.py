@@ -30,10 +30,11 @@ def main(
     import numpy as np
 
     from extract.attention import PER_BLOCK, STATISTICS, facts_of
+    from probe.result_files import result_folder
     from store.format.pretraining import pretraining_fields
-    from store.writing.results import ResultFolder
 
-    store, result = open_features(features, params), ResultFolder(out, "summary.json", ("maps/cls_map.npy", "maps/crops.npy"))
+    store, maps_of_earlier = open_features(features, params), ("maps/cls_map.npy", "maps/crops.npy")
+    result = result_folder(out, store.attributes["encoder"], maps_of_earlier, mark="summary.json")
     store.check_evaluation_crop()
     rows = np.flatnonzero(store.valid)
     per_block, per_head = [], []

@@ -52,8 +52,7 @@ def main(
     from pipelines.process.device import choose_device
     from pipelines.report.sections.by_block import figure_of, read_by_block
     from probe.blocks import make_protocol, probe_blocks, write_blocks
-    from probe.result_files import DESCRIPTION
-    from store.writing.results import ResultFolder
+    from probe.result_files import result_folder
 
     described = {} if params is None else read_params(params)
     layers = [
@@ -62,8 +61,8 @@ def main(
     ]
     of_heads = select_options(given, (*OF_A_RECIPE, *OF_HEADS, *OF_RUN))
     plans, run = plans_and_run(["cls"], {"cls_heads": {"cls": {}}}, of_heads, {}, layers)
-    result = ResultFolder(out, DESCRIPTION)
     stores = (open_features(features, params), open_features(test, params))
+    result = result_folder(out, stores[1].attributes["encoder"])
     closed = None if protocol == "none" else make_protocol(protocol, stores[0], **select_options(given, OF_A_PROTOCOL))
     content = probe_blocks(
         *stores,

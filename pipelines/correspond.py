@@ -35,12 +35,12 @@ def main(
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
     from probe.correspondence import correspondence, read_pairs, shown_points
-    from probe.result_files import DESCRIPTION, METRICS, computed_by, described_images, write_result
+    from probe.result_files import METRICS, computed_by, described_images, result_folder, write_result
     from store import BeyondClsError
-    from store.writing.results import ResultFolder
 
     thresholds = numbers("--at", at)
-    store, result, chosen = open_features(features, params), ResultFolder(out, DESCRIPTION), choose_device(device)
+    store, chosen = open_features(features, params), choose_device(device)
+    result = result_folder(out, store.attributes["encoder"])
     kept = sorted(store.spec.blocks) if "patch" in store.kinds else []
     if not kept or block not in (None, *kept):
         raise BeyondClsError(

@@ -59,10 +59,9 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.depth.run import PLAN, Regression, regress, write
     from probe.depth.targets import Depth, Normals
-    from probe.result_files import DESCRIPTION
+    from probe.result_files import result_folder
     from probe.run import shown_views
     from store.places.disk import check_writable
-    from store.writing.results import ResultFolder
 
     target = Normals() if normals else Depth(min_depth, max_depth, per_metre=per_metre)
     recipe = replace(
@@ -75,6 +74,7 @@ def main(
     )
     plan = replace(PLAN, recipe=recipe, seeds=integers("--seeds", seeds))
     learn, judge = open_features(features, params), open_features(test, params)
+    result = result_folder(out, judge.attributes["encoder"])
     regression = Regression(
         learn,
         judge,
@@ -92,7 +92,7 @@ def main(
     )
     check_writable(out)
     content, trained = regress(regression, progress_bar)
-    with ResultFolder(out, DESCRIPTION).written() as folder:
+    with result.written() as folder:
         write(folder, {**content, "command": recorded_command()}, trained)
     for name, measured in content["protocols"].items():
         values = (

@@ -39,9 +39,10 @@ def main(
 
     from probe.divergence import kl_divergence
     from probe.metrics import weight_entropy
-    from store.writing.results import ResultFolder
+    from probe.result_files import result_folder
 
-    heads, result = weights_of_heads(probes), ResultFolder(out, "summary.json")
+    heads = weights_of_heads(probes)
+    result = result_folder(out, heads[0].encoder, mark="summary.json")
     if attention is not None and not any(head.is_cls_attention for head in heads):
         heads += cls_map(attention, heads[0])
     pairs = [

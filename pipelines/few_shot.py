@@ -43,10 +43,10 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.few_shot import few_shot
     from probe.geometry import VECTORS, by_place, vectors_in
-    from probe.result_files import DESCRIPTION, METRICS, computed_by, described_images, write_result
-    from store.writing.results import ResultFolder
+    from probe.result_files import METRICS, computed_by, described_images, result_folder, write_result
 
-    stores, result = (open_features(features, params), open_features(test, params)), ResultFolder(out, DESCRIPTION)
+    stores = open_features(features, params), open_features(test, params)
+    result = result_folder(out, stores[1].attributes["encoder"])
     kinds, chosen = vector or list(VECTORS), choose_device(device)
     how = {"shots": shots and integers("--shots", shots), "draws": draws, "classifier": classifier, "device": chosen}
     with progress_bar("few shots", len(vectors_in(stores[1], kinds)), "vectors") as advance:

@@ -35,12 +35,12 @@ def main(
     """
     from pipelines.process.progress import progress_bar
     from probe.geometry import GEOMETRY, VECTORS, by_place, geometry, kind_of_vector, rows_of_all, vectors_in
-    from probe.result_files import DESCRIPTION, METRICS, described_images, write_result
-    from store.writing.results import ResultFolder
+    from probe.result_files import METRICS, described_images, result_folder, write_result
 
     if images is None and entry is not None:
         images = images_of_entry(entry, params or Path("params.yaml"))
-    store, result = open_features(features, params), ResultFolder(out, DESCRIPTION)
+    store = open_features(features, params)
+    result = result_folder(out, store.attributes["encoder"])
     names, rows = vectors_in(store, vector or VECTORS), rows_of_all([store], images)
     measured_of_all = []
     with progress_bar("measuring", len(names), "vectors") as advance:

@@ -65,11 +65,10 @@ def main(
 
     from probe.localisation.foreground import class_names
     from probe.localisation.truths import truths_of
-    from probe.result_files import DESCRIPTION, computed_by, write_result
-    from store.writing.results import ResultFolder
+    from probe.result_files import computed_by, result_folder, write_result
 
     store, classes = open_features(features, params), class_names(foreground)
-    result = ResultFolder(out, DESCRIPTION)
+    result = result_folder(out, store.attributes["encoder"])
     truths = truths_of(store, size, view)
     kinds = score_maps(store, truths.rows, probes, head, view, block)
     measured, boxes, truth = measure_maps(store, truths, kinds, size, view, classes, workers or len(os.sched_getaffinity(0)))

@@ -33,12 +33,12 @@ def main(
 
     from pipelines.divergence import weights_of_heads
     from pipelines.process.progress import progress_bar
-    from probe.result_files import DESCRIPTION, METRICS, described_images, write_result
+    from probe.result_files import METRICS, described_images, result_folder, write_result
     from probe.token_norms import QUANTILES, TokenNorms, attention_of_cls, norms_of
     from store import BeyondClsError
-    from store.writing.results import ResultFolder
 
-    store, result = open_features(features, params), ResultFolder(out, DESCRIPTION, ("block*.svg", "where.npz"))
+    store = open_features(features, params)
+    result = result_folder(out, store.attributes["encoder"], ("block*.svg", "where.npz"))
     store.check_evaluation_crop()
     rows, heads = np.flatnonzero(store.valid), weights_of_heads(probes or [])
     for head in heads:

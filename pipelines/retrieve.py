@@ -37,12 +37,12 @@ def main(
     """
     from pipelines.process.progress import progress_bar
     from probe.geometry import VECTORS, by_place, kind_of_vector, vectors_in
-    from probe.result_files import DESCRIPTION, METRICS, described_images, write_result
+    from probe.result_files import METRICS, described_images, result_folder, write_result
     from probe.retrieval import ranked, retrieval
-    from store.writing.results import ResultFolder
 
     search = read_search(relevant)
-    store, result = open_features(features, params), ResultFolder(out, DESCRIPTION)
+    store = open_features(features, params)
+    result = result_folder(out, store.attributes["encoder"])
     asked = store if queries is None else open_features(queries, params)
     names, found = vectors_in(store, vector or VECTORS), ranked(search, store, asked)
     measured = []

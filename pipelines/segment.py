@@ -75,7 +75,7 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.checkpoint import Unfinished
     from probe.localisation.foreground import class_names, foreground_of, measure_foreground
-    from probe.result_files import DESCRIPTION
+    from probe.result_files import result_folder
     from probe.run import shown_views
     from probe.segmentation.linear import NAME
     from probe.segmentation.results import files_in, write
@@ -83,7 +83,6 @@ def main(
     from probe.segmentation.saved_maps import SavedMaps
     from probe.segmentation.sets import Sets
     from store.places.disk import check_writable
-    from store.writing.results import ResultFolder
 
     logs = given.pop("log", [])
     options = options_of_task(params, "segment", OF_SEGMENTATION, dataset, encoder, given)
@@ -91,6 +90,7 @@ def main(
     learn, judge, validation = (None if name is None else open_features(name, params) for name in (features, test, val))
     assert learn is not None
     assert judge is not None
+    results = result_folder(out, judge.attributes["encoder"], lambda: files_in(out))
     protocols = settings(options, min(learn.spec.transform["input_size"][1:]))
     sets = Sets(
         learn,
@@ -112,7 +112,7 @@ def main(
     unfinished = Unfinished.beside(out)
     described = {"encoder": learn.attributes["encoder"], **asdict(protocols.linear)}
     with (
-        ResultFolder(out, DESCRIPTION, lambda: files_in(out)).written() as folder,
+        results.written() as folder,
         epoch_logs(logs, {NAME: (out, described)}) as on_epoch,
     ):
         maps = SavedMaps(folder / "maps", sets.tested, sets.classes, resolutions[0], options.get("save_maps", 0))

@@ -1,7 +1,7 @@
 """The files of a result: metrics.json with measures alone, which `dvc metrics` shows, description.json with all, and arrays."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from store import BeyondClsError, FeatureStore
 from store.environment import machine, versions_of
 from store.errors import too_old
 from store.format.pretraining import pretraining_fields
+from store.writing.results import ResultFolder
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,33 @@ def computed_by(device: "torch.device") -> dict[str, Any]:
 
 class ResultError(BeyondClsError):
     """Measures and their description are not of one run."""
+
+
+def result_folder(
+    folder: Path,
+    encoder: str,
+    of_earlier: Iterable[str] | Callable[[], Iterable[Path]] = (),
+    seal: str = "",
+    mark: str = DESCRIPTION,
+) -> ResultFolder:
+    """The folder of a result on features of an encoder, for its next one: of the same encoder, unless it has that one's name.
+
+    Args:
+        mark: the file that says what was measured. For others, see `ResultFolder`.
+
+    Raises:
+        BeyondClsError: it holds a result of another encoder.
+    """
+    try:
+        there = json.loads((folder / mark).read_text(encoding="utf-8")).get("encoder", encoder)
+    except (OSError, ValueError, AttributeError):  # nothing, or nothing that counts
+        there = encoder
+    if there != encoder and encoder not in folder.absolute().parts:
+        raise BeyondClsError(
+            f"{folder} holds a result of encoder {there}, which that of {encoder} would replace; give another --out, e.g. "
+            f"{folder / encoder}, or remove {folder}"
+        )
+    return ResultFolder(folder, mark, of_earlier, seal)
 
 
 def described_images(store: FeatureStore, n_images: int) -> dict[str, Any]:

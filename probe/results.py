@@ -21,7 +21,7 @@ from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_classes, notes_on_draws, notes_on_training
 from probe.passes import HeadPasses, Outcome
-from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, write_result
+from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, result_folder, write_result
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import JOINED, TOKENS, VECTORS, Source
@@ -181,18 +181,18 @@ def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:
     return asdict(replace(plan.recipe, base_lr=chosen.base_lr, weight_decay=chosen.weight_decay))
 
 
-def folder_of_head(folder: Path) -> ResultFolder:
+def folder_of_head(folder: Path, encoder: str) -> ResultFolder:
     """The folder of a head, for its next result.
 
     Raises:
-        BeyondClsError: nothing describes the metrics.json there, which may be of something else.
+        BeyondClsError: nothing describes the metrics.json there, which may be of something else; or as `result_folder`.
     """
     metrics = folder / METRICS
     if metrics.exists() and not (folder / DESCRIPTION).exists():
         raise BeyondClsError(
             f"{metrics} has no {DESCRIPTION} next to it, so it is not replaced: give another --out, or move it away first"
         )
-    return ResultFolder(folder, DESCRIPTION, FILES, RECORD)
+    return result_folder(folder, encoder, FILES, RECORD)
 
 
 def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
@@ -302,5 +302,5 @@ def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: Fea
     """Write into description.json that there was nothing to measure; what an earlier run wrote into `folder` is removed."""
     features = {"training": training.spec.key, "test": test.spec.key}
     encoder = training.attributes["encoder"]
-    with folder_of_head(folder).written() as place:
+    with folder_of_head(folder, encoder).written() as place:
         write_measures(place, {"encoder": encoder, **plan.head.to_dict(), "features": features, "absent": missing})

@@ -139,7 +139,8 @@ def probe(
     if joined is not None:
         about["joined"] = {"training": joined[0].spec.key, "test": joined[1].spec.key}
     written: dict[str, dict[str, Any]] = {}
-    what, total = f"{training.attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values())
+    encoder = training.attributes["encoder"]
+    what, total = f"{encoder} {', '.join(plans)}", n_epochs(plans.values())
     with (
         ranks(place) as (rank, world_size),
         ((bars if rank == 0 else None) or no_bars)(what, total, "epochs") as shown_progress,
@@ -172,7 +173,7 @@ def probe(
                         write_timing(folder, time_head(passes.template(name), passes.test, place), together)
 
         # All are made first, so that errors are raised before anything trains.
-        of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out) for name in plans}
+        of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out, encoder) for name in plans}
         groups = [(recipe, group, passes_of(recipe, group)) for recipe, group in _group_by_recipe(plans)]
         while groups:  # vectors that one of them has pooled are gone when the next begins
             recipe, group, passes = groups.pop(0)
@@ -194,7 +195,7 @@ def probe(
             for name, (measures, selected) in kept.items():
                 if converged and not training.multilabel and REACHED not in measures:  # it was trained without
                     outcomes[name] = stored_outcomes(name, group[name], passes, folders[name], selected)
-                    of_heads[name] = folder_of_head(folders[name])  # whose description may have changed
+                    of_heads[name] = folder_of_head(folders[name], encoder)  # whose description may have changed
             converge(passes, outcomes, converged)
             for name, of_seeds in outcomes.items():
                 measures = measures_of(name, group[name], passes, of_seeds, chosen[name])

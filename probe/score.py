@@ -90,7 +90,7 @@ def score(
     for place in places.values():
         if (place / METRICS).is_file() and SCORED not in read_result(place / METRICS):
             raise BeyondClsError(f"{place} holds a head that was trained, expected a score or nothing; give another --out")
-    results = {key: folder_of_head(place) for key, place in places.items()}
+    results = {(n, h): folder_of_head(place, tests[n].attributes["encoder"]) for (n, h), place in places.items()}
     sources = {(name, head): head.source(store) for name, store in tests.items() for head in opened}
     choices = {(name, head): head.class_map(tests[name], maps.get(name)) for name, head in sources}
     first, on = next(iter(tests)), torch.device(device)

@@ -82,7 +82,7 @@ def transfer(
         BeyondClsError: no probe, or one whose aggregator is custom or has no parameters, or a probe of another encoder.
         StoreError: feature sets that do not belong together or lack what the head reads, or `out` cannot be written.
     """
-    heads, result = _load_heads(probe), folder_of_head(out)
+    heads, result = _load_heads(probe), folder_of_head(out, training.attributes["encoder"])
     described = next(iter(heads.values()))[1]
     check_pair(training, test)
     check_writable(out)

@@ -24,13 +24,12 @@ from probe.detection.targets import detection_batches
 from probe.detection.training import new_detector, train_detector
 from probe.grid import Epoch, Member
 from probe.head import FinalNorm
-from probe.result_files import DESCRIPTION, METRICS, computed_by, over_seeds, write_result
+from probe.result_files import METRICS, computed_by, over_seeds, result_folder, write_result
 from probe.sources import Source
 from probe.subsets import without_each
 from store import BeyondClsError, StoreError
 from store.format.pretraining import pretraining_fields
 from store.places.disk import check_writable
-from store.writing.results import ResultFolder
 
 Curve = list[dict[str, float]]
 Measures = dict[str, dict[str, float | None]]  # of boxes and masks, by name
@@ -197,7 +196,7 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     check_writable(out)
     unfinished = Unfinished.beside(out)
     detection = replace(detection, unfinished=unfinished)
-    result = ResultFolder(out, DESCRIPTION, ("trained/seed*.json", "trained/seed*.safetensors"))
+    result = result_folder(out, detection.test.store.attributes["encoder"], ("trained/seed*.json", "trained/seed*.safetensors"))
     curves: dict[int, Curve] = {}
     measured, without = list[Measures](), list[list[Measures]]()
     with result.written() as folder:

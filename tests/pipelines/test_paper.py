@@ -71,6 +71,10 @@ class TestParameters:
         assert not shown or shown >= waited & set(PARAMS["encoders"])
         assert len(shown) == len(re.findall("--encoder", body["cmd"]))
 
+    def test_the_page_does_not_read_what_tables_record(self) -> None:
+        """Else it is made again after each: `dvc repro` writes paper/dvc.lock."""
+        assert "paper" not in (PARAMS["other_probes"], PARAMS["other_studies"])
+
     def test_data_sets_are_read_by_their_own_form(self) -> None:
         assert {values["form"] for values in datasets_of(PARAMS).values()} <= set(DATASETS)
 

@@ -9,7 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.result_files import ResultError, array_of, digest_of, over_seeds, read_result, summary, write_result
+from probe.result_files import (
+    ResultError,
+    array_of,
+    digest_of,
+    over_seeds,
+    read_result,
+    result_folder,
+    summary,
+    write_result,
+)
 from store import BeyondClsError
 
 CONTENT = {
@@ -55,6 +64,19 @@ def test_a_time_belongs_to_the_description_too(metrics: Path):
     before = digest_of(metrics)
     write_result(metrics, CONTENT | {"encoder": "other"})
     assert digest_of(metrics) != before
+
+
+def test_a_result_of_another_encoder_is_not_replaced_unless_the_folder_has_the_name_of_this_one(metrics: Path):
+    out = metrics.parent
+    with pytest.raises(
+        BeyondClsError, match=rf"holds a result of encoder mae, which that of dino .* e\.g\. {out / 'dino'}, or"
+    ):
+        result_folder(out, "dino")
+    for encoder in ("mae", out.name, out.parent.name):
+        assert result_folder(out, encoder).folder == out
+    for nothing in ("", "[]", "{}"):
+        (out / "description.json").write_text(nothing)
+        assert result_folder(out, "dino").folder == out
 
 
 WHOLE = {"metrics.json": json.dumps(CONTENT), "description.json": None}
