@@ -191,6 +191,17 @@ def test_a_mistake_is_a_line(tmp_path):
     assert shown.stderr.startswith("error: there is no parameter file 'none.yaml'")
 
 
+# Commands that measure what is stored.
+MEASURES = ("blocks", "correspond", "depth", "few_shot", "geometry", "norms", "retrieve", "score", "segment", "similarity")
+
+
+@pytest.mark.parametrize(("command", "runs"), [("extract", True), *((name, False) for name in MEASURES)])
+def test_no_measure_can_run_an_encoder(command: str, runs: bool):
+    entries = {AGGREGATORS: (), PROTOCOLS: (), ("extract.datasets", "DATASETS"): ()}
+    reached = project().digests([f"pipelines.{command}"], entries)
+    assert ({"extract/forward.py", "extract/encoders/encoder.py"} <= set(reached)) is runs
+
+
 class TestReader:
     @pytest.fixture
     def write(self, tmp_path) -> Callable[[str, Path], dict[str, Any]]:
