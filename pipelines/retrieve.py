@@ -36,20 +36,21 @@ def main(
     By the protocols of ROxford and RParis, easy, medium and hard, or by one's own table, as for copies. Nothing is encoded.
     """
     from pipelines.process.progress import progress_bar
-    from probe.geometry import VECTORS, by_place, kind_of_vector, vectors_in
+    from probe.geometry import VECTORS, by_place, kind_of_vector
     from probe.result_files import METRICS, described_images, result_folder, write_result
-    from probe.retrieval import ranked, retrieval
+    from probe.retrieval import ranked, retrieval, vectors_of_both
 
     search = read_search(relevant)
     store = open_features(features, params)
     result = result_folder(out, store.attributes["encoder"])
     asked = store if queries is None else open_features(queries, params)
-    names, found = vectors_in(store, vector or VECTORS), ranked(search, store, asked)
+    arrays, found = vectors_of_both(store, asked, vector or VECTORS), ranked(search, store, asked)
     measured = []
-    with progress_bar("searching", len(names), "vectors") as advance:
-        for name in names:
-            for protocol, measures in retrieval(store, asked, name, found).items():
-                measured.append({"vector": kind_of_vector(name), "block": name.block, "protocol": protocol, **measures})
+    with progress_bar("searching", len(arrays), "vectors") as advance:
+        for names in arrays:
+            of_vector = {"vector": kind_of_vector(names[0]), "block": names[0].block}
+            for protocol, measures in retrieval(store, asked, names, found).items():
+                measured.append({**of_vector, "protocol": protocol, **measures})
             advance(1)
     content = {
         **described_images(store, len(found.images)),

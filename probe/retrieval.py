@@ -3,14 +3,15 @@
 Nothing is trained.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from probe.geometry import vectors
+from probe.geometry import kind_of_vector, vectors, vectors_in
+from probe.sources import check_encoder
 from probe.subsets import over_images, readable_rows
 from store import BeyondClsError, FeatureStore
 from store.format.layout import ArrayName
@@ -86,7 +87,28 @@ def ranked(search: Search, store: FeatureStore, queries: FeatureStore) -> Ranked
     return Ranked(of_queries, rows, to_find, left_out)
 
 
-def retrieval(store: FeatureStore, queries: FeatureStore, name: ArrayName, found: Ranked) -> dict[str, dict[str, Any]]:
+def vectors_of_both(store: FeatureStore, queries: FeatureStore, kinds: Iterable[str]) -> list[tuple[ArrayName, ArrayName]]:
+    """Arrays of vectors of the images and of the queries, of the same kind and block, as `vectors_in` gives them.
+
+    Raises:
+        BeyondClsError: sets of two encoders or transforms, or without such vectors in common.
+    """
+    check_encoder(store, queries)
+    of_images, of_queries = (
+        {(kind_of_vector(name), name.block): name for name in vectors_in(some, kinds)} for some in (store, queries)
+    )
+    both = [(name, of_queries[place]) for place, name in of_images.items() if place in of_queries]
+    if not both:
+        raise BeyondClsError(
+            f"{store.where} and {queries.where} have vectors of no block in common, {', '.join(map(str, of_images.values()))} "
+            f"and {', '.join(map(str, of_queries.values()))}; extract both with the same --blocks, or with --vectors all"
+        )
+    return both
+
+
+def retrieval(
+    store: FeatureStore, queries: FeatureStore, names: tuple[ArrayName, ArrayName], found: Ranked
+) -> dict[str, dict[str, Any]]:
     """How well the vectors of an array find what is to be found, by cosine; percent, by protocol, as `over_images` makes it.
 
     `map` is the mean over queries of average precision, under the curve of precision and recall by trapezoids; `precision_5`
@@ -95,21 +117,14 @@ def retrieval(store: FeatureStore, queries: FeatureStore, name: ArrayName, found
     that are not to be found come first. Queries for which nothing is to be found do not count. Queries are left out in turn.
 
     Args:
-        name: as `vectors_in` gives it.
+        names: of `vectors_of_both`.
         found: of `ranked`.
-
-    Raises:
-        BeyondClsError: the sets are of different encoders, or were made differently.
 
     Source: Radenović et al. 2018 (Revisiting Oxford and Paris, arXiv 1803.11285), with the average precision of their code;
         micro AP: Douze et al. 2021 (DISC21, arXiv 2106.09672).
     """
-    if queries.spec.encoder_key != store.spec.encoder_key:
-        raise BeyondClsError(
-            f"{queries.where} and {store.where} are of different encoders, or were extracted with different options; extract "
-            "queries and images with the same ones"
-        )
-    asked, x = (_normalise(vectors(some, name, rows)) for some, rows in ((queries, found.queries), (store, found.images)))
+    both = zip((store, queries), names, (found.images, found.queries), strict=True)
+    x, asked = (_normalise(vectors(some, name, rows)) for some, name, rows in both)
     cosines = [x @ query for query in asked]
     return {protocol: _measure_ranks(cosines, found.to_find[protocol], found.left_out[protocol]) for protocol in found.to_find}
 

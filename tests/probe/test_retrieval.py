@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 from beyondcls import read_rows
 from pipelines.retrieve import main, read_search
 from probe.geometry import vectors, vectors_in
-from probe.retrieval import KS, PROTOCOLS, Search, _measure_ranks, _measures_of_ranks, ranked, retrieval
+from probe.retrieval import KS, PROTOCOLS, Search, _measure_ranks, _measures_of_ranks, ranked, retrieval, vectors_of_both
 from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
 from tests.extract.datasets.test_matlab import DEPTH, file, nested
@@ -65,7 +65,7 @@ def along(ranking: list[int], right: set[int], junk: set[int]) -> list[float]:
 
 def test_along_each_ranking(store: FeatureStore, asked: FeatureStore, search: Search) -> None:
     (name,) = vectors_in(store, ["cls"])[-1:]
-    measured = retrieval(store, asked, name, ranked(search, store, asked))
+    measured = retrieval(store, asked, (name, name), ranked(search, store, asked))
     x, y = (vectors(some, name, np.arange(n)) for some, n in ((asked, N_QUERIES), (store, N - 1)))
     cosines = x @ y.T / np.linalg.norm(x, axis=1)[:, None] / np.linalg.norm(y, axis=1)
     for protocol, (right, junk) in PROTOCOLS.items():
@@ -91,13 +91,13 @@ def test_the_first_is_right() -> None:
 
 def test_queries_are_left_out_in_turn(store: FeatureStore, asked: FeatureStore, search: Search) -> None:
     (name,) = vectors_in(store, ["cls"])[-1:]
-    whole = retrieval(store, asked, name, ranked(search, store, asked))["medium"]
+    whole = retrieval(store, asked, (name, name), ranked(search, store, asked))["medium"]
     used = np.flatnonzero([any(of_query[r] for r in PROTOCOLS["medium"][0]) for of_query in search.relations])
     groups = groups_of(len(used))
     for group in (0, 3):
         kept = used[groups != group].tolist()
         fewer = Search([search.queries[q] for q in kept], [search.relations[q] for q in kept])
-        without = retrieval(store, asked, name, ranked(fewer, store, asked))["medium"]
+        without = retrieval(store, asked, (name, name), ranked(fewer, store, asked))["medium"]
         for key in ("map", "precision_5", "micro_ap"):
             assert whole[key]["without"][group] == pytest.approx(without[key]["mean"])
 
@@ -115,7 +115,7 @@ def test_a_query_is_not_found_for_itself_and_ties_count_against(tmp_path: Path) 
     measured = _measure_ranks(cosines, found.to_find["medium"], found.left_out["medium"])
     assert measured["map"]["mean"] == pytest.approx(100 * (0 + 1 / 39) / 2)
     assert measured["precision_10"]["mean"] == 0
-    assert list(retrieval(store, store, name, found)) == ["medium"], "no image is hard"
+    assert list(retrieval(store, store, (name, name), found)) == ["medium"], "no image is hard"
 
 
 def roxford(folder: Path, search: Search, **changed: Any) -> Path:
@@ -191,5 +191,13 @@ def test_truth_that_does_not_fit(store: FeatureStore, asked: FeatureStore, searc
     with pytest.raises(BeyondClsError, match="nowhere"):
         ranked(Search(ids([1]), [{"easy": ["nowhere"]}]), store, asked)
     other = write_features(tmp_path / "other", n=N_QUERIES, weights="other", blocks=(0, 1))
-    with pytest.raises(BeyondClsError, match="are of different encoders"):
-        retrieval(store, other, vectors_in(store, ["cls"])[0], ranked(search, store, other))
+    with pytest.raises(BeyondClsError, match="are of two encoders or extractions: weights differ"):
+        vectors_of_both(store, other, ["cls"])
+
+
+def test_sets_of_other_blocks_have_some_in_common(store: FeatureStore, tmp_path: Path) -> None:
+    fewer, others = (write_features(tmp_path / str(b), n=N_QUERIES, blocks=(b,), vectors=(b,)) for b in (1, 2))
+    found = [tuple(map(str, names)) for names in vectors_of_both(store, fewer, ["average", "cls"])]
+    assert found == [("patch/block1/view0", "average/block1/view0"), ("cls/block1/view0", "cls/block1/view0")]
+    with pytest.raises(BeyondClsError, match=r"have vectors of no block in common, cls/block0/view0, .* and cls/block2/view0;"):
+        vectors_of_both(store, others, ["cls"])
