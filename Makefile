@@ -50,4 +50,4 @@ gpu: ## What this machine's GPU is worth: tests and benchmarks, under ten minute
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu --out build/gpu
 
 clean: ## Remove what the pipeline made
-	rm -rf code recipes blocks few_shot geometry similarity norms scores correspondence retrieval features receipts probes attention studies divergence localisation segmentation detection composed tables report
+	rm -rf code recipes blocks few_shot geometry similarity norms scores correspondence retrieval tracking depth features receipts probes attention studies divergence localisation segmentation detection composed tables report

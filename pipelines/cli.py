@@ -42,6 +42,7 @@ from pipelines import (
     segment,
     similarity,
     store,
+    track,
     transfer,
 )
 from pipelines.doctor import command as doctor
@@ -102,6 +103,7 @@ app.command("divergence")(divergence.main)
 app.command("few-shot")(few_shot.main)
 app.command("correspond")(correspond.main)
 app.command("retrieve")(retrieve.main)
+app.command("track")(track.main)
 app.command("geometry")(geometry.main)
 app.command("similarity")(similarity.main)
 app.command("norms")(norms.main)

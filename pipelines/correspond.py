@@ -34,20 +34,13 @@ def main(
     from pipelines.parameters.options import numbers
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
-    from probe.correspondence import correspondence, read_pairs, shown_points
+    from probe.correspondence import correspondence, kept_blocks, read_pairs, shown_points
     from probe.result_files import METRICS, computed_by, described_images, result_folder, write_result
-    from store import BeyondClsError
 
     thresholds = numbers("--at", at)
     store, chosen = open_features(features, params), choose_device(device)
     result = result_folder(out, store.attributes["encoder"])
-    kept = sorted(store.spec.blocks) if "patch" in store.kinds else []
-    if not kept or block not in (None, *kept):
-        raise BeyondClsError(
-            f"{store.where} has patch tokens of {'blocks ' + ', '.join(map(str, kept)) if kept else 'no block'}"
-            f"{'' if block is None else f', and --block is {block}'}; extract it with --blocks, and without --vectors only"
-        )
-    blocks = kept if block is None else [block]
+    blocks = kept_blocks(store, block)
     seen = shown_points(store, read_pairs(pairs))
     measured = []
     with progress_bar("pairs", len(blocks) * len(seen.pairs), "pairs") as advance:

@@ -1,14 +1,17 @@
 """`beyondcls depth`: depth, or surface normals, of pixels from cached patch tokens, without the encoder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from pipelines.parameters.measures import OF_DEPTH, options_of_entry
+from pipelines.parameters.options import select_options, takes_options
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
 
+@takes_options(OF_DEPTH)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     maps: Annotated[
@@ -21,26 +24,10 @@ def main(
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
     test_maps: Annotated[Path, typer.Option(help="folder of their maps")],
     out: Annotated[Path, typer.Option(help="folder for metrics.json, description.json and curves.csv")],
-    normals: Annotated[bool, typer.Option("--normals", help="the maps are of surface normals, not of depth")] = False,
-    cls: Annotated[bool, typer.Option("--cls", help="put [cls] behind each patch, as DINOv2 does")] = False,
-    final_norm: Annotated[bool, typer.Option("--final-norm", help="apply the encoder's last norm to the tokens")] = False,
-    block: Annotated[int | None, typer.Option(help="of the tokens  [default: the deepest]")] = None,
-    min_depth: Annotated[float, typer.Option(help="metres; nearer pixels are ignored")] = 0.001,
-    max_depth: Annotated[float, typer.Option(help="metres; farther pixels are ignored")] = 10.0,
-    per_metre: Annotated[float, typer.Option(help="whole numbers of a PNG that are a metre: 1000 for millimetres")] = 1000.0,
-    eigen_crop: Annotated[
-        bool, typer.Option("--eigen-crop", help="measure rows 45-470 and columns 41-600 of NYUv2's images alone, as is usual")
-    ] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="passes over the training images")] = 20,
-    batch_size: Annotated[int, typer.Option(min=2, help="images of a step")] = 16,
-    base_lr: Annotated[float, typer.Option(help="AdamW's peak learning rate for 256 images a step")] = 0.128,
-    weight_decay: Annotated[float, typer.Option(help="of AdamW")] = 0.01,
-    seeds: Annotated[str, typer.Option(help="with commas; each trains a head")] = "0,1,2",
-    loss_size: Annotated[
-        int | None, typer.Option(min=1, help="shorter side, in pixels, at which the loss is computed  [default: the view's]")
-    ] = None,
+    entry: Annotated[str | None, typer.Option(help="of `depth` in --params: take its options; those given here win")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    **given: Any,
 ) -> None:
     """Predict depth or surface normals of pixels by a linear head on patch tokens, and measure them on test images.
 
@@ -54,7 +41,6 @@ def main(
     """
     from dataclasses import replace
 
-    from pipelines.parameters.options import integers
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
     from probe.depth.run import PLAN, Regression, regress, write
@@ -63,31 +49,23 @@ def main(
     from probe.run import shown_views
     from store.places.disk import check_writable
 
-    target = Normals() if normals else Depth(min_depth, max_depth, per_metre=per_metre)
-    recipe = replace(
-        PLAN.recipe,
-        epochs=epochs,
-        batch_size=batch_size,
-        base_lr=base_lr,
-        weight_decay=weight_decay,
-        warmup_epochs=min(PLAN.recipe.warmup_epochs, epochs - 1),
-    )
-    plan = replace(PLAN, recipe=recipe, seeds=integers("--seeds", seeds))
+    options = options_of_entry("depth", entry, params) | given
+    of_depth = {"low": "min_depth", "high": "max_depth", "per_metre": "per_metre"}
+    depth = Depth(**{field: options[name] for field, name in of_depth.items() if name in options})
+    recipe = replace(PLAN.recipe, **select_options(options, ("epochs", "batch_size", "base_lr", "weight_decay")))
+    recipe = replace(recipe, warmup_epochs=min(recipe.warmup_epochs, recipe.epochs - 1))
     learn, judge = open_features(features, params), open_features(test, params)
     result = result_folder(out, judge.attributes["encoder"])
     regression = Regression(
         learn,
         judge,
-        target,
+        Normals() if options.get("normals") else depth,
         maps,
         test_maps,
-        plan,
-        block=block,
-        final_norm=final_norm,
-        with_cls=cls,
-        eigen_crop=eigen_crop,
+        replace(PLAN, recipe=recipe, **select_options(options, ("seeds",))),
+        with_cls=options.get("cls", False),
         views=shown_views(learn, None, False),  # random crops alone where there are any
-        loss_size=loss_size,
+        **select_options(options, ("block", "final_norm", "eigen_crop", "loss_size")),
         device=choose_device(device),
     )
     check_writable(out)

@@ -1,14 +1,17 @@
 """`beyondcls geometry`: what the vectors of a feature set tell without a head, block by block."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from pipelines.parameters.measures import OF_GEOMETRY, options_of_entry
+from pipelines.parameters.options import takes_options
 from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
 
+@takes_options(OF_GEOMETRY)
 def main(
     features: Annotated[str, typer.Option(help="feature set: its folder, receipt, or address")],
     out: Annotated[Path, typer.Option(help="folder for metrics.json and description.json")],
@@ -20,11 +23,9 @@ def main(
         list[str] | None,
         typer.Option(help="may be repeated  [default: all that the set allows]"),
     ] = None,
-    images: Annotated[int | None, typer.Option(help="number of images, the same on every machine  [default: all]")] = None,
-    entry: Annotated[
-        str | None, typer.Option(help="of `geometry` in the parameter file, which says how many images, if it has `images`")
-    ] = None,
+    entry: Annotated[str | None, typer.Option(help="of `geometry` in --params: take its options; those given here win")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
+    **given: Any,
 ) -> None:
     """Measure vectors without a head: effective rank, decay of the spectrum, intrinsic dimension, and clusters against classes.
 
@@ -37,8 +38,7 @@ def main(
     from probe.geometry import GEOMETRY, VECTORS, by_place, geometry, kind_of_vector, rows_of_all, vectors_in
     from probe.result_files import METRICS, described_images, result_folder, write_result
 
-    if images is None and entry is not None:
-        images = images_of_entry(entry, params or Path("params.yaml"))
+    images = (options_of_entry("geometry", entry, params) | given).get("images")
     store = open_features(features, params)
     result = result_folder(out, store.attributes["encoder"])
     names, rows = vectors_in(store, vector or VECTORS), rows_of_all([store], images)
@@ -60,20 +60,3 @@ def main(
         numbers = ", ".join(f"{m} {value['mean']:.3g}" for m, value in measured.items() if m in GEOMETRY)
         typer.echo(f"{place}: {numbers}")
     typer.echo(f"{out}: {len(rows):,} images")
-
-
-def images_of_entry(entry: str, params: Path) -> int | None:
-    """How many images an entry of `geometry` asks for; None for all.
-
-    Raises:
-        BeyondClsError: there is no such entry, or it asks for what is no number of images.
-    """
-    from pipelines.parameters.params import read_params, section, shown
-    from store import BeyondClsError
-
-    n = section(read_params(params), "geometry", entry).get("images")
-    if n is not None and (type(n) is not int or n < 1):
-        raise BeyondClsError(
-            f"geometry.{entry}.images in {params} is {shown(n)}, expected a number of images, or none for all; correct it"
-        )
-    return n

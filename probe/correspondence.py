@@ -143,6 +143,21 @@ def shown_points(store: FeatureStore, pairs: Sequence[Pair]) -> Shown:
     return Shown(kept, np.array(rows), crops, n, n_all - n)
 
 
+def kept_blocks(store: FeatureStore, block: int | None = None) -> list[int]:
+    """Blocks whose patch tokens a set has, or the one that is asked for.
+
+    Raises:
+        BeyondClsError: there is none, or not that one.
+    """
+    kept = sorted(store.spec.blocks) if "patch" in store.kinds else []
+    if not kept or block not in (None, *kept):
+        raise BeyondClsError(
+            f"{store.where} has patch tokens of {'blocks ' + ', '.join(map(str, kept)) if kept else 'no block'}"
+            f"{'' if block is None else f', and --block is {block}'}; extract it with --blocks, and without --vectors only"
+        )
+    return kept if block is None else [block]
+
+
 def correspondence(
     store: FeatureStore,
     seen: Shown,

@@ -101,7 +101,7 @@ def units(params: Params, project: Project) -> Iterator[CodeUnit]:
     yield CodeUnit("compose-dense", ("pipelines.quickstart.objects",), {READERS: ()})
     yield CodeUnit("detect", ("pipelines.detect",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield CodeUnit("divergence", ("pipelines.divergence",), {})
-    for name in ("correspond", "few-shot", "geometry", "norms", "retrieve", "similarity"):
+    for name in ("correspond", "depth", "few-shot", "geometry", "norms", "retrieve", "similarity", "track"):
         yield CodeUnit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: (), READERS: ()})
     yield CodeUnit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield CodeUnit("report", ("pipelines.report.command",), {READERS: ()})

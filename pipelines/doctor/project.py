@@ -21,6 +21,8 @@ from pipelines.parameters.dense import datasets_of_task, of_task
 from pipelines.parameters.groups import PLACES, check_groups, params_of_study, studies_of
 from pipelines.parameters.heads import GROUPS, heads_of, plans_and_run
 from pipelines.parameters.layers import Layer, common_layers, values_of
+from pipelines.parameters.measures import OPTIONS as MEASURES
+from pipelines.parameters.measures import checked_entry
 from pipelines.parameters.params import primary_of, section
 from pipelines.parameters.recipes import OPTIONS
 from pipelines.sharing.places import checked_store
@@ -29,7 +31,7 @@ from store.user_code import file_of
 
 SECTIONS = (
     *("data", "datasets", "store", "encoders", "extract", "probe", "divergence", "by_block", "primary", "composed", "whole"),
-    *("few_shot", "geometry", "similarity", "norms", "scores", "correspondence", "retrieval"),
+    *("few_shot", "geometry", "similarity", "norms", "scores", "correspondence", "retrieval", "tracking", "depth"),
     *("composed_dense", "dense", "localised", "other_probes", "other_studies", *GROUPS, *PLACES),
 )
 HUB, SERVER = "https://huggingface.co", "https://dl.fbaipublicfiles.com"  # of timm's weights; of MAE's, DINO's and others
@@ -70,6 +72,9 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
     for task in OPTIONS:
         for name in tried(datasets_of_task, params, task):
             tried(_check_task, params, task, name)
+    for measure in MEASURES:
+        for name in tried(section, params, measure):
+            tried(checked_entry, measure, name, params)
     notes = [unknown("section", name, SECTIONS) for name in params if name not in SECTIONS]
     for name in (*datasets, *dense) if not mistakes else ():
         place = images_of(params, name, None)["data"]

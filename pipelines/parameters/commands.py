@@ -19,7 +19,7 @@ from store.errors import BeyondClsError
 QUOTED = (
     *("data", "dense.data", "composed.*.n_images", "composed.*.seed", "block_studies.*.stored"),
     *("composed_dense.*.train", "composed_dense.*.test", "composed_dense.*.seed"),
-    *("correspondence.*.pairs", "retrieval.*.relevant"),
+    *("correspondence.*.pairs", "retrieval.*.relevant", "tracking.*.masks", "depth.*.maps", "depth.*.test_maps"),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.parameters.datasets import DENSE, dense_datasets, dense_part
 from pipelines.parameters.layers import Given, values_of
-from pipelines.parameters.options import LISTS, Option, Table
+from pipelines.parameters.options import Table
 from pipelines.parameters.params import check_names, mapping, read_params, section
 from store import BeyondClsError
 from store.errors import unknown
@@ -67,7 +67,7 @@ def of_task(
         check_names(where, values, list(options))
         values = {name: value for name, value in values.items() if value is not None}
         for name, value in values.items():
-            given[name] = Given(_checked(f"{where}.{name}", value, options[name]), where)
+            given[name] = Given(options[name].checked(f"{where}.{name}", value), where)
     if encoder is not None and (block := section(params, "encoders", encoder).get("block")) is not None:
         given["block"] = Given(block, f"encoders.{encoder}")
     return given
@@ -85,13 +85,3 @@ def datasets_of_task(params: Mapping[str, Any], task: str) -> dict[str, Any]:
             where = f"{DENSE}.{task}"
             raise BeyondClsError(unknown(f"data set in {where}", str(name), extracted, f"Add it to {DENSE}.datasets"))
     return {str(name): values for name, values in entries.items()}
-
-
-def _checked(where: str, value: Any, option: Option) -> Any:
-    """A value as the command takes it."""
-    if isinstance(value, list | tuple) and option.type == list[str]:
-        value = [str(one) for one in value]
-    option.check(where, value)
-    if isinstance(value, list | tuple) and not value:
-        raise BeyondClsError(f"{where} is {value!r}, expected a list with something in it; leave it out for the default")
-    return option.from_command_line(where, ",".join(map(str, value))) if option.type in LISTS else value

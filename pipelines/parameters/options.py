@@ -109,6 +109,19 @@ class Option:
             if self.least is not None and isinstance(value, int | float) and value < self.least:
                 raise BeyondClsError(f"{where} is {value}, expected {self.least} or more")
 
+    def checked(self, where: str, value: Any) -> Any:
+        """A value of a parameter file, as the command takes it.
+
+        Raises:
+            BeyondClsError: as `check`, or a list with nothing in it.
+        """
+        if isinstance(value, list | tuple) and self.type == list[str]:
+            value = [str(one) for one in value]
+        self.check(where, value)
+        if isinstance(value, list | tuple) and not value:
+            raise BeyondClsError(f"{where} is {value!r}, expected a list with something in it; leave it out for the default")
+        return self.from_command_line(where, ",".join(map(str, value))) if self.type in LISTS else value
+
 
 Table = Mapping[str, Option]
 

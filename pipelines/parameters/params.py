@@ -19,14 +19,15 @@ EXPECTED = "letters, digits, and . _ + - after the first one, 100 at most"
 # Where there are names, as keys or in a list (`*`: in each entry), …
 NAMED = (
     *("encoders", "datasets", "cls_heads", "heads", "own_heads", "by_block", "divergence", "composed", "composed_dense"),
-    *("few_shot", "geometry", "similarity", "norms", "scores", "correspondence", "retrieval", "whole", "localised"),
+    *("whole", "localised"),
+    *("few_shot", "geometry", "similarity", "norms", "scores", "correspondence", "retrieval", "tracking", "depth"),
     *("studies", "studies.*.heads", "block_studies", "block_studies.*.heads"),
     *("dense.datasets", "dense.segment", "dense.detect"),
 )
 # … and where an entry names others, which need not be in the file.
 NAMING = (
     *("studies", "block_studies", "by_block", "divergence", "whole", "localised", "composed_dense"),
-    *("few_shot", "geometry", "similarity", "norms", "scores", "correspondence", "retrieval"),
+    *("few_shot", "geometry", "similarity", "norms", "scores", "correspondence", "retrieval", "tracking", "depth"),
 )
 OTHERS = ("study", "dataset", "encoder", "joined", "features", "head", "photographs", "test", "queries")
 BYTES = 1 << 18  # of a file

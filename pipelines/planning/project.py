@@ -68,7 +68,7 @@ def plan_project(
             "of its peak, without decoding, statistics and writing",
             *(f"not counted {name}: {why}" for name, why in trainings.left_out.items()),
             "not counted compose, extract-composed, blocks, few-shot, geometry, similarity, norms, score, "
-            "correspond, retrieve, divergence, localise, segment, detect, attention and report",
+            "correspond, retrieve, track, depth, divergence, localise, segment, detect, attention and report",
         ],
     ):
         typer.echo("\n".join(["", *lines]))

@@ -50,6 +50,7 @@ class Folders:
     few_shot: Path | None = None
     correspondence: Path | None = None
     retrieval: Path | None = None
+    tracking: Path | None = None
     scores: Path | None = None
     dataset: str = ""
     receipts: Path | None = None

@@ -23,6 +23,7 @@ HOLDS = {
     "few_shot": "ENCODER/metrics.json",
     "correspondence": "DATASET/ENCODER/metrics.json",
     "retrieval": "DATASET/ENCODER/metrics.json",
+    "tracking": "DATASET/ENCODER/metrics.json",
     "scores": "TEST/ENCODER/HEAD/metrics.json",
     "segmentation": "DATASET/ENCODER/metrics.json",
     "depth": "DATASET/ENCODER/metrics.json",
@@ -100,9 +101,10 @@ def main(
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
     Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, geometry/DATASET, similarity/DATASET,
-    norms/DATASET, few_shot/DATASET, studies, scores, correspondence, retrieval, divergence, localisation, segmentation,
-    depth, detection, and the images that params.yaml names. With --probes, of the folders and images that are named and of
-    nothing else; so with --only and --attention, --localisation, --segmentation, --depth or --detection, which need no probes.
+    norms/DATASET, few_shot/DATASET, studies, scores, correspondence, retrieval, tracking, divergence, localisation,
+    segmentation, depth, detection, and the images that params.yaml names. With --probes, of the folders and images that are
+    named and of nothing else; so with --only and --attention, --localisation, --segmentation, --depth or --detection, which
+    need no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png,
     .pdf), and prints the accuracies.

@@ -59,6 +59,7 @@ NEEDED = {
     "few-shot": "n_images vectors.*.vector vectors.*.block vectors.*.protocol.name",
     "correspond": "n_pairs n_points n_points_outside at blocks.*.block blocks.*.chance",
     "retrieve": "n_images searches.*.vector searches.*.block searches.*.protocol searches.*.n_queries",
+    "track": "n_images n_videos n_measured blocks.*.block blocks.*.n_objects blocks.*.still.j_and_f",
     "norms": "n_images times blocks.*.block blocks.*.share! blocks.*.images!",
     "blocks": "measure n_test rows.*.head rows.*.protocol rows.*.block rows.*.bytes_per_image",
 }

@@ -46,6 +46,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         scores=folder / "scores",
         correspondence=folder / "correspondence",
         retrieval=folder / "retrieval",
+        tracking=folder / "tracking",
         dataset=main or "",
         receipts=folder / "receipts",
         segmentation=folder / "segmentation",

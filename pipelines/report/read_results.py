@@ -100,10 +100,10 @@ def read_rows(folder: Folder = ".") -> "pandas.DataFrame":
         read_rows().query("metric == 'top1'").pivot_table("value", "encoder", "head")
 
     Columns: kind (the folder of a project: probes, studies, scores, segmentation, depth, detection, localisation, blocks,
-    geometry, similarity, norms, few_shot, correspondence, retrieval), dataset, study, split (test, or training), encoder,
-    family, block, head (of a dense task its protocol, box or mask, or map; else the vector, or both that are compared), options
-    and recipe (JSON), seed, metric, value (percent; entropies and losses in nats, depths in metres, angles in degrees, what
-    geometry and norms measure as docs/geometry.md says), n (images) and folder.
+    geometry, similarity, norms, few_shot, correspondence, retrieval, tracking), dataset, study, split (test, or training),
+    encoder, family, block, head (of a dense task its protocol, box or mask, or map; else the vector, or both that are
+    compared), options and recipe (JSON), seed, metric, value (percent; entropies and losses in nats, depths in metres, angles
+    in degrees, what geometry and norms measure as docs/geometry.md says), n (images) and folder.
 
     Args:
         folder: of a project, of probes, or of one head.

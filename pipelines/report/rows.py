@@ -30,6 +30,7 @@ KINDS = {
     "norms": (("*/metrics.json", "*/*/metrics.json"), "beyondcls norms"),
     "correspondence": (("*/metrics.json", "*/*/metrics.json"), "beyondcls correspond"),
     "retrieval": (("*/metrics.json", "*/*/metrics.json"), "beyondcls retrieve"),
+    "tracking": (("*/metrics.json", "*/*/metrics.json"), "beyondcls track"),
     "few_shot": (("*/metrics.json", "*/*/metrics.json"), "beyondcls few-shot"),
 }
 RECEIPTS = "receipts"

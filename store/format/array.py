@@ -79,6 +79,7 @@ class ArrayReader:
     def _reset(self) -> None:
         self._lock = Lock()
         self._open: OrderedDict[tuple[int, bool | None], ShardFile] = OrderedDict()
+        self._direct: dict[int, bool | None] = {}  # whether a shard is read past the page cache, where that was left open
         self._digests: dict[int, bytes] = {}
         self._tail_locks: dict[int, Lock] = {}  # held while the tail of a shard is read
         self._compared: dict[int, bytearray] = {}  # 1 for each digest of a shard that was compared
@@ -328,7 +329,10 @@ class ArrayReader:
         """A shard, kept open; those used longest ago are let go, and closed once no thread reads them."""
         with self._lock:
             if (file := self._open.pop((shard, direct), None)) is None:
-                file = self.place.open(self.layout.file(shard), direct)
+                # What the page cache holds of it is looked up once: that takes a millisecond, and is asked under the lock.
+                file = self.place.open(self.layout.file(shard), self._direct.get(shard) if direct is None else direct)
+                if direct is None:
+                    self._direct[shard] = getattr(file, "direct", None)
                 if len(self._open) >= OPEN_SHARDS:
                     self._open.popitem(last=False)
             self._open[shard, direct] = file

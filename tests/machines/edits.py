@@ -45,6 +45,8 @@ CALLED = {
     "score": "scores",
     "correspond": "correspondence",
     "retrieve": "retrieval",
+    "track": "tracking",
+    "depth": "depth",
     "localise": "localisation",
     "segment": "segmentation",
     "detect": "detection",

@@ -36,7 +36,7 @@ def without_computing(tree: Path) -> None:
         folder.mkdir()
         (folder / "000.tar").write_text(f"photographs of {split}\n")
     (tree / "heads/mine.py").write_text("# a custom head\n")
-    for name in ("pairs.csv", "searches.csv"):
+    for name in ("pairs.csv", "searches.csv", "maps"):
         (tree / name).write_text("what the user wrote\n")
     project.edit(tree, shrink)
 
@@ -66,6 +66,8 @@ def shrink(params: dict[str, Any]) -> None:
     params["scores"] = {name: {**other, "head": name, "test": "composed"} for name in ("cls", "abmilp")}
     params["correspondence"] = {"mae": {**other, "pairs": "pairs.csv"}}
     params["retrieval"] = {"mae": {**other, "queries": other["features"], "relevant": "searches.csv"}}
+    params["tracking"] = {"mae": {**other, "masks": "maps"}}
+    params["depth"] = {"mae": {**other, "test": other["features"], "maps": "maps", "test_maps": "maps"}}
     params["composed_dense"] = {"objects": {"photographs": project.DATASET, "train": 8, "test": 4, "seed": 0}}
     objects: dict[str, Any] = {"objects": {}}
     params["dense"] = {"data": "composed", "datasets": objects, "segment": objects, "detect": objects}

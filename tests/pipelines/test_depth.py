@@ -1,6 +1,5 @@
 """`beyondcls depth` of NYUv2's layout made small: unpacked as the page says, extracted, measured, in rows and on the page."""
 
-import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 from scipy.io import savemat
 
 from beyondcls import read_rows
-from pipelines.depth import main
+from pipelines.parameters.measures import OF_DEPTH
 from pipelines.report.collect import Folders, collect
 from pipelines.report.sections.depth import section
 from probe.depth.run import PLAN
@@ -104,10 +103,24 @@ def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
     assert not Path("depth").exists()
 
 
-def test_defaults_of_the_command_are_those_of_the_plan() -> None:
-    given = {name: parameter.default for name, parameter in inspect.signature(main).parameters.items()}
-    assert {name: given[name] for name in ("epochs", "batch_size", "base_lr", "weight_decay")} == {
-        name: getattr(PLAN.recipe, name) for name in ("epochs", "batch_size", "base_lr", "weight_decay")
-    }
-    assert given["seeds"] == ",".join(map(str, PLAN.seeds))
-    assert (given["min_depth"], given["max_depth"], given["per_metre"]) == (Depth().low, Depth().high, Depth().per_metre)
+def test_defaults_in_words_are_those_of_the_plan() -> None:
+    depth, seeds = Depth(), ",".join(map(str, PLAN.seeds))
+    said = {"min_depth": depth.low, "max_depth": depth.high, "per_metre": depth.per_metre}
+    said |= {name: getattr(PLAN.recipe, name) for name in ("epochs", "batch_size", "base_lr", "weight_decay")}
+    assert {name: float(OF_DEPTH[name].default) for name in said} == said
+    assert OF_DEPTH["seeds"].default == seeds
+
+
+def test_an_entry_gives_options_and_the_command_line_wins(extracted: Path, beyondcls: Command) -> None:
+    sets = {"features": "train", "test": "test", "maps": "nyu/depth/train", "test_maps": "nyu/depth/test"}
+    quick = {"epochs": 2, "batch_size": 2, "seeds": [5, 7], "max_depth": 9, "final_norm": True}
+    entry = {"dataset": "nyu", "encoder": "tiny", **sets, **quick}
+    Path("params.yaml").write_text(yaml.safe_dump({"depth": {"nyu": entry, "nil": {**entry, "epoch": 2}}}))
+    maps = ("--maps", "nyu/depth/train", "--test-maps", "nyu/depth/test")
+    beyondcls("depth", *SETS, *maps, "--params", "params.yaml", "--entry", "nyu", "--epochs", 3, "--out", "depth/nyu/tiny")
+    content = read_result(extracted / "depth/nyu/tiny/metrics.json")
+    linear = content["protocols"]["linear"]
+    assert (linear["seeds"], linear["recipe"]["epochs"], linear["recipe"]["batch_size"]) == ([5, 7], 3, 2)
+    assert (content["target"]["high"], content["final_norm"]) == (9, True)
+    said = beyondcls("depth", *SETS, *maps, "--entry", "nil", "--out", "out", fails=True)
+    assert "unknown parameter in depth.nil 'epoch'; did you mean 'epochs'?" in said

@@ -70,6 +70,9 @@ def project(tmp_path_factory) -> Iterator[Path]:
     order = np.random.default_rng(0).permutation(60)[:8]  # of the photographs that are composed
     one, other = (ids[row] for row in order[:2])
     (folder / "data/searches.csv").write_text(f"query,image\n{one},{other}\n{other},{one}\n")
+    (folder / "data/depth").mkdir()
+    for name in (ids[row] for row in order):
+        np.save(folder / f"data/depth/{name}.npy", np.full((64, 64), 2, np.float32))
     points = "source,target,x,y,target_x,target_y,size\n"
     (folder / "data/pairs.csv").write_text(f"{points}{one},{other},30,30,30,30,32\n")
 
@@ -94,6 +97,8 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["correspondence"] = {"random": {**composed, "pairs": "data/pairs.csv"}}
         same = {"queries": composed["features"], "relevant": "data/searches.csv"}
         params["retrieval"] = {"random": {**composed, **same}}
+        maps = {"maps": "data/depth", "test": composed["features"], "test_maps": "data/depth"}
+        params["depth"] = {"random": {**composed, **maps, "epochs": 1, "seeds": [3], "batch_size": 4}}
         params["geometry"] = {"random": {**alone, "images": 55}}
         params["similarity"] = {"itself": {**alone, "joined": "quickstart-random"}}
         params["composed"] = {"few": {"n_images": 8, "seed": 0}}
@@ -150,7 +155,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert (project / "report/index.html").exists()
     assert (project / "report/tables/blocks-gains.csv").is_file(), "what the study of blocks found"
     assert '"n_images": 55' in (project / "geometry/few/quickstart-random/description.json").read_text()
-    for table in ("few-shot", "geometry", "norms", "scores", "correspondence", "retrieval"):
+    for table in ("few-shot", "geometry", "norms", "scores", "correspondence", "retrieval", "depth"):
         assert "quickstart-random" in (project / f"report/tables/{table}.csv").read_text()
     assert (project / "similarity/few/itself/metrics.json").is_file()
     assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()

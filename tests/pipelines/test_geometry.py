@@ -121,7 +121,7 @@ def test_images_that_are_left_out_are_as_if_they_were_not_there(measure):
 class TestFeatureSets:
     def test_the_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_features(tmp_path / "set", vectors=(0, 1), pooled=True, invalid=(4,), dim=24, views=2)
-        main(str(tmp_path / "set"), tmp_path / "out")
+        main(features=str(tmp_path / "set"), out=tmp_path / "out")
         described = json.loads((tmp_path / "out/description.json").read_text())
         measured = {(row["vector"], row["block"]): row for row in described["vectors"]}
         assert set(measured) == {("cls", 0), ("cls", 1), ("average", 0), ("average", 1), ("pooled", None)}
@@ -156,11 +156,13 @@ class TestFeatureSets:
         params.write_text("geometry: { few: { images: 60 }, all: {}, none: { images: 0 }, text: { images: many } }")
 
         def n_images(entry: str, **options: Any) -> int:
-            main(str(tmp_path / "set"), tmp_path / "out", measure=["rankme"], entry=entry, params=params, **options)
+            main(
+                features=str(tmp_path / "set"), out=tmp_path / "out", measure=["rankme"], entry=entry, params=params, **options
+            )
             return int(read_result(tmp_path / "out/metrics.json")["n_images"])
 
         assert [n_images("few"), n_images("all"), n_images("few", images=70)] == [60, 96, 70]
-        for entry, shown in (("none", "geometry.none.images .* is 0"), ("text", "is 'many'"), ("fwe", "did you mean 'few'")):
+        for entry, shown in (("none", "geometry.none.images is 0"), ("text", "is 'many'"), ("fwe", "did you mean 'few'")):
             with pytest.raises(BeyondClsError, match=shown):
                 n_images(entry)
 
@@ -187,6 +189,6 @@ class TestFeatureSets:
     def test_what_cannot_be(self, options: dict[str, Any], named: list[str], tmp_path: Path) -> None:
         write_features(tmp_path / "set", vectors=(1,))
         with pytest.raises(BeyondClsError) as error:
-            main(str(tmp_path / "set"), tmp_path / "out", **options)
+            main(features=str(tmp_path / "set"), out=tmp_path / "out", **options)
         assert all(text in str(error.value) for text in named)
         assert not (tmp_path / "out").exists()

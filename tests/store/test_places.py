@@ -11,6 +11,7 @@ import pytest
 
 from store import FeatureStore, StoreError, verify
 from store.places import LocalFolder, place_at
+from store.places.local import LocalShard
 from store.places.object_store import ObjectStore
 from store.places.place import ALIGNMENT, aligned_memory
 from tests.folders import files
@@ -129,6 +130,20 @@ def test_many_open_shards(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array.rows([70])
     array.rows([0])
     assert list(array._open) == [(1, False), (0, False)]
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_the_page_cache_is_asked_once_for_each_shard(is_cached: bool, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not whenever a shard is opened again, which a shuffled epoch of many does for nearly every read."""
+    monkeypatch.setattr("store.format.array.OPEN_SHARDS", 1)
+    asked: list[int] = []
+    monkeypatch.setattr("store.places.local._in_page_cache", lambda descriptor: asked.append(descriptor) is None and is_cached)
+    array = FeatureStore.open(small).array("images/label")
+    for shard in (0, 1, 2, 0, 2, 1):
+        file = array._open_shard(shard, None)
+        assert isinstance(file, LocalShard)
+        assert file.direct is not is_cached
+    assert len(asked) == 3
 
 
 def test_readers_can_be_sent_elsewhere(written: Path, remote: str) -> None:

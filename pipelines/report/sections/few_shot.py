@@ -1,4 +1,4 @@
-"""What a few images of each class suffice for; whether similar images show the same object, similar patches the same point."""
+"""Few images of each class; whether similar images show the same object, and similar patches the same point or object."""
 
 import re
 
@@ -24,22 +24,28 @@ SEARCHES = (
     "What is found for a query by cosine of vectors, %: mean average precision (trapezoids), the share of right ones among the "
     "ten nearest, and the average precision of all pairs in one ranking (micro AP). Brackets: 95 % over queries."
 )
+TRACKS = (
+    "Objects of the first frame of videos, followed by the most similar patches, %: J, intersection over union of regions; F, "
+    "precision and recall of contours; J & F, their mean; all over objects. Still: J & F of the first frame's mask in all "
+    "frames. Brackets: 95 % over videos."
+)
 
 
 def section(inputs: Inputs) -> Section | None:
-    """None where none of `beyondcls few-shot`, `correspond` and `retrieve` was run."""
+    """None where none of `beyondcls few-shot`, `correspond`, `retrieve` and `track` was run."""
     files = {
         "few-shot": files_in(inputs.folders.few_shot, "*/metrics.json"),
         "correspond": files_in(inputs.folders.correspondence, "*/*/metrics.json"),
         "retrieve": files_in(inputs.folders.retrieval, "*/*/metrics.json"),
+        "track": files_in(inputs.folders.tracking, "*/*/metrics.json"),
     }
     found = {
         command: trained_first(one for one in (result_of(file, command) for file in some) if one.encoder in inputs.encoders)
         for command, some in files.items()
     }
-    blocks = (_few_shot_table(found["few-shot"]), _points_table(found["correspond"]), _searches_table(found["retrieve"]))
-    kept = tuple(block for block in blocks if block.rows)
-    return Section("few-shot", "Few shots, correspondence, retrieval", kept) if kept else None
+    tables = {"few-shot": _few_shot_table, "correspond": _points_table, "retrieve": _searches_table, "track": _tracks_table}
+    kept = tuple(block for command, of in tables.items() if (block := of(found[command])).rows)
+    return Section("few-shot", "Few shots, correspondence, retrieval, tracking", kept) if kept else None
 
 
 def _few_shot_table(results: list[Entries]) -> Table:
@@ -102,4 +108,23 @@ def _searches_table(results: list[Entries]) -> Table:
         numbers("queries", "Queries", lambda row: row[1].n_queries, 0),
         numbers("images", "Images", lambda row: row[0].n_images, 0),
         within=lambda row: (row[0].folder.parent.name, row[1].protocol),
+    )
+
+
+def _tracks_table(results: list[Entries]) -> Table:
+    measures = (("j_and_f", "J & F"), ("j", "J"), ("f", "F"))
+    return table(
+        "tracking",
+        "Objects followed by the most similar patches",
+        TRACKS,
+        [(one, block) for one in results for block in one.blocks],
+        texts("dataset", "Data set", lambda row: row[0].folder.parent.name),
+        encoders(lambda row: row[0]),
+        numbers("block", "Block", lambda row: row[1].block, 0),
+        each(measures, lambda m: cells(m[0], m[1], lambda row: cell_of(row[1].get(m[0]), 1), best="column")),
+        numbers("still", "Still", lambda row: row[1].still.j_and_f, 1),
+        numbers("videos", "Videos", lambda row: row[0].n_videos, 0),
+        numbers("objects", "Objects", lambda row: row[1].n_objects, 0),
+        numbers("frames", "Frames measured", lambda row: row[0].n_measured, 0),
+        within=lambda row: row[0].folder.parent.name,
     )

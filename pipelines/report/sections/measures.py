@@ -67,19 +67,24 @@ MEASURED: Mapping[str, Sequence[tuple[str, Key]]] = {
     "few_shot": [(r"top1_(\d+)shot", Key(r"Top-1 from \1 of each class, %"))],
     "retrieval": [("map", Key("Retrieval of instances, mAP, %"))],
     "correspondence": [("pck_(.+)_image", Key(r"PCK@\1, pairs, %"))],
+    "tracking": [("j_and_f", Key("Tracking, J & F, %"))],
+    "depth": [("rmse", Key("Depth, RMSE, m", LOWER, 3)), ("mean_angle", Key("Normals, mean angle, degrees", LOWER))],
     "segmentation": [("miou_original", Key("mIoU, pixels, %")), (r"miou_(\d+)", Key(r"mIoU, frame of \1 pixels, %"))],
     "detection": [("ap", Key("AP, %"))],
     "localisation": [("max_box_acc_v2", Key("MaxBoxAccV2, %")), ("max_box_acc", Key("MaxBoxAcc, %"))],
     "geometry": [(name, Key(heading(name), int(name not in NEUTRAL), MEASURES[name][1])) for name in MEASURES],
     "norms": [("share", Key("Outliers among patch tokens, %", NEITHER, 2))],
 }
-OF_SETS = ("retrieval", "correspondence", "segmentation", "detection")  # kinds in DATASET/ENCODER; others are of the page's set
+# Kinds in DATASET/ENCODER; others are of the page's set.
+OF_SETS = ("retrieval", "correspondence", "tracking", "depth", "segmentation", "detection")
 # What they are of in a result, by name, the deepest last; vectors are named where there are any.
 PARTS: Mapping[str, Callable[[Entries], Iterable[tuple[str, Entries]]]] = {
     "blocks": lambda one: [(row.protocol, row) for row in one.rows if row.protocol != LINEAR],
     "few_shot": lambda one: [("", vector) for vector in one.vectors],
     "retrieval": lambda one: [(search.protocol, search) for search in one.searches],
     "correspondence": lambda one: [("patch tokens", block) for block in one.blocks],
+    "tracking": lambda one: [("patch tokens", block) for block in one.blocks],
+    "depth": lambda one: [(LINEAR, one.protocols[LINEAR])],
     "segmentation": lambda one: [(PROTOCOLS.get(name, name), one.protocols[name]) for name in learnt([one])],
     "detection": lambda one: [(DETECTED[kind], Entries(one[kind], seeds=one.seeds)) for kind in DETECTED if one.get(kind)],
     "localisation": lambda one: [(map_title(m), m) for m in one.maps if (m.source, m.name) in (CLS, ABMILP)],

@@ -89,8 +89,8 @@ def test_no_program_needs_the_other_stage_or_the_command_line():
 def test_dense_tasks_heads_and_extraction_do_not_depend_on_one_another():
     """So an edit of one trains nothing of the others again."""
     for name, files in of_the_quickstart().items():
-        for task, package in (("detect", "probe/detection/"), ("segment", "probe/segmentation/")):
-            assert any(file.startswith(package) for file in files) == (name == task), (name, package)
+        for tasks, package in ((("detect",), "probe/detection/"), (("segment", "depth", "track"), "probe/segmentation/")):
+            assert any(file.startswith(package) for file in files) == (name in tasks), (name, package)
         used = name if name in ("detect", "segment", "params") else ""
         for task, table in (("detect", "detection"), ("segment", "segmentation")):
             assert f"pipelines/parameters/{table}.py" not in files or used in (task, "params"), name
@@ -192,7 +192,8 @@ def test_a_mistake_is_a_line(tmp_path):
 
 
 # Commands that measure what is stored.
-MEASURES = ("blocks", "correspond", "depth", "few_shot", "geometry", "norms", "retrieve", "score", "segment", "similarity")
+MEASURES = ("blocks", "correspond", "depth", "few_shot", "geometry", "norms", "retrieve", "score", "segment")
+MEASURES += ("similarity", "track")
 
 
 @pytest.mark.parametrize(("command", "runs"), [("extract", True), *((name, False) for name in MEASURES)])

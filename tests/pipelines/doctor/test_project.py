@@ -72,6 +72,8 @@ DENSE = "data: d\nencoders: {dino-s16: {}}\ndense: "
         (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, segment: {{shop: {{protocol: [liner]}}}}}}", "'liner'"),
         (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, detect: {{shop: {{preset: v2}}}}}}", "'v2'"),
         (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, detect: {{shup: {{}}}}}}", "'shup'"),
+        ("geometry: {a: {image: 3}}", "geometry.a 'image'"),
+        ("depth: {a: {dataset: d, encoder: e, maps: m, epochs: many}}", "depth.a.epochs is 'many'"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, named: str) -> None:

@@ -74,6 +74,7 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         write_few_shot(root / "few_shot", encoder, 20 + more)
         write_correspondence(root / "correspondence" / EVIL, encoder, 30 + more)
         write_retrieval(root / "retrieval" / EVIL, encoder, 30 + more)
+        write_tracking(root / "tracking" / EVIL, encoder, 30 + more)
         for k, name in enumerate(("first", EVIL, "fog-1", "fog-2")):
             right = (np.arange(N) + 0.5) / N < np.array([[0.5 - k / 10 + more / 100], [0.52 - k / 10]])
             write_score(root / "scores", name, encoder, "cls" if i % 2 else EVIL, right, more=more)
@@ -110,7 +111,7 @@ def write_dense(root: Path, dataset: str, more: float) -> None:
 def folders(root: Path) -> Folders:
     """Of what `everything` writes."""
     of_encoders = ("probes", "attention", "divergence", "localisation", "blocks", "geometry", "similarity", "norms", "few_shot")
-    others = ("correspondence", "retrieval", "scores", "segmentation", "depth", "detection")
+    others = ("correspondence", "retrieval", "tracking", "scores", "segmentation", "depth", "detection")
     return Folders(
         **{name: root / name for name in (*of_encoders, *others)},
         studies=(root / "studies",),
@@ -336,6 +337,13 @@ def write_retrieval(root: Path, encoder: str, percent: float) -> None:
         for name, p in (("medium", percent), ("hard", percent / 2))
     ]
     write_of(root, encoder, n_images=9, n_queries=5, searches=searches)
+
+
+def write_tracking(root: Path, encoder: str, percent: float) -> None:
+    """One TRACKING/DATASET/ENCODER/metrics.json of one block."""
+    measures = {name: over_groups(percent + more) for name, more in (("j_and_f", 0), ("j", -1), ("f", 1))}
+    blocks = [{"block": 1, **measures, "n_objects": 6, "still": {"j_and_f": 12.0, "j": 11.0, "f": 13.0}}]
+    write_of(root, encoder, n_images=9, n_videos=3, n_measured=5, blocks=blocks)
 
 
 def write_score(

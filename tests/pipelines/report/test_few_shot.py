@@ -1,4 +1,4 @@
-"""Few shots, correspondence and retrieval: tables of results that are written here."""
+"""Few shots, correspondence, retrieval and tracking: tables of results that are written here."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.few_shot import section
-from tests.pipelines.report.everything import write_correspondence, write_few_shot, write_retrieval
+from tests.pipelines.report.everything import write_correspondence, write_few_shot, write_retrieval, write_tracking
 from tests.pipelines.report.written import shown, studied, tables
 
 
@@ -17,11 +17,12 @@ def inputs(tmp_path: Path) -> Inputs:
         write_few_shot(tmp_path / "few", encoder, percent)
         write_correspondence(tmp_path / "pairs/spair", encoder, percent)
         write_retrieval(tmp_path / "searches/roxford", encoder, percent)
-    folders = Folders(few_shot=tmp_path / "few", correspondence=tmp_path / "pairs", retrieval=tmp_path / "searches")
-    return Inputs(probes, folders=folders)
+        write_tracking(tmp_path / "videos/davis", encoder, percent)
+    given = {"few_shot": "few", "correspondence": "pairs", "retrieval": "searches", "tracking": "videos"}
+    return Inputs(probes, folders=Folders(**{name: tmp_path / folder for name, folder in given.items()}))
 
 
-def test_three_tables(inputs):
+def test_the_tables(inputs):
     by_name = tables(section(inputs))
     few = by_name["few-shot"]
     assert [column.name for column in few.columns] == ["encoder", "vector", "classifier", "top1_1shot", "top1_10shot"]
@@ -40,6 +41,9 @@ def test_three_tables(inputs):
     assert [row[5].split(" ")[0] for row in searches] == ["40.0", "20.0", "20.0", "10.0"]
     assert searches[0][8:] == ["5", "9"]
     assert [row.cells[5].best for row in by_name["retrieval"].rows] == [True, True, False, False]
+    tracks = shown(by_name["tracking"])
+    assert [row[:3] for row in tracks] == [["davis", "mae", "1"], ["davis", "random", "1"]]
+    assert [cell.split(" ")[0] for cell in tracks[0][3:]] == ["40.0", "39.0", "41.0", "12.0", "3", "6", "5"]
 
 
 def test_draws_widen_the_interval(inputs):

@@ -129,6 +129,7 @@ def test_the_layout(tmp_path: Path):
         few_shot=folder / "few_shot/two",
         correspondence=folder / "correspondence",
         retrieval=folder / "retrieval",
+        tracking=folder / "tracking",
         scores=folder / "scores",
         dataset="two",
         receipts=folder / "receipts",
