@@ -52,8 +52,9 @@ def main(
     options = options_of_entry("depth", entry, params) | given
     of_depth = {"low": "min_depth", "high": "max_depth", "per_metre": "per_metre"}
     depth = Depth(**{field: options[name] for field, name in of_depth.items() if name in options})
-    recipe = replace(PLAN.recipe, **select_options(options, ("epochs", "batch_size", "base_lr", "weight_decay")))
-    recipe = replace(recipe, warmup_epochs=min(recipe.warmup_epochs, recipe.epochs - 1))
+    of_recipe = select_options(options, ("epochs", "batch_size", "base_lr", "weight_decay"))
+    warmup_epochs = min(PLAN.recipe.warmup_epochs, options.get("epochs", PLAN.recipe.epochs) - 1)
+    recipe = replace(PLAN.recipe, **of_recipe, warmup_epochs=warmup_epochs)
     learn, judge = open_features(features, params), open_features(test, params)
     result = result_folder(out, judge.attributes["encoder"])
     regression = Regression(

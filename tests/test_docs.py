@@ -33,6 +33,7 @@ from probe.run import probe
 from store import FeatureStore
 from tests.extract.pictures import samples, write_example, write_pictures, write_tar
 from tests.pipelines.test_depth import nyu
+from tests.probe.navi import navi
 from tests.probe.test_retrieval import roxford
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,6 +107,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
         write_example(folder, "cub")
         write_example(folder / "CamVid", "camvid")
         nyu(folder / "nyu")
+        navi(folder / "navi")
         roxford(folder / "roxford5k", Search(["query", "other"], [{"easy": ["000000"]}] * 2))
         write_pictures(folder / "roxford5k/jpg", "query.jpg", "other.jpg")
         for shard in range(2):

@@ -117,10 +117,10 @@ def test_an_entry_gives_options_and_the_command_line_wins(extracted: Path, beyon
     entry = {"dataset": "nyu", "encoder": "tiny", **sets, **quick}
     Path("params.yaml").write_text(yaml.safe_dump({"depth": {"nyu": entry, "nil": {**entry, "epoch": 2}}}))
     maps = ("--maps", "nyu/depth/train", "--test-maps", "nyu/depth/test")
-    beyondcls("depth", *SETS, *maps, "--params", "params.yaml", "--entry", "nyu", "--epochs", 3, "--out", "depth/nyu/tiny")
+    beyondcls("depth", *SETS, *maps, "--params", "params.yaml", "--entry", "nyu", "--epochs", 1, "--out", "depth/nyu/tiny")
     content = read_result(extracted / "depth/nyu/tiny/metrics.json")
     linear = content["protocols"]["linear"]
-    assert (linear["seeds"], linear["recipe"]["epochs"], linear["recipe"]["batch_size"]) == ([5, 7], 3, 2)
+    assert (linear["seeds"], linear["recipe"]["epochs"], linear["recipe"]["batch_size"]) == ([5, 7], 1, 2)
     assert (content["target"]["high"], content["final_norm"]) == (9, True)
     said = beyondcls("depth", *SETS, *maps, "--entry", "nil", "--out", "out", fails=True)
     assert "unknown parameter in depth.nil 'epoch'; did you mean 'epochs'?" in said

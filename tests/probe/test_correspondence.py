@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-from scipy.spatial.transform import Rotation
 
 from beyondcls import read_rows
 from pipelines.correspond import main
@@ -17,6 +15,7 @@ from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
 from tests.extract.pictures import write_text
 from tests.features import write_features
+from tests.probe.navi import NAMES, navi
 from tests.test_docs import block
 
 CROP, SIDE = 2.0, 28.0  # of what the views show: pixels 2 to 30
@@ -201,37 +200,16 @@ def test_options_that_cannot_be(store, tmp_path, options, message):
 
 
 def test_points_of_navi_as_the_page_makes_them(tmp_path, monkeypatch):
-    """Two cameras before a plane, whose homography says where each point goes; part of it is seen by one alone."""
+    """The homography of a plane before two cameras says where each point goes; a part is seen by one of them alone."""
     monkeypatch.chdir(tmp_path)
-    scene = tmp_path / "navi/cup/wild_set"
-    (scene / "depth").mkdir(parents=True)
-    (tmp_path / "navi/custom_splits/pairwise_pixel_correspondences").mkdir(parents=True)
-    names = ["cup/wild_set/images/000.jpg", "cup/wild_set/images/001.jpg"]
-    (tmp_path / "navi/custom_splits/pairwise_pixel_correspondences/pairs-wild_set.txt").write_text(f"{' '.join(names)} 20\n")
-    sizes, cameras, annotations = ((120, 160), (90, 120)), [], []
-    for name, (h, w), angle, shift in zip(names, sizes, (0.0, 20.0), ([0, 0, 400.0], [90.0, 10, 430]), strict=True):
-        half, focal = np.radians(angle) / 2, 0.9 * w
-        turn = Rotation.from_euler("y", angle, degrees=True).as_matrix()
-        to_pixels = np.array([[focal, 0, w / 2], [0, focal, h / 2], [0, 0, 1]])
-        rays = (
-            np.stack([*np.meshgrid(np.arange(w) + 0.5, np.arange(h) + 0.5), np.ones((h, w))], -1) @ np.linalg.inv(to_pixels).T
-        )
-        normal = turn[:, 2]  # of the object's plane z = 0
-        depth = (normal @ shift) / (rays @ normal)
-        depth[:10] = np.inf  # nothing is there
-        Image.fromarray(np.round(65535 * 10 / depth).astype(np.uint16)).save(scene / f"depth/{name[-7:-4]}.png")
-        cameras.append((to_pixels, turn, np.array(shift)))
-        about = {"q": [2 * np.cos(half), 0, 2 * np.sin(half), 0], "t": shift, "focal_length": 4 * focal}
-        annotations.append({"filename": name[-7:], "camera": about, "image_size": [4 * h, 4 * w]})  # depth has a quarter
-    (scene / "annotations.json").write_text(json.dumps(annotations))
+    homography = navi(tmp_path / "navi")
     exec(block("python", "annotations.json"), {})
     (pair,) = read_pairs(tmp_path / "navi/points.csv")
-    assert [pair.source, pair.target] == names
+    assert [pair.source, pair.target] == NAMES
     assert len(pair.points) == 50
-    planes = [to_pixels @ np.column_stack([turn[:, :2], shift]) for to_pixels, turn, shift in cameras]
-    moved = np.column_stack([pair.points / 4, np.ones(50)]) @ (planes[1] @ np.linalg.inv(planes[0])).T
-    np.testing.assert_allclose(pair.target_points, 4 * moved[:, :2] / moved[:, 2:], atol=0.5)
-    assert (pair.points[:, 1] >= 40).all()
-    assert (pair.target_points[:, 1] >= 40).all()
+    moved = np.column_stack([pair.points, np.ones(50)]) @ homography.T
+    np.testing.assert_allclose(pair.target_points, moved[:, :2] / moved[:, 2:], atol=0.5)
+    for points in (pair.points, pair.target_points):
+        assert (points[:, 1] >= 40).all(), "nothing is above"
     assert pair.size == 4 * 120
-    assert (tmp_path / "navi/images.csv").read_text().split() == ["id,path,label", *(f"{name},{name}," for name in names)]
+    assert (tmp_path / "navi/images.csv").read_text().split() == ["id,path,label", *(f"{name},{name}," for name in NAMES)]
