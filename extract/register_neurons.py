@@ -75,7 +75,7 @@ def find_register_neurons(
                     is_sparse = (units[i] < SPARSE).double().mean(0) >= SPARSE
                     at_outliers = units[i, encoder.layout.n_prefix :][outliers[i]].abs().double().mean(0)
                     total += (at_outliers * is_sparse).cpu()
-            progress(min(at + AT_ONCE, len(rows)))
+            progress(len(batch))
     if not n_with:
         above = f"{TIMES:g} times its image's median" if norm is None else f"{norm:g}"
         raise BeyondClsError(

@@ -1,6 +1,7 @@
 """Test-time registers take what register neurons write into outliers, and change nothing where there are none."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -95,7 +96,10 @@ def test_an_outlier_moves_and_its_neuron_is_found(tmp_path) -> None:
     norms = plain(IMAGES, [0]).patch[0].norm(dim=-1)
     assert norms.argmax(1).tolist() == [PATCH] * 3
     assert norms.amax() > 1000
-    assert find_register_neurons(plain, images, highest_block=0, n_neurons=1, block=0) == {0: (NEURON,)}
+    advanced: list[int] = []
+    options: dict[str, Any] = {"n_neurons": 1, "block": 0, "bars": lambda *described: nullcontext(advanced.append)}
+    assert find_register_neurons(plain, images, highest_block=0, **options) == {0: (NEURON,)}
+    assert sum(advanced) == len(images)
     assert find_register_neurons(plain, images, highest_block=1, n_neurons=1, block=0, norm=900, n_images=2) == {0: (NEURON,)}
     encoder.add_registers({0: [NEURON]})
     encoded = encoder(IMAGES, [0], encoder.statistics)
