@@ -4,6 +4,7 @@ Nothing is trained. Frames are images of a feature set whose ids are VIDEO/FRAME
 """
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def read_videos(store: FeatureStore, masks: Path, names: Sequence[str] | None = 
             first frame, or of no other one.
     """
     by_video: dict[str, list[str]] = {}
-    for name in sorted(store.ids):
+    for name in sorted(store.ids, key=frame_order):
         by_video.setdefault(str(PurePosixPath(name).parent), []).append(name)
     if wrong := next((name for name in by_video if name == "." or ".." in name or name.startswith("/")), None):
         raise BeyondClsError(
@@ -104,6 +105,11 @@ def read_videos(store: FeatureStore, masks: Path, names: Sequence[str] | None = 
             )
         videos.append(Video(name, readable_rows(store, frames).tolist(), found))
     return videos
+
+
+def frame_order(name: str) -> list[str | int]:
+    """By which ids are sorted: frame 9 comes before frame 10."""
+    return [int(part) if number % 2 else part for number, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def read_mask(file: Path, size: tuple[int, int]) -> Int16[np.ndarray, "h w"]:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "norms": (),
     "probe": (*TEST, "--head", "cls"),
     "segment": TEST,
+    "track": ("--masks", "NONE"),
 }
 
 

@@ -15,7 +15,7 @@ from beyondcls import read_rows
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.few_shot import section
 from probe.result_files import read_result
-from probe.tracking import VOID, Propagation, contour_measure, contours, of_objects, propagate, region_measure
+from probe.tracking import VOID, Propagation, contour_measure, contours, frame_order, of_objects, propagate, region_measure
 from tests.pipelines.report.written import shown, studied, tables
 from tests.pipelines.test_own_images import ENCODER
 
@@ -92,6 +92,12 @@ def test_a_contour_is_a_pixel_wide_and_open_at_the_edge() -> None:
     expected = np.zeros((4, 5), bool)
     expected[[0, 1, 1, 1], [2, 2, 3, 4]] = True
     np.testing.assert_array_equal(contours(mask), expected)
+
+
+def test_frames_follow_by_their_numbers() -> None:
+    names = ["a/9", "a/10", "a/frame8.2", "a/frame8.10", "b/00001", "b/00002"]
+    others = names[::-1]
+    assert sorted(others, key=frame_order) == names
 
 
 def write_davis(folder: Path) -> None:
