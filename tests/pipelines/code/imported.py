@@ -10,7 +10,8 @@ PACKAGES = ("extract", "pipelines", "probe", "store")
 # What others make is imported once, each program in a process of its own that begins with it.
 SHOW = """
 import importlib, json, os, sys
-import timm, torch, torchvision, typer, webdataset, zarr
+import jinja2, matplotlib.figure, pandas, PIL.Image, scipy.ndimage, sklearn.cluster, sklearn.linear_model, yaml
+import timm, torch, torchvision, typer, webdataset, zarr, zarr.storage
 for modules in json.loads(sys.argv[1]):
     if os.fork():
         os.wait()
