@@ -101,7 +101,7 @@ def test_frames_follow_by_their_numbers() -> None:
 
 
 def write_davis(folder: Path) -> None:
-    """Videos of a red and of a blue square, each of which moves on grey noise; the last one is listed nowhere."""
+    """Videos of a red and of a blue square, each of which moves on grey noise; the frames of the second are 7 to 12."""
     (folder / "ImageSets/2017").mkdir(parents=True)
     (folder / "ImageSets/2017/val.txt").write_text("two\none\n")
     for v, name in enumerate(("one", "two", "training")):
@@ -114,10 +114,11 @@ def write_davis(folder: Path) -> None:
             for label, (top, colour) in enumerate(((2, (255, 0, 0)), (26, (0, 0, 255)))[: 1 + v % 2], 1):
                 place = slice(top, top + 18), slice(2 + 6 * frame, 20 + 6 * frame)
                 pixels[place], mask[place] = colour, label
-            Image.fromarray(pixels).save(folder / f"JPEGImages/480p/{name}/{frame:05d}.jpg", quality=95)
+            number = f"{frame + 7}" if name == "two" else f"{frame:05d}"
+            Image.fromarray(pixels).save(folder / f"JPEGImages/480p/{name}/{number}.jpg", quality=95)
             picture = Image.fromarray(mask, "P")
             picture.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0])
-            picture.save(folder / f"Annotations/480p/{name}/{frame:05d}.png")
+            picture.save(folder / f"Annotations/480p/{name}/{number}.png")
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
     assert "has patch tokens of blocks 0, 1, and --block is 7" in says("--block", 7)
     assert "--k is 0, expected 1 or more" in says("--k", 0)
     assert "--temperature is 0.0, expected a positive number" in says("--temperature", 0)
-    assert "video 'two' of 6 frames has no nowhere/two/00000.png of its first frame" in says("--masks", "nowhere")
+    assert "video 'two' of 6 frames has no nowhere/two/7.png of its first frame" in says("--masks", "nowhere")
     Image.new("L", (WIDTH, HEIGHT), 255).save(masks / "00000.png")
     assert "has no object, expected one or more in a video's first frame" in says()
     Image.new("RGB", (WIDTH, HEIGHT)).save(masks / "00000.png")
