@@ -51,7 +51,7 @@ def main(
 
     options = options_of_entry("depth", entry, params) | given
     of_depth = {"low": "min_depth", "high": "max_depth", "per_metre": "per_metre"}
-    depth = Depth(**{field: options[name] for field, name in of_depth.items() if name in options})
+    depth = {field: options[name] for field, name in of_depth.items() if name in options}
     of_recipe = select_options(options, ("epochs", "batch_size", "base_lr", "weight_decay"))
     warmup_epochs = min(PLAN.recipe.warmup_epochs, options.get("epochs", PLAN.recipe.epochs) - 1)
     recipe = replace(PLAN.recipe, **of_recipe, warmup_epochs=warmup_epochs)
@@ -60,7 +60,7 @@ def main(
     regression = Regression(
         learn,
         judge,
-        Normals() if options.get("normals") else depth,
+        Normals() if options.get("normals") else Depth(**depth),
         maps,
         test_maps,
         replace(PLAN, recipe=recipe, **select_options(options, ("seeds",))),

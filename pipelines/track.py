@@ -39,7 +39,7 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.correspondence import kept_blocks
     from probe.result_files import METRICS, computed_by, described_images, result_folder, write_result
-    from probe.tracking import Propagation, read_videos, tracking
+    from probe.tracking import Propagation, read_videos, still, tracking
     from store import BeyondClsError
 
     how = Propagation(n_frames, radius, k, temperature)
@@ -50,10 +50,10 @@ def main(
     names = None if videos is None else videos.read_text(encoding="utf-8").split()
     found = read_videos(store, masks, names)
     n = sum(len(video.rows) for video in found)
-    measured = []
+    measured, baseline = [], still(store, found)  # errors in masks come before anything is computed
     with progress_bar("frames", len(blocks) * n, "frames") as advance:
         for number in blocks:
-            measured.append({"block": number, **tracking(store, found, number, how, chosen, advance)})
+            measured.append({"block": number, **tracking(store, found, number, how, chosen, advance), **baseline})
     content = {
         **described_images(store, n),
         "n_videos": len(found),
@@ -71,4 +71,4 @@ def main(
             f"{place}: J & F {one['j_and_f']['mean']:.1f} %, J {one['j']['mean']:.1f}, F {one['f']['mean']:.1f}; the first "
             f"frame's mask {one['still']['j_and_f']:.1f}"
         )
-    typer.echo(f"{out}: {measured[0]['n_objects']:,} objects in {len(found):,} videos, {n:,} frames")
+    typer.echo(f"{out}: {baseline['n_objects']:,} objects in {len(found):,} videos, {n:,} frames")

@@ -164,6 +164,24 @@ def propagate(
         before.append((tokens, passed_on))
 
 
+def still(store: FeatureStore, videos: Sequence[Video]) -> dict[str, Any]:
+    """What the first frame's mask reaches in all frames, and how many objects there are; every mask is read.
+
+    Raises:
+        BeyondClsError: as `read_mask`; or the mask of a first frame has no object.
+    """
+    sizes, of_videos = store.array("images/size").all(), []
+    for video in videos:
+        given, objects = _first_mask(video, sizes)
+        masks = (_mask(video, n, sizes) for n in video.masks if n)
+        # A mask of another size is of no pixel.
+        frames = [of_objects(given if given.shape == mask.shape else np.zeros_like(mask), mask, objects) for mask in masks]
+        of_videos.append(np.mean(frames, 0))
+    every = np.full(len(videos), True)
+    means = {name: _over_videos(of_videos, columns, every) for name, columns in MEASURES.items()}
+    return {"still": means, "n_objects": sum(map(len, of_videos))}
+
+
 def tracking(
     store: FeatureStore,
     videos: Sequence[Video],
@@ -174,18 +192,18 @@ def tracking(
 ) -> dict[str, Any]:
     """J (`region_measure`), F (`contour_measure`) and their mean, percent: over objects, of each one's mean over frames.
 
-    Each is as `over_seeds` makes it, with videos left out in turn. `still`: what the first frame's mask reaches in all frames.
+    Each is as `over_seeds` makes it, with videos left out in turn.
 
     Args:
         advance: called with 1 after each frame.
 
     Raises:
-        BeyondClsError: as `read_mask`; or the mask of a first frame has no object.
+        BeyondClsError: as `still`.
 
     Source: Pont-Tuset et al. 2017 (DAVIS 2017, arXiv 1704.00675).
     """
     view, array, sizes = View(store), store.tokens("patch", block=block), store.array("images/size").all()
-    tracked, still = list[Float[np.ndarray, "objects 2"]](), list[Float[np.ndarray, "objects 2"]]()
+    of_videos = list[Float[np.ndarray, "objects 2"]]()
 
     def tokens_of(rows: Sequence[int]) -> Iterator[Float[Tensor, "T D"]]:
         for row in rows:
@@ -193,37 +211,39 @@ def tracking(
             advance(1)
 
     for video in videos:
-        size = (int(sizes[video.rows[0]][0]), int(sizes[video.rows[0]][1]))
-        given, row = read_mask(video.masks[0], size), video.rows[0]
-        objects = [int(label) for label in np.unique(given) if label not in (0, VOID)]
-        if not objects:
-            raise BeyondClsError(f"{video.masks[0]} has no object, expected one or more in a video's first frame: {FORM}")
+        (given, objects), row = _first_mask(video, sizes), video.rows[0]
         on_grid = torch.from_numpy(map_in_view(given, view.crops[row], bool(view.flips[row]), store.grid).astype(np.int64))
         labels = torch.stack([on_grid.flatten() == label for label in (0, *objects)], 1).float().to(device)
-        by_frame, of_still = [], []
+        frames = []
         for number, shares in enumerate(propagate(tokens_of(video.rows), labels, store.grid, how), 1):
             if number not in video.masks:
                 continue
-            row = video.rows[number]
-            size = (int(sizes[row][0]), int(sizes[row][1]))
-            truth = read_mask(video.masks[number], size)
-            upsampling = Upsampling.to_original(store.grid, view.crops[row], bool(view.flips[row]), size)
-            predicted = label_map(shares.T.reshape(-1, *store.grid), upsampling, size)
-            by_frame.append(of_objects(np.array([0, *objects])[predicted], truth, objects))
-            of_still.append(of_objects(given if given.shape == size else np.zeros(size), truth, objects))
-        tracked.append(np.mean(by_frame, 0))
-        still.append(np.mean(of_still, 0))
+            row, truth = video.rows[number], _mask(video, number, sizes)
+            upsampling = Upsampling.to_original(store.grid, view.crops[row], bool(view.flips[row]), truth.shape)
+            predicted = label_map(shares.T.reshape(-1, *store.grid), upsampling, truth.shape)
+            frames.append(of_objects(np.array([0, *objects])[predicted], truth, objects))
+        of_videos.append(np.mean(frames, 0))
+    n = len(videos)
+    return {name: over_images(n, partial(_over_videos, of_videos, columns)) for name, columns in MEASURES.items()}
 
-    def over_videos(of_videos: Sequence[np.ndarray], columns: Sequence[int], chosen: Bool[np.ndarray, "n"]) -> float:
-        some = [one for one, is_chosen in zip(of_videos, chosen, strict=True) if is_chosen]
-        return 100 * float(np.concatenate(some)[:, columns].mean())
 
-    n, every = len(videos), np.full(len(videos), True)
-    return {
-        **{name: over_images(n, partial(over_videos, tracked, columns)) for name, columns in MEASURES.items()},
-        "still": {name: over_videos(still, columns, every) for name, columns in MEASURES.items()},
-        "n_objects": sum(map(len, tracked)),
-    }
+def _mask(video: Video, number: int, sizes: Int[np.ndarray, "N 2"]) -> Int16[np.ndarray, "h w"]:
+    height, width = sizes[video.rows[number]].tolist()
+    return read_mask(video.masks[number], (height, width))
+
+
+def _first_mask(video: Video, sizes: Int[np.ndarray, "N 2"]) -> tuple[Int16[np.ndarray, "h w"], list[int]]:
+    """It, and its objects."""
+    given = _mask(video, 0, sizes)
+    objects = [int(label) for label in np.unique(given) if label not in (0, VOID)]
+    if not objects:
+        raise BeyondClsError(f"{video.masks[0]} has no object, expected one or more in a video's first frame: {FORM}")
+    return given, objects
+
+
+def _over_videos(of_videos: Sequence[np.ndarray], columns: Sequence[int], chosen: Bool[np.ndarray, "n"]) -> float:
+    some = [one for one, is_chosen in zip(of_videos, chosen, strict=True) if is_chosen]
+    return 100 * float(np.concatenate(some)[:, columns].mean())
 
 
 def label_map(shares: Float[Tensor, "C rows columns"], upsampling: Upsampling, size: tuple[int, int]) -> np.ndarray:
