@@ -77,7 +77,9 @@ def main(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="a section of the page, such as accuracy or statistics; repeat it for more; all if not given"),
+        typer.Option(
+            help="a section of the page, such as accuracy or statistics, or a study; repeat it for more; all if not given"
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder for index.html, tables and figures  [default: report; with --live, report/live]")
@@ -118,7 +120,7 @@ def main(
     from pipelines.report.project import PARAMS, named_by, project
     from pipelines.report.published.row import published_rows
     from pipelines.report.reading import files_in
-    from pipelines.report.sections import check_names, sections
+    from pipelines.report.sections import sections
     from pipelines.report.sections.accuracy import scores as accuracies
     from pipelines.report.sections.against import in_words
     from store import BeyondClsError
@@ -128,7 +130,6 @@ def main(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
     published, out = published_rows(against or ()), out or Path("report", *(["live"] if live else []))
-    check_names(only or ())
     named = {name: tuple(map(Path, value)) if isinstance(value, list) else value for name, value in given.items()}
     if "data" in named:
         named = {"images": named.pop("data"), "split": None, "form": None, "classes": None} | named

@@ -1,6 +1,7 @@
 """Sections of the page in their order. To add one: a file here with `section(inputs)`, and its line in SECTIONS."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section
@@ -19,15 +20,14 @@ from pipelines.report.sections import (
     leaderboard,
     localisation,
     measures,
-    open_questions,
     overlays,
     provenance,
     scores,
     segmentation,
     selection,
     statistics,
+    studies,
     summary,
-    variants,
     views,
 )
 from store import BeyondClsError
@@ -52,14 +52,13 @@ SECTIONS: tuple[Build, ...] = (
     datasets.section,
     scores.section,
     against.section,
-    variants.section,
+    studies.section,
     views.section,
     selection.section,
     localisation.section,
     segmentation.section,
     depth.section,
     detection.section,
-    open_questions.section,
     curves.section,
     provenance.section,
 )
@@ -69,24 +68,17 @@ def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
     """The sections that have content.
 
     Args:
-        only: names of sections, which are those of their files; all if empty. Published numbers that were given are shown
-            with them.
+        only: names of sections, which are those of their files, and of studies; all if empty. Published numbers that were given
+            are shown with them.
 
     Raises:
         BeyondClsError: an unknown name.
     """
-    check_names(only)
-    by_name = _by_name()
-    shown = [*only, *(["against"] if inputs.against else [])] if only else by_name
-    return [section for name, build in by_name.items() if name in shown and (section := build(inputs)) is not None]
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Whether there are such sections."""
-    for name in names:
-        if name not in _by_name():
-            raise BeyondClsError(unknown("section of the report", name, _by_name()))
-
-
-def _by_name() -> dict[str, Build]:
-    return {build.__module__.rpartition(".")[2]: build for build in SECTIONS}
+    by_name = {build.__module__.rpartition(".")[2]: build for build in SECTIONS}
+    named = [name for name in only if name not in by_name]
+    if missing := [name for name in named if name not in inputs.studies]:
+        raise BeyondClsError(unknown("section of the report", missing[0], [*by_name, *inputs.studies]))
+    studied = replace(inputs, studies={name: inputs.studies[name] for name in named}) if named else inputs
+    shown = {*only, *["against"] * bool(inputs.against), *["studies"] * bool(named)} if only else set(by_name)
+    builds: dict[str, Build] = {**by_name, "studies": lambda _: studies.section(studied)}
+    return [section for name, build in builds.items() if name in shown and (section := build(inputs)) is not None]

@@ -13,7 +13,7 @@ from pipelines.report.drawing import STYLE, colour, drawn, limits, looks
 from pipelines.report.measured import Probe
 from pipelines.report.published.printed import printed_table
 from pipelines.report.remarks import AXES
-from pipelines.report.studies import COSTS, Study, by_encoder, count, counts, study_table
+from pipelines.report.sections.studies import COSTS, Study, by_encoder, count, counts, study_table
 from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, texts
 
 STUDY = "poolings"

@@ -9,7 +9,7 @@ from pipelines.report.families import OTHER, SHORT, family_of
 from pipelines.report.measured import Entries, Probe
 from pipelines.report.remarks import TITLES
 from pipelines.report.results import of_data_sets
-from pipelines.report.studies import count
+from pipelines.report.sections.studies import count
 from pipelines.report.tables import NOTHING, DeclaredColumn, cells, each, encoders, numbers, points, signed, spreads, table
 from pipelines.report.tables import heads as heads_of
 

@@ -13,7 +13,7 @@ from pipelines.report.measured import FIRST_HEADS, Entries, Measure, Probe, by_a
 from pipelines.report.published.printed import printed_table
 from pipelines.report.reading import files_in, finite, read, rows_of
 from pipelines.report.remarks import SENTENCE, score_name
-from pipelines.report.studies import selects_untrained
+from pipelines.report.sections.studies import selects_untrained
 from pipelines.report.tables import (
     EFFECTIVE,
     NOTHING,

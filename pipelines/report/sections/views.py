@@ -7,7 +7,7 @@ from pipelines.report.content import Section, Table, Text, section_of
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import Probe, in_order
 from pipelines.report.remarks import SENTENCE, score_name
-from pipelines.report.studies import Study, by_encoder, trained_alike
+from pipelines.report.sections.studies import Study, by_encoder, trained_alike
 from pipelines.report.tables import each, heads, spreads, texts, title
 from pipelines.report.tables import table as declared
 

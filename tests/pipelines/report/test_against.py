@@ -246,6 +246,7 @@ def imagenet(tmp_path_factory) -> Path:
     for place, heads in (
         ("probes/imagenet", ("cls", "abmilp")),
         ("studies/imagenet/variants", ("abmilp", "abmilp-2-tanh")),
+        ("studies/imagenet/self-attention", ("sa-abmilp",)),
         ("studies/imagenet/selection", ("dino-attention",)),
         ("studies/imagenet/poolings", ("abmilp", "ap-12")),
     ):

@@ -79,6 +79,6 @@ def test_images_with_several_labels_have_all_sections(tmp_path: Path) -> None:
     by_name = {table.name: table for section in shown_sections for table in tables(section).values()}
     assert by_name["accuracy"].title == "Mean average precision"
     assert "mAP, %" in [column.title for column in by_name["probes"].columns]
-    assert "mAP, %" in [column.title for column in by_name["variants"].columns]
+    assert "mAP, %" in [column.title for column in by_name["study-variants"].columns]
     assert "has no share of errors and no interval" in render(shown_sections)
     assert metrics(inputs) == {"mae": {"cls": {"map": 40.0, "std": 0.5}, "abmilp": {"map": 45.0, "std": 0.5}}}

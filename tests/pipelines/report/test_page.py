@@ -35,7 +35,7 @@ def page(paths: dict[str, Path]) -> str:
 def test_sections_are_those_of_what_was_computed(page: str):
     ids = {attributes["id"] for tag, attributes in check_page(page).tags if tag == "section"}
     assert ids >= {"findings", "accuracy", "attention", "overlays", "curves", "provenance"}
-    assert not ids & {"datasets", "variants", "cost", "views", "selection", "localisation", "open-questions"}
+    assert not ids & {"datasets", "studies", "cost", "views", "selection", "localisation"}
 
 
 def test_our_script_alone_may_run(page: str):

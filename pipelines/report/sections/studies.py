@@ -1,32 +1,77 @@
-"""What sections about studies share: probes by encoder, their table, how costs are written, how heads were trained."""
+"""Studies: heads that were trained alike, with a column for each of their options (Table 5 in v2, Table 3 in v1)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.report.content import Cell, Table
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Block, Cell, Section, Table
 from pipelines.report.contrasts import table as contrasts_table
 from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
+from pipelines.report.published.printed import printed_table
 from pipelines.report.remarks import SENTENCE, TITLES, score_name
-from pipelines.report.tables import NOTHING, DeclaredColumn, cells, heads, pairs, selects, spreads, table, texts
+from pipelines.report.tables import (
+    NOTHING,
+    DeclaredColumn,
+    cells,
+    each,
+    file_names,
+    heads,
+    pairs,
+    selects,
+    spreads,
+    table,
+    texts,
+    title,
+)
 
 Study = Mapping[tuple[str, str], Probe]
 Columns = Sequence[DeclaredColumn]
-
 COSTS = (
     "Parameters: of the aggregator. FLOPs: of one image in a forward pass through aggregator and classifier, a "
     "multiplication and an addition counting as two; of matrix products alone (no softmax, norm or average), as they are "
     "computed here."
 )
 NOT_ALIKE = "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."
-TRAINED_BY = (
-    "epochs",
-    "optimiser",
-    "batch_size",
-    "order",
-    "base_lr",
-)  # what a study's heads have in common, as far as they have
+TRAINED_BY = ("epochs", "optimiser", "batch_size", "order", "base_lr")  # what a study's heads may have in common
 RATE = "without a base_lr, each has the rate that was selected for it."
 UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+SHOWN_ELSEWHERE = ("poolings", "selection", "views")  # by `cost` and by sections of their names
+PRINTED = {"variants": ("table-5", "table-3-v1")}  # tables of the paper beside a study
+
+
+def section(inputs: Inputs) -> Section | None:
+    """Tables of each study; None without any."""
+    shown = {name: study for name, study in inputs.studies.items() if name not in SHOWN_ELSEWHERE}
+    files = file_names("study", list(shown))
+    blocks: list[Block | None] = []
+    for name, study in shown.items():
+        blocks += [_gain_table(files[name], name, study), _option_table(files[name], name, study)]
+        blocks += map(printed_table, PRINTED.get(name, ()))
+    return Section("studies", "Studies of heads", tuple(filter(None, blocks))) if blocks else None
+
+
+def _gain_table(file: str, name: str, study: Study) -> Table | None:
+    """Heads of each encoder against AbMILP with the fewest options, or without it the cheapest one; None with one head."""
+    contrasts = []
+    for encoder, probes in by_encoder(study).items():
+        one = min(probes, key=lambda probe: (probe.aggregator != "abmilp", probe.aggregator == "abmilp" and len(probe.options)))
+        contrasts += [((encoder, title(p.head), title(one.head)), p, one) for p in probes if p is not one]
+    return contrasts_table(f"{file}-gains", f"{name}: what heads gain", ("Encoder", "Head", "Over"), contrasts)
+
+
+def _option_table(file: str, name: str, study: Study) -> Table:
+    options = dict.fromkeys(option for probe in study.values() for option in probe.options)
+    several = len({probe.aggregator for probe in study.values()}) > 1
+    columns = [
+        *([texts("aggregator", "Aggregator", lambda probe: probe.aggregator)] if several else []),
+        *each(options, lambda o: texts(f"option_{o}", o.replace("_", " "), lambda probe: probe.options.get(o), _format_option)),
+    ]
+    note = f"Options: a dash is the default. {COSTS}" if options else COSTS
+    return study_table(file, f"{name}: heads and their options", study, columns, note=note)
+
+
+def _format_option(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def by_encoder(study: Study) -> dict[str, list[Probe]]:
@@ -63,31 +108,6 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
         muted=lambda probe: probe.pretraining.is_untrained,
         within=lambda probe: probe.encoder,
     )
-
-
-def gain_table(
-    name: str,
-    heading: str,
-    label: str,
-    study: Study,
-    reference: Callable[[list[Probe]], Probe | None],
-    words: Callable[[Probe, Probe], str],
-    compares: Callable[[Probe], bool] = lambda probe: True,
-) -> Table | None:
-    """Heads of each encoder against one of them; None where there is nothing to compare.
-
-    Args:
-        label: title of the column of `words`, which are of a head and of the one that it is compared with.
-        compares: which heads are compared.
-    """
-    contrasts = [
-        ((encoder, words(probe, one)), probe, one)
-        for encoder, probes in by_encoder(study).items()
-        if (one := reference(probes)) is not None
-        for probe in probes
-        if probe is not one and compares(probe)
-    ]
-    return contrasts_table(name, heading, ("Encoder", label), contrasts)
 
 
 def counts(name: str, heading: str, value: Callable[[Probe], int | None], **about: Any) -> DeclaredColumn:
