@@ -1,24 +1,30 @@
 """Results of an encoder on dense tasks, and what sections about them share: SEGMENTATION/DATASET/ENCODER, DETECTION/…, ….
 
-A result is the `Entries` of its file, with `encoder` (the name of its folder), `folder` and `pretraining`.
+A result is the `Entries` of its file, with `encoder` (the name of its folder), `dataset`, `folder` and `pretraining`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.report.content import Block, Cell, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
 from pipelines.report.remarks import notes_of
+from pipelines.report.rows import KINDS as RESULTS
 from pipelines.report.tables import DeclaredColumn, cells, differences, each, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 from store.shown import from_csv_cell
 
+if TYPE_CHECKING:
+    from pipelines.report.collect import Inputs
+
+# Kinds of results in DATASET/ENCODER; others are of the page's data set.
+OF_SETS = ("retrieval", "correspondence", "tracking", "depth", "segmentation", "detection")
 GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, in addition to sides in pixels
 TRAINED = ("knn", "logistic", "linear")  # protocols that learn from patches, in the order of the page
 BASELINES = ("most-frequent-class", "drawn-by-prior")  # which see no image
@@ -75,6 +81,15 @@ REMEMBERED = (
 )
 
 
+def results_of(inputs: "Inputs", kind: str, encoders: Collection[str] = ()) -> list[Entries]:
+    """Results of a kind, of the encoders that the report shows or of these, in the order of the page."""
+    patterns, command = RESULTS[kind]
+    files = files_in(getattr(inputs.folders, kind), patterns[kind in OF_SETS])
+    results = (result_of(file, command.removeprefix("beyondcls ")) for file in files)
+    page = {} if kind in OF_SETS else {"dataset": inputs.folders.dataset}
+    return trained_first(Entries(one, **page) for one in results if one.encoder in (encoders or inputs.encoders))
+
+
 def result_of(file: Path, command: str) -> Entries:
     """The result in a file of measures.
 
@@ -94,7 +109,7 @@ def result_of(file: Path, command: str) -> Entries:
             if odd := next((name for name in names if not MIOU.fullmatch(name)), None):
                 raise ValueError(f"{odd} is at no resolution, expected {GRID}, {ORIGINAL} or a number of pixels")
         pretraining = UNKNOWN if command == "similarity" else Pretraining.from_dict(content)  # it is of several encoders
-        return Entries(one, encoder=file.parent.name, folder=file.parent, pretraining=pretraining)
+        return Entries(one, encoder=file.parent.name, dataset=file.parents[1].name, folder=file.parent, pretraining=pretraining)
 
     return read(file, f"beyondcls {command}", build)
 

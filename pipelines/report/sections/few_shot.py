@@ -4,9 +4,8 @@ import re
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table
-from pipelines.report.dense import result_of, trained_first
+from pipelines.report.dense import results_of
 from pipelines.report.measured import Entries
-from pipelines.report.reading import files_in
 from pipelines.report.sections.geometry import cell_of, of_deepest
 from pipelines.report.tables import cells, each, encoders, numbers, table, texts, title
 
@@ -33,18 +32,13 @@ TRACKS = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where none of `beyondcls few-shot`, `correspond`, `retrieve` and `track` was run."""
-    files = {
-        "few-shot": files_in(inputs.folders.few_shot, "*/metrics.json"),
-        "correspond": files_in(inputs.folders.correspondence, "*/*/metrics.json"),
-        "retrieve": files_in(inputs.folders.retrieval, "*/*/metrics.json"),
-        "track": files_in(inputs.folders.tracking, "*/*/metrics.json"),
+    tables = {
+        "few_shot": _few_shot_table,
+        "correspondence": _points_table,
+        "retrieval": _searches_table,
+        "tracking": _tracks_table,
     }
-    found = {
-        command: trained_first(one for one in (result_of(file, command) for file in some) if one.encoder in inputs.encoders)
-        for command, some in files.items()
-    }
-    tables = {"few-shot": _few_shot_table, "correspond": _points_table, "retrieve": _searches_table, "track": _tracks_table}
-    kept = tuple(block for command, of in tables.items() if (block := of(found[command])).rows)
+    kept = tuple(block for kind, of in tables.items() if (block := of(results_of(inputs, kind))).rows)
     return Section("few-shot", "Few shots, correspondence, retrieval, tracking", kept) if kept else None
 
 
@@ -82,13 +76,13 @@ def _points_table(results: list[Entries]) -> Table:
         "Points found by the most similar patch",
         POINTS,
         rows,
-        texts("dataset", "Data set", lambda row: row[0].folder.parent.name),
+        texts("dataset", "Data set", lambda row: row[0].dataset),
         encoders(lambda row: row[0]),
         numbers("block", "Block", lambda row: row[1].block, 0),
         each(measures, lambda m: cells(m[0], m[1], lambda row: cell_of(row[1].get(m[0]), 1), best="column")),
         each(at, lambda t: numbers(f"chance_{t:g}", f"Chance@{t:g}", lambda row: row[1].chance.get(f"{t:g}"), 1)),
         numbers("pairs", "Pairs", lambda row: row[0].n_pairs, 0),
-        within=lambda row: row[0].folder.parent.name,
+        within=lambda row: row[0].dataset,
     )
 
 
@@ -99,7 +93,7 @@ def _searches_table(results: list[Entries]) -> Table:
         "Images found by the most similar vector",
         SEARCHES,
         [(one, search) for one in results for search in one.searches],
-        texts("dataset", "Data set", lambda row: row[0].folder.parent.name),
+        texts("dataset", "Data set", lambda row: row[0].dataset),
         encoders(lambda row: row[0]),
         texts("vector", "Vector", lambda row: title(row[1].vector)),
         numbers("block", "Block", lambda row: row[1].block, 0),
@@ -107,7 +101,7 @@ def _searches_table(results: list[Entries]) -> Table:
         each(measures, lambda m: cells(m[0], m[1], lambda row: cell_of(row[1].get(m[0]), 1), best="column")),
         numbers("queries", "Queries", lambda row: row[1].n_queries, 0),
         numbers("images", "Images", lambda row: row[0].n_images, 0),
-        within=lambda row: (row[0].folder.parent.name, row[1].protocol),
+        within=lambda row: (row[0].dataset, row[1].protocol),
     )
 
 
@@ -118,7 +112,7 @@ def _tracks_table(results: list[Entries]) -> Table:
         "Objects followed by the most similar patches",
         TRACKS,
         [(one, block) for one in results for block in one.blocks],
-        texts("dataset", "Data set", lambda row: row[0].folder.parent.name),
+        texts("dataset", "Data set", lambda row: row[0].dataset),
         encoders(lambda row: row[0]),
         numbers("block", "Block", lambda row: row[1].block, 0),
         each(measures, lambda m: cells(m[0], m[1], lambda row: cell_of(row[1].get(m[0]), 1), best="column")),
@@ -126,5 +120,5 @@ def _tracks_table(results: list[Entries]) -> Table:
         numbers("videos", "Videos", lambda row: row[0].n_videos, 0),
         numbers("objects", "Objects", lambda row: row[1].n_objects, 0),
         numbers("frames", "Frames measured", lambda row: row[0].n_measured, 0),
-        within=lambda row: row[0].folder.parent.name,
+        within=lambda row: row[0].dataset,
     )

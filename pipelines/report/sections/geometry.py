@@ -1,7 +1,6 @@
 """What vectors tell without a head, and which of these numbers, or of attention's, go with what aggregators gain over [cls]."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure as Plot
@@ -9,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Figure, Figures, Look, Section, Table, Text
-from pipelines.report.dense import result_of, trained_first
+from pipelines.report.dense import result_of, results_of
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.estimate import of_measure
 from pipelines.report.measured import Entries, Measure
@@ -39,7 +38,7 @@ NORMS = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where none of `beyondcls geometry`, `similarity` and `norms` was run."""
-    results, norms = _results(inputs, inputs.folders.geometry, "geometry"), _results(inputs, inputs.folders.norms, "norms")
+    results, norms = results_of(inputs, "geometry"), results_of(inputs, "norms")
     similarity = _similarity_table(inputs)
     if not (results or norms or similarity.rows):
         return None
@@ -48,12 +47,6 @@ def section(inputs: Inputs) -> Section | None:
     gains = (over_encoders(inputs, tried), over_blocks(inputs, tried))
     kept = (block for block in (*blocks, *gains) if (block.figures if isinstance(block, Figures) else block.rows))
     return Section("geometry", "Without a head", (Text(ABOUT), *kept))
-
-
-def _results(inputs: Inputs, folder: Path | None, command: str) -> list[Entries]:
-    """Results of the encoders that the report shows."""
-    results = (result_of(file, command) for file in files_in(folder, "*/metrics.json"))
-    return trained_first(one for one in results if one.encoder in inputs.encoders)
 
 
 def _deepest_table(results: list[Entries]) -> Table:

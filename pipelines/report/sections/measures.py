@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -15,14 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Figures, Look, Section, Table, section_of
 from pipelines.report.dense import KINDS as DETECTED
-from pipelines.report.dense import PROTOCOLS, learnt, map_title, result_of
+from pipelines.report.dense import PROTOCOLS, learnt, map_title, results_of
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.estimate import Estimate, estimate_of, of_measure
 from pipelines.report.measured import Entries, Measure, Probe
 from pipelines.report.predictors import MEASURES, correlation
-from pipelines.report.reading import files_in
 from pipelines.report.remarks import TITLES
-from pipelines.report.rows import KINDS, LINEAR
+from pipelines.report.rows import LINEAR
 from pipelines.report.sections.geometry import heading
 from pipelines.report.sections.localisation import ABMILP, CLS
 from pipelines.report.sections.scores import score_rows
@@ -75,8 +74,6 @@ MEASURED: Mapping[str, Sequence[tuple[str, Key]]] = {
     "geometry": [(name, Key(heading(name), int(name not in NEUTRAL), MEASURES[name][1])) for name in MEASURES],
     "norms": [("share", Key("Outliers among patch tokens, %", NEITHER, 2))],
 }
-# Kinds in DATASET/ENCODER; others are of the page's set.
-OF_SETS = ("retrieval", "correspondence", "tracking", "depth", "segmentation", "detection")
 # What they are of in a result, by name, the deepest last; vectors are named where there are any.
 PARTS: Mapping[str, Callable[[Entries], Iterable[tuple[str, Entries]]]] = {
     "blocks": lambda one: [(row.protocol, row) for row in one.rows if row.protocol != LINEAR],
@@ -108,7 +105,8 @@ def section(inputs: Inputs) -> Section | None:
 def _rows(inputs: Inputs, encoders: Sequence[str]) -> list[Entries]:
     """A row for each measure: its Key, estimates by encoder (`numbers`), and their `ranks`."""
     found: dict[Key, dict[str, Estimate]] = {}
-    for key, encoder, estimate in (*_estimates_of_heads(inputs), *_estimates_of_scores(inputs), *_estimates_of_results(inputs)):
+    estimates = (*_estimates_of_heads(inputs), *_estimates_of_scores(inputs), *_estimates_of_results(inputs, encoders))
+    for key, encoder, estimate in estimates:
         if encoder in encoders:
             found.setdefault(key, {})[encoder] = estimate
     kept: dict[Key, Key] = {}  # of rows that differ by their vector alone, the one that most encoders have
@@ -139,24 +137,16 @@ def _estimates_of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
         yield about._replace(measure="ECE, %", better=LOWER), one.probe.encoder, ece
 
 
-def _estimates_of_results(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
+def _estimates_of_results(inputs: Inputs, encoders: Sequence[str]) -> Iterator[tuple[Key, str, Estimate]]:
     for kind, parts_of in PARTS.items():
-        patterns, command = KINDS[kind]
-        for file in files_in(getattr(inputs.folders, kind), patterns[kind in OF_SETS]):
-            one = result_of(file, command.removeprefix("beyondcls "))
-            dataset = file.parents[1].name if kind in OF_SETS else inputs.folders.dataset
+        for one in sorted(results_of(inputs, kind, encoders), key=lambda one: str(one.dataset)):
             images = f"{one.get('data')} ({one.get('n_images', one.get('n_test'))})"
             for of, part in parts_of(one):
                 vector, seeds = title(part.get("vector") or part.get("head") or ""), one.encoder if part.get("seeds") else None
                 for (name, value), (pattern, key) in product(part.items(), MEASURED[kind]):
                     if isinstance(value, Measure) and (match := re.fullmatch(pattern, name)):
-                        about: dict[str, Any] = {
-                            "measure": match.expand(key.measure),
-                            "dataset": dataset,
-                            "of": of,
-                            "vector": vector,
-                        }
-                        yield key._replace(**about), one.encoder, of_measure(value, images, seeds)
+                        shown = key._replace(measure=match.expand(key.measure), dataset=one.dataset, of=of, vector=vector)
+                        yield shown, one.encoder, of_measure(value, images, seeds)
 
 
 def ranks(numbers: Mapping[str, Estimate], better: int) -> dict[str, tuple[int, int, int]]:
