@@ -64,49 +64,30 @@ def index(folder: Path) -> str:
 
 
 def test_it_is_written_again_where_results_changed_alone(tmp_path: Path, page, steps) -> None:
-    write_probe(tmp_path / "probes", "mae", "cls", 40.0)
-    seen: list[str] = []
+    """It waits for the first results, for files that are half written, and survives that all are removed."""
+    probes, seen = tmp_path / "probes", list[str]()
+    description = probes / "mae/cls/description.json"
     steps(
+        lambda: write_probe(probes, "mae", "cls", 40.0),
         lambda: seen.append(index(tmp_path)),
         nothing,
-        lambda: write_probe(tmp_path / "probes", "mae", "abmilp", 45.0),
+        lambda: write_probe(probes, "mae", "abmilp", 45.0),
+        lambda: (probes / "mae/cls/checkpoint.pt").write_text("of a training"),
+        lambda: description.write_text(description.read_text()[:30]),
         lambda: seen.append(index(tmp_path)),
-        lambda: (tmp_path / "probes/mae/cls/checkpoint.pt").write_text("of a training"),
+        lambda: shutil.rmtree(probes),
+        nothing,
     )
-    said = [line.split(" ", 1)[1] for line in page()]
     place = tmp_path / "out/index.html"
-    assert said == [f"{place}: 1 heads", f"{place}: 2 heads", str(place)], "the last is `report: …`"
-    first, second = seen
-    assert ("40.0 ± 0.5" in first, "45.0 ± 0.5" in first, "45.0 ± 0.5" in second) == (True, False, True)
-    assert all("data-reload-s" in text for text in seen)
-    assert "data-reload-s" not in index(tmp_path), "the last page stays as it is"
+    first, one, two, half, gone, last = page()
+    assert all("waiting for files to change: there are no metrics" in line for line in (first, gone))
+    assert [line.split(" ", 1)[1] for line in (one, two)] == [f"{place}: 1 heads", f"{place}: 2 heads"]
+    assert str(description.with_name("metrics.json")) in half
+    assert last == f"report: {place}"
+    assert ["45.0 ± 0.5" in text for text in seen] == [False, True]
+    assert all("40.0 ± 0.5" in text and "data-reload-s" in text for text in seen)
     assert "45.0 ± 0.5" in index(tmp_path)
-
-
-def test_half_written_files_are_waited_for_and_the_page_stays(tmp_path: Path, page, steps) -> None:
-    metrics = write_probe(tmp_path / "probes", "mae", "cls", 40.0) / "description.json"
-    text = metrics.read_text()
-    kept: list[str] = []
-    steps(
-        lambda: metrics.write_text(text[:30]),
-        lambda: kept.append(index(tmp_path)),
-        lambda: metrics.write_text(text.replace("40.0", "41.0")),
-    )
-    _, waits, again, _ = page()
-    assert "waiting for files to change" in waits
-    assert str(metrics.with_name("metrics.json")) in waits
-    assert again.endswith("1 heads")
-    assert "40.0 ± 0.5" in kept[0]
-    assert "41.0 ± 0.5" in index(tmp_path)
-
-
-def test_it_waits_for_the_first_results_and_survives_that_all_are_removed(tmp_path: Path, page, steps) -> None:
-    steps(lambda: write_probe(tmp_path / "probes", "mae", "cls", 40.0), lambda: shutil.rmtree(tmp_path / "probes"), nothing)
-    waits, written, waits_again, last = page()
-    assert "there are no metrics" in waits
-    assert "there are no metrics" in waits_again
-    assert written.endswith("1 heads")
-    assert last == f"report: {tmp_path / 'out/index.html'}"
+    assert "data-reload-s" not in index(tmp_path), "the last page stays as it is"
 
 
 def test_files_that_vanish_while_they_are_read_are_waited_for(steps) -> None:
@@ -135,9 +116,6 @@ def test_what_is_looked_at(tmp_path: Path) -> None:
     metrics = tmp_path / "probes/mae/abmilp/metrics.json"
     os.utime(metrics, ns=(1, 1))
     assert state(places, out)[str(metrics)] != before[str(metrics)]
-
-
-def test_all_folders_of_results_are_looked_at() -> None:
     folders = Folders(Path("p"), Path("a"), (Path("s"), Path("t")), images="images", datasets=(Path("d"),), receipts=Path("r"))
     assert set(folders_read(folders)) == {Path(name) for name in "pastdr"}
 
@@ -156,41 +134,31 @@ def test_the_command_writes_beside_the_pipelines_page_and_ends_with_status_0(
     assert "42.0 ± 0.5" in (tmp_path / "report/live/index.html").read_text(), "of a data set that came later"
 
 
-def test_it_is_opened_once(tmp_path: Path, page, steps, monkeypatch) -> None:
+def test_it_is_opened_once_where_there_is_a_browser(tmp_path: Path, page, steps, monkeypatch, command) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     write_probe(tmp_path / "probes", "mae", "cls", 40.0)
     steps(lambda: write_probe(tmp_path / "probes", "mae", "abmilp", 45.0), nothing)
     page(opens=True)
     page()
-    assert opened == [(tmp_path / "out/index.html").resolve().as_uri()]
-
-
-def test_without_a_browser_a_live_page_goes_on(tmp_path: Path, page, steps, monkeypatch) -> None:
-    monkeypatch.setattr(webbrowser, "open", lambda address: False)
-    write_probe(tmp_path / "probes", "mae", "cls", 40.0)
-    steps(nothing)
-    said = page(opens=True)
-    assert sum("no browser could be opened" in line for line in said) == 1
-    assert said[-1].startswith("report: ")
+    given = ("--probes", tmp_path / "probes", "--only", "leaderboard", "--out", tmp_path / "by-command")
+    assert [command("report", *given, *more)[::2] for more in ((), ("--open",))] == [(0, "")] * 2
+    assert opened == [(tmp_path / f"{name}/index.html").resolve().as_uri() for name in ("out", "by-command")]
 
 
 def no_browser(address: str) -> bool:
     raise webbrowser.Error("could not locate runnable browser")
 
 
-def test_where_no_browser_can_be_opened_it_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
-    for fails in (lambda address: False, no_browser):
-        monkeypatch.setattr(webbrowser, "open", fails)
-        with pytest.raises(BeyondClsError, match=r"page.html is written, but no browser could be opened .* --open"):
-            open_page(tmp_path / "page.html")
-
-
-def test_the_command_opens_the_page_that_it_wrote(tmp_path: Path, monkeypatch, command) -> None:
+@pytest.mark.parametrize("fails", [lambda address: False, no_browser], ids=["refuses", "missing"])
+def test_where_no_browser_can_be_opened_it_says_what_to_do_and_a_live_page_goes_on(
+    tmp_path: Path, page, steps, monkeypatch, fails
+) -> None:
+    monkeypatch.setattr(webbrowser, "open", fails)
+    with pytest.raises(BeyondClsError, match=r"page.html is written, but no browser could be opened .* --open"):
+        open_page(tmp_path / "page.html")
     write_probe(tmp_path / "probes", "mae", "cls", 40.0)
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
-    given = ("--probes", tmp_path / "probes", "--only", "leaderboard", "--out", tmp_path / "out")
-    for more, n in ((), 0), (("--open",), 1):
-        assert command("report", *given, *more)[::2] == (0, "")
-        assert opened == [(tmp_path / "out/index.html").as_uri()] * n
+    steps(nothing)
+    said = page(opens=True)
+    assert sum("no browser could be opened" in line for line in said) == 1
+    assert said[-1].startswith("report: ")
