@@ -59,7 +59,7 @@ def cost_table(study: Study) -> Table:
     is_on_front = texts("on_front", "On the front", lambda probe: "yes" if id(probe) in on_front else "no")
     columns = each((*(column for column, _ in known), is_on_front), lambda column: column, apart=True)
     note = " ".join([COSTS, *(about for _, about in known if about), FRONT, "A dash: it was not recorded."])
-    return study_table("cost", "What heads cost and reach", study, after=columns, note=note)
+    return study_table("cost", "What heads cost and reach", study, columns, note)
 
 
 def _axes(axes: Axes, study: Study) -> None:

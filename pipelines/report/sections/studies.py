@@ -67,7 +67,7 @@ def _option_table(file: str, name: str, study: Study) -> Table:
         *each(options, lambda o: texts(f"option_{o}", o.replace("_", " "), lambda probe: probe.options.get(o), _format_option)),
     ]
     note = f"Options: a dash is the default. {COSTS}" if options else COSTS
-    return study_table(file, f"{name}: heads and their options", study, columns, note=note)
+    return study_table(file, f"{name}: heads and their options", study, columns, note)
 
 
 def _format_option(value: Any) -> str:
@@ -82,11 +82,11 @@ def by_encoder(study: Study) -> dict[str, list[Probe]]:
     }
 
 
-def study_table(name: str, heading: str, study: Study, before: Columns = (), after: Columns = (), note: str = "") -> Table:
+def study_table(name: str, heading: str, study: Study, columns: Columns, note: str) -> Table:
     """A row for each head, from the cheapest on; the highest mean of an encoder is marked, ties as shown too.
 
     Args:
-        before, after: columns before and after the accuracy.
+        columns: behind the accuracy.
     """
     measure = score_name(study.values())
     what = (
@@ -99,9 +99,8 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
         [probe for probes in by_encoder(study).values() for probe in probes],
         texts("encoder", "Encoder", lambda probe: probe.encoder, filters=True),
         heads(filters=True),
-        before,
-        spreads(measure, f"{TITLES[measure]}, %", lambda probe: probe.score, best="column", apart=bool(before)),
-        after,
+        spreads(measure, f"{TITLES[measure]}, %", lambda probe: probe.score, best="column"),
+        columns,
         counts("parameters", "Parameters", lambda probe: probe.cost.get("parameters"), apart=True),
         counts("parameters_classifier", "Of the classifier", lambda probe: probe.cost.get("parameters_classifier")),
         counts("flops_per_image", "FLOPs per image", lambda probe: probe.cost.get("flops_per_image")),

@@ -21,14 +21,14 @@ def test_rows_from_the_cheapest_on_with_a_column_for_each_option():
         ["mae", "deep", "AbMILP", "+1.0 ± 0.7"],
         ["mae", "sa-abmilp", "AbMILP", "+4.0 ± 0.7"],
     ]
-    assert [column.title for column in table.columns][2:6] == ["Aggregator", "depth", "activation", "Top-1, %"]
+    assert [column.title for column in table.columns][2:6] == ["Top-1, %", "Aggregator", "depth", "activation"]
     assert shown(table) == [
-        ["mae", "[cls]", "cls", "–", "–", "45.0 ± 0.5", "0", "1.93 k", "3.84 k"],
-        ["mae", "AbMILP", "abmilp", "–", "–", "50.0 ± 0.5", "193", "1.93 k", "53.0 k"],
-        ["mae", "deep", "abmilp", "2", "gelu", "51.0 ± 0.5", "37.2 k", "1.93 k", "4.77 M"],
-        ["mae", "sa-abmilp", "sa-abmilp", "–", "–", "54.0 ± 0.5", "148 k", "1.93 k", "22.1 M"],
+        ["mae", "[cls]", "45.0 ± 0.5", "cls", "–", "–", "0", "1.93 k", "3.84 k"],
+        ["mae", "AbMILP", "50.0 ± 0.5", "abmilp", "–", "–", "193", "1.93 k", "53.0 k"],
+        ["mae", "deep", "51.0 ± 0.5", "abmilp", "2", "gelu", "37.2 k", "1.93 k", "4.77 M"],
+        ["mae", "sa-abmilp", "54.0 ± 0.5", "sa-abmilp", "–", "–", "148 k", "1.93 k", "22.1 M"],
     ]
-    assert [row.cells[5].best for row in table.rows] == [False, False, False, True]
+    assert [row.cells[2].best for row in table.rows] == [False, False, False, True]
     assert table.rows[3].cells[6].value == 147_841
 
 
