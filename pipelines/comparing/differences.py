@@ -7,9 +7,10 @@ from typing import Any
 
 from pipelines.report.content import Cell, Table
 from pipelines.report.estimate import Estimate, estimate_of, of_measure
+from pipelines.report.kinds import RECEIPTS
 from pipelines.report.measured import Measure, in_order
 from pipelines.report.reading import probe_in, read
-from pipelines.report.rows import GROUPS, RECEIPTS, ResultFile, ResultFiles
+from pipelines.report.rows import GROUPS, ResultFile, ResultFiles
 from pipelines.report.tables import NOTHING, cells, interval, plus_minus, spreads, table, texts
 from probe.result_files import is_measure
 

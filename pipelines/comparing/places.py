@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.report.rows import KINDS, RECEIPTS
+from pipelines.report.kinds import KINDS, RECEIPTS
 from probe.result_files import DESCRIPTION, METRICS
 from store import BeyondClsError
 from store.moving.receipt import CHECK

@@ -1,6 +1,5 @@
 """`beyondcls report`: tables, figures and one page from what the other stages wrote."""
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,25 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.parameters.options import Option, select_options, takes_options
+from pipelines.report.kinds import KINDS, pattern_of
 
 WIDTH = 24  # characters of a column, at most, if the output is not a terminal
 # What a folder that is named has to hold, or another one was meant.
 HOLDS = {
     "attention": "ENCODER/summary.json",
     "divergence": "ENCODER/divergence.csv",
-    "localisation": "ENCODER/localisation.json",
-    "blocks": "ENCODER/metrics.json",
-    "geometry": "ENCODER/metrics.json",
-    "similarity": "NAME/metrics.json",
-    "norms": "ENCODER/metrics.json",
-    "few_shot": "ENCODER/metrics.json",
-    "correspondence": "DATASET/ENCODER/metrics.json",
-    "retrieval": "DATASET/ENCODER/metrics.json",
-    "tracking": "DATASET/ENCODER/metrics.json",
-    "scores": "TEST/ENCODER/HEAD/metrics.json",
-    "segmentation": "DATASET/ENCODER/metrics.json",
-    "depth": "DATASET/ENCODER/metrics.json",
-    "detection": "DATASET/ENCODER/metrics.json",
+    **{kind: holds for kind, (holds, _) in KINDS.items() if kind not in ("probes", "studies")},
 }
 # Fields of Folders, of the project's or of those that are named.
 FOLDERS = {
@@ -158,7 +146,7 @@ def main(
     inputs = read()
     for name, folder in select_options(given, HOLDS).items():
         has_others = folder.is_dir() and {file.name for file in folder.iterdir()} - {"README.md"}
-        if has_others and not files_in(folder, re.sub("[A-Z]+", "*", HOLDS[name])):
+        if has_others and not files_in(folder, pattern_of(HOLDS[name])):
             raise BeyondClsError(f"there is no {HOLDS[name]} in --{name} {folder}; name the folder above those")
     write(place, inputs, sections(inputs, only or ()))
     table = accuracies(inputs)

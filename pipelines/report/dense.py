@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.report.content import Block, Cell, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
+from pipelines.report.kinds import KINDS as RESULTS
+from pipelines.report.kinds import OF_SETS, pattern_of
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
 from pipelines.report.remarks import notes_of
-from pipelines.report.rows import KINDS as RESULTS
 from pipelines.report.tables import DeclaredColumn, cells, differences, each, file_names, texts, title
 from probe.result_files import read_result
 from store import BeyondClsError
@@ -23,8 +24,6 @@ from store.shown import from_csv_cell
 if TYPE_CHECKING:
     from pipelines.report.collect import Inputs
 
-# Kinds of results in DATASET/ENCODER; others are of the page's data set.
-OF_SETS = ("retrieval", "correspondence", "tracking", "depth", "segmentation", "detection")
 GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, in addition to sides in pixels
 TRAINED = ("knn", "logistic", "linear")  # protocols that learn from patches, in the order of the page
 BASELINES = ("most-frequent-class", "drawn-by-prior")  # which see no image
@@ -83,9 +82,8 @@ REMEMBERED = (
 
 def results_of(inputs: "Inputs", kind: str, encoders: Collection[str] = ()) -> list[Entries]:
     """Results of a kind, of the encoders that the report shows or of these, in the order of the page."""
-    patterns, command = RESULTS[kind]
-    files = files_in(getattr(inputs.folders, kind), patterns[kind in OF_SETS])
-    results = (result_of(file, command.removeprefix("beyondcls ")) for file in files)
+    holds, command = RESULTS[kind]
+    results = (result_of(file, command) for file in files_in(getattr(inputs.folders, kind), pattern_of(holds)))
     page = {} if kind in OF_SETS else {"dataset": inputs.folders.dataset}
     return trained_first(Entries(one, **page) for one in results if one.encoder in (encoders or inputs.encoders))
 

@@ -10,8 +10,9 @@ from scipy.stats import spearmanr
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Table
 from pipelines.report.estimate import LEVEL
+from pipelines.report.kinds import LINEAR
 from pipelines.report.measured import Entries
-from pipelines.report.sections.by_block import LINEAR, by_block
+from pipelines.report.sections.by_block import by_block
 from pipelines.report.tables import DeclaredColumn, numbers, table, texts, title
 
 # Titles of measures, and digits that are shown.

@@ -7,6 +7,7 @@ from pipelines.parameters.datasets import datasets_of, images_of, is_missing
 from pipelines.parameters.params import primary_of, read_params
 from pipelines.report.collect import Folders
 from pipelines.report.galleries.images import describe_test_images, of_params
+from pipelines.report.kinds import OF_SETS
 from store import BeyondClsError
 from store.user_code import file_of
 
@@ -43,15 +44,9 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         **_test_images(folder, params, main),
         datasets=compared,
         localised=_localised_images(folder, main),
-        scores=folder / "scores",
-        correspondence=folder / "correspondence",
-        retrieval=folder / "retrieval",
-        tracking=folder / "tracking",
+        **{kind: folder / kind for kind in ("scores", *OF_SETS)},
         dataset=main or "",
         receipts=folder / "receipts",
-        segmentation=folder / "segmentation",
-        depth=folder / "depth",
-        detection=folder / "detection",
         dense_images=of_params(folder, params),
         primary=primary_of(params),
     )

@@ -7,35 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipelines.report.kinds import KINDS, LINEAR, OF_HEADS, RECEIPTS, command_of
 from pipelines.report.measured import Measure
 from pipelines.report.reading import files_in, measures_in, read
 from probe.result_files import METRICS, read_result
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, UNTRAINED, Pretraining
 from store.moving.receipt import CHECK
-
-# Folders of a project -> patterns of the files of measures in them, and the command that writes these. Heads that `blocks`
-# trains are not among them, as its own result has their measures.
-KINDS = {
-    "probes": (("**/metrics.json",), "beyondcls probe"),
-    "studies": (("**/metrics.json",), "beyondcls probe"),
-    "scores": (("**/metrics.json",), "beyondcls score"),
-    "segmentation": (("*/metrics.json", "*/*/metrics.json"), "beyondcls segment"),
-    "depth": (("*/metrics.json", "*/*/metrics.json"), "beyondcls depth"),
-    "detection": (("*/metrics.json", "*/*/metrics.json"), "beyondcls detect"),
-    "localisation": (("*/localisation.json", "*/*/localisation.json"), "beyondcls localise"),
-    "blocks": (("*/metrics.json", "*/*/metrics.json"), "beyondcls blocks"),
-    "geometry": (("*/metrics.json", "*/*/metrics.json"), "beyondcls geometry"),
-    "similarity": (("*/metrics.json", "*/*/metrics.json"), "beyondcls similarity"),
-    "norms": (("*/metrics.json", "*/*/metrics.json"), "beyondcls norms"),
-    "correspondence": (("*/metrics.json", "*/*/metrics.json"), "beyondcls correspond"),
-    "retrieval": (("*/metrics.json", "*/*/metrics.json"), "beyondcls retrieve"),
-    "tracking": (("*/metrics.json", "*/*/metrics.json"), "beyondcls track"),
-    "few_shot": (("*/metrics.json", "*/*/metrics.json"), "beyondcls few-shot"),
-}
-RECEIPTS = "receipts"
-OF_HEADS = ("probes", "studies", "scores")  # kinds whose results are in ENCODER/HEAD; others in ENCODER
-LINEAR = "linear"  # what `blocks` calls a trained head
 
 
 @dataclass(frozen=True)
@@ -81,8 +59,9 @@ def results_in(folder: Path) -> dict[str, ResultFile]:
 
 
 def _project_results(folder: Path) -> Iterator[tuple[str, ResultFile]]:
-    for kind, (patterns, _) in KINDS.items():
-        for pattern in patterns:
+    for kind in KINDS:
+        file = "localisation.json" if kind == "localisation" else METRICS
+        for pattern in (f"**/{file}",) if kind in OF_HEADS else (f"*/{file}", f"*/*/{file}"):
             yield from _matching_results(folder / kind, pattern, kind)
     for file in files_in(folder / RECEIPTS, f"*{CHECK}"):
         yield f"{RECEIPTS}/{file.name.removesuffix(CHECK)}", read(file, "beyondcls extract", _read_extraction)
@@ -94,7 +73,7 @@ def _matching_results(folder: Path, pattern: str, kind: str) -> Iterator[tuple[s
         parts = file.parent.relative_to(folder).parts
         if not any(part.startswith(".") for part in parts):
             name = "/".join(parts if kind == "probes" else (kind, *parts)) or "."
-            yield name, read(file, KINDS[kind][1], partial(_result, kind, parts))
+            yield name, read(file, command_of(kind), partial(_result, kind, parts))
 
 
 def _result(kind: str, parts: tuple[str, ...], file: Path) -> ResultFile:
@@ -155,7 +134,7 @@ def long(results: Iterable[ResultFile]) -> dict[str, list[Any]]:
     rows: list[dict[str, Any]] = []
     for result in results:
         if result.groups:
-            rows += read(result.file, KINDS[result.kind][1], partial(_rows, result))
+            rows += read(result.file, command_of(result.kind), partial(_rows, result))
     return {column: [row[column] for row in rows] for column in COLUMNS}
 
 

@@ -13,6 +13,7 @@ from pipelines.report.contrasts import VERDICTS
 from pipelines.report.dense import result_of
 from pipelines.report.drawing import Panel, limits, lines, looks
 from pipelines.report.estimate import Estimate, Variation, of_measure
+from pipelines.report.kinds import LINEAR
 from pipelines.report.measured import FIRST_HEADS, Entries, Measure
 from pipelines.report.reading import files_in, read
 from pipelines.report.remarks import AXES
@@ -31,7 +32,6 @@ from pipelines.report.tables import (
     title,
 )
 
-LINEAR = "linear"  # the protocol that a series does not name
 Series = Mapping[int, Measure]  # by block
 LEVEL = 0.05  # of the test that a block is ahead, corrected for the number of blocks that it was chosen from
 ABOUT = (

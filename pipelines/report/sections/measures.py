@@ -18,10 +18,10 @@ from pipelines.report.dense import KINDS as DETECTED
 from pipelines.report.dense import PROTOCOLS, learnt, map_title, results_of
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.estimate import Estimate, estimate_of, of_measure
+from pipelines.report.kinds import LINEAR
 from pipelines.report.measured import Entries, Measure, Probe
 from pipelines.report.predictors import MEASURES, correlation
 from pipelines.report.remarks import TITLES
-from pipelines.report.rows import LINEAR
 from pipelines.report.sections.geometry import heading
 from pipelines.report.sections.localisation import ABMILP, CLS
 from pipelines.report.sections.scores import score_rows
