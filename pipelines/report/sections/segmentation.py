@@ -26,6 +26,7 @@ from pipelines.report.galleries.predictions import label_maps
 from pipelines.report.measured import Entries
 from pipelines.report.reading import read
 from pipelines.report.tables import (
+    DeclaredColumn,
     cells,
     change,
     differences,
@@ -187,6 +188,25 @@ def _foreground_blocks(dataset: str, name: str, results: Sequence[Entries]) -> l
     """How much of the weight of heads and of attention is on the foreground, by encoder, and of every map."""
     if not results:
         return []
+    every = table(
+        f"{name}-foreground-maps",
+        f"{dataset}: weight on the foreground, every map",
+        EVERY_MAP,
+        [(one, m) for one in results for m in one.foreground.maps],
+        encoders(lambda row: row[0]),
+        texts("map", "Map", lambda row: map_title(row[1])),
+        spreads("weight", "Weight on the foreground", lambda row: row[1].share),
+        numbers("area", "Area", lambda row: row[1].chance, 1),
+        spreads("gain", "× area", lambda row: row[1].gain, 2),
+        folded=True,
+    )
+    alike = len({tuple(one.foreground.get("classes") or ()) for one in results}) == 1
+    notices = [] if alike else [Text(OTHER_CLASSES, kind="notice")]
+    return [*notices, _foreground_table(dataset, name, results), every]
+
+
+def _foreground_table(dataset: str, name: str, results: Sequence[Entries]) -> Table:
+    """A row for each encoder: of [cls] and of heads, and what AbMILP has beyond others."""
     maps = {one.encoder: {(m.source, m.name): m for m in one.foreground.maps} for one in results}
     keys = {key: m for of_encoder in maps.values() for key, m in of_encoder.items() if key == CLS or key[0] == "probe"}
     shown = sorted(keys, key=lambda key: (key != CLS, key[1] != "abmilp", key))
@@ -202,60 +222,42 @@ def _foreground_blocks(dataset: str, name: str, results: Sequence[Entries]) -> l
     def area(one: Entries) -> float:
         return float(next(iter(maps[one.encoder].values())).chance)
 
-    def gain(one: Entries) -> Cell:
-        return interval(estimate(one, ABMILP, "gain"), 2)
+    def beyond_area(one: Entries) -> Cell:
+        return change(difference(estimate(one, ABMILP), Estimate(area(one), 0.0, 0)))
 
-    against = [
-        cells("abmilp_gain_interval", "AbMILP, × area, 95 %", gain, "text", optional=True),
-        cells(
-            "abmilp_against_area",
-            "AbMILP − area",
-            lambda one: change(difference(estimate(one, ABMILP), Estimate(area(one), 0.0, 0))),
-            "spread",
+    def beyond_cls(one: Entries) -> Estimate | None:
+        return difference(estimate(one, ABMILP), estimate(one, CLS))
+
+    def of_each(entry: str, what: str, **about: Any) -> list[DeclaredColumn]:
+        return each(
+            shown,
+            lambda key: spreads(
+                f"{'_'.join(key)}_{entry}", f"{map_title(keys[key])}, {what}", lambda one: of_map(one, key, entry), **about
+            ),
             apart=True,
-        ),
-    ]
-    over_cls = differences(
-        "abmilp_against_cls", "AbMILP − [cls], mean", lambda one: difference(estimate(one, ABMILP), estimate(one, CLS))
+        )
+
+    gain = cells(
+        "abmilp_gain_interval",
+        "AbMILP, × area, 95 %",
+        lambda one: interval(estimate(one, ABMILP, "gain"), 2),
+        "text",
+        optional=True,
     )
-    summary = table(
+    against = [gain, cells("abmilp_against_area", "AbMILP − area", beyond_area, "spread", apart=True)]
+    against += differences("abmilp_against_cls", "AbMILP − [cls], mean", beyond_cls) if CLS in keys else []
+    return table(
         f"{name}-foreground",
         f"{dataset}: weight on the foreground",
         FOREGROUND,
         results,
         encoders(),
         cells("area", "Area", lambda one: number(area(one), 1)),
-        each(
-            shown,
-            lambda key: spreads(
-                f"{'_'.join(key)}_share", f"{map_title(keys[key])}, weight", lambda one: of_map(one, key, "share"), best="row"
-            ),
-            apart=True,
-        ),
-        each(
-            shown,
-            lambda key: spreads(
-                f"{'_'.join(key)}_gain", f"{map_title(keys[key])}, × area", lambda one: of_map(one, key, "gain"), 2
-            ),
-            apart=True,
-        ),
-        [*against, *(over_cls if CLS in keys else [])] if ABMILP in keys else [],
+        of_each("share", "weight", best="row"),
+        of_each("gain", "× area", digits=2),
+        against if ABMILP in keys else [],
         texts(
             "foreground", "Foreground", lambda one: ", ".join(one.foreground.get("classes") or ()) or "all objects", apart=True
         ),
         numbers("n_images", "Images", lambda one: max(int(m.n_images) for m in one.foreground.maps), 0),
     )
-    every = table(
-        f"{name}-foreground-maps",
-        f"{dataset}: weight on the foreground, every map",
-        EVERY_MAP,
-        [(one, m) for one in results for m in one.foreground.maps],
-        encoders(lambda row: row[0]),
-        texts("map", "Map", lambda row: map_title(row[1])),
-        spreads("weight", "Weight on the foreground", lambda row: row[1].share),
-        numbers("area", "Area", lambda row: row[1].chance, 1),
-        spreads("gain", "× area", lambda row: row[1].gain, 2),
-        folded=True,
-    )
-    alike = len({tuple(one.foreground.get("classes") or ()) for one in results}) == 1
-    return [*([] if alike else [Text(OTHER_CLASSES, kind="notice")]), summary, every]
