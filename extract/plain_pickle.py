@@ -73,9 +73,7 @@ class PlainPickle:
             ValueError: it is damaged, uses what plain data does not need, or takes more than `MOST_STEPS`. Damage also raises
                 IndexError, KeyError and TypeError.
         """
-        stack: list[Any] = []
-        outer: list[list[Any]] = []
-        memo: dict[int, Any] = {}
+        stack, outer, memo = list[Any](), list[list[Any]](), dict[int, Any]()
 
         def above_mark() -> list[Any]:
             nonlocal stack
@@ -118,9 +116,7 @@ class PlainPickle:
                 _expect_type(stack[-1], set).update(map(key, items))
             elif name in ("GLOBAL", "STACK_GLOBAL"):
                 parts = argument.split(" ", 1) if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
-                if (named := ".".join(parts)) not in self._names:
-                    raise UnknownName(named)
-                stack.append(Named(named, self._names[named]))
+                stack.append(self._named(".".join(parts)))
             elif name in ("REDUCE", "NEWOBJ"):
                 arguments = _expect_type(stack.pop(), tuple)
                 self._charge(sum(map(_copying_steps, arguments)))
@@ -136,6 +132,11 @@ class PlainPickle:
             elif name not in ("PROTO", "FRAME"):
                 raise ValueError(f"a pickle with the operation {name}, which plain data does not need")
         raise AssertionError("genops ends with STOP")
+
+    def _named(self, name: str) -> Named:
+        if name not in self._names:
+            raise UnknownName(name)
+        return Named(name, self._names[name])
 
     def _charge(self, n_steps: int) -> None:
         self._left -= n_steps

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,10 @@ from store import BeyondClsError
 from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
+    import torch
+
     from extract.datasets import ImageSet
+    from extract.encoders import Encoder
     from extract.requests import Request
     from extract.sample import SampleCheck
     from extract.writing import Settings
@@ -109,7 +112,7 @@ def main(
     from pipelines.engines.engine import Watch, has_all, sharing
     from pipelines.engines.slurm import submit
     from pipelines.parameters.engine import without_engine
-    from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
+    from pipelines.parameters.requested import place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
     from pipelines.process.tasks import TO_BE_CONTINUED, is_task, stops_at_signal
 
@@ -130,15 +133,7 @@ def main(
     frozen = load_encoder(encoder, **loading)
     place = place_encoder(frozen, options, _device_of_this_task(device), out)
     request, running = request_features(frozen, images, options, "statistics" not in given)
-    rows, columns = frozen.grid
-    seen = f"at {' x '.join(map(str, frozen.config['input_size'][-2:]))} pixels, {rows * columns:,} patches each"
-    where = f"on {place}" if place.type == "cpu" else f"on {place} in {frozen.compute_dtype}"
-    typer.echo(f"{encoder}: {len(images):,} images of {source_of_images}, {seen}, {where}")
-    for note in notes_on(images):
-        typer.echo(note, err=True)
-    _say_classes(images)
-    if frozen.cls_caution:
-        typer.echo(f"note: {frozen.name}: {frozen.cls_caution}", err=True)
+    _say_what(encoder, frozen, place, source_of_images, images)
     # Tasks may have another device than this process, but compute the same set.
     amp = [] if "amp" in given else ["--amp", AMP_OF[frozen.compute_dtype]]
     checks: "list[tuple[FeatureStore, SampleCheck]]" = []
@@ -168,11 +163,7 @@ def main(
             typer.echo(f"{out}: stopped after a whole shard (SIGUSR1); the same command goes on", err=True)
             raise typer.Exit(TO_BE_CONTINUED)
         return
-    if places.root is not None or receipt is not None:
-        store = publish(store, places, out, receipt)
-        if store is not None:
-            write_check(receipt or receipt_of(out), store, checks, place.type, devices)
-    _report(store, out, places.root is not None)
+    _put_in_place(store, out, places, receipt, lambda file, store: write_check(file, store, checks, place.type, devices))
 
 
 def _task(task_id: int | None, n_tasks: int | None) -> dict[str, int]:
@@ -185,6 +176,21 @@ def _device_of_this_task(device: str) -> str:
     """The device that was asked for; under torchrun the GPU of this process."""
     _, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     return f"cuda:{local}" if device == "cuda" and world > 1 else device
+
+
+def _say_what(name: str, encoder: "Encoder", place: "torch.device", source: str, images: "ImageSet") -> None:
+    """What runs over which images, and what to know of both."""
+    from pipelines.parameters.requested import notes_on
+
+    rows, columns = encoder.grid
+    seen = f"at {' x '.join(map(str, encoder.config['input_size'][-2:]))} pixels, {rows * columns:,} patches each"
+    where = f"on {place}" if place.type == "cpu" else f"on {place} in {encoder.compute_dtype}"
+    typer.echo(f"{name}: {len(images):,} images of {source}, {seen}, {where}")
+    for note in notes_on(images):
+        typer.echo(note, err=True)
+    _say_classes(images)
+    if encoder.cls_caution:
+        typer.echo(f"note: {encoder.name}: {encoder.cls_caution}", err=True)
 
 
 def _say_classes(images: "ImageSet") -> None:
@@ -251,8 +257,19 @@ def _extract(
     return write(request, place, settings, **sources, shared=places.root is not None)
 
 
-def _report(store: "FeatureStore | None", out: Path, is_at_root: bool) -> None:
-    """Print what was written, if this process has put it in its place, and which images could not be read."""
+def _put_in_place(
+    written: "FeatureStore",
+    out: Path,
+    places: Places,
+    receipt: Path | None,
+    write_checks: Callable[[Path, "FeatureStore"], None],
+) -> None:
+    """Send the set to where it belongs, with its receipt; say what was written, and which images could not be read."""
+    store: "FeatureStore | None" = written
+    if places.root is not None or receipt is not None:
+        store = publish(written, places, out, receipt)
+        if store is not None:
+            write_checks(receipt or receipt_of(out), store)
     if store is None:
         typer.echo(f"{out}: another task puts it in its place")
         return
@@ -260,5 +277,5 @@ def _report(store: "FeatureStore | None", out: Path, is_at_root: bool) -> None:
     for note in invalid[:10]:
         typer.echo(f"invalid row {note['row']}: {note['problem']}")
     invalid_note = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
-    location = f" at {store.where}" if is_at_root else ""
+    location = f" at {store.where}" if places.root is not None else ""
     typer.echo(f"{out}: {len(store):,} images{invalid_note}, {', '.join(store.kinds)}, key {store.spec.key}{location}")

@@ -114,7 +114,7 @@ def load_encoder(
         )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     options |= {"scale": scale, "orientation": orientation, "cut": cut}
-    notes: list[str] = []
+    notes: Sequence[str] = ()
     checked_family(family)
     plugin = ENCODERS.plugin(definer := model or name)
     if plugin is not None or is_of_library(definer):
@@ -125,26 +125,9 @@ def load_encoder(
         declared = None if plugin is None else (plugin, ENCODERS[definer])
         encoder, is_drawn = load_from_library(name, definer, {**(arguments or {}), **of_seed}, options, declared), bool(of_seed)
     else:
-        transform = checked_transform(options)
-        entry = _entry(definer, checkpoint is not None)
-        pretraining = _pretraining(name, definer, checkpoint is not None, random_seed, family)
-        loaded, described, found = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS.own)
-        if input_size is not None:
-            sides = input_sides(input_size)
-            if resize_input(name, loaded, sides):
-                described["img_size"] = sides[0] if sides[0] == sides[1] else list(sides)
-            transform["input_size"] = (3, *sides)
-        is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
-        caution = "" if is_drawn else cls_caution(loaded)
-        encoder = Encoder(name, loaded, described, {**entry.transform, **transform}, entry.block, caution, pretraining)
-        notes += [f"{name}: {note}" for note in found.notes]
-        if found.side is not None and input_size is None:
-            side = f"{found.side} x {found.side} pixels"
-            notes.append(f"{name}: it sees {side}, as its positions are for that size; --input-size gives another")
-        if checkpoint is not None:
-            notes.append(_assumed_note(encoder, entry, transform))
-        elif random_seed is None:
-            notes.append(_registry_note(encoder, definer, transform))
+        encoder, is_drawn, notes = _load_pretrained(
+            name, definer, checkpoint, random_seed, arguments, choice, checked_transform(options), input_size, family
+        )
     if weights is not None and weights != encoder.weights:
         drawn = " (a seed gives other last bits on the CPU of another maker: keep such weights in a file, --checkpoint)"
         raise BeyondClsError(
@@ -163,6 +146,40 @@ def load_encoder(
     for note in filter(None, notes):
         warnings.warn(note, BeyondClsWarning, stacklevel=2)
     return encoder
+
+
+def _load_pretrained(
+    name: str,
+    definer: str,
+    checkpoint: str | Path | None,
+    random_seed: int | None,
+    arguments: Mapping[str, Any] | None,
+    choice: TensorChoice,
+    transform: dict[str, Any],
+    input_size: int | str | Sequence[int] | None,
+    family: str | None,
+) -> tuple[Encoder, bool, list[str]]:
+    """An encoder of the registry or of timm, whether its weights were drawn, and what to know of it."""
+    entry = _entry(definer, checkpoint is not None)
+    pretraining = _pretraining(name, definer, checkpoint is not None, random_seed, family)
+    loaded, described, found = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS.own)
+    if input_size is not None:
+        sides = input_sides(input_size)
+        if resize_input(name, loaded, sides):
+            described["img_size"] = sides[0] if sides[0] == sides[1] else list(sides)
+        transform["input_size"] = (3, *sides)
+    is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
+    caution = "" if is_drawn else cls_caution(loaded)
+    encoder = Encoder(name, loaded, described, {**entry.transform, **transform}, entry.block, caution, pretraining)
+    notes = [f"{name}: {note}" for note in found.notes]
+    if found.side is not None and input_size is None:
+        side = f"{found.side} x {found.side} pixels"
+        notes.append(f"{name}: it sees {side}, as its positions are for that size; --input-size gives another")
+    if checkpoint is not None:
+        notes.append(_assumed_note(encoder, entry, transform))
+    elif random_seed is None:
+        notes.append(_registry_note(encoder, definer, transform))
+    return encoder, is_drawn, notes
 
 
 def _entry(name: str, is_local: bool = False) -> Pretrained:
