@@ -3,8 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +12,9 @@ from PIL import Image
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from extract.attention import PER_BLOCK, STATISTICS, Attention, TokenLayout, facts_of, watched
-from extract.attention.fused import norms_of
+from extract.attention import PER_BLOCK, STATISTICS, TokenLayout, facts_of, watched
 from extract.datasets.pixels import Pixels
+from extract.encoders.encoded import Collector, Encoded
 from extract.encoders.weights import weights_digest
 from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropping
 from extract.registers import N_REGISTERS, NEURONS, Neurons, checked_form, install
@@ -41,27 +40,6 @@ REASONS = {
     "Gemma4VitClassifier": ("its blocks are in an encoder within it", INSTEAD),
     "Gemma4VitEncoder": ("it pools its tokens for a language model", INSTEAD),
 }
-
-
-@dataclass
-class Encoded:
-    """Features of a batch of B images: tokens by block, statistics by name, attention maps by row and block: "cls/block11".
-
-    `average`: the mean of a block's patch tokens; `pooled`: what the encoder's own pooling makes of the last block's.
-    """
-
-    patch: dict[int, Float[Tensor, "B T D"]] = field(default_factory=dict)
-    cls: dict[int, Float[Tensor, "B D"]] = field(default_factory=dict)
-    registers: dict[int, Float[Tensor, "B R D"]] = field(default_factory=dict)
-    average: dict[int, Float[Tensor, "B D"]] = field(default_factory=dict)
-    pooled: Float[Tensor, "B W"] | None = None
-    statistics: dict[str, Float[Tensor, "B L H"] | Float[Tensor, "B L"]] = field(default_factory=dict)
-    maps: dict[str, Float[Tensor, "B H T"]] = field(default_factory=dict)
-
-    def first(self, n: int) -> "Encoded":
-        """Features of the first n images."""
-        cut = {name: {k: x[:n] for k, x in part.items()} for name, part in vars(self).items() if isinstance(part, dict)}
-        return Encoded(**cut, pooled=None if self.pooled is None else self.pooled[:n])
 
 
 class Encoder:
@@ -273,53 +251,21 @@ class Encoder:
         Raises:
             BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
         """
-        images, out = self.normalised(images), Encoded()
-        maps = maps if self.attends else ()
-        collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
-        n_tokens_of: dict[int, int] = {}  # by block
-        of_attention = [name for name in statistics if name in STATISTICS]
-        of_block = {name: facts_of(name).of_norms for name in statistics if name in PER_BLOCK}
-        # Of all blocks at once, as on a GPU the start of each small operation counts; those of others are given block by block.
-        own = [name for name in of_attention if name in STATISTICS.own]
-        attended: list[Attention] = []
-        norms: list[Tensor] = []  # [2, B, N] of a block
-
-        def on_tokens(index: int, x: Any) -> None:
-            x = x if isinstance(x, Tensor) else x[0]
-            x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x  # [B, D, h, w] -> [B, T, D]
-            n_tokens_of[index] = x.shape[1]
-            if index in vectors:
-                out.average[index] = x[:, self.layout.n_prefix :].mean(1, dtype=torch.float32)
-            if index in blocks:
-                x = x.to(torch.float32, copy=True)  # the next block works in place in some models
-                out.patch[index] = x[:, self.layout.n_prefix :]
-                if self.layout.n_registers:
-                    out.registers[index] = x[:, int(self.layout.has_cls) : self.layout.n_prefix]
-            if self.layout.has_cls:
-                out.cls[index] = x[:, 0] if index in blocks else x[:, 0].to(torch.float32, copy=True)
-
-        def on_attention(index: int, attention: Attention) -> None:
-            for name in of_attention:
-                if name not in own:
-                    collected[name].append(STATISTICS[name](attention))
-            if index in maps:
-                out.maps |= {f"{row}/block{index}": values for row, values in attention.maps().items()}
-            if own:
-                attended.append(replace(attention, rows={}))
-
-        def on_branch(residual: Tensor, branch: Tensor) -> None:
-            if any(of_block.values()):
-                norms.append(norms_of(residual, branch))
-            for name, of_norms in of_block.items():
-                if not of_norms:
-                    collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
-
+        images = self.normalised(images)
         modules: Any = self.model.blocks
-        watcher = on_attention if of_attention or maps else None
+        seen = Collector(self.layout, blocks, statistics, maps if self.attends else (), vectors)
         with ExitStack() as active:
             for b in {*blocks, *vectors}:
-                active.enter_context(modules[b].register_forward_hook(lambda _m, _i, x, b=b: on_tokens(b, x)))
-            active.enter_context(watched(modules, self.layout, watcher, on_branch if of_block else None, self._branches))
+                active.enter_context(modules[b].register_forward_hook(lambda _m, _i, x, b=b: seen.on_tokens(b, x)))
+            active.enter_context(
+                watched(
+                    modules,
+                    self.layout,
+                    seen.on_attention if seen.sees_attention else None,
+                    seen.on_branch if seen.of_block else None,
+                    self._branches,
+                )
+            )
             if factors is not None:
                 active.enter_context(dropping(modules, factors.to(images.device)))
             if images.device.type == "cpu":
@@ -333,23 +279,14 @@ class Encoder:
             if pooled and self.pools:
                 at = self.layout.n_prefix
                 given = torch.cat([final[:, : at - self.n_untrained], final[:, at:]], 1) if self.n_untrained else final
-                out.pooled = self.model.forward_head(given, pre_logits=True).float()  # type: ignore[operator]
+                seen.out.pooled = self.model.forward_head(given, pre_logits=True).float()  # type: ignore[operator]
         n_tokens = final.flatten(2).shape[2] if final.ndim == 4 else final.shape[1]
-        for block, n_of_block in n_tokens_of.items():
+        for block, n_of_block in seen.n_tokens.items():
             if self.attends and n_of_block != n_tokens:  # CaiT and XCiT add [cls] after these blocks
                 raise BeyondClsError(
                     f"{self.name} is not a plain ViT: block {block} has {n_of_block} tokens, the output {n_tokens}; {INSTEAD}"
                 )
-        for _, alike in groupby(attended, lambda attention: attention.z.shape):
-            together = Attention.concatenate(parts := list(alike))
-            for name in own:
-                collected[name] += STATISTICS[name](together).chunk(len(parts))
-        for _, equal in groupby(norms, lambda norm: norm.shape):
-            residuals, branches = torch.cat(pairs := list(equal), 1)[..., None]
-            for name in (name for name, of_norms in of_block.items() if of_norms):
-                collected[name] += PER_BLOCK[name](residuals, branches, self.layout).chunk(len(pairs))
-        out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
-        return out
+        return seen.encoded()
 
 
 def _check_plain(name: str, model: nn.Module) -> None:

@@ -1,14 +1,16 @@
 """What the report is made of: the folders that the other stages wrote, read into one value."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.parameters.params import Primary
-from pipelines.report.dense import by_dataset
+from pipelines.report.dense import by_dataset, result_of
+from pipelines.report.dense import trained_first as in_page_order
 from pipelines.report.galleries.images import DenseImages
+from pipelines.report.kinds import KINDS, OF_SETS, pattern_of
 from pipelines.report.measured import AttentionResult, Entries, Probe, by_accuracy, untrained_encoders
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.reading import attention_in, files_in, probe_in, read
@@ -117,6 +119,13 @@ class Inputs:
     def probes_of(self, encoder: str) -> list[Probe]:
         """The probes of one encoder, in the order of `heads`."""
         return [self.probes[encoder, head] for head in self.heads if (encoder, head) in self.probes]
+
+    def results(self, kind: str, encoders: Collection[str] = ()) -> list[Entries]:
+        """Results of a kind, of the encoders of the page or of these, in the order of the page."""
+        holds, command = KINDS[kind]
+        found = (result_of(file, command) for file in files_in(getattr(self.folders, kind), pattern_of(holds)))
+        dataset = {} if kind in OF_SETS else {"dataset": self.folders.dataset}
+        return in_page_order(Entries(one, **dataset) for one in found if one.encoder in (encoders or self.encoders))
 
     def twin(self, encoder: str) -> str | None:
         """The random encoder to compare `encoder` with: of the same architecture if that is known, else the first."""

@@ -4,14 +4,12 @@ A result is the `Entries` of its file, with `encoder` (the name of its folder), 
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelines.report.content import Block, Cell, Heading, Text
 from pipelines.report.estimate import Estimate, of_measure
-from pipelines.report.kinds import KINDS as RESULTS
-from pipelines.report.kinds import OF_SETS, pattern_of
 from pipelines.report.measured import Entries, Measure
 from pipelines.report.reading import entries_of, files_in, read, rows_of
 from pipelines.report.remarks import notes_of
@@ -20,9 +18,6 @@ from probe.result_files import read_result
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 from store.shown import from_csv_cell
-
-if TYPE_CHECKING:
-    from pipelines.report.collect import Inputs
 
 GRID, ORIGINAL = "grid", "original"  # resolutions of label maps, in addition to sides in pixels
 TRAINED = ("knn", "logistic", "linear")  # protocols that learn from patches, in the order of the page
@@ -78,14 +73,6 @@ REMEMBERED = (
     "Measured on the feature set that was learnt from, so unless others of its images were chosen, images may be remembered. "
     "Encoders:"
 )
-
-
-def results_of(inputs: "Inputs", kind: str, encoders: Collection[str] = ()) -> list[Entries]:
-    """Results of a kind, of the encoders that the report shows or of these, in the order of the page."""
-    holds, command = RESULTS[kind]
-    results = (result_of(file, command) for file in files_in(getattr(inputs.folders, kind), pattern_of(holds)))
-    page = {} if kind in OF_SETS else {"dataset": inputs.folders.dataset}
-    return trained_first(Entries(one, **page) for one in results if one.encoder in (encoders or inputs.encoders))
 
 
 def result_of(file: Path, command: str) -> Entries:

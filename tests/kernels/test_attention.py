@@ -16,7 +16,6 @@ from extract.attention import watch as watch_file
 from extract.attention.fused import TILES, Tiles, applies_to, attend_fused, norms_of, tiles_of
 from extract.attention.watch import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
-from extract.encoders import encoder as encoder_file
 from store import kernels
 from tests.extract.encoders.published import PUBLISHED
 from tests.extract.tiny import sharpen, tiny_encoder
@@ -215,7 +214,7 @@ def test_an_encoder_reads_tokens_once_for_both_ratios(monkeypatch: pytest.Monkey
     expected = encoder(images, [0], names).statistics
     monkeypatch.setattr(kernels, "apply_to", lambda _: True)
     calls: list[torch.Size] = []
-    monkeypatch.setattr(encoder_file, "norms_of", lambda x, y: (calls.append(x.shape), norms_of(x, y))[1])
+    monkeypatch.setattr("extract.encoders.encoded.norms_of", lambda x, y: (calls.append(x.shape), norms_of(x, y))[1])
     given = encoder(images, [0], names).statistics
     assert len(calls) == encoder.n_blocks
     for name in names:

@@ -4,7 +4,6 @@ import re
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Table
-from pipelines.report.dense import results_of
 from pipelines.report.measured import Entries
 from pipelines.report.sections.geometry import cell_of, of_deepest
 from pipelines.report.tables import cells, each, encoders, numbers, table, texts, title
@@ -38,7 +37,7 @@ def section(inputs: Inputs) -> Section | None:
         "retrieval": _searches_table,
         "tracking": _tracks_table,
     }
-    kept = tuple(block for kind, of in tables.items() if (block := of(results_of(inputs, kind))).rows)
+    kept = tuple(block for kind, of in tables.items() if (block := of(inputs.results(kind))).rows)
     return Section("few-shot", "Few shots, correspondence, retrieval, tracking", kept) if kept else None
 
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Figure, Figures, Look, Section, Table, Text
-from pipelines.report.dense import result_of, results_of
+from pipelines.report.dense import result_of
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.estimate import of_measure
 from pipelines.report.measured import Entries, Measure
@@ -38,7 +38,7 @@ NORMS = (
 
 def section(inputs: Inputs) -> Section | None:
     """None where none of `beyondcls geometry`, `similarity` and `norms` was run."""
-    results, norms = results_of(inputs, "geometry"), results_of(inputs, "norms")
+    results, norms = inputs.results("geometry"), inputs.results("norms")
     similarity = _similarity_table(inputs)
     if not (results or norms or similarity.rows):
         return None

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Figures, Look, Section, Table, section_of
 from pipelines.report.dense import KINDS as DETECTED
-from pipelines.report.dense import PROTOCOLS, learnt, map_title, results_of
+from pipelines.report.dense import PROTOCOLS, learnt, map_title
 from pipelines.report.drawing import STYLE, colour, drawn, looks
 from pipelines.report.estimate import Estimate, estimate_of, of_measure
 from pipelines.report.kinds import LINEAR
@@ -139,7 +139,7 @@ def _estimates_of_scores(inputs: Inputs) -> Iterator[tuple[Key, str, Estimate]]:
 
 def _estimates_of_results(inputs: Inputs, encoders: Sequence[str]) -> Iterator[tuple[Key, str, Estimate]]:
     for kind, parts_of in PARTS.items():
-        for one in sorted(results_of(inputs, kind, encoders), key=lambda one: str(one.dataset)):
+        for one in sorted(inputs.results(kind, encoders), key=lambda one: str(one.dataset)):
             images = f"{one.get('data')} ({one.get('n_images', one.get('n_test'))})"
             for of, part in parts_of(one):
                 vector, seeds = title(part.get("vector") or part.get("head") or ""), one.encoder if part.get("seeds") else None

@@ -37,8 +37,8 @@ def test_statistics_of_all_blocks_at_once_are_those_of_each(monkeypatch):
         def __getitem__(self, name):
             return lambda attention: (seen.append(attention.z.shape), super(OfOthers, self).__getitem__(name)(attention))[1]
 
-    monkeypatch.setattr(encoder_file, "STATISTICS", OfOthers(STATISTICS))
-    monkeypatch.setattr(encoder_file, "facts_of", lambda name: replace(facts_of(name), of_norms=False))
+    monkeypatch.setattr("extract.encoders.encoded.STATISTICS", OfOthers(STATISTICS))
+    monkeypatch.setattr("extract.encoders.encoded.facts_of", lambda name: replace(facts_of(name), of_norms=False))
     block_by_block = encoder(IMAGES, [1], together.keys()).statistics
     assert together.keys() == block_by_block.keys() == {*STATISTICS, *PER_BLOCK}
     for name, values in block_by_block.items():
