@@ -107,6 +107,8 @@ class Exchange(ABC):
                 _remove(left)
             try:
                 self.write(store, partial, names, progress)
+                for path in (partial, *partial.rglob("*")):
+                    sync_folder(path)  # or file
                 if partial.is_file():
                     is_placed = place_file(partial, out)
                 else:
