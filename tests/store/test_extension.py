@@ -1,6 +1,5 @@
 """An older set extended: what both have is linked, what is new is asked for, and the result is as if written at once."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ EACH = pytest.mark.parametrize("new", CASES.values(), ids=CASES)
 
 
 @EACH
-def test_as_if_written_at_once(tmp_path: Path, new: Tiny) -> None:
+def test_as_if_written_at_once(tmp_path, new):
     """Byte by byte; rows that are already there are never taken from what is computed again for the sake of others."""
     path = OLD.make(tmp_path / "one")
     base = FeatureStore.open(path)
@@ -51,7 +50,7 @@ def test_as_if_written_at_once(tmp_path: Path, new: Tiny) -> None:
         assert linked == (new.n == 70 or (shard + 1) * SHARD <= 70), file
 
 
-def test_what_is_asked_for(tmp_path: Path) -> None:
+def test_what_is_asked_for(tmp_path):
     path = OLD.make(tmp_path / "one")
     with Tiny(130, (3, 5)).begin(path, FeatureStore.open(path)) as writer:
         assert writer.missing_units() == [0, 1, 2, 3, 4]
@@ -63,7 +62,7 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
         assert [first_row(writer, unit) for unit in (2, 3, 4)] == [70, 96, 128]
 
 
-def test_fewer_rows(tmp_path: Path) -> None:
+def test_fewer_rows(tmp_path):
     """The shard that is cut is made from the base's rows."""
     path, new = OLD.make(tmp_path / "one"), Tiny(40, (3,))
     with new.begin(path, FeatureStore.open(path)) as writer:
@@ -73,7 +72,7 @@ def test_fewer_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("codec", "float32"), ("dtype", "uint16"), ("dimensions", ())])
-def test_another_way_to_store_carries_nothing_over(tmp_path: Path, field: str, value: Any) -> None:
+def test_another_way_to_store_carries_nothing_over(tmp_path, field, value):
     path, new = OLD.make(tmp_path / "one"), Tiny(70, (3, 5))
     base = FeatureStore.open(path)
     object.__setattr__(base.arrays["patch/block3/view0"].layout, field, value)
@@ -81,7 +80,7 @@ def test_another_way_to_store_carries_nothing_over(tmp_path: Path, field: str, v
         assert writer.arrays_to_compute(0) == ["patch/block3/view0", "patch/block5/view0"]
 
 
-def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
+def test_notes_of_the_shard_that_is_completed(tmp_path):
     """Row 35 is not valid; only rows from 40 on are computed."""
     path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
     with new.begin(path, FeatureStore.open(path)) as writer:
@@ -90,7 +89,7 @@ def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
     assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
 
 
-def test_a_damaged_tail_is_not_carried_over(tmp_path: Path) -> None:
+def test_a_damaged_tail_is_not_carried_over(tmp_path):
     path, new = OLD.make(tmp_path / "one"), CASES["block"]
     flip(path / "patch/block3/view0/c/1/0/0", -30)
     with new.begin(path, FeatureStore.open(path)) as writer:
@@ -99,14 +98,14 @@ def test_a_damaged_tail_is_not_carried_over(tmp_path: Path) -> None:
             new.write(writer, 1)
 
 
-def test_a_damaged_row_is_not_completed(tmp_path: Path) -> None:
+def test_a_damaged_row_is_not_completed(tmp_path):
     path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
     flip(path / "patch/block3/view0/c/1/0/0", 0)
     with new.begin(path, FeatureStore.open(path)) as writer, pytest.raises(StoreError, match="rows 32 to 39"):
         new.write(writer, 1)
 
 
-def test_shards_to_be_left_out(tmp_path: Path) -> None:
+def test_shards_to_be_left_out(tmp_path):
     path, new = OLD.make(tmp_path / "one"), CASES["rows"]
     with new.begin(path, FeatureStore.open(path), skip=[("images/label", 0), ("images/label", 2)]) as writer:
         assert writer.arrays_to_compute(0) == ["images/label"]

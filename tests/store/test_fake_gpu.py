@@ -1,8 +1,5 @@
 """A GPU that is not there: PyTorch works out shapes and devices alone, and a tensor on the wrong one is an error."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from store import ArrayLayout, FeatureStore, Loader
 from store.codecs import CODECS, SCALE
 from store.loading.loader import decode_rows
-from store.loading.placement import Placement
 from store.loading.reading import Pool
 from tests.fake_gpu import ON_A_FAKE_GPU
 from tests.store.conftest import write
@@ -24,13 +20,13 @@ CODEC = pytest.mark.parametrize("codec", CODECS)
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FeatureStore]:
+def stores(tmp_path_factory):
     """A set of each codec."""
     folder = tmp_path_factory.mktemp("codecs")
     return {codec: stored_as(codec, folder / codec) for codec in CODECS}
 
 
-def stored_as(codec: str, folder: Path) -> FeatureStore:
+def stored_as(codec, folder):
     values = torch.from_numpy(np.random.default_rng(0).normal(size=(N, T, D)).astype(np.float32))
     encoded = CODECS[codec].encode(values)
     layouts, contents = [], {}
@@ -42,18 +38,18 @@ def stored_as(codec: str, folder: Path) -> FeatureStore:
     return FeatureStore.open(folder)
 
 
-def fake(values: Tensor, device: str = "cuda") -> Tensor:
+def fake(values, device="cuda"):
     return torch.empty(values.shape, dtype=values.dtype, device=device)
 
 
-def rows_of(store: FeatureStore, name: str) -> Tensor:
+def rows_of(store, name):
     """Four rows as they are stored."""
     return torch.from_numpy(store.array(name).stored(np.arange(4)).reshape(4, -1).view(np.uint8))
 
 
 @CODEC
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
-def test_decoded_where_they_are(stores: dict[str, FeatureStore], codec: str, dtype: torch.dtype | None) -> None:
+def test_decoded_where_they_are(stores, codec, dtype):
     """In the dtype that is asked for, or that of the codec."""
     store = stores[codec]
     array, main = store.array(NAME), rows_of(store, NAME)
@@ -67,7 +63,7 @@ def test_decoded_where_they_are(stores: dict[str, FeatureStore], codec: str, dty
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 @pytest.mark.parametrize("left_behind", ["", SCALE])
-def test_a_part_that_is_left_behind_is_noticed(stores: dict[str, FeatureStore], codec: str, left_behind: str) -> None:
+def test_a_part_that_is_left_behind_is_noticed(stores, codec, left_behind):
     array = stores[codec].array(NAME)
     parts = {suffix: rows_of(stores[codec], NAME + suffix) for suffix in ("", SCALE)}
     with FakeTensorMode():
@@ -79,11 +75,11 @@ def test_a_part_that_is_left_behind_is_noticed(stores: dict[str, FeatureStore], 
 class Journeys(TorchDispatchMode):
     """Notes what leaves a device."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.found: list[str] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
         out = function(*arguments, **(options or {}))
         tensors = [value for value in arguments if isinstance(value, Tensor)]
         came_from = {value.device.type for value in tensors}
@@ -93,7 +89,7 @@ class Journeys(TorchDispatchMode):
         return out
 
 
-def _on_fake_gpu(loader: Loader) -> Loader:
+def _on_fake_gpu(loader):
     """All that it keeps, moved to the GPU of the FakeTensorMode that this is called in."""
     resident = loader._resident
     assert resident is not None
@@ -106,7 +102,7 @@ def _on_fake_gpu(loader: Loader) -> Loader:
 
 @CODEC
 @pytest.mark.parametrize("n_views", [1, 2])
-def test_what_is_kept_on_the_device_is_gathered_there(stores: dict[str, FeatureStore], codec: str, n_views: int) -> None:
+def test_what_is_kept_on_the_device_is_gathered_there(stores, codec, n_views):
     """By indices that are there too: an epoch brings its order, and nothing is asked of the device after that."""
     store = stores[codec]
     loader = Loader({"x": [store.array(NAME)] * n_views}, np.arange(N), batch_size=16, placement="memory", dtype=None)
@@ -119,7 +115,7 @@ def test_what_is_kept_on_the_device_is_gathered_there(stores: dict[str, FeatureS
     assert journeys.found == []
 
 
-def test_indices_of_the_host_are_noticed(stores: dict[str, FeatureStore]) -> None:
+def test_indices_of_the_host_are_noticed(stores):
     loader = Loader({"x": stores["float16"].array(NAME)}, np.arange(N), placement="memory", dtype=None)
     with FakeTensorMode(allow_non_fake_inputs=True):
         resident = _on_fake_gpu(loader)._resident
@@ -134,9 +130,7 @@ def test_indices_of_the_host_are_noticed(stores: dict[str, FeatureStore]) -> Non
 @CODEC
 @pytest.mark.parametrize("placement", ["device", "memory", "stream"])
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
-def test_a_gpu_that_is_there(
-    stores: dict[str, FeatureStore], codec: str, placement: Placement, dtype: torch.dtype | None
-) -> None:
+def test_a_gpu_that_is_there(stores, codec, placement, dtype):
     """The bits that the CPU gives, whatever way they went."""
     array = stores[codec].array(NAME)
     rows = torch.arange(N)

@@ -3,11 +3,9 @@
 import ctypes
 import gc
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor
 
 from store import ArrayLayout, FeatureStore, Loader
-from store.loading.placement import PinnedRows, Placement, fetch_by_kernel
+from store.loading.placement import PinnedRows, fetch_by_kernel
 from store.loading.reading import AHEAD, Lane, Pool
 from store.places.place import aligned_memory
 from tests.store.conftest import same, write
@@ -29,15 +27,15 @@ PLACEMENTS = pytest.mark.parametrize("placement", ["memory", "stream"])
 class LateLane(Lane):
     """A device that does nothing before somebody waits for it. It knows addresses: memory is not held for it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.waiting: deque[tuple[Tensor, int, int]] = deque()  # target, address and bytes
         self.n_copied = self.n_handed = self.n_asked = 0
         self.most_waiting = 0
 
-    def work(self) -> AbstractContextManager[Any]:
+    def work(self):
         return nullcontext()
 
-    def copy(self, host: Tensor | PinnedRows) -> Tensor:
+    def copy(self, host):
         if isinstance(host, PinnedRows):
             fetched = torch.full((len(host.rows), host.memory.shape[1]), 99, dtype=torch.uint8)
             for target, row in zip(fetched, host.rows.tolist(), strict=True):
@@ -51,19 +49,19 @@ class LateLane(Lane):
         self.most_waiting = max(self.most_waiting, len(self.waiting))
         return target
 
-    def mark(self) -> Any:
+    def mark(self):
         return LateMark(self, self.n_asked)
 
-    def mark_of_loop(self) -> Any:
+    def mark_of_loop(self):
         return LateMark(self, self.n_handed)
 
-    def hand_over(self, values: Iterable[Tensor], ready: Any) -> None:
+    def hand_over(self, values, ready):
         self.n_handed = ready.place
 
-    def wait(self) -> None:
+    def wait(self):
         self.reach(self.n_asked)
 
-    def reach(self, place: int) -> None:
+    def reach(self, place):
         while self.n_copied < place:
             target, address, nbytes = self.waiting.popleft()
             ctypes.memmove(target.data_ptr(), address, nbytes)
@@ -75,21 +73,21 @@ class LateMark:
     lane: LateLane
     place: int
 
-    def query(self) -> bool:
+    def query(self):
         return self.lane.n_copied >= self.place
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.lane.reach(self.place)
 
 
 class LoopMark(LateMark):
     """Of the training loop's queue; notes that it was waited for."""
 
-    def __init__(self, lane: LateLane, reached: list[int]):
+    def __init__(self, lane, reached):
         super().__init__(lane, lane.n_handed)
         self.reached = reached
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.reached.append(self.place)
 
 
@@ -98,7 +96,7 @@ class PinnedPool(Pool):
 
     ranges: ClassVar[list[tuple[int, int]]] = []
 
-    def _make(self, nbytes: int) -> object:
+    def _make(self, nbytes):
         self.n_made += 1
         memory = aligned_memory(nbytes)
         begin = np.frombuffer(memory, np.uint8).ctypes.data if nbytes else 0
@@ -107,7 +105,7 @@ class PinnedPool(Pool):
 
 
 @pytest.fixture
-def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateLane]:
+def lane(monkeypatch):
     lane = LateLane()
     PinnedPool.ranges = []
     monkeypatch.setattr("store.loading.loader.Pool", PinnedPool)
@@ -115,7 +113,7 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateLane]:
     return lane
 
 
-def _loader(path: Path, placement: Placement) -> Loader:
+def _loader(path, placement):
     store = FeatureStore.open(path)
     arrays = {"patch": store.tokens("patch"), "number": store.array("images/label")}
     # Windows of one batch, of a few kilobytes: memory is used again all the time.
@@ -124,7 +122,7 @@ def _loader(path: Path, placement: Placement) -> Loader:
     )
 
 
-def _assert_right(batches: list[dict[str, Tensor]], contents: dict[str, np.ndarray]) -> None:
+def _assert_right(batches, contents):
     for batch in batches:
         rows = batch["row"].numpy()
         assert same(batch["patch"].numpy(), contents["patch/block5/view0"][rows])
@@ -133,7 +131,7 @@ def _assert_right(batches: list[dict[str, Tensor]], contents: dict[str, np.ndarr
 
 
 @pytest.fixture
-def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def pinned(monkeypatch):
     """Addresses of features in memory, all of which a device fetches."""
     addresses: list[int] = []
     monkeypatch.setattr("store.loading.reading.LONG_ROW", 1)
@@ -142,9 +140,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return addresses
 
 
-def test_a_device_fetches_rows_from_memory(
-    written: Path, contents: dict[str, np.ndarray], lane: LateLane, pinned: list[int]
-) -> None:
+def test_a_device_fetches_rows_from_memory(written, contents, lane, pinned):
     loader = _loader(written, "memory")
     assert len(pinned) == 2
     made = loader._pool.n_made
@@ -158,7 +154,7 @@ def test_a_device_fetches_rows_from_memory(
     assert not pinned
 
 
-def test_rows_fetched_one_by_one() -> None:
+def test_rows_fetched_one_by_one():
     memory, rows = torch.randint(256, (9, 20), dtype=torch.uint8), torch.tensor([3, 0, 8, 3])
     assert torch.equal(PinnedRows(memory, rows).to(torch.device("cpu")), memory[rows])
     assert PinnedRows(memory, rows[:0]).to(torch.device("cpu")).shape == (0, 20)
@@ -166,7 +162,7 @@ def test_rows_fetched_one_by_one() -> None:
 
 @INTERPRETED
 @pytest.mark.parametrize("nbytes", [8, 2048 * 8, 2048 * 16 + 24])
-def test_rows_fetched_by_a_kernel(nbytes: int) -> None:
+def test_rows_fetched_by_a_kernel(nbytes):
     memory, rows = torch.randint(256, (9, nbytes), dtype=torch.uint8), torch.tensor([3, 0, 8, 3])
     out = torch.full((5, nbytes), 7, dtype=torch.uint8)
     fetch_by_kernel(memory, rows, out[:4])
@@ -178,7 +174,7 @@ def test_rows_fetched_by_a_kernel(nbytes: int) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("placement", ["stream", "memory", "device"])
 @pytest.mark.parametrize("shape", [(16, 768), (4, 8)])
-def test_batches_on_a_gpu(tmp_path: Path, placement: Placement, shape: tuple[int, int]) -> None:
+def test_batches_on_a_gpu(tmp_path, placement, shape):
     rows = np.random.default_rng(0).standard_normal((96, *shape), np.float32).astype(np.float16)
     layouts = [
         ArrayLayout("images/label", (96,), "int64", ("image",), 32),
@@ -198,7 +194,7 @@ def test_batches_on_a_gpu(tmp_path: Path, placement: Placement, shape: tuple[int
 
 
 @PLACEMENTS
-def test_a_late_device(written: Path, contents: dict[str, np.ndarray], lane: LateLane, placement: Placement) -> None:
+def test_a_late_device(written, contents, lane, placement):
     """Batches that are kept are right in the end, and those that the device has got to are right at once."""
     loader = _loader(written, placement)
     for number in range(3):
@@ -214,7 +210,7 @@ def test_a_late_device(written: Path, contents: dict[str, np.ndarray], lane: Lat
 
 
 @PLACEMENTS
-def test_memory_is_bounded(written: Path, lane: LateLane, placement: Placement) -> None:
+def test_memory_is_bounded(written, lane, placement):
     """Where nothing else waits for the device, the loader does: for the copies, and for the loop's work."""
     loader = _loader(written, placement)
     for _ in loader.epoch():
@@ -229,24 +225,22 @@ def test_memory_is_bounded(written: Path, lane: LateLane, placement: Placement) 
 
 @PLACEMENTS
 @pytest.mark.parametrize("n", [1, 4])
-def test_an_epoch_that_is_left_early(
-    written: Path, contents: dict[str, np.ndarray], lane: LateLane, placement: Placement, n: int
-) -> None:
+def test_an_epoch_that_is_left_early(written, contents, lane, placement, n):
     """What it handed out is copied before its memory is used again."""
     loader = _loader(written, placement)
     batches = loader.epoch(1)
     kept = [next(batches) for _ in range(n)]
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert not lane.waiting
     for _ in loader.epoch(2):
         pass
     _assert_right(kept, contents)
 
 
-def test_the_loop_is_not_far_ahead_of_the_device(written: Path, lane: LateLane) -> None:
+def test_the_loop_is_not_far_ahead_of_the_device(written, lane):
     """Of what it has handed out, the device has done all but two batches when it is asked for the next."""
     reached = []
-    lane.mark_of_loop = lambda: LoopMark(lane, reached)  # type: ignore[method-assign]
+    lane.mark_of_loop = lambda: LoopMark(lane, reached)
     for number, _ in enumerate(_loader(written, "stream").epoch()):
         assert lane.n_handed == COPIES * (number + 1), "the loop's queue waits for all of the batch"
         assert len(reached) == max(0, number - AHEAD)

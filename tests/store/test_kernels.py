@@ -1,11 +1,9 @@
 """Where kernels run: not on a CPU, not with a Triton that cannot compile them, and that is said."""
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from store import kernels
@@ -15,7 +13,7 @@ triton = pytest.importorskip("triton")
 
 
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
+def on_gpu(monkeypatch):
     """A tensor on a GPU that may not be there."""
     monkeypatch.setattr(kernels, "_is_capable", lambda device: True)
     kernels._can_be_compiled.cache_clear()
@@ -25,7 +23,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.10.1", "4.0.0+git1"])
-def test_a_triton_that_compiles_them(version: str, on_gpu: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_triton_that_compiles_them(version, on_gpu, monkeypatch):
     monkeypatch.setattr(triton, "__version__", version)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -33,7 +31,7 @@ def test_a_triton_that_compiles_them(version: str, on_gpu: Tensor, monkeypatch: 
         assert not kernels.apply_to(torch.empty(2, device="cpu"))
 
 
-def test_an_older_triton(on_gpu: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_triton(on_gpu, monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.5.1")
     message = (
         r"Triton 3\.5\.1 cannot compile the kernels of beyondcls, expected 3\.6 or later: .* install PyTorch 2\.10 or later"
@@ -43,14 +41,14 @@ def test_an_older_triton(on_gpu: Tensor, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(warned) == 1
 
 
-def test_without_triton_nothing_is_to_be_said(on_gpu: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_nothing_is_to_be_said(on_gpu, monkeypatch):
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not kernels.apply_to(on_gpu)
 
 
-def test_switched_off(on_gpu: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off(on_gpu, monkeypatch):
     monkeypatch.setenv("BEYONDCLS_KERNELS", "0")
     monkeypatch.setattr(triton, "__version__", "3.5.1")
     with warnings.catch_warnings():

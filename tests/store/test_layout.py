@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from store.format.layout import ArrayName, kind_of
 from tests.store.conftest import zarr_twin
 
 
-def _layout(n: int, shard_rows: int = 64, dtype: str = "float32") -> ArrayLayout:
+def _layout(n, shard_rows=64, dtype="float32"):
     return ArrayLayout("patch/block5/view0", (n, 2, 3), dtype, ("image", "patch", "channel"), shard_rows)
 
 
@@ -30,12 +29,12 @@ def _layout(n: int, shard_rows: int = 64, dtype: str = "float32") -> ArrayLayout
         ((1024,), 24, 24),  # 16 do not divide it
     ],
 )
-def test_rows_that_share_a_digest(tail: tuple[int, ...], chunk_rows: int, expected: int) -> None:
+def test_rows_that_share_a_digest(tail, chunk_rows, expected):
     layout = ArrayLayout("patch/block5/view0", (5, *tail), "float32", ("image", "channel"), chunk_rows * 2, chunk_rows)
     assert layout.checked_rows == expected
 
 
-def test_layout_of_its_own_metadata(tmp_path: Path) -> None:
+def test_layout_of_its_own_metadata(tmp_path):
     layout = _layout(75, dtype="uint8")
     assert ArrayLayout.from_zarr(layout.name, dict(zarr_twin(tmp_path / "z", layout).metadata.to_dict())) == layout
     for codec in (None, "int4"):

@@ -2,8 +2,6 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,17 +11,17 @@ from store.plugins import Registry, declared, misplaced
 from tests.plugins import declare
 
 
-def check(entry: object) -> None:
+def check(entry):
     if not isinstance(entry, int):
         raise TypeError(f"it is {entry!r}, expected a number")
 
 
-def registry() -> Registry[int]:
+def registry():
     return Registry[int]("aggregators", check, "taken".__eq__) | {"one": 1, "two": 2}
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(tmp_path, monkeypatch):
     """A folder on the path of imports, with a package of two entries."""
     declare(tmp_path, "tens", "aggregators", {"ten": "tens:TEN", "lacking": "tens:NONE", "word": "tens:WORD"})
     (tmp_path / "tens.py").write_text("TEN, WORD = 10, 'ten'\n")
@@ -33,7 +31,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def test_names_are_there_and_nothing_is_imported_before_one_is_used(site: Path) -> None:
+def test_names_are_there_and_nothing_is_imported_before_one_is_used(site):
     entries = registry()
     assert list(entries) == ["one", "two", "lacking", "ten", "word"]
     assert ("ten" in entries, "eleven" in entries, len(entries)) == (True, False, 5)
@@ -46,7 +44,7 @@ def test_names_are_there_and_nothing_is_imported_before_one_is_used(site: Path) 
         entries["eleven"]
 
 
-def test_without_the_package_its_names_are_gone(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_its_names_are_gone(site, monkeypatch):
     entries = registry()
     assert entries["ten"] == 10
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(site)])
@@ -55,7 +53,7 @@ def test_without_the_package_its_names_are_gone(site: Path, monkeypatch: pytest.
         entries["ten"]
 
 
-def test_what_cannot_be_imported_or_used_is_refused_alone(site: Path) -> None:
+def test_what_cannot_be_imported_or_used_is_refused_alone(site):
     entries = registry()
     for name, why in (("lacking", "AttributeError"), ("word", "it is 'ten', expected a number")):
         with pytest.raises(BeyondClsError, match=rf"aggregator '{name}' of the package tens 1\.0 .*{why}.*pip uninstall tens"):
@@ -81,7 +79,7 @@ def test_what_cannot_be_imported_or_used_is_refused_alone(site: Path) -> None:
         ("ten", "the name of one of"),
     ],
 )
-def test_a_name_of_ours_or_of_another_is_refused(site: Path, name: str, why: str) -> None:
+def test_a_name_of_ours_or_of_another_is_refused(site, name, why):
     declare(site, "rivals", "aggregators", {name: "rivals:ONE"})
     (site / "rivals.py").write_text("ONE = 100\n")
     entries = registry()
@@ -94,7 +92,7 @@ def test_a_name_of_ours_or_of_another_is_refused(site: Path, name: str, why: str
     assert [why in fault for fault in entries.refused()] == [True] * (2 if name == "ten" else 1)
 
 
-def test_groups_that_nothing_reads_are_named(site: Path) -> None:
+def test_groups_that_nothing_reads_are_named(site):
     assert misplaced() == []
     declare(site, "rivals", "agregators", {"mine": "rivals:ONE"})
     (fault,) = misplaced()
@@ -102,8 +100,8 @@ def test_groups_that_nothing_reads_are_named(site: Path) -> None:
     assert "did you mean 'aggregators'" in fault
 
 
-def test_a_digest_follows_the_code_and_the_version(site: Path) -> None:
-    def digest() -> str:
+def test_a_digest_follows_the_code_and_the_version(site):
+    def digest():
         (plugin,) = (plugin for plugin in declared("aggregators") if plugin.name == "ten")
         return plugin.digest()
 
@@ -119,7 +117,7 @@ def test_a_digest_follows_the_code_and_the_version(site: Path) -> None:
     assert "tens" not in sys.modules
 
 
-def test_all_files_of_a_package_count_also_of_one_in_a_namespace(site: Path) -> None:
+def test_all_files_of_a_package_count_also_of_one_in_a_namespace(site):
     (site / "inner/deep").mkdir(parents=True)
     (site / "inner/deep/__init__.py").write_text("TEN = 10\n")
     (site / "inner/deep/helper.py").write_text("")
@@ -133,7 +131,7 @@ def test_all_files_of_a_package_count_also_of_one_in_a_namespace(site: Path) -> 
     assert plugin.digest() != first
 
 
-def test_a_file_names_the_package_that_it_needs(site: Path) -> None:
+def test_a_file_names_the_package_that_it_needs(site):
     entries = registry()
     entries.check_package("ten", "tens", "f")
     entries.check_package("one", None, "f")
