@@ -13,7 +13,7 @@ import pytest
 import torch
 import xxhash
 
-from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
+from store import ArrayLayout, FeatureStore, FeatureWriter
 from store.codecs import CODECS, SCALE
 from store.format.layout import (
     ATTRIBUTE,

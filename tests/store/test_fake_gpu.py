@@ -15,7 +15,7 @@ from tests.fake_gpu import ON_A_FAKE_GPU
 from tests.store.conftest import write
 
 pytestmark = ON_A_FAKE_GPU
-N, T, D, NAME = 40, 3, 64, "patch/block5/view0"
+N, T, D, NAME = 40, 16, 768, "patch/block5/view0"  # longer than others, some rows are fetched from pinned memory
 CODEC = pytest.mark.parametrize("codec", CODECS)
 
 
@@ -38,38 +38,22 @@ def stored_as(codec, folder):
     return FeatureStore.open(folder)
 
 
-def fake(values, device="cuda"):
-    return torch.empty(values.shape, dtype=values.dtype, device=device)
-
-
-def rows_of(store, name):
-    """Four rows as they are stored."""
-    return torch.from_numpy(store.array(name).stored(np.arange(4)).reshape(4, -1).view(np.uint8))
+def fake(values):
+    return torch.empty(values.shape, dtype=values.dtype, device="cuda")
 
 
 @CODEC
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
 def test_decoded_where_they_are(stores, codec, dtype):
     """In the dtype that is asked for, or that of the codec."""
-    store = stores[codec]
-    array, main = store.array(NAME), rows_of(store, NAME)
-    scale = rows_of(store, NAME + SCALE) if array.scale is not None else None
+    array = stores[codec].array(NAME)
+    stored = [part and part.stored(np.arange(4)).reshape(4, -1).view(np.uint8) for part in (array, array.scale)]
+    parts = [None if part is None else torch.from_numpy(part) for part in stored]
     with FakeTensorMode():
-        values = decode_rows(array, fake(main), None if scale is None else fake(scale), dtype, Pool())
+        values = decode_rows(array, *(None if part is None else fake(part) for part in parts), dtype, Pool())
     assert (values.device.type, tuple(values.shape)) == ("cuda", (4, T, D))
     assert values.dtype == (dtype or CODECS[codec].decoded)
-    assert decode_rows(array, main, scale, dtype, Pool()).dtype == values.dtype, "as on the CPU"
-
-
-@pytest.mark.parametrize("codec", ["int8", "int4"])
-@pytest.mark.parametrize("left_behind", ["", SCALE])
-def test_a_part_that_is_left_behind_is_noticed(stores, codec, left_behind):
-    array = stores[codec].array(NAME)
-    parts = {suffix: rows_of(stores[codec], NAME + suffix) for suffix in ("", SCALE)}
-    with FakeTensorMode():
-        on = {suffix: fake(part, "cpu" if suffix == left_behind else "cuda") for suffix, part in parts.items()}
-        with pytest.raises(RuntimeError, match="at least two devices"):
-            decode_rows(array, on[""], on[SCALE], None, Pool())
+    assert decode_rows(array, *parts, dtype, Pool()).dtype == values.dtype, "as on the CPU"
 
 
 class Journeys(TorchDispatchMode):
@@ -81,8 +65,7 @@ class Journeys(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         out = function(*arguments, **(options or {}))
-        tensors = [value for value in arguments if isinstance(value, Tensor)]
-        came_from = {value.device.type for value in tensors}
+        came_from = {value.device.type for value in arguments if isinstance(value, Tensor)}
         leaves = isinstance(out, Tensor) and out.device.type == "cpu" and "cuda" in came_from
         if leaves or "_local_scalar_dense" in str(function) or "nonzero" in str(function):
             self.found.append(str(function))
@@ -92,7 +75,6 @@ class Journeys(TorchDispatchMode):
 def _on_fake_gpu(loader):
     """All that it keeps, moved to the GPU of the FakeTensorMode that this is called in."""
     resident = loader._resident
-    assert resident is not None
     loader.device = resident.device = torch.device("cuda")
     loader.places = dict.fromkeys(loader.places, "device")
     resident._slot = fake(resident._slot)
@@ -115,16 +97,6 @@ def test_what_is_kept_on_the_device_is_gathered_there(stores, codec, n_views):
     assert journeys.found == []
 
 
-def test_indices_of_the_host_are_noticed(stores):
-    loader = Loader({"x": stores["float16"].array(NAME)}, np.arange(N), placement="memory", dtype=None)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        resident = _on_fake_gpu(loader)._resident
-        assert resident is not None
-        resident._slot = torch.arange(N)
-        with pytest.raises(RuntimeError, match="at least two devices"):
-            resident.gather(torch.arange(4))
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @CODEC
@@ -136,7 +108,9 @@ def test_a_gpu_that_is_there(stores, codec, placement, dtype):
     rows = torch.arange(N)
     (expected,) = Loader({"x": array}, rows.numpy(), batch_size=N, shuffle=False, dtype=dtype).epoch()
     loader = Loader({"x": array}, rows.numpy(), None, 7, True, "cuda", placement, dtype=dtype, buffer_nbytes=1)
-    for batch in [batch for seed in range(2) for batch in loader.epoch(seed)]:
+    batches = [batch for seed in range(2) for batch in loader.epoch(seed)]
+    assert sorted(row for batch in batches for row in batch["row"].tolist()) == sorted([*range(N)] * 2)
+    for batch in batches:
         assert {values.device.type for values in batch.values()} == {"cuda"}
         values, wanted = batch["x"].cpu(), expected["x"][batch["row"].cpu()]
         assert values.dtype == wanted.dtype
