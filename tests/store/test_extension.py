@@ -1,17 +1,15 @@
 """An older set extended: what both have is linked, what is new is asked for, and the result is as if written at once."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from store import FeatureStore, StoreError, verify
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
-from tests.store.tiny import SHARD, Tiny, first_row, notes
+from tests.store.tiny import SHARD, Tiny, first_row
 
 OLD = Tiny(70, (3,))
-CASES: dict[str, Any] = {
+CASES = {
     "block": Tiny(70, (3, 5)),
     "block before": Tiny(70, (1, 3)),
     "view": Tiny(70, (3,), views=2),
@@ -23,10 +21,9 @@ CASES: dict[str, Any] = {
     "block and rows": Tiny(130, (3, 5)),
     "all": Tiny(101, (0, 3, 7), views=2, cls=True),
 }
-EACH = pytest.mark.parametrize("new", CASES.values(), ids=CASES)
 
 
-@EACH
+@pytest.mark.parametrize("new", CASES.values(), ids=CASES)
 def test_as_if_written_at_once(tmp_path, new):
     """Byte by byte; rows that are already there are never taken from what is computed again for the sake of others."""
     path = OLD.make(tmp_path / "one")
@@ -63,12 +60,16 @@ def test_what_is_asked_for(tmp_path):
 
 
 def test_fewer_rows(tmp_path):
-    """The shard that is cut is made from the base's rows."""
-    path, new = OLD.make(tmp_path / "one"), Tiny(40, (3,))
-    with new.begin(path, FeatureStore.open(path)) as writer:
+    """The shard that is cut is made from the base's rows, and then is completed; row 35 is not valid."""
+    path, fewer, more = OLD.make(tmp_path / "one"), Tiny(40, (3,)), Tiny(50, (3,))
+    with fewer.begin(path, FeatureStore.open(path)) as writer:
         assert writer.arrays_to_compute(0) == writer.arrays_to_compute(1) == []
-        new.finish(writer)
-    assert files(path) == new.expected(tmp_path / "expected")
+        fewer.finish(writer)
+    assert files(path) == fewer.expected(tmp_path / "fewer")
+    with more.begin(path, FeatureStore.open(path)) as writer:
+        assert first_row(writer, 1) == 40
+        more.finish(writer)
+    assert files(path) == more.expected(tmp_path / "more")
 
 
 @pytest.mark.parametrize(("field", "value"), [("codec", "float32"), ("dtype", "uint16"), ("dimensions", ())])
@@ -80,29 +81,18 @@ def test_another_way_to_store_carries_nothing_over(tmp_path, field, value):
         assert writer.arrays_to_compute(0) == ["patch/block3/view0", "patch/block5/view0"]
 
 
-def test_notes_of_the_shard_that_is_completed(tmp_path):
-    """Row 35 is not valid; only rows from 40 on are computed."""
-    path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
+@pytest.mark.parametrize(
+    ("old", "new", "at", "damaged"),
+    [(OLD, CASES["block"], -30, "its tail"), (Tiny(40, (3,)), Tiny(50, (3,)), 0, "rows 32 to 39")],
+)
+def test_damage_is_not_carried_over(tmp_path, old, new, at, damaged):
+    path = old.make(tmp_path / "one")
+    flip(path / "patch/block3/view0/c/1/0/0", at)
     with new.begin(path, FeatureStore.open(path)) as writer:
-        assert first_row(writer, 1) == 40
-        new.finish(writer)
-    assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
-
-
-def test_a_damaged_tail_is_not_carried_over(tmp_path):
-    path, new = OLD.make(tmp_path / "one"), CASES["block"]
-    flip(path / "patch/block3/view0/c/1/0/0", -30)
-    with new.begin(path, FeatureStore.open(path)) as writer:
-        new.write(writer, 0)
-        with pytest.raises(StoreError, match=r"patch/block3/view0/c/1/0/0 is damaged \(its tail\)"):
+        if old is OLD:
+            new.write(writer, 0)
+        with pytest.raises(StoreError, match=rf"patch/block3/view0/c/1/0/0 is damaged \({damaged}\)"):
             new.write(writer, 1)
-
-
-def test_a_damaged_row_is_not_completed(tmp_path):
-    path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
-    flip(path / "patch/block3/view0/c/1/0/0", 0)
-    with new.begin(path, FeatureStore.open(path)) as writer, pytest.raises(StoreError, match="rows 32 to 39"):
-        new.write(writer, 1)
 
 
 def test_shards_to_be_left_out(tmp_path):

@@ -12,33 +12,21 @@ from store.format.layout import ArrayName, kind_of
 from tests.store.conftest import zarr_twin
 
 
-def _layout(n, shard_rows=64, dtype="float32"):
-    return ArrayLayout("patch/block5/view0", (n, 2, 3), dtype, ("image", "patch", "channel"), shard_rows)
-
-
 @pytest.mark.parametrize(
-    ("tail", "chunk_rows", "expected"),
-    [
-        ((1,), 32, 32),
-        ((512,), 32, 32),  # 64 KiB are 32 rows of 2 KiB
-        ((513,), 32, 32),
-        ((1024,), 32, 16),
-        ((1023,), 32, 32),  # 16 rows would be less
-        ((16384,), 32, 1),
-        ((10**6,), 32, 1),
-        ((1024,), 24, 24),  # 16 do not divide it
-    ],
+    ("width", "expected"),
+    # 64 KiB are 32 rows of 2 KiB; 16 rows of 1023 would be less.
+    [(1, 32), (512, 32), (513, 32), (1023, 32), (1024, 16), (16384, 1), (10**6, 1)],
 )
-def test_rows_that_share_a_digest(tail, chunk_rows, expected):
-    layout = ArrayLayout("patch/block5/view0", (5, *tail), "float32", ("image", "channel"), chunk_rows * 2, chunk_rows)
+def test_rows_that_share_a_digest(width, expected):
+    layout = ArrayLayout("patch/block5/view0", (5, width), "float32", ("image", "channel"), 96, 32)
     assert layout.checked_rows == expected
+    assert replace(layout, chunk_rows=24).checked_rows == min(expected, 24) if expected != 16 else 24, "it divides a chunk"
 
 
 def test_layout_of_its_own_metadata(tmp_path):
-    layout = _layout(75, dtype="uint8")
+    layout = ArrayLayout("patch/block5/view0", (75, 2, 3), "uint8", ("image", "patch", "channel"), 64)
     assert ArrayLayout.from_zarr(layout.name, dict(zarr_twin(tmp_path / "z", layout).metadata.to_dict())) == layout
-    for codec in (None, "int4"):
-        written = replace(layout, codec=codec)
+    for written in (layout, replace(layout, codec="int4")):
         assert ArrayLayout.from_zarr(layout.name, json.loads(written.to_zarr({"shards": []}))) == written
 
 

@@ -24,7 +24,7 @@ from tests.store.tiny import MAX, Tiny, notes
 class Life(RuleBasedStateMachine):
     """Of one feature set. `published` is the finished set, `target` the one that is written."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files
@@ -35,24 +35,24 @@ class Life(RuleBasedStateMachine):
         self.writer: FeatureWriter | None = None
         self.recorded: set[int] = set()  # units of the target
 
-    def teardown(self) -> None:
+    def teardown(self):
         if self.writer is not None:
             self.writer.close()
         self.patch.undo()
         shutil.rmtree(self.root)
 
-    def _base(self) -> FeatureStore | None:
+    def _base(self):
         return FeatureStore.open(self.path) if self.published is not None else None
 
     @precondition(lambda self: self.writer is None and self.published != self.target)
     @rule()
-    def begin(self) -> None:
+    def begin(self):
         self.writer = self.target.begin(self.path, self._base())
         assert set(self.writer.missing_units()) == set(range(self.writer.n_units)) - self.recorded
 
     @precondition(lambda self: self.writer is not None and self.writer.missing_units())
     @rule(choice=st.integers(0, MAX), poison=st.booleans())
-    def append(self, choice: int, poison: bool) -> None:
+    def append(self, choice, poison):
         assert self.writer is not None
         missing = self.writer.missing_units()
         unit = missing[choice % len(missing)]
@@ -61,7 +61,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer is not None)
     @rule(litter=st.booleans(), choice=st.integers(0, MAX))
-    def kill(self, litter: bool, choice: int) -> None:
+    def kill(self, litter, choice):
         """Half of a file may be left, or a shard without the record of its unit."""
         assert self.writer is not None
         staging = self.writer.staging
@@ -76,7 +76,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer is None and self.recorded)
     @rule(choice=st.integers(0, MAX))
-    def lose(self, choice: int) -> None:
+    def lose(self, choice):
         """A staged shard."""
         layouts = self.target.layouts
         unit, layout = sorted(self.recorded)[choice % len(self.recorded)], layouts[choice % len(layouts)]
@@ -86,14 +86,14 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer is not None and not self.writer.missing_units())
     @rule()
-    def finish(self) -> None:
+    def finish(self):
         assert self.writer is not None
         self.writer.finish(ATTRIBUTES)
         self.writer, self.published, self.recorded = None, self.target, set()
 
     @precondition(lambda self: self.writer is None and self.published == self.target)
     @rule(more=st.integers(0, 40), block=st.integers(0, 6), views=st.integers(1, 2), cls=st.booleans())
-    def extend(self, more: int, block: int, views: int, cls: bool) -> None:
+    def extend(self, more, block, views, cls):
         assert self.published is not None
         self.target = replace(
             self.published,
@@ -105,7 +105,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer is None and self.published is not None and self.published == self.target)
     @rule(choices=st.lists(st.tuples(st.integers(0, MAX), st.integers(0, MAX)), min_size=1, max_size=3))
-    def damage_and_repair(self, choices: list[tuple[int, int]]) -> None:
+    def damage_and_repair(self, choices):
         tiny = self.target
         shards = [(a, shard) for a in tiny.layouts for shard in range(a.n_shards)]
         hit = {}
@@ -124,7 +124,7 @@ class Life(RuleBasedStateMachine):
             tiny.finish(writer)
 
     @invariant()
-    def what_is_published_is_whole(self) -> None:
+    def what_is_published_is_whole(self):
         if self.published is None:
             assert not self.path.exists()
             return
@@ -139,5 +139,5 @@ class Life(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
-class TestLife(Life.TestCase):  # type: ignore[misc]
+class TestLife(Life.TestCase):
     settings = settings(max_examples=int(os.environ.get("BEYONDCLS_FUZZ", "25")), stateful_step_count=20, deadline=None)
