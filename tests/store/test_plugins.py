@@ -72,12 +72,7 @@ def test_what_cannot_be_imported_or_used_is_refused_alone(site):
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [
-        ("one", "a name of beyondcls"),
-        ("taken", "a name of beyondcls"),
-        ("a/b", "a name with other"),
-        ("ten", "the name of one of"),
-    ],
+    [("one", "a name of beyondcls"), ("taken", "a name of beyondcls"), ("a/b", "a name with"), ("ten", "the name of one of")],
 )
 def test_a_name_of_ours_or_of_another_is_refused(site, name, why):
     declare(site, "rivals", "aggregators", {name: "rivals:ONE"})
@@ -100,35 +95,33 @@ def test_groups_that_nothing_reads_are_named(site):
     assert "did you mean 'aggregators'" in fault
 
 
-def test_a_digest_follows_the_code_and_the_version(site):
-    def digest():
-        (plugin,) = (plugin for plugin in declared("aggregators") if plugin.name == "ten")
-        return plugin.digest()
+def digest_of(name):
+    (plugin,) = (plugin for plugin in declared("aggregators") if plugin.name == name)
+    return plugin.digest()
 
-    first = digest()
-    assert digest() == first
+
+def test_a_digest_follows_the_code_and_the_version(site):
+    first = digest_of("ten")
     (site / "tens.py").write_text("TEN, WORD = 11, 'ten'\n")
-    assert digest() != first
+    assert digest_of("ten") != first
     (site / "tens.py").write_text("TEN, WORD = 10, 'ten'\n")
-    assert digest() == first
+    assert digest_of("ten") == first
     declare(site, "tens", "aggregators", {"ten": "tens:TEN"}, version="1.1")
     shutil.rmtree(site / "tens-1.0.dist-info")
-    assert digest() != first
+    assert digest_of("ten") != first
     assert "tens" not in sys.modules
 
 
 def test_all_files_of_a_package_count_also_of_one_in_a_namespace(site):
     (site / "inner/deep").mkdir(parents=True)
-    (site / "inner/deep/__init__.py").write_text("TEN = 10\n")
-    (site / "inner/deep/helper.py").write_text("")
-    (site / "inner/other.py").write_text("")
+    for name in ("deep/__init__.py", "deep/helper.py", "other.py"):
+        (site / "inner" / name).write_text("")
     declare(site, "nested", "aggregators", {"nested": "inner.deep:TEN"})
-    (plugin,) = (plugin for plugin in declared("aggregators") if plugin.name == "nested")
-    first = plugin.digest()
+    first = digest_of("nested")
     (site / "inner/other.py").write_text("# of another package\n")
-    assert plugin.digest() == first
+    assert digest_of("nested") == first
     (site / "inner/deep/helper.py").write_text("X = 1\n")
-    assert plugin.digest() != first
+    assert digest_of("nested") != first
 
 
 def test_a_file_names_the_package_that_it_needs(site):
@@ -136,10 +129,6 @@ def test_a_file_names_the_package_that_it_needs(site):
     entries.check_package("ten", "tens", "f")
     entries.check_package("one", None, "f")
     entries.check_package("ten", "no name; rm -rf", "f")
-    for name, package, here in (
-        ("ten", "others", "one of tens"),
-        ("one", "tens", "one of beyondcls"),
-        ("x", "xs", "none of this"),
-    ):
+    for name, package, here in (("ten", "others", "one of tens"), ("one", "tens", "one of beyondcls"), ("x", "xs", "none of")):
         with pytest.raises(BeyondClsError, match=rf"f needs the aggregator '{name}' .*{here}.*pip install {package}"):
             entries.check_package(name, package, "f")
