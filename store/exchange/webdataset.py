@@ -89,7 +89,6 @@ class _ExportedTars(ExportedNpy):
                 f"{source / DESCRIPTION} has tar_rows {tar_rows!r}, expected those of a shard, {store.shard_rows}; "
                 "export it again"
             )
-        self._headers = {name: npy_header(layout.shape[1:], layout.dtype) for name, layout in self._layouts.items()}
         self._encoded = {name.replace("/", "."): name for name in self._layouts}
 
     def where(self, name: str, shard: int) -> str:
@@ -127,21 +126,16 @@ class _ExportedTars(ExportedNpy):
                 yield int(matched[1]), name, self._value(tar, member, name)
 
     def _value(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> np.ndarray:
-        layout, header = self._layouts[name], self._headers[name]
+        layout = self._layouts[name]
         if member.size > layout.row_nbytes + HEADER_NBYTES:
             raise ValueError(f"{member.name} has {member.size} bytes for {layout.row_nbytes} of values")
         source = tar.extractfile(member)
         assert source is not None, member  # a regular file
-        content = source.read()
-        begin = len(header)
-        if not content.startswith(header):  # written by something else, or damaged
-            file = BytesIO(content)
-            shape, dtype = read_npy_header(file)
-            if (shape, dtype) != (layout.shape[1:], np.dtype(layout.dtype)):
-                raise ValueError(
-                    f"{member.name} holds {list(shape)} {dtype}, described as {list(layout.shape[1:])} {layout.dtype}"
-                )
-            begin = file.tell()
-        if len(content) - begin != layout.row_nbytes:
-            raise ValueError(f"{member.name} holds {len(content) - begin} bytes of values, expected {layout.row_nbytes}")
-        return np.frombuffer(content, layout.dtype, offset=begin).reshape(layout.shape[1:])
+        file = BytesIO(source.read())
+        if (found := read_npy_header(file)) != (layout.shape[1:], np.dtype(layout.dtype)):
+            raise ValueError(
+                f"{member.name} holds {list(found[0])} {found[1]}, described as {list(layout.shape[1:])} {layout.dtype}"
+            )
+        if len(content := file.read()) != layout.row_nbytes:
+            raise ValueError(f"{member.name} holds {len(content)} bytes of values, expected {layout.row_nbytes}")
+        return np.frombuffer(content, layout.dtype).reshape(layout.shape[1:])
