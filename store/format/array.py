@@ -126,9 +126,7 @@ class ArrayReader:
         Raises:
             StoreError: as `rows`.
         """
-        rows = row_numbers(indices, f"{self.name}: ")
-        if rows.size and (rows.min() < 0 or rows.max() >= self.shape[0]):
-            raise StoreError(f"{self.name}: rows {rows.min()} to {rows.max()} asked for, it has rows 0 to {self.shape[0] - 1}")
+        rows = row_numbers(indices, self.shape[0], f"{self.name}: ")
         values = np.empty((len(rows), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
         flat = values.reshape(len(rows), -1).view(np.uint8) if len(rows) else values
         order = np.argsort(rows, kind="stable")
@@ -339,15 +337,17 @@ class ArrayReader:
             return file
 
 
-def row_numbers(rows: Sequence[int] | np.ndarray, where: str = "") -> np.ndarray:
+def row_numbers(rows: Sequence[int] | np.ndarray, n: int, where: str = "") -> np.ndarray:
     """Row numbers as they were given, int64.
 
     Raises:
-        StoreError: they are a mask, or no numbers of rows; `where` begins the message.
+        StoreError: they are a mask, no numbers, or not from 0 to n - 1; `where` begins the message.
     """
     given = np.asarray(rows)
     if given.size and given.dtype.kind not in "iu":
         raise StoreError(f"{where}row numbers are expected, {given.dtype} given; turn a mask into rows with np.flatnonzero")
+    if given.size and not 0 <= given.min() <= given.max() < n:
+        raise StoreError(f"{where}rows {given.min()} to {given.max()} are asked for, there are rows 0 to {n - 1}")
     return given.astype(np.int64, copy=False)  # an empty list is an array of floats
 
 

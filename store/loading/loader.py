@@ -103,7 +103,7 @@ class Loader:
     ):
         self._views = {name: [a] if isinstance(a, ArrayReader) else list(a) for name, a in arrays.items()}
         self.arrays, self.joined = {name: views[0] for name, views in self._views.items() if views}, dict(joined or {})
-        self.rows = np.arange(len(labels)) if rows is None else row_numbers(rows)
+        self.rows = np.arange(len(labels)) if rows is None else row_numbers(rows, len(labels))
         self._check(labels, batch_size, rank, world_size)
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
@@ -142,8 +142,6 @@ class Loader:
             raise StoreError(f"batch_size is {batch_size}, expected 1 or more")
         if not 0 <= rank < world_size:
             raise StoreError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size is {world_size})")
-        if len(self.rows) and (self.rows.min() < 0 or self.rows.max() >= len(labels)):
-            raise StoreError(f"rows {self.rows.min()} to {self.rows.max()} are asked for, but there are {len(labels)} labels")
         counts = {len(views) for views in self._views.values()}
         if 0 in counts or len(counts - {1}) > 1:
             counted = ", ".join(f"{name} has {len(views)}" for name, views in self._views.items())

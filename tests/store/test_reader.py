@@ -59,7 +59,7 @@ def test_what_a_store_says(written, contents, small):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        *((wanted, f"it has rows 0 to {N - 1}") for wanted in ([-1], [0, N])),
+        *((wanted, f"there are rows 0 to {N - 1}") for wanted in ([-1], [0, N])),
         (np.ones(N, bool), r"bool given.*np\.flatnonzero"),
     ],
 )
