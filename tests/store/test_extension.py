@@ -11,14 +11,11 @@ from tests.store.tiny import SHARD, Tiny, first_row
 OLD = Tiny(70, (3,))
 CASES = {
     "block": Tiny(70, (3, 5)),
-    "block before": Tiny(70, (1, 3)),
     "view": Tiny(70, (3,), views=2),
     "kind": Tiny(70, (3,), cls=True),
     "rows": Tiny(90, (3,)),
-    "rows of one more shard": Tiny(97, (3,)),
     "rows of several": Tiny(200, (3,)),
     "a row": Tiny(71, (3,)),
-    "block and rows": Tiny(130, (3, 5)),
     "all": Tiny(101, (0, 3, 7), views=2, cls=True),
 }
 
@@ -93,13 +90,3 @@ def test_damage_is_not_carried_over(tmp_path, old, new, at, damaged):
             new.write(writer, 0)
         with pytest.raises(StoreError, match=rf"patch/block3/view0/c/1/0/0 is damaged \({damaged}\)"):
             new.write(writer, 1)
-
-
-def test_shards_to_be_left_out(tmp_path):
-    path, new = OLD.make(tmp_path / "one"), CASES["rows"]
-    with new.begin(path, FeatureStore.open(path), skip=[("images/label", 0), ("images/label", 2)]) as writer:
-        assert writer.arrays_to_compute(0) == ["images/label"]
-        assert writer.arrays_to_compute(1) == []
-        assert (first_row(writer, 0), first_row(writer, 2)) == (0, 64)
-        new.finish(writer)
-    assert files(path) == new.expected(tmp_path / "expected")

@@ -17,7 +17,7 @@ from tests.store.conftest import N, flip, same, shuffle_quality, write
 from tests.store.tiny import Tiny
 
 BOTH = pytest.mark.parametrize("placement", ["memory", "stream"])
-PATCH = "patch/block5/view0"
+PATCH, CLS = "patch/block5/view0", "cls/block5/view0"
 
 
 def loader_of(path, placement, rows=None, **options):
@@ -90,13 +90,17 @@ def test_an_epoch_that_is_left_early_leaves_no_thread(written, n):
         ({"rows": np.arange(N) > 3}, r"np\.flatnonzero"),
         *(({"rank": rank, "world_size": n}, f"rank is {rank}, expected 0 to {n - 1}") for rank, n in ((-1, 2), (2, 2), (0, 0))),
         ({"world_size": 4}, "4 ranks, but only 3 shards to share"),
+        ({"arrays": {"patch": []}}, r"different numbers of views \(patch has 0\)"),
+        ({"arrays": {"patch": [PATCH] * 3, "cls": [CLS] * 2}}, r"different numbers of views \(patch has 3, cls has 2\)"),
+        ({"arrays": {"patch": [PATCH, CLS]}}, "cls/block5/view0 has another shape than patch/block5/view0"),
     ],
     ids=str,
 )
 def test_what_does_not_fit(written, options, message):
-    arrays = {"patch": FeatureStore.open(written).tokens("patch")}
+    options, store = {"arrays": {"patch": [PATCH]}, "labels": np.arange(N), **options}, FeatureStore.open(written)
+    options["arrays"] = {name: [store.array(of) for of in views] for name, views in options["arrays"].items()}
     with pytest.raises(StoreError, match=message):
-        Loader(**{"arrays": arrays, "labels": np.arange(N), **options})
+        Loader(**options)
 
 
 # -- several arrays, several sets, several views -----------------------------------------------------------------------
@@ -170,19 +174,6 @@ def test_views_are_random_and_fixed_by_the_seed(other):
     assert single.views_of(0) is None
     size, size_of_all = (float(loader.reason.split()[1]) for loader in (single, several))
     assert size_of_all == pytest.approx(3 * size, rel=0.05)
-
-
-def test_views_that_do_not_fit(other):
-    for arrays, message in (
-        ({"patch": views(other, 3), "deep": views(other, 5)[:2]}, r"different numbers of views \(patch has 3, deep has 2\)"),
-        ({"patch": []}, r"different numbers of views \(patch has 0\)"),
-        (
-            {"patch": [other.tokens("patch", 3), other.array("images/valid")]},
-            "images/valid has another shape than patch/block3",
-        ),
-    ):
-        with pytest.raises(StoreError, match=message):
-            Loader(arrays, np.arange(200))
 
 
 # -- position in an epoch, and processes -------------------------------------------------------------------------------
