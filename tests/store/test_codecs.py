@@ -8,7 +8,7 @@ from torch import Tensor
 from store import Loader, StoreError
 from store.codecs import CODECS, SCALE, get_codec
 from store.codecs.codec import Coded, plain
-from tests.store.test_fake_gpu import NAME, N, stored_as
+from tests.store.test_gpu_batches import NAME, N, stored_as
 
 
 def test_what_cannot_be_coded():
