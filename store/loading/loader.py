@@ -1,5 +1,6 @@
 """Batches of features in step, for training heads: from the device, from memory, or streamed from disk."""
 
+import math
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -44,10 +45,9 @@ class Stats:
     device_wait_s: float = 0.0  # the consumer waited for its GPU, which had two batches to go
 
     def __str__(self) -> str:
-        rate = self.nbytes / 1e9 / self.total_s if self.total_s else 0.0
-        share = self.wait_s / self.total_s if self.total_s else 0.0
-        device = f", {self.device_wait_s / self.total_s:.0%} for the GPU" if self.device_wait_s else ""
-        return f"{rate:.2f} GB/s, {share:.0%} of the time waiting for data{device}"
+        total_s = self.total_s or math.inf
+        device = f", {self.device_wait_s / total_s:.0%} for the GPU" if self.device_wait_s else ""
+        return f"{self.nbytes / 1e9 / total_s:.2f} GB/s, {self.wait_s / total_s:.0%} of the time waiting for data{device}"
 
 
 class Loader:

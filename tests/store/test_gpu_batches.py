@@ -251,13 +251,13 @@ def fake(values):
 def test_decoded_where_they_are(stores, codec, dtype):
     """In the dtype that is asked for, or that of the codec."""
     array = stores[codec].array(NAME)
-    stored = [part and part.stored(np.arange(4)).reshape(4, -1).view(np.uint8) for part in (array, array.scale)]
-    parts = [None if part is None else torch.from_numpy(part) for part in stored]
+    stored = [part.stored(np.arange(4)).reshape(4, -1).view(np.uint8) for part in (array, array.scale) if part is not None]
+    main, scale, *_ = [*map(torch.from_numpy, stored), None]
     with FakeTensorMode():
-        values = decode_rows(array, *(None if part is None else fake(part) for part in parts), dtype, Pool())
+        values = decode_rows(array, fake(main), None if scale is None else fake(scale), dtype, Pool())
     assert (values.device.type, tuple(values.shape)) == ("cuda", (4, T, D))
     assert values.dtype == (dtype or CODECS[codec].decoded)
-    assert decode_rows(array, *parts, dtype, Pool()).dtype == values.dtype, "as on the CPU"
+    assert decode_rows(array, main, scale, dtype, Pool()).dtype == values.dtype, "as on the CPU"
 
 
 class Journeys(TorchDispatchMode):
@@ -276,7 +276,7 @@ class Journeys(TorchDispatchMode):
         return out
 
 
-def _on_fake_gpu(loader):
+def on_fake_gpu(loader):
     """All that it keeps, moved to the GPU of the FakeTensorMode that this is called in."""
     resident = loader._resident
     loader.device = resident.device = torch.device("cuda")
@@ -294,7 +294,7 @@ def test_what_is_kept_on_the_device_is_gathered_there(stores, codec, n_views):
     store = stores[codec]
     loader = Loader({"x": [store.array(NAME)] * n_views}, np.arange(N), batch_size=16, placement="memory", dtype=None)
     with FakeTensorMode(allow_non_fake_inputs=True), Journeys() as journeys:
-        batches = list(_on_fake_gpu(loader).epoch(1))
+        batches = list(on_fake_gpu(loader).epoch(1))
     assert [tuple(batch["x"].shape) for batch in batches] == [(16, T, D), (16, T, D), (8, T, D)]
     for batch in batches:
         assert {values.device.type for values in batch.values()} == {"cuda"}
