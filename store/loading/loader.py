@@ -207,30 +207,26 @@ class Loader:
 
     def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Any], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
-        view = self.views_of(seed)
-        if self._stream is None:
-            assert self._resident is not None
-            home = self._resident.device
-            labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
-            view = None if view is None else view.to(home)
-            for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
-                kept = self._resident.gather(rows, None if view is None else view[rows])
-                yield {**kept, "label": self._pinned(labels[rows]), "row": self._pinned(rows)}
-                del kept
-            return
-        size, skip = self.order.window_rows, start * self.batch_size
+        view, size, skip = self.views_of(seed), self.order.window_rows, start * self.batch_size
         reading = self.order.reading(seed)
         numbers = range(skip // size, -(-len(reading) // size))
         rows_of_windows = (self.order.window(seed, i, reading[i * size : (i + 1) * size]) for i in numbers)
-        windows = self._stream.windows(rows_of_windows, None if view is None else view.numpy())
+        windows: Generator[tuple[np.ndarray, dict[Any, Tensor]], None, None] = (
+            self._stream.windows(rows_of_windows, None if view is None else view.numpy())
+            if self._stream is not None
+            else ((rows, {}) for rows in rows_of_windows)
+        )
+        home = torch.device("cpu") if self._resident is None else self._resident.device
+        labels, view = self.labels.to(home), None if view is None else view.to(home)
         with closing(windows):
             for window, targets in windows:
+                visited = torch.from_numpy(window).to(home)
                 for begin in range(skip % size, len(window), self.batch_size):
-                    rows = torch.from_numpy(window[begin : begin + self.batch_size])
+                    rows = visited[begin : begin + self.batch_size]
                     batch: dict[Any, Any] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
                     if self._resident is not None:
                         batch |= self._resident.gather(rows, None if view is None else view[rows])
-                    yield {**batch, "label": self._pinned(self.labels[rows]), "row": self._pinned(rows)}
+                    yield {**batch, "label": self._pinned(labels[rows]), "row": self._pinned(rows)}
                     del batch
                 skip = 0
                 del targets
