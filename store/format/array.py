@@ -134,17 +134,12 @@ class ArrayReader:
         ordered = rows[order]
         runs = list(self.runs(ordered))
         requests = min(len(runs), max(self.place.requests, min(READS_AT_ONCE, values.nbytes // PIECE_NBYTES)))
-        for _ in map_parallel(lambda run: self.read_runs(ordered, order, [run], flat), runs, requests):
+        for _ in map_parallel(lambda run: self.read_runs(ordered, order, [run], flat, False), runs, requests):
             pass
         return values
 
     def read_runs(
-        self,
-        rows: np.ndarray,
-        places: np.ndarray,
-        runs: Iterable[tuple[int, int]],
-        out: np.ndarray,
-        direct: bool | None = False,
+        self, rows: np.ndarray, places: np.ndarray, runs: Iterable[tuple[int, int]], out: np.ndarray, direct: bool | None
     ) -> None:
         """Read stored rows of some of `runs`: row rows[i] (ascending) goes to out[places[i]], of [n, row_nbytes] uint8."""
         nbytes, shard_rows = self.layout.row_nbytes, self.layout.shard_rows

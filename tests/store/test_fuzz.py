@@ -232,32 +232,29 @@ def inside(folder):
         watched.clear()
 
 
+def changed_document(content, generator, is_mangled):
+    return mangled(content, generator) if is_mangled else json.dumps(mutated(json.loads(content), generator)).encode()
+
+
 def change_array(folder, generator, how):
     name = generator.choice([path.parent.relative_to(folder).as_posix() for path in sorted(folder.rglob("c"))])
     content = (folder / name / "zarr.json").read_bytes()
-    is_mangled = generator.random() < 0.4
-    content = mangled(content, generator) if is_mangled else json.dumps(mutated(json.loads(content), generator)).encode()
-    put(folder, content, name, how == "vouched")
+    put(folder, changed_document(content, generator, generator.random() < 0.4), name, how == "vouched")
 
 
 def change_group(folder, generator, how):
-    content = (folder / "zarr.json").read_bytes()
-    if how == "mangled":
-        put(folder, mangled(content, generator))
-    elif how == "mutated":
-        put(folder, json.dumps(mutated(json.loads(content), generator)).encode())
+    def vouched(meta):
+        ours = meta["attributes"].pop("beyondcls")
+        del ours["digest"]
+        meta["attributes"]["beyondcls"] = changed = mutated(ours, generator)
+        if how == "with its key":
+            with suppress(KeyError, TypeError, ValueError):
+                changed["key"] = FeatureSpec.from_dict(changed["spec"]).key
+
+    if how in ("mangled", "mutated"):
+        put(folder, changed_document((folder / "zarr.json").read_bytes(), generator, how == "mangled"))
     else:
-        edit(
-            folder, lambda meta: meta["attributes"].update(beyondcls=described(meta["attributes"]["beyondcls"], generator, how))
-        )
-
-
-def described(attributes, generator, how):
-    changed = mutated({name: value for name, value in attributes.items() if name != "digest"}, generator)
-    if how == "with its key":
-        with suppress(KeyError, TypeError, ValueError):
-            changed["key"] = FeatureSpec.from_dict(changed["spec"]).key
-    return changed
+        edit(folder, vouched)
 
 
 @pytest.mark.parametrize(

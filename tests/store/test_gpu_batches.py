@@ -7,7 +7,6 @@ import ctypes
 import gc
 from collections import deque
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
@@ -57,11 +56,15 @@ class LateLane(Lane):
         self.most_waiting = max(self.most_waiting, len(self.waiting))
         return target
 
+    def mark_at(self, place):
+        reach = partial(self.reach, place)
+        return SimpleNamespace(place=place, query=lambda: self.n_copied >= place, synchronize=reach)
+
     def mark(self):
-        return LateMark(self, self.n_asked)
+        return self.mark_at(self.n_asked)
 
     def mark_of_loop(self):
-        return LateMark(self, self.n_handed)
+        return self.mark_at(self.n_handed)
 
     def hand_over(self, values, ready):
         self.n_handed = ready.place
@@ -74,18 +77,6 @@ class LateLane(Lane):
             target, address, nbytes = self.waiting.popleft()
             ctypes.memmove(target.data_ptr(), address, nbytes)
             self.n_copied += 1
-
-
-@dataclass
-class LateMark:
-    lane: LateLane
-    place: int
-
-    def query(self):
-        return self.lane.n_copied >= self.place
-
-    def synchronize(self):
-        self.lane.reach(self.place)
 
 
 class PinnedPool(Pool):

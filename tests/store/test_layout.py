@@ -1,7 +1,6 @@
 """Names, index arithmetic and bytes of a shard, against closed forms and against zarr."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from store import ArrayLayout
 from store.format.layout import ArrayName, kind_of
-from tests.store.conftest import zarr_twin
 
 
 @pytest.mark.parametrize(
@@ -25,11 +23,10 @@ def test_rows_that_share_a_digest(width, chunk_rows, expected):
     assert layout.checked_rows == expected
 
 
-def test_layout_of_its_own_metadata(tmp_path):
-    layout = ArrayLayout("patch/block5/view0", (75, 2, 3), "uint8", ("image", "patch", "channel"), 64)
-    assert ArrayLayout.from_zarr(layout.name, dict(zarr_twin(tmp_path / "z", layout).metadata.to_dict())) == layout
-    for written in (layout, replace(layout, codec="int4")):
-        assert ArrayLayout.from_zarr(layout.name, json.loads(written.to_zarr({"shards": []}))) == written
+@pytest.mark.parametrize("codec", [None, "int4"])
+def test_layout_of_its_own_metadata(codec):
+    layout = ArrayLayout("patch/block5/view0", (75, 2, 3), "uint8", ("image", "patch", "channel"), 64, codec=codec)
+    assert ArrayLayout.from_zarr(layout.name, json.loads(layout.to_zarr({"shards": []}))) == layout
 
 
 NAMES = {

@@ -31,7 +31,7 @@ def site(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_names_are_there_and_nothing_is_imported_before_one_is_used(site):
+def test_names_are_there_and_nothing_is_imported_before_one_is_used(site, monkeypatch):
     entries = registry()
     assert list(entries) == ["one", "two", "lacking", "ten", "word"]
     assert ("ten" in entries, "eleven" in entries, len(entries)) == (True, False, 5)
@@ -40,17 +40,11 @@ def test_names_are_there_and_nothing_is_imported_before_one_is_used(site):
     assert "tens" in sys.modules
     assert entries.plugin("one") is None
     assert (entries.plugin("ten").package, entries.plugin("ten").version) == ("tens", "1.0")
-    with pytest.raises(KeyError):
-        entries["eleven"]
-
-
-def test_without_the_package_its_names_are_gone(site, monkeypatch):
-    entries = registry()
-    assert entries["ten"] == 10
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(site)])
-    assert list(entries) == ["one", "two"]
-    with pytest.raises(KeyError):
-        entries["ten"]
+    assert list(entries) == ["one", "two"], "without the package its names are gone"
+    for name in ("ten", "eleven"):
+        with pytest.raises(KeyError):
+            entries[name]
 
 
 def test_what_cannot_be_imported_or_used_is_refused_alone(site):
