@@ -36,7 +36,7 @@ Dtype = torch.dtype | Literal["stored"] | None  # of floating-point values in a 
 
 @dataclass
 class Stats:
-    """What the epochs since the last `reset` did."""
+    """What the epochs so far did."""
 
     n_batches: int = 0
     nbytes: int = 0  # stored bytes of the batches handed out

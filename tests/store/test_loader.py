@@ -275,19 +275,6 @@ def test_rows_of_any_size(tmp_path, row_nbytes, direct):
     assert same(array.all(), values)
 
 
-def test_damage_that_comes_between_two_epochs(small):
-    """With "always" it is found; "first" has vouched for those rows already."""
-    first, always = (
-        Loader({"x": FeatureStore.open(small, verify=how).tokens("patch")}, np.arange(N), placement="stream", shuffle=False)
-        for how in ("first", "always")
-    )
-    assert len(list(first.epoch())) == len(list(always.epoch())) == 1
-    flip(small / PATCH / "c/1/0/0", 5)
-    assert len(list(first.epoch())) == 1
-    with pytest.raises(StoreError, match=r"c/1/0/0 is damaged"):
-        list(always.epoch())
-
-
 def test_what_an_epoch_did(written):
     loader = loader_of(written, "stream")
     for seed in range(2):

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import shutil
 import threading
 import zlib
 
@@ -10,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from store import ArrayLayout, FeatureStore, Loader
+from store import ArrayLayout, FeatureStore, Loader, StoreError
 from store.format.array import ArrayReader
 from store.loading.reading import CACHED_READS, DISK_READS, Pool
 from store.places import local
 from store.places.place import SECTOR, aligned_memory, is_aligned
-from tests.store.conftest import same, write
+from tests.store.conftest import flip, same, write
 
 N, NAME = 160, "patch/block5/view0"
 ROW_NBYTES = 66 * SECTOR  # no whole pages, and more than 64 KiB with its neighbour
@@ -86,6 +87,17 @@ def test_a_disk_with_larger_sectors(folder, rows, preadv):
     preadv(refuse)
     assert_right(loader_of(folder, direct=True, threads=1, block_rows=2), rows)
     assert len(refused) == len(set(refused)) == 3, "of each shard"
+
+
+def test_damage_that_comes_between_two_epochs(folder, tmp_path):
+    """With "always" it is found; "first" has vouched for those rows already."""
+    copy = shutil.copytree(folder, tmp_path / "s")
+    first, always = (loader_of(copy, how, batch_size=N) for how in ("first", "always"))
+    assert len(list(first.epoch())) == len(list(always.epoch())) == 1
+    flip(copy / NAME / "c/1/0", 5)
+    assert len(list(first.epoch())) == 1
+    with pytest.raises(StoreError, match=r"c/1/0 is damaged \(rows 64 to 65\)"):
+        list(always.epoch())
 
 
 @pytest.mark.parametrize("skip", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["offset", "address", "length"])
