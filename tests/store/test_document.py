@@ -111,6 +111,7 @@ def test_description():
     for name, stated in _column(table, "In the encoder key").items():
         changed = replace(SPEC, **{name: "changed"})
         assert stated == ("no" if changed.encoder_key == SPEC.encoder_key else "yes"), name
+        assert changed.key != SPEC.key, name
 
 
 def test_attributes(written):
