@@ -75,9 +75,7 @@ class Plugin:
 
     def fault(self, why: str) -> BeyondClsError:
         """What is wrong with it, and what to do."""
-        return BeyondClsError(
-            f"{self} {why}; mend it, or pip install --upgrade {self.package}, or pip uninstall {self.package}"
-        )
+        return BeyondClsError(f"{self} {why}; mend it, pip install --upgrade {self.package}, or pip uninstall {self.package}")
 
     def digest(self) -> str:
         """SHA-256 of the package's version and of all its Python files, hexadecimal. Nothing is imported."""

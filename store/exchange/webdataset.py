@@ -85,10 +85,7 @@ class _ExportedTars(ExportedNpy):
         self._layouts = {name: array.layout for name, array in store.arrays.items() if array.layout.has_image_axis}
         super().__init__(source, store, [name for name in store.arrays if name not in self._layouts])
         if tar_rows != store.shard_rows:
-            raise StoreError(
-                f"{source / DESCRIPTION} has tar_rows {tar_rows!r}, expected those of a shard, {store.shard_rows}; "
-                "export it again"
-            )
+            raise StoreError(f"{source / DESCRIPTION} has tar_rows {tar_rows!r}, expected {store.shard_rows}; export it again")
         self._encoded = {name.replace("/", "."): name for name in self._layouts}
 
     def where(self, name: str, shard: int) -> str:
@@ -106,9 +103,7 @@ class _ExportedTars(ExportedNpy):
                 members.add((row, name))
             if len(members) != (stop - start) * len(rows):
                 missing = next(m for row in range(start, stop) for m in rows if (row, m) not in members)
-                raise ValueError(
-                    f"it lacks {missing} and perhaps more, having {len(members)} members for {stop - start} images"
-                )
+                raise ValueError(f"it lacks {missing} and perhaps more: {len(members)} members for {stop - start} images")
         except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, LookupError, RecursionError) as error:
             raise StoreError(f"{file} cannot be read ({error}); export the feature set again") from error
         return rows

@@ -70,9 +70,7 @@ class ArrayReader:
             n = min(self.layout.n_shards, len(recorded) + 1)
             expected = [(list(self.layout.rows(i)), self.layout.nbytes(i)) for i in range(n)]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
-            raise StoreError(
-                f"{file} does not describe an array of this store ({error!r}); pull or extract it again"
-            ) from error
+            raise StoreError(f"{file} describes no array of this store ({error!r}); pull or extract it again") from error
         if recorded != expected or not has_digests:
             raise StoreError(f"{file}: rows or bytes of its shards do not fit its shape; pull or extract the feature set again")
         self._reset()

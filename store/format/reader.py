@@ -142,9 +142,7 @@ class FeatureStore:
         *groups, document = _document_names(name)
         for group in groups:
             if self.place.content(group) != GROUP:
-                raise StoreError(
-                    f"{self.place.address(group)} is missing or was changed; pull or extract the feature set again"
-                )
+                raise StoreError(f"{self.place.address(group)} is missing or was changed; pull or extract the set again")
         file, text = self.place.address(document), self.place.content(document)
         if text is None or xxhash.xxh3_128_hexdigest(text) != self.attributes["arrays"][name]:
             state = "is missing" if text is None else "was changed"
@@ -236,9 +234,7 @@ class FeatureStore:
             folder = self.place.address(kind)
             raise StoreError(f"{folder} is not in this copy of the feature set; fetch it: dvc pull {folder}")
         if written:
-            raise StoreError(
-                f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
-            )
+            raise StoreError(f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract that block or view")
         raise StoreError(
             f"{self.where} has no {TITLES.get(kind, repr(kind))} (it has: {', '.join(self.extracted_kinds)}); choose an "
             f"aggregator that reads something else, or {REMEDIES.get(kind, 'extract with an encoder that has them')}"

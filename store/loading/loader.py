@@ -161,10 +161,8 @@ class Loader:
                 )
         shard_rows = next(iter(self.arrays.values())).layout.shard_rows
         if world_size > 1 and world_size > (n_shards := len(np.unique(self.rows // shard_rows))):
-            raise StoreError(
-                f"{world_size} ranks, but only {n_shards} shards to share; "
-                "use fewer ranks, or extract with smaller --shard-rows"
-            )
+            remedy = "use fewer ranks, or extract with smaller --shard-rows"
+            raise StoreError(f"{world_size} ranks, but only {n_shards} shards to share; {remedy}")
 
     def __len__(self) -> int:
         """Batches in an epoch."""

@@ -175,9 +175,7 @@ def read_ids(file: Path) -> list[str]:
     try:
         ids = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f"the list of ids {str(file)!r} cannot be read ({error}); expected a text file, one id a line"
-        ) from error
+        raise StoreError(f"the list of ids {str(file)!r} cannot be read ({error}); expected text, one id a line") from error
     if not ids:
         raise StoreError(f"the list of ids {str(file)!r} is empty; expected one id a line")
     return ids
