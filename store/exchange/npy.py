@@ -88,9 +88,7 @@ def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
 
 
 def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype; the values follow in C order. No pickle is ever read; what is no .npy of plain numbers raises
-    ValueError.
-    """
+    """Shape and dtype; values follow in C order. No pickle is ever read; ValueError: it is no .npy of plain numbers."""
     try:
         version = npy.read_magic(file)
         read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]

@@ -1,6 +1,4 @@
-"""Which rows are read: the order in which an epoch visits them, by blocks of neighbours, mixed inside windows; the row that an
-image has in another feature set, in step with the first; and rows by the ids of a list.
-"""
+"""Which rows are read: in the order of an epoch, in step with those of another feature set, or by the ids of a list."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""Where features are kept while heads train: on the device, in memory, or on disk; how much memory is free; and memory of the
-host that is pinned, from which GPUs fetch by themselves.
-"""
+"""Where features are kept while heads train, how much memory is free, and memory from which GPUs fetch by themselves."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
