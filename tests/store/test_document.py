@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -358,7 +357,7 @@ def test_codecs(row):
 
 def test_examples(written, contents):
     """The code in the document does what the document says it does."""
-    names: dict[str, Any] = {}
+    names = {}
     for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.S):
         exec(code, names)
     described = _attributes(written)["spec"]

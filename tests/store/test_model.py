@@ -44,19 +44,15 @@ class Life(RuleBasedStateMachine):
         self.patch.undo()
         shutil.rmtree(self.root)
 
-    def _base(self):
-        return FeatureStore.open(self.path) if self.published is not None else None
-
     @precondition(lambda self: self.writer is None and self.published != self.target)
     @rule()
     def begin(self):
-        self.writer = self.target.begin(self.path, self._base())
+        self.writer = self.target.begin(self.path, FeatureStore.open(self.path) if self.published is not None else None)
         assert set(self.writer.missing_units()) == set(range(self.writer.n_units)) - self.recorded
 
     @precondition(lambda self: self.writer is not None and self.writer.missing_units())
     @rule(choice=st.integers(0, MAX), poison=st.booleans())
     def append(self, choice, poison):
-        assert self.writer is not None
         missing = self.writer.missing_units()
         unit = missing[choice % len(missing)]
         self.target.write(self.writer, unit, poison)
@@ -66,7 +62,6 @@ class Life(RuleBasedStateMachine):
     @rule(litter=st.booleans(), choice=st.integers(0, MAX))
     def kill(self, litter, choice):
         """Half of a file may be left, or a shard without the record of its unit."""
-        assert self.writer is not None
         staging = self.writer.staging
         self.writer.close()
         self.writer = None
@@ -90,14 +85,12 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None and not self.writer.missing_units())
     @rule()
     def finish(self):
-        assert self.writer is not None
         self.writer.finish(ATTRIBUTES)
         self.writer, self.published, self.recorded = None, self.target, set()
 
     @precondition(lambda self: self.writer is None and self.published == self.target)
     @rule(more=st.integers(0, 40), block=st.integers(0, 6), views=st.integers(1, 2), cls=st.booleans())
     def extend(self, more, block, views, cls):
-        assert self.published is not None
         self.target = replace(
             self.published,
             n=min(self.published.n + more, 130),
@@ -111,18 +104,17 @@ class Life(RuleBasedStateMachine):
     def damage_and_repair(self, choices):
         tiny = self.target
         shards = [(a, shard) for a in tiny.layouts for shard in range(a.n_shards)]
-        hit = {}
+        hit = set()
         for which, at in choices:
             layout, shard = shards[which % len(shards)]
             if (layout.name, shard) not in hit:
                 file = self.path / layout.file(shard)
                 file.write_bytes(content := file.read_bytes())  # not a link any more
                 flip(file, at * 7 % len(content))
-                hit[layout.name, shard] = file
-        damaged = {(name, shard) for name, shard, problem in verify(self.path) if problem}
-        assert damaged == set(hit)
+                hit.add((layout.name, shard))
+        assert {(name, shard) for name, shard, problem in verify(self.path) if problem} == hit
         base, _, skip = salvage(self.path, tiny.spec, lambda _: tiny.layouts)
-        assert set(skip) == damaged
+        assert set(skip) == hit
         with tiny.begin(self.path, base, skip) as writer:
             tiny.finish(writer)
 
