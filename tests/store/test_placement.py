@@ -6,7 +6,7 @@ import torch
 
 from store import FeatureStore, StoreError
 from store.loading import placement
-from store.loading.placement import PLACEMENTS, choose_placement, free_memory
+from store.loading.placement import choose_placement, free_memory
 from tests.store.conftest import N
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -36,9 +36,10 @@ def test_as_asked_for(arrays, asked, device):
 
 
 def test_unknown(arrays):
-    with pytest.raises(StoreError, match=r"unknown placement 'steam'; did you mean 'stream'\? known: auto, device, memory"):
+    with pytest.raises(
+        StoreError, match=r"unknown placement 'steam'; did you mean 'stream'\? known: auto, device, memory, stream"
+    ):
         choose_placement(arrays, N, CPU, "steam")
-    assert set(PLACEMENTS) == {"auto", "device", "memory", "stream"}
 
 
 @pytest.mark.parametrize(
