@@ -1,7 +1,7 @@
 """One array of a feature set, read row by row from its shard files (docs/store-format.md)."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from threading import Lock
@@ -23,7 +23,6 @@ PLAIN = (None, "float16", "float32")  # codecs that need no decoding, and so no 
 VERIFY = ("first", "always", "never")
 BLOCK_ROWS = 32  # neighbours that a shuffled epoch keeps together when it reads a disk, at most
 OPEN_SHARDS = 64  # kept open, of each array
-LONG_ROW = 1 << 14  # bytes
 READS_AT_ONCE = 4  # of rows that a disk gives at a time, where there is a MiB for each: three times as fast as one by one
 
 
@@ -70,7 +69,9 @@ class ArrayReader:
             n = min(self.layout.n_shards, len(recorded) + 1)
             expected = [(list(self.layout.rows(i)), self.layout.nbytes(i)) for i in range(n)]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
-            raise StoreError(f"{file} describes no array of this store ({error!r}); pull or extract it again") from error
+            raise StoreError(
+                f"{file} does not describe an array of this store ({error!r}); pull or extract it again"
+            ) from error
         if recorded != expected or not has_digests:
             raise StoreError(f"{file}: rows or bytes of its shards do not fit its shape; pull or extract the feature set again")
         self._reset()
@@ -125,38 +126,28 @@ class ArrayReader:
         Raises:
             StoreError: as `rows`.
         """
-        rows = row_numbers(indices, self.shape[0], f"{self.name}: ")
+        rows = row_numbers(indices, f"{self.name}: ")
+        if rows.size and (rows.min() < 0 or rows.max() >= self.shape[0]):
+            raise StoreError(f"{self.name}: rows {rows.min()} to {rows.max()} asked for, it has rows 0 to {self.shape[0] - 1}")
         values = np.empty((len(rows), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
         flat = values.reshape(len(rows), -1).view(np.uint8) if len(rows) else values
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         runs = list(self.runs(ordered))
         requests = min(len(runs), max(self.place.requests, min(READS_AT_ONCE, values.nbytes // PIECE_NBYTES)))
-        for _ in map_parallel(lambda run: self.read_runs(ordered, order, [run], flat, False), runs, requests):
+        for _ in map_parallel(lambda run: self.read_run(ordered, order, run, flat), runs, requests):
             pass
         return values
 
-    def read_runs(
-        self, rows: np.ndarray, places: np.ndarray, runs: Iterable[tuple[int, int]], out: np.ndarray, direct: bool | None
+    def read_run(
+        self, rows: np.ndarray, places: np.ndarray, run: tuple[int, int], target: np.ndarray, direct: bool | None = False
     ) -> None:
-        """Read stored rows of some of `runs`: row rows[i] (ascending) goes to out[places[i]], of [n, row_nbytes] uint8."""
-        nbytes, shard_rows = self.layout.row_nbytes, self.layout.shard_rows
-        memory, file, shard_of_file = out.reshape(-1).data, None, -1
-        for start, stop in runs:
-            first, last = int(rows[start]), int(rows[stop - 1])
-            # Straight to their places, where rows are long enough for that to be cheaper than a copy.
-            if nbytes >= LONG_ROW and last - first + 1 == stop - start:
-                views = [memory[place * nbytes : (place + 1) * nbytes] for place in places[start:stop].tolist()]
-                if (shard := first // shard_rows) != shard_of_file:
-                    file, shard_of_file = self._compared_file(shard, direct), shard
-                # As the interpreter does little for each run, threads wait less for one another.
-                if file is not None and file.read_into((first - shard * shard_rows) * nbytes, views):
-                    continue
-                if self.fetch_into(first, last + 1, views, direct):
-                    continue
-            fetched = self.fetch(first, last + 1, scratch(self.scratch_nbytes(self.piece_rows)), direct)
-            block = np.frombuffer(fetched, np.uint8).reshape(-1, nbytes)
-            out[places[start:stop]] = block if len(block) == stop - start else block[rows[start:stop] - first]
+        """Read stored rows of one of `runs`: row rows[i] (ascending) goes to target[places[i]], of [n, row_nbytes] uint8."""
+        start, stop = run
+        first, memory = int(rows[start]), scratch(self.scratch_nbytes(self.piece_rows))
+        fetched = np.frombuffer(self.fetch(first, int(rows[stop - 1]) + 1, memory, direct), np.uint8)
+        block = fetched.reshape(-1, self.layout.row_nbytes)
+        target[places[start:stop]] = block if len(block) == stop - start else block[rows[start:stop] - first]
 
     @property
     def piece_rows(self) -> int:
@@ -240,7 +231,7 @@ class ArrayReader:
 
         return self._read_past_copies(read, start, stop)
 
-    def _compared_file(self, shard: int, direct: bool | None) -> ShardFile | None:
+    def compared_file(self, shard: int, direct: bool | None) -> ShardFile | None:
         """A shard's file, if it has been compared with its digests as a whole, so that anything may be read as it is."""
         compared = self._compared.get(shard)
         is_compared = self.verify == "never" or (self.verify != "always" and compared is not None and 0 not in compared)
@@ -348,17 +339,15 @@ class ArrayReader:
             return file
 
 
-def row_numbers(rows: Sequence[int] | np.ndarray, n: int, where: str = "") -> np.ndarray:
+def row_numbers(rows: Sequence[int] | np.ndarray, where: str = "") -> np.ndarray:
     """Row numbers as they were given, int64.
 
     Raises:
-        StoreError: they are a mask, no numbers, or not from 0 to n - 1; `where` begins the message.
+        StoreError: they are a mask, or no numbers of rows; `where` begins the message.
     """
     given = np.asarray(rows)
     if given.size and given.dtype.kind not in "iu":
         raise StoreError(f"{where}row numbers are expected, {given.dtype} given; turn a mask into rows with np.flatnonzero")
-    if given.size and not 0 <= given.min() <= given.max() < n:
-        raise StoreError(f"{where}rows {given.min()} to {given.max()} are asked for, there are rows 0 to {n - 1}")
     return given.astype(np.int64, copy=False)  # an empty list is an array of floats
 
 

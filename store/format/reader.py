@@ -39,7 +39,7 @@ TITLES = {  # of kinds, in messages
 REMEDIES = {  # for a set without that kind
     "patch": "add them: beyondcls extract --extend --vectors kept with the other options that the set was made with",
     "average": "add them: beyondcls extract --extend --vectors all with the options that the set was made with",
-    "pooled": "extract with an encoder that pools by itself",
+    "pooled": ("extract with an encoder that pools by itself"),
 }
 
 
@@ -142,7 +142,9 @@ class FeatureStore:
         *groups, document = _document_names(name)
         for group in groups:
             if self.place.content(group) != GROUP:
-                raise StoreError(f"{self.place.address(group)} is missing or was changed; pull or extract the set again")
+                raise StoreError(
+                    f"{self.place.address(group)} is missing or was changed; pull or extract the feature set again"
+                )
         file, text = self.place.address(document), self.place.content(document)
         if text is None or xxhash.xxh3_128_hexdigest(text) != self.attributes["arrays"][name]:
             state = "is missing" if text is None else "was changed"
@@ -234,7 +236,9 @@ class FeatureStore:
             folder = self.place.address(kind)
             raise StoreError(f"{folder} is not in this copy of the feature set; fetch it: dvc pull {folder}")
         if written:
-            raise StoreError(f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract that block or view")
+            raise StoreError(
+                f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
+            )
         raise StoreError(
             f"{self.where} has no {TITLES.get(kind, repr(kind))} (it has: {', '.join(self.extracted_kinds)}); choose an "
             f"aggregator that reads something else, or {REMEDIES.get(kind, 'extract with an encoder that has them')}"
@@ -312,7 +316,9 @@ class FeatureStore:
         """
         from store.format.dataset import TokenDataset
 
-        chosen = np.arange(len(self)) if rows is None else row_numbers(rows, len(self), f"{self.where}: ")
+        chosen = np.arange(len(self)) if rows is None else row_numbers(rows)
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise StoreError(f"rows {chosen.min()} to {chosen.max()} are asked for, {self.where} has rows 0 to {len(self) - 1}")
         if len(bad := chosen[~self.labelled[chosen]]):
             raise StoreError(
                 f"{len(bad)} of {len(chosen)} images of {self.where} have no label or could not be read, first row {bad[0]}; "
@@ -369,9 +375,9 @@ class FeatureStore:
 
     def _truth_columns(self, name: str) -> tuple[str, Mapping[str, ArrayReader], Sequence[str], Callable[[str], ArrayReader]]:
         if name not in self.spec.truths:
-            known = ", ".join(self.spec.truths) or "no truths besides labels and boxes"
+            known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths besides labels and boxes"
             raise StoreError(
-                f"{self.where} has no {name} (it has {known}); where the data set has it, add it, without running the encoder: "
+                f"{self.where} has no {name} ({known}); where the data set has it, add it, without running the encoder: "
                 f"beyondcls extract --extend --truths {name} with the options that the set was made with"
             )
         self.array(f"images/{name}/first")  # a copy may lack its kind

@@ -42,7 +42,9 @@ class FeatureSpec:
     compute_dtype: str = "float32"
     format_version: int = FORMAT_VERSION
     vectors: tuple[str, ...] = ()  # kept with the tokens: kind and block, "average/block0", "cls/block0"; or "pooled"
-    truths: Mapping[str, str] = field(default_factory=dict)  # "segmentation", "instances" -> digest, that of their classes too
+    truths: Mapping[str, str] = field(
+        default_factory=dict
+    )  # "segmentation", "instances" -> digest of them and of their classes
     drop_path: float = 0.0  # rate at which branches of the last block were dropped for views from 1 on; 0 in the first
 
     @cached_property
@@ -116,7 +118,9 @@ class FeatureSpec:
         expected, names = {f.name for f in fields(cls)}, {*values, *ABSENT_IF_EMPTY}
         if names != expected:
             wrong = f"missing {sorted(expected - names)}, unknown {sorted(names - expected)}"
-            raise StoreError(f"a feature set's description has the wrong fields: {wrong}; was it written by another version?")
+            raise StoreError(
+                f"the description of a feature set has the wrong fields: {wrong}; was it written by another version?"
+            )
         tuples = {name: tuple(values.get(name, ())) for name in ("blocks", "statistics", "maps", "vectors")}
         return cls(**{**values, **tuples, "truths": dict(values.get("truths", {}))})
 

@@ -1,6 +1,5 @@
 """Batches of features in step, for training heads: from the device, from memory, or streamed from disk."""
 
-import math
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -36,7 +35,7 @@ Dtype = torch.dtype | Literal["stored"] | None  # of floating-point values in a 
 
 @dataclass
 class Stats:
-    """What the epochs so far did."""
+    """What the epochs since the last `reset` did."""
 
     n_batches: int = 0
     nbytes: int = 0  # stored bytes of the batches handed out
@@ -45,9 +44,10 @@ class Stats:
     device_wait_s: float = 0.0  # the consumer waited for its GPU, which had two batches to go
 
     def __str__(self) -> str:
-        total_s = self.total_s or math.inf
-        device = f", {self.device_wait_s / total_s:.0%} for the GPU" if self.device_wait_s else ""
-        return f"{self.nbytes / 1e9 / total_s:.2f} GB/s, {self.wait_s / total_s:.0%} of the time waiting for data{device}"
+        rate = self.nbytes / 1e9 / self.total_s if self.total_s else 0.0
+        share = self.wait_s / self.total_s if self.total_s else 0.0
+        device = f", {self.device_wait_s / self.total_s:.0%} for the GPU" if self.device_wait_s else ""
+        return f"{rate:.2f} GB/s, {share:.0%} of the time waiting for data{device}"
 
 
 class Loader:
@@ -103,7 +103,7 @@ class Loader:
     ):
         self._views = {name: [a] if isinstance(a, ArrayReader) else list(a) for name, a in arrays.items()}
         self.arrays, self.joined = {name: views[0] for name, views in self._views.items() if views}, dict(joined or {})
-        self.rows = np.arange(len(labels)) if rows is None else row_numbers(rows, len(labels))
+        self.rows = np.arange(len(labels)) if rows is None else row_numbers(rows)
         self._check(labels, batch_size, rank, world_size)
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
@@ -142,6 +142,8 @@ class Loader:
             raise StoreError(f"batch_size is {batch_size}, expected 1 or more")
         if not 0 <= rank < world_size:
             raise StoreError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size is {world_size})")
+        if len(self.rows) and (self.rows.min() < 0 or self.rows.max() >= len(labels)):
+            raise StoreError(f"rows {self.rows.min()} to {self.rows.max()} are asked for, but there are {len(labels)} labels")
         counts = {len(views) for views in self._views.values()}
         if 0 in counts or len(counts - {1}) > 1:
             counted = ", ".join(f"{name} has {len(views)}" for name, views in self._views.items())
@@ -161,8 +163,10 @@ class Loader:
                 )
         shard_rows = next(iter(self.arrays.values())).layout.shard_rows
         if world_size > 1 and world_size > (n_shards := len(np.unique(self.rows // shard_rows))):
-            remedy = "use fewer ranks, or extract with smaller --shard-rows"
-            raise StoreError(f"{world_size} ranks, but only {n_shards} shards to share; {remedy}")
+            raise StoreError(
+                f"{world_size} ranks, but only {n_shards} shards to share; "
+                "use fewer ranks, or extract with smaller --shard-rows"
+            )
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -205,26 +209,30 @@ class Loader:
 
     def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Any], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
-        view, size, skip = self.views_of(seed), self.order.window_rows, start * self.batch_size
+        view = self.views_of(seed)
+        if self._stream is None:
+            assert self._resident is not None
+            home = self._resident.device
+            labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
+            view = None if view is None else view.to(home)
+            for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
+                kept = self._resident.gather(rows, None if view is None else view[rows])
+                yield {**kept, "label": self._pinned(labels[rows]), "row": self._pinned(rows)}
+                del kept
+            return
+        size, skip = self.order.window_rows, start * self.batch_size
         reading = self.order.reading(seed)
         numbers = range(skip // size, -(-len(reading) // size))
         rows_of_windows = (self.order.window(seed, i, reading[i * size : (i + 1) * size]) for i in numbers)
-        windows: Generator[tuple[np.ndarray, dict[Any, Tensor]], None, None] = (
-            self._stream.windows(rows_of_windows, None if view is None else view.numpy())
-            if self._stream is not None
-            else ((rows, {}) for rows in rows_of_windows)
-        )
-        home = torch.device("cpu") if self._resident is None else self._resident.device
-        labels, view = self.labels.to(home), None if view is None else view.to(home)
+        windows = self._stream.windows(rows_of_windows, None if view is None else view.numpy())
         with closing(windows):
             for window, targets in windows:
-                visited = torch.from_numpy(window).to(home)
                 for begin in range(skip % size, len(window), self.batch_size):
-                    rows = visited[begin : begin + self.batch_size]
+                    rows = torch.from_numpy(window[begin : begin + self.batch_size])
                     batch: dict[Any, Any] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
                     if self._resident is not None:
                         batch |= self._resident.gather(rows, None if view is None else view[rows])
-                    yield {**batch, "label": self._pinned(labels[rows]), "row": self._pinned(rows)}
+                    yield {**batch, "label": self._pinned(self.labels[rows]), "row": self._pinned(rows)}
                     del batch
                 skip = 0
                 del targets

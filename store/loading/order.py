@@ -1,4 +1,6 @@
-"""Which rows are read: in the order of an epoch, in step with those of another feature set, or by the ids of a list."""
+"""Which rows are read: the order in which an epoch visits them, by blocks of neighbours, mixed inside windows; the row that an
+image has in another feature set, in step with the first; and rows by the ids of a list.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -173,7 +175,9 @@ def read_ids(file: Path) -> list[str]:
     try:
         ids = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"the list of ids {str(file)!r} cannot be read ({error}); expected text, one id a line") from error
+        raise StoreError(
+            f"the list of ids {str(file)!r} cannot be read ({error}); expected a text file, one id a line"
+        ) from error
     if not ids:
         raise StoreError(f"the list of ids {str(file)!r} is empty; expected one id a line")
     return ids

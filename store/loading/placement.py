@@ -1,4 +1,6 @@
-"""Where features are kept while heads train, how much memory is free, and memory from which GPUs fetch by themselves."""
+"""Where features are kept while heads train: on the device, in memory, or on disk; how much memory is free; and memory of the
+host that is pinned, from which GPUs fetch by themselves.
+"""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,8 +103,11 @@ def _bytes_below_limit(limit: Path, use: Path, statistics: Path) -> int | None:
     """Bytes below a limit; None without one. Cached files count as free: they are evicted."""
     try:
         allowed = int(limit.read_text())
-        used_by = dict(line.split() for line in statistics.read_text().splitlines())
-        cached = sum(int(used_by.get(name, 0)) for name in ("inactive_file", "active_file"))
+        cached = sum(
+            int(value)
+            for name, value in (line.split() for line in statistics.read_text().splitlines())
+            if name in ("inactive_file", "active_file")
+        )
         return max(0, allowed - int(use.read_text()) + cached)
     except (OSError, ValueError):  # "max", or not ours to read
         return None

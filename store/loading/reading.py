@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from threading import Event
 from typing import Any
 
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from store.format.array import LONG_ROW, ArrayReader
+from store.format.array import ArrayReader
 from store.format.layout import SCALE
 from store.loading.placement import PinnedRows, pin, unpin
 from store.places.place import ALIGNMENT, aligned_memory, aligned_zeros
 
+LONG_ROW = 1 << 14  # bytes
 DISK_READS = 16  # of a disk in flight: some disks are not at full speed with fewer
 CACHED_READS = min(8, max(4, (os.cpu_count() or 2) // 2))  # of the page cache: more threads take turns
 RUNS = 4  # runs that a thread reads from a disk before it takes the next job: handing over costs time
@@ -114,8 +115,29 @@ class StoredArrays:
             runs = list(array.runs(ordered))
             step = max(1, min(RUNS, -(-len(runs) // DISK_READS))) if array.place.requests == 1 else 1
             for i in range(0, len(runs), step):
-                some = takewhile(lambda _: not stop.is_set(), runs[i : i + step])
-                yield partial(array.read_runs, ordered, places, some, flat, self.direct)
+                yield partial(self._read, array, ordered, places, runs[i : i + step], flat, stop)
+
+    def _read(
+        self, array: ArrayReader, rows: np.ndarray, places: np.ndarray, runs: list[tuple[int, int]], out: np.ndarray, end: Event
+    ) -> None:
+        """Read some runs of neighbouring rows (`ArrayReader.read_run`), straight to their places where that is possible."""
+        nbytes, shard_rows = array.layout.row_nbytes, array.layout.shard_rows
+        memory, file, shard_of_file = out.reshape(-1).data, None, -1
+        for begin, stop in runs:
+            if end.is_set():
+                return
+            first, last = int(rows[begin]), int(rows[stop - 1])
+            # Where rows are long enough for that to be cheaper than a copy.
+            if nbytes >= LONG_ROW and last - first + 1 == stop - begin:
+                views = [memory[place * nbytes : (place + 1) * nbytes] for place in places[begin:stop].tolist()]
+                if (shard := first // shard_rows) != shard_of_file:
+                    file, shard_of_file = array.compared_file(shard, self.direct), shard
+                # As the interpreter does little for each run, threads wait less for one another.
+                if file is not None and file.read_into((first - shard * shard_rows) * nbytes, views):
+                    continue
+                if array.fetch_into(first, last + 1, views, self.direct):
+                    continue
+            array.read_run(rows, places, (begin, stop), out, self.direct)
 
     def windows(
         self, windows: Iterable[np.ndarray], view: np.ndarray | None = None

@@ -76,7 +76,7 @@ def test_images_that_cannot_be_trained_on(tmp_path):
     ("options", "message"),
     [
         ({"rows": np.ones(N, bool)}, "bool given; turn a mask into rows"),
-        ({"rows": [3, 100]}, "rows 3 to 100 are asked for, there are rows 0 to 99"),
+        ({"rows": [3, 100]}, "rows 3 to 100 are asked for, .* has rows 0 to 99"),
         *(({"dtype": dtype}, "expected float32, float16") for dtype in ("float31", "int8", "nn", torch.int64)),
         ({"block": 7}, "has no array 'patch/block7/view0'"),
     ],

@@ -59,7 +59,7 @@ def test_what_a_store_says(written, contents, small):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        *((wanted, f"there are rows 0 to {N - 1}") for wanted in ([-1], [0, N])),
+        *((wanted, f"it has rows 0 to {N - 1}") for wanted in ([-1], [0, N])),
         (np.ones(N, bool), r"bool given.*np\.flatnonzero"),
     ],
 )
@@ -83,8 +83,8 @@ def test_several_long_rows_are_read_at_a_time(tmp_path, monkeypatch):
     contents = values(arrays)
     write(tmp_path / "s", arrays, contents)
     array, rows = FeatureStore.open(tmp_path / "s").array(PATCH), np.arange(0, 64, 2)[::-1]
-    together, read = threading.Barrier(4), array.read_runs  # which fewer threads than that never pass
-    monkeypatch.setattr(array, "read_runs", lambda *of_runs: (together.wait(20), read(*of_runs)))
+    together, read = threading.Barrier(4), array.read_run  # which fewer threads than that never pass
+    monkeypatch.setattr(array, "read_run", lambda *of_run: (together.wait(20), read(*of_run)))
     assert same(array.stored(rows), contents[PATCH][rows])
     flip(tmp_path / "s" / PATCH / "c/0/0/0", 20 << 17)
     with pytest.raises(StoreError, match="rows 20 to 20"):
