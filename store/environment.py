@@ -21,14 +21,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 def machine(device: str) -> dict[str, str]:
     """The kind of this machine, in words; `device`: the model of the GPU that computes, or "cpu"."""
-    return {"system": platform.system(), "architecture": platform.machine(), "processor": processor(), "device": device}
-
-
-def processor() -> str:
-    """The model of the CPU; its architecture where the system does not say."""
-    try:
-        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
+    lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines() if CPUINFO.is_file() else []  # of Linux
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+    processor = next(named, "") or platform.processor() or platform.machine()  # its architecture where nothing names it
+    return {"system": platform.system(), "architecture": platform.machine(), "processor": processor, "device": device}

@@ -75,9 +75,7 @@ class Plugin:
 
     def fault(self, why: str) -> BeyondClsError:
         """What is wrong with it, and what to do."""
-        return BeyondClsError(
-            f"{self} {why}; mend it, or pip install --upgrade {self.package}, or pip uninstall {self.package}"
-        )
+        return BeyondClsError(f"{self} {why}; mend it, pip install --upgrade {self.package}, or pip uninstall {self.package}")
 
     def digest(self) -> str:
         """SHA-256 of the package's version and of all its Python files, hexadecimal. Nothing is imported."""
@@ -145,7 +143,6 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self.own: dict[str, T] = {}
         self._path: tuple[str, ...] | None = None
         self._plugins: dict[str, Plugin] = {}
-        self._refused: list[str] = []
         self._loaded: dict[str, T | BeyondClsError] = {}  # failures too: metrics are asked for with every batch
 
     def __or__(self, own: Mapping[str, T]) -> "Registry[T]":
@@ -162,7 +159,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         """
         if self._path == (path := tuple(sys.path)):
             return self._plugins
-        self._path, self._plugins, self._refused, self._loaded = path, {}, [], {}
+        self._path, self._plugins, self._loaded = path, {}, {}
         for plugin in (every := declared(self.group)):
             rivals = [other.package for other in every if other.name == plugin.name and other is not plugin]
             remedy = f"its package has to name it otherwise; until then it is refused (pip uninstall {plugin.package})"
@@ -175,9 +172,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
             else:
                 self._plugins[plugin.name] = plugin
                 continue
-            self._refused.append(f"{plugin} has {why}")
-        for why in self._refused:
-            warnings.warn(why, BeyondClsWarning, stacklevel=3)
+            warnings.warn(f"{plugin} has {why}", BeyondClsWarning, stacklevel=3)
         return self._plugins
 
     def plugin(self, name: str) -> Plugin | None:
@@ -201,11 +196,6 @@ class Registry(MutableMapping[str, T], Generic[T]):
             f"{file} needs the {GROUPS[self.group]} {name!r} of the package {package!r}, and here there is {here}; "
             f"if you trust that package: pip install {package}"
         )
-
-    def refused(self) -> list[str]:
-        """What is wrong with the entries that are refused: their names are taken, or are none."""
-        self.plugins()
-        return list(self._refused)
 
     def __getitem__(self, name: str) -> T:
         """An entry.

@@ -79,13 +79,12 @@ def _is_number(text: str) -> bool:
 
 def html_table(title: str, lines: Mapping[str, object]) -> str:
     """A title, and a line with name and value for each entry."""
-    return _table(title, "".join(f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in lines.items()))
+    return _table(title, ([("th", name), ("td", value)] for name, value in lines.items()))
 
 
 def html_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A title, and a table with a header."""
-    lines = [("th", header), *(("td", row) for row in rows)]
-    return _table(title, "".join(f"<tr>{''.join(_cell(kind, value) for value in line)}</tr>" for kind, line in lines))
+    return _table(title, ([(kind, value) for value in line] for kind, line in [("th", header), *(("td", row) for row in rows)]))
 
 
 def first_names(names: object, n: int = 5) -> str:
@@ -94,12 +93,11 @@ def first_names(names: object, n: int = 5) -> str:
     return f"{len(listed)}: {', '.join(listed[:n])}{', …' * (len(listed) > n)}" if listed else "–"
 
 
-def _table(title: str, lines: str) -> str:
-    return f"<div><strong>{escape(title)}</strong><table>{lines}</table></div>"
-
-
-def _cell(kind: str, value: object) -> str:
-    return f'<{kind} style="text-align: left">{escape(str(value))}</{kind}>'
+def _table(title: str, lines: Iterable[Iterable[tuple[str, object]]]) -> str:
+    cells = (
+        "".join(f'<{kind} style="text-align: left">{escape(str(value))}</{kind}>' for kind, value in line) for line in lines
+    )
+    return f"<div><strong>{escape(title)}</strong><table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table></div>"
 
 
 def no_bars(what: str, total: int, unit: str) -> AbstractContextManager[Callable[[int], None]]:

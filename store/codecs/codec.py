@@ -73,10 +73,7 @@ class Codec(ABC):
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """Bytes of all stored arrays of values of this shape."""
-        return sum(
-            math.prod(part) * torch.empty(0, dtype=getattr(torch, dtype)).element_size()
-            for part, dtype in self.parts(shape).values()
-        )
+        return sum(math.prod(part) * getattr(torch, dtype).itemsize for part, dtype in self.parts(shape).values())
 
 
 class Cast(Codec):

@@ -1,6 +1,4 @@
-"""The codecs: those that round to a floating-point format, of which Zarr does not know bfloat16 and float8, so their bits are
-stored as integers; and small integers: int8 with a scale per token, int4 with one per token and group of channels.
-"""
+"""The codecs: floating-point formats, of which Zarr lacks some, so their bits are stored as integers; integers with scales."""
 
 import math
 from collections.abc import Mapping

@@ -107,6 +107,8 @@ class Exchange(ABC):
                 _remove(left)
             try:
                 self.write(store, partial, names, progress)
+                for path in (partial, *partial.rglob("*")):
+                    sync_folder(path)  # or file
                 if partial.is_file():
                     is_placed = place_file(partial, out)
                 else:
@@ -119,9 +121,7 @@ class Exchange(ABC):
                 _remove(partial)
             sync_folder(out.parent)
         except OSError as error:
-            raise StoreError(
-                f"{out} cannot be written ({error}); nothing is left of it; fix the cause and export again"
-            ) from error
+            raise StoreError(f"{out} cannot be written ({error}); nothing is left; fix the cause and export again") from error
 
 
 def _remove(path: Path) -> None:
@@ -337,6 +337,4 @@ def read_description(folder: Path) -> Any:
     try:
         return load_json(str(file), file.read_bytes())
     except OSError as error:
-        raise StoreError(
-            f"{file} cannot be read ({error.strerror}); name the folder that `beyondcls store export` wrote"
-        ) from error
+        raise StoreError(f"{file} cannot be read ({error.strerror}); name what `beyondcls store export` wrote") from error

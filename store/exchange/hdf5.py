@@ -1,8 +1,8 @@
 """hdf5: one file with a data set an array, named as in the store, and descriptions as JSON in attributes."""
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,64 +47,50 @@ class Hdf5(Exchange):
                     start, stop = layout.rows(shard)
                     values[start:stop] = array.stored(np.arange(start, stop))
                     progress(1)
-        with out.open("rb") as exported:
-            os.fsync(exported.fileno())
 
     def read(self, source: Path) -> Exported:
-        import h5py
-
-        if not source.is_file():
-            raise StoreError(f"there is no file {source}; name what `beyondcls store export --to hdf5` wrote")
-        try:
-            file = h5py.File(source, "r")
-        except Exception as error:
-            raise _unreadable_error(source, error) from error
-        try:
-            return _ExportedHdf5(source, file)
-        except BaseException:
-            file.close()
-            raise
-
-
-def _unreadable_error(source: Path, error: Exception) -> StoreError:
-    # h5py raises all kinds of errors for arbitrary bytes.
-    return StoreError(f"{source} cannot be read as HDF5 ({str(error)[:200]}); export the feature set again")
+        return _ExportedHdf5(source)
 
 
 class _ExportedHdf5(Exported):
-    def __init__(self, source: Path, file: "h5py.File"):
-        self._file = file
-        self._datasets: dict[str, h5py.Dataset] = {}
-        try:
+    def __init__(self, source: Path):
+        import h5py
+
+        with _explaining(source), ExitStack() as opened:
+            file = opened.enter_context(h5py.File(source, "r"))
             description = _read_json(source, file)
-            for name in description["group"]["arrays"]:
-                if name in file:
-                    self._datasets[name] = _open_dataset(source, file, name)
+            names = [name for name in description["group"]["arrays"] if name in file]
+            self._datasets = {name: _open_dataset(source, file, name) for name in names}
             description["arrays"] = {name: _read_json(source, values) for name, values in self._datasets.items()}
-        except StoreError:
-            raise
-        except Exception as error:
-            raise _unreadable_error(source, error) from error
-        super().__init__(source, described_store(str(source), Hdf5.name, description))
-        for name, array in self.store.arrays.items():
-            values, layout = self._datasets[name], array.layout
-            if (values.shape, values.dtype) != (layout.shape, np.dtype(layout.dtype)):
-                raise StoreError(
-                    f"{source}: {name} is {list(values.shape)} {values.dtype}, described as {list(layout.shape)} "
-                    f"{layout.dtype}; export the feature set again"
-                )
+            super().__init__(source, described_store(str(source), Hdf5.name, description))
+            for name, array in self.store.arrays.items():
+                values, layout = self._datasets[name], array.layout
+                if (values.shape, values.dtype) != (layout.shape, np.dtype(layout.dtype)):
+                    raise StoreError(
+                        f"{source}: {name} is {list(values.shape)} {values.dtype}, described as {list(layout.shape)} "
+                        f"{layout.dtype}; export the feature set again"
+                    )
+            self._opened = opened.pop_all()
 
     def where(self, name: str, shard: int) -> str:
         return str(self.source)
 
     def close(self) -> None:
-        self._file.close()
+        self._opened.close()
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        try:
+        with _explaining(self.source):
             return np.asarray(self._datasets[name][start:stop])
-        except Exception as error:
-            raise _unreadable_error(self.source, error) from error
+
+
+@contextmanager
+def _explaining(source: Path) -> Iterator[None]:
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:  # h5py raises all kinds of errors for arbitrary bytes
+        raise StoreError(f"{source} cannot be read as HDF5 ({str(error)[:200]}); export the feature set again") from error
 
 
 def _read_json(source: Path, node: "h5py.Group | h5py.Dataset") -> Any:

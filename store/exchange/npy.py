@@ -1,7 +1,7 @@
 """npy: a folder with one .npy an array, nested as the names are, and description.json."""
 
-import os
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, ClassVar
@@ -21,7 +21,6 @@ from store.exchange.exchange import (
     write_description,
 )
 from store.format.array import ArrayReader
-from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
 
 
@@ -41,19 +40,44 @@ class Npy(Exchange):
 
     def read(self, source: Path) -> Exported:
         store = described_store(str(source / DESCRIPTION), self.name, read_description(source))
-        return _ExportedNpy(source, store)
+        return ExportedNpy(source, store, store.arrays)
 
 
-class _ExportedNpy(Exported):
-    def __init__(self, source: Path, store: FeatureStore):
+class ExportedNpy(Exported):
+    """Arrays of which `names` are .npy files; one that is missing, cut, or of another shape or dtype is refused."""
+
+    def __init__(self, source: Path, store: FeatureStore, names: Iterable[str]):
         super().__init__(source, store)
-        self._files = {name: NpyFile(source / f"{name}.npy", array.layout) for name, array in store.arrays.items()}
+        self._offsets = {name: self._checked_offset(name) for name in names}
 
     def where(self, name: str, shard: int) -> str:
-        return str(self._files[name].path)
+        return str(self.source / f"{name}.npy")
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        return self._files[name].rows(start, stop)
+        path, layout = self.where(name, 0), self.store.arrays[name].layout
+        shape, begin = (stop - start, *layout.shape[1:]), self._offsets[name] + start * layout.row_nbytes
+        try:
+            return np.fromfile(path, layout.dtype, math.prod(shape), offset=begin).reshape(shape)
+        except (OSError, ValueError) as error:  # it was shortened meanwhile
+            raise StoreError(f"{path} cannot be read ({error}); export it again") from error
+
+    def _checked_offset(self, name: str) -> int:
+        """Where values begin in the file of an array."""
+        path, layout = Path(self.where(name, 0)), self.store.arrays[name].layout
+        try:
+            with path.open("rb") as file:
+                shape, dtype = read_npy_header(file)
+                offset = file.tell()
+            size = path.stat().st_size
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read ({error}); export the feature set again") from error
+        if (shape, dtype) != (layout.shape, np.dtype(layout.dtype)):
+            raise StoreError(
+                f"{path} holds {list(shape)} {dtype}, described as {list(layout.shape)} {layout.dtype}; export it again"
+            )
+        if size != (expected := offset + layout.row_nbytes * layout.shape[0]):
+            raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
+        return offset
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
@@ -64,9 +88,7 @@ def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
 
 
 def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype; the values follow in C order. No pickle is ever read; what is no .npy of plain numbers raises
-    ValueError.
-    """
+    """Shape and dtype; values follow in C order. No pickle is ever read; ValueError: it is no .npy of plain numbers."""
     try:
         version = npy.read_magic(file)
         read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
@@ -85,37 +107,3 @@ def write_npy(path: Path, array: ArrayReader, progress: Progress) -> None:
         for shard in range(array.layout.n_shards):
             file.write(np.ascontiguousarray(array.stored(np.arange(*array.layout.rows(shard)))).data)
             progress(1)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-class NpyFile:
-    """A .npy that holds an array as it is stored; one that is missing, cut, or of another shape or dtype is refused."""
-
-    def __init__(self, path: Path, layout: ArrayLayout):
-        self.path, self.layout = path, layout
-        try:
-            with path.open("rb") as file:
-                shape, dtype = read_npy_header(file)
-                self._offset = file.tell()
-            size = path.stat().st_size
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{path} cannot be read ({error}); export the feature set again") from error
-        if (shape, dtype) != (layout.shape, np.dtype(layout.dtype)):
-            raise StoreError(
-                f"{path} holds {list(shape)} {dtype}, described as {list(layout.shape)} {layout.dtype}; export it again"
-            )
-        if size != (expected := self._offset + layout.row_nbytes * layout.shape[0]):
-            raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        values = np.empty((stop - start, *self.layout.shape[1:]), self.layout.dtype)
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset + start * self.layout.row_nbytes)
-                n = file.readinto(values.reshape(-1).view(np.uint8).data)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be read ({error.strerror}); export it again") from error
-        if n != values.nbytes:
-            raise StoreError(f"{self.path} ended while it was read; export it again")
-        return values

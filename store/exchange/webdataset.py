@@ -1,16 +1,12 @@
 """webdataset: tars with one sample an image, one .npy an array, and description.json next to them.
 
 Sample keys are row numbers; "patch/block5/view0" of row 7 is the member 000000007.patch.block5.view0.npy. Names of arrays
-have no dots, so they can be restored; ids of images, which may be any text, are in images/id.
+have no dots, so they can be restored; ids of images, which may be any text, are in images/id. A tar has the images of a shard.
 """
 
-import math
-import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,24 +24,18 @@ from store.exchange.exchange import (
     read_description,
     write_description,
 )
-from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
-from store.format.layout import ArrayLayout
+from store.exchange.npy import ExportedNpy, npy_header, read_npy_header, write_npy
 from store.format.reader import FeatureStore
 from store.places.disk import UntrustedHeader
 
 HEADER_NBYTES = 1 << 12  # at most, of the header of a .npy file of plain numbers
 
 
-@dataclass(frozen=True)
 class WebDataset(Exchange):
-    """wds.WebDataset(OUT / "features-{000000..000003}.tar").decode() gives the stored values of each image.
+    """wds.WebDataset(OUT / "features-{000000..000003}.tar").decode() gives the stored values of each image."""
 
-    tar_rows: images of a tar at most; by default, and at most, those of a shard, so that no tar belongs to two shards.
-    """
-
-    name: ClassVar[str] = "webdataset"
+    name = "webdataset"
     looks: ClassVar[str] = f"a folder with {DESCRIPTION} and .tar files"
-    tar_rows: int | None = None
 
     def fits(self, source: Path) -> bool:
         return (source / DESCRIPTION).is_file() and any(source.glob("*.tar"))
@@ -56,55 +46,33 @@ class WebDataset(Exchange):
         for array in (a for a in chosen if not a.layout.has_image_axis):
             write_npy(out / f"{array.name}.npy", array, progress)
         arrays = [array for array in chosen if array.layout.has_image_axis]
-        tar_rows = 1
-        if arrays:
-            tar_rows = min(self.tar_rows or store.shard_rows, store.shard_rows)
-            headers = [npy_header(array.layout.shape[1:], array.layout.dtype) for array in arrays]
-            for tar, (unit, start, stop) in enumerate(_tars(arrays[0].layout, tar_rows)):
-                with _new_tar(out / _tar_name(tar)) as file:
-                    # A few rows at a time: every array's rows are in memory at once.
-                    step = arrays[0].layout.chunk_rows
-                    for begin in range(start, stop, step):
-                        rows = range(begin, min(begin + step, stop))
-                        stored = [array.stored(np.asarray(rows)) for array in arrays]
-                        for i, row in enumerate(rows):
-                            for array, header, values in zip(arrays, headers, stored, strict=True):
-                                content = header + values[i].tobytes()
-                                # The time is 0, the owner nobody: equal features are equal bytes.
-                                member = tarfile.TarInfo(f"{row:09d}.{array.name.replace('/', '.')}.npy")
-                                member.size = len(content)
-                                file.addfile(member, BytesIO(content))
-                                _forget_members(file)
-                if stop == arrays[0].layout.rows(unit)[1]:
-                    progress(len(arrays))
+        headers = [npy_header(array.layout.shape[1:], array.layout.dtype) for array in arrays]
+        for unit in range(arrays[0].layout.n_shards if arrays else 0):
+            with tarfile.open(out / _tar_name(unit), "w", format=tarfile.PAX_FORMAT) as tar:
+                # A few rows at a time: every array's rows are in memory at once.
+                start, stop, step = *arrays[0].layout.rows(unit), arrays[0].layout.chunk_rows
+                for rows in (np.arange(begin, min(begin + step, stop)) for begin in range(start, stop, step)):
+                    stored = [array.stored(rows) for array in arrays]
+                    for i, row in enumerate(rows):
+                        for array, header, values in zip(arrays, headers, stored, strict=True):
+                            content = header + values[i].tobytes()
+                            # The time is 0, the owner nobody: equal features are equal bytes.
+                            member = tarfile.TarInfo(f"{row:09d}.{array.name.replace('/', '.')}.npy")
+                            member.size = len(content)
+                            tar.addfile(member, BytesIO(content))
+                            _forget_members(tar)
+            progress(len(arrays))
+        tar_rows = arrays[0].layout.shard_rows if arrays else 1
         write_description(out, description_of(self.name, store, names) | {"tar_rows": tar_rows})
 
     def read(self, source: Path) -> Exported:
         description = read_description(source)
-        return _ExportedTars(
-            source, described_store(str(source / DESCRIPTION), self.name, description), description.get("tar_rows")
-        )
+        store = described_store(str(source / DESCRIPTION), self.name, description)
+        return _ExportedTars(source, store, description.get("tar_rows"))
 
 
-def _tars(layout: ArrayLayout, tar_rows: int) -> Iterator[tuple[int, int, int]]:
-    """Shard, first row, and one past the last row of each tar."""
-    for unit in range(layout.n_shards):
-        begin, end = layout.rows(unit)
-        yield from ((unit, start, min(start + tar_rows, end)) for start in range(begin, end, tar_rows))
-
-
-def _tar_name(tar: int) -> str:
-    return f"features-{tar:06d}.tar"
-
-
-@contextmanager
-def _new_tar(path: Path) -> Iterator[tarfile.TarFile]:
-    """A tar for writing, on the disk when it is closed."""
-    with path.open("wb") as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            yield tar
-        file.flush()
-        os.fsync(file.fileno())
+def _tar_name(unit: int) -> str:
+    return f"features-{unit:06d}.tar"
 
 
 def _forget_members(tar: tarfile.TarFile) -> None:
@@ -112,55 +80,32 @@ def _forget_members(tar: tarfile.TarFile) -> None:
     tar.members = []  # type: ignore[attr-defined]
 
 
-class _ExportedTars(Exported):
+class _ExportedTars(ExportedNpy):
     def __init__(self, source: Path, store: FeatureStore, tar_rows: Any):
-        super().__init__(source, store)
-        arrays = {name: array for name, array in store.arrays.items() if array.layout.has_image_axis}
-        self._layouts = {name: array.layout for name, array in arrays.items()}
-        first = next(iter(self._layouts.values()))
-        if type(tar_rows) is not int or not 0 < tar_rows <= first.shard_rows:
-            raise StoreError(
-                f"{source / DESCRIPTION} has tar_rows {tar_rows!r}, expected 1 to {first.shard_rows}; export it again"
-            )
-        self._constants = {
-            name: NpyFile(source / f"{name}.npy", array.layout)
-            for name, array in store.arrays.items()
-            if not array.layout.has_image_axis
-        }
-        self._tar_rows, self._per_unit = tar_rows, math.ceil(first.shard_rows / tar_rows)
-        self._headers = {name: npy_header(layout.shape[1:], layout.dtype) for name, layout in self._layouts.items()}
+        self._layouts = {name: array.layout for name, array in store.arrays.items() if array.layout.has_image_axis}
+        super().__init__(source, store, [name for name in store.arrays if name not in self._layouts])
+        if tar_rows != store.shard_rows:
+            raise StoreError(f"{source / DESCRIPTION} has tar_rows {tar_rows!r}, expected {store.shard_rows}; export it again")
         self._encoded = {name.replace("/", "."): name for name in self._layouts}
 
     def where(self, name: str, shard: int) -> str:
-        if name in self._constants:
-            return str(self._constants[name].path)
-        first, last = shard * self._per_unit, (shard + 1) * self._per_unit - 1
-        return str(self.source / _tar_name(first)) + (f" to {_tar_name(last)}" if last > first else "")
-
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Of arrays without an image axis; others are read unit by unit."""
-        return self._constants[name].rows(start, stop)
+        return str(self.source / _tar_name(shard)) if name in self._layouts else super().where(name, shard)
 
     def unit(self, unit: int) -> dict[str, np.ndarray]:
-        begin, end = next(iter(self._layouts.values())).rows(unit)
-        rows = {name: np.empty((end - begin, *layout.shape[1:]), layout.dtype) for name, layout in self._layouts.items()}
-        for i, start in enumerate(range(begin, end, self._tar_rows)):
-            file = self.source / _tar_name(unit * self._per_unit + i)
-            stop = min(start + self._tar_rows, end)
-            members = set()
-            try:
-                for row, name, value in self._members(file):
-                    if not start <= row < stop or (row, name) in members:
-                        raise ValueError(f"row {row} of {name} appears twice, or belongs in another tar")
-                    rows[name][row - begin] = value
-                    members.add((row, name))
-                if len(members) != (stop - start) * len(rows):
-                    missing = next(m for row in range(start, stop) for m in rows if (row, m) not in members)
-                    raise ValueError(
-                        f"it lacks {missing} and perhaps more, having {len(members)} members for {stop - start} images"
-                    )
-            except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, LookupError, RecursionError) as error:
-                raise StoreError(f"{file} cannot be read ({error}); export the feature set again") from error
+        start, stop = next(iter(self._layouts.values())).rows(unit)
+        rows = {name: np.empty((stop - start, *layout.shape[1:]), layout.dtype) for name, layout in self._layouts.items()}
+        file, members = self.source / _tar_name(unit), set()
+        try:
+            for row, name, value in self._members(file):
+                if not start <= row < stop or (row, name) in members:
+                    raise ValueError(f"row {row} of {name} appears twice, or belongs in another tar")
+                rows[name][row - start] = value
+                members.add((row, name))
+            if len(members) != (stop - start) * len(rows):
+                missing = next(m for row in range(start, stop) for m in rows if (row, m) not in members)
+                raise ValueError(f"it lacks {missing} and perhaps more: {len(members)} members for {stop - start} images")
+        except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, LookupError, RecursionError) as error:
+            raise StoreError(f"{file} cannot be read ({error}); export the feature set again") from error
         return rows
 
     def _members(self, file: Path) -> Iterator[tuple[int, str, np.ndarray]]:
@@ -176,21 +121,16 @@ class _ExportedTars(Exported):
                 yield int(matched[1]), name, self._value(tar, member, name)
 
     def _value(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> np.ndarray:
-        layout, header = self._layouts[name], self._headers[name]
+        layout = self._layouts[name]
         if member.size > layout.row_nbytes + HEADER_NBYTES:
             raise ValueError(f"{member.name} has {member.size} bytes for {layout.row_nbytes} of values")
         source = tar.extractfile(member)
         assert source is not None, member  # a regular file
-        content = source.read()
-        begin = len(header)
-        if not content.startswith(header):  # written by something else, or damaged
-            file = BytesIO(content)
-            shape, dtype = read_npy_header(file)
-            if (shape, dtype) != (layout.shape[1:], np.dtype(layout.dtype)):
-                raise ValueError(
-                    f"{member.name} holds {list(shape)} {dtype}, described as {list(layout.shape[1:])} {layout.dtype}"
-                )
-            begin = file.tell()
-        if len(content) - begin != layout.row_nbytes:
-            raise ValueError(f"{member.name} holds {len(content) - begin} bytes of values, expected {layout.row_nbytes}")
-        return np.frombuffer(content, layout.dtype, offset=begin).reshape(layout.shape[1:])
+        file = BytesIO(source.read())
+        if (found := read_npy_header(file)) != (layout.shape[1:], np.dtype(layout.dtype)):
+            raise ValueError(
+                f"{member.name} holds {list(found[0])} {found[1]}, described as {list(layout.shape[1:])} {layout.dtype}"
+            )
+        if len(content := file.read()) != layout.row_nbytes:
+            raise ValueError(f"{member.name} holds {len(content)} bytes of values, expected {layout.row_nbytes}")
+        return np.frombuffer(content, layout.dtype).reshape(layout.shape[1:])

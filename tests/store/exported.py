@@ -1,17 +1,16 @@
 """A set to export: any bit pattern, ids that no file name can be trusted with, several codecs."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from store import ArrayLayout, FeatureStore, FeatureWriter
+from store import ArrayLayout, FeatureStore
 from store.codecs import CODECS
 from store.exchange import EXCHANGES, import_from
 from store.exchange.exchange import chosen_arrays
-from tests.store.conftest import ATTRIBUTES, CONSTANTS, INVALID, SPEC, values
+from tests.store.conftest import values, write
 
 N, SHARD = 70, 32  # three shards, the last one short
 PATCH, BYTES = "patch/block5/view0", "images/id"
@@ -39,13 +38,7 @@ def write_set(path: Path, codec: str = "float16") -> Path:
     contents = values(layouts)  # any bit pattern, NaN of all kinds among them
     ids = b"".join(f"{IDS[row % 5]}{row}".encode().ljust(9, b"\0") for row in range(N))
     contents[BYTES] = np.frombuffer(ids, np.uint8).reshape(N, 9)
-    notes = [{"row": row, "id": f"é{row}", "problem": "cut short"} for row in INVALID if row < N]
-    with FeatureWriter(path, replace(SPEC, n_images=N, dtype=codec), layouts, CONSTANTS) as writer:
-        for unit in writer.missing_units():
-            start, stop = layouts[0].rows(unit)
-            rows = {name: array[start:stop] for name, array in contents.items()}
-            writer.write_unit(unit, rows, [note for note in notes if start <= note["row"] < stop])
-        writer.finish({**ATTRIBUTES, "problems": ["é.jpg is no image"]})
+    write(path, layouts, contents, dtype=codec)
     return path
 
 

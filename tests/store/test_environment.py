@@ -4,7 +4,7 @@ import platform
 from importlib.metadata import version
 
 from store import environment
-from store.environment import machine, processor, versions_of
+from store.environment import machine, versions_of
 
 
 def test_versions_without_packages_that_are_not_installed():
@@ -15,12 +15,11 @@ def test_the_processor_is_named_or_its_architecture(tmp_path, monkeypatch):
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.20GHz\n")
     monkeypatch.setattr(environment, "CPUINFO", file)
-    assert processor() == "Some CPU @ 2.20GHz"
-    assert machine("cpu")["device"] == "cpu"
+    assert (machine("cpu")["processor"], machine("cpu")["device"]) == ("Some CPU @ 2.20GHz", "cpu")
     file.write_text("processor\t: 0\n")
     monkeypatch.setattr(platform, "processor", lambda: "arm")
-    assert processor() == "arm"
+    assert machine("cpu")["processor"] == "arm"
     monkeypatch.setattr(platform, "processor", lambda: "")
     for missing in (file, tmp_path / "nowhere"):  # as on ARM, and on other systems
         monkeypatch.setattr(environment, "CPUINFO", missing)
-        assert processor() == platform.machine()
+        assert machine("cpu")["processor"] == platform.machine()

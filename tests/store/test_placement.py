@@ -1,153 +1,132 @@
 """Where features go, as memory allows: what the machine has, or what a control group leaves of it."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import psutil
 import pytest
 import torch
 
 from store import FeatureStore, StoreError
-from store.format.array import ArrayReader
 from store.loading import placement
-from store.loading.placement import PLACEMENTS, choose_placement, free_memory
+from store.loading.placement import choose_placement, free_memory
 from tests.store.conftest import N
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-PATCH, LABEL = 3 * 5 * 2, 8  # bytes of a row
+TOTAL = N * (3 * 5 * 2 + 8)  # bytes of patch tokens and labels
 
 
 @pytest.fixture(scope="module")
-def arrays(written: Path) -> dict[str, list[ArrayReader]]:
+def arrays(written):
     store = FeatureStore.open(written)
     return {"patch": [store.tokens("patch")], "label": [store.array("images/label")]}
 
 
 @pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
+def free(monkeypatch):
     """Sets the free memory of CPU and GPU."""
-
-    def change(cpu: float, gpu: float) -> None:
-        monkeypatch.setattr("store.loading.placement.free_memory", lambda d: cpu if d.type == "cpu" else gpu)
-
-    return change
+    names = "store.loading.placement.free_memory"
+    return lambda cpu, gpu=0: monkeypatch.setattr(names, lambda device: cpu if device.type == "cpu" else gpu)
 
 
+@pytest.mark.parametrize("device", [CPU, GPU])
 @pytest.mark.parametrize("asked", ["memory", "stream", "device"])
-def test_as_asked_for(arrays: dict[str, list[ArrayReader]], asked: str) -> None:
-    for device in (CPU, GPU):
-        places, reason = choose_placement(arrays, N, device, asked)  # type: ignore[arg-type]
-        expected = "memory" if (asked, device) == ("device", CPU) else asked
-        assert places == {"patch": expected, "label": expected}
-        assert reason == f"{expected}, as asked for ({N * (PATCH + LABEL) / 1e6:.3g} MB)"
+def test_as_asked_for(arrays, asked, device):
+    places, reason = choose_placement(arrays, N, device, asked)
+    expected = "memory" if (asked, device) == ("device", CPU) else asked
+    assert places == {"patch": expected, "label": expected}
+    assert reason == f"{expected}, as asked for ({TOTAL / 1e6:.3g} MB)"
 
 
-def test_unknown(arrays: dict[str, list[ArrayReader]]) -> None:
-    with pytest.raises(StoreError, match=r"unknown placement 'steam'; did you mean 'stream'\? known: auto, device, memory"):
-        choose_placement(arrays, N, CPU, "steam")  # type: ignore[arg-type]
-    assert set(PLACEMENTS) == {"auto", "device", "memory", "stream"}
-
-
-def test_the_first_that_fits(arrays: dict[str, list[ArrayReader]], free: Callable[[float, float], None]) -> None:
-    total = N * (PATCH + LABEL)
-    for cpu, gpu, device, expected in (
-        (1e12, total / 0.7 + 1, GPU, "device"),
-        (1e12, total / 0.7 - 2, GPU, "memory"),
-        (total * 2, 0, GPU, "memory"),
-        (total * 2, 1e12, CPU, "memory"),
-        (total * 2 - 1, 0, GPU, "stream"),
+def test_unknown(arrays):
+    with pytest.raises(
+        StoreError, match=r"unknown placement 'steam'; did you mean 'stream'\? known: auto, device, memory, stream"
     ):
-        free(cpu, gpu)
-        places, reason = choose_placement(arrays, N, device, "auto")
-        assert places["patch"] == expected
-        assert reason.startswith(f"{expected}: ")
-
-
-def test_fewer_rows_take_less(arrays: dict[str, list[ArrayReader]], free: Callable[[float, float], None]) -> None:
-    free(N * (PATCH + LABEL), 0)
-    assert choose_placement(arrays, N, CPU, "auto")[0]["patch"] == "stream"
-    assert choose_placement(arrays, N // 2, CPU, "auto")[0]["patch"] == "memory"
-
-
-def test_small_arrays_stay_in_memory(written: Path, free: Callable[[float, float], None]) -> None:
-    """Beside a streamed one: an eighth of it at most, and a quarter of what is free."""
-    store = FeatureStore.open(written)
-    arrays = {"statistics": [store.array("statistics/cls_self/view0")], "valid": [store.array("images/valid")]}
-    assert arrays["statistics"][0].nbytes == 48 * N
-    free(40 * N, 0)
-    places, reason = choose_placement(arrays, N, CPU, "auto")
-    assert places == {"statistics": "stream", "valid": "memory"}
-    assert reason.endswith("of free memory, valid in memory")
-    free(3 * N, 0)
-    assert choose_placement(arrays, N, CPU, "auto")[0] == {"statistics": "stream", "valid": "stream"}
-    label = {"statistics": arrays["statistics"], "label": [store.array("images/label")]}  # a sixth
-    free(40 * N, 0)
-    assert choose_placement(label, N, CPU, "auto")[0] == {"statistics": "stream", "label": "stream"}
-
-
-def test_free_memory_of_this_machine() -> None:
-    assert free_memory(CPU) > 0
-    if torch.cuda.is_available():
-        assert free_memory(GPU) > 0
-
-
-def _group(root: Path, lines: str, folder: str, files: dict[str, str]) -> None:
-    for name, content in {"proc/self/cgroup": lines, **{f"sys/fs/cgroup/{folder}/{n}": c for n, c in files.items()}}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
-
-
-V1 = ("5:devices:/\n4:cpu,memory:/job\n", {"memory.limit_in_bytes": "1000\n", "memory.usage_in_bytes": "700"})
-V2 = ("0::/user/job\n", {"memory.max": "1000\n", "memory.current": "700"})
-STATISTICS = {"memory.stat": "anon 600\nactive_file 40\ninactive_file 60\n"}
+        choose_placement(arrays, N, CPU, "steam")
 
 
 @pytest.mark.parametrize(
-    ("lines", "folder", "files"),
+    ("cpu", "gpu", "device", "n", "expected"),
     [
-        (V1[0], "memory/job", V1[1]),
-        (V1[0], "memory", V1[1]),  # as a container sees it
-        (V2[0], "user/job", V2[1]),
-        (V2[0], "", V2[1]),
+        (1e12, TOTAL / 0.7 + 1, GPU, N, "device"),
+        (1e12, TOTAL / 0.7 - 2, GPU, N, "memory"),
+        (TOTAL * 2, 0, GPU, N, "memory"),
+        (TOTAL * 2, 1e12, CPU, N, "memory"),
+        (TOTAL * 2 - 1, 0, GPU, N, "stream"),
+        (TOTAL, 0, CPU, N, "stream"),
+        (TOTAL, 0, CPU, N // 2, "memory"),  # fewer rows take less
     ],
-    ids=["v1", "v1-container", "v2", "v2-container"],
 )
-def test_limit(lines: str, folder: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1000 allowed, 700 used, 100 of these for files that give way."""
-    _group(tmp_path, lines, folder, {**files, **STATISTICS})
+def test_the_first_that_fits(arrays, free, cpu, gpu, device, n, expected):
+    free(cpu, gpu)
+    places, reason = choose_placement(arrays, n, device, "auto")
+    assert places["patch"] == expected
+    assert reason.startswith(f"{expected}: ")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "small", "expected"),
+    [(40 * N, "images/valid", "memory"), (3 * N, "images/valid", "stream"), (40 * N, "images/label", "stream")],
+    ids=["fits", "a third of what is free", "a sixth of the other"],
+)
+def test_small_arrays_stay_in_memory(written, free, cpu, small, expected):
+    """Beside a streamed one: an eighth of it at most, and a quarter of what is free."""
+    names = ("statistics/cls_self/view0", small)  # of 48 bytes a row, and 1 or 8
+    free(cpu)
+    places, reason = choose_placement({name: [FeatureStore.open(written).array(name)] for name in names}, N, CPU, "auto")
+    assert places == {names[0]: "stream", small: expected}
+    assert reason.endswith(f"of free memory, {small} in memory") == (expected == "memory")
+
+
+# -- free memory -------------------------------------------------------------------------------------------------------
+
+V1 = ("5:devices:/\n4:cpu,memory:/job\n", {"memory.limit_in_bytes": "1000\n", "memory.usage_in_bytes": "700"})
+V2 = ("0::/user/job\n", {"memory.max": "1000\n", "memory.current": "700"})
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """Has this process be in a control group; 100 bytes of what it uses are of files that give way."""
     monkeypatch.setattr(placement, "ROOT", tmp_path)
-    assert placement.free_memory(CPU) == 400
+
+    def put(lines, folder, files):
+        files = {**files, "memory.stat": "anon 600\nactive_file 40\ninactive_file 60\n"}
+        for name, text in {"proc/self/cgroup": lines, **{f"sys/fs/cgroup/{folder}/{n}": t for n, t in files.items()}}.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+
+    return put
 
 
-@pytest.mark.parametrize("limit", ["max\n", "", "9223372036854771712\n"])
-def test_no_limit(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _group(tmp_path, V2[0], "user/job", {**V2[1], "memory.max": limit, **STATISTICS})
-    monkeypatch.setattr(placement, "ROOT", tmp_path)
-    assert placement.free_memory(CPU) == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+@pytest.mark.parametrize(
+    ("of", "folder"),
+    [(V1, "memory/job"), (V1, "memory"), (V2, "user/job"), (V2, "")],
+    ids=["v1", "v1 seen from a container", "v2", "v2 seen from a container"],
+)
+def test_limit(of, folder, group):
+    """1000 allowed, 700 used."""
+    group(of[0], folder, of[1])
+    assert free_memory(CPU) == 400
 
 
-def test_no_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "ROOT", tmp_path)
-    assert placement.free_memory(CPU) == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+@pytest.mark.parametrize("limit", [None, "max\n", "", "9223372036854771712\n"])
+def test_no_limit(limit, group):
+    if limit is not None:
+        group(V2[0], "user/job", {**V2[1], "memory.max": limit})
+    assert free_memory(CPU) == pytest.approx(psutil.virtual_memory().available, rel=0.2)
 
 
 @pytest.mark.parametrize(
     ("started", "share"), [({"WORLD_SIZE": "4"}, 4), ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2"}, 2), ({}, 1)]
 )
-def test_processes_share_a_machine(
-    started: dict[str, str], share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _group(tmp_path, V2[0], "user/job", {**V2[1], **STATISTICS})
-    monkeypatch.setattr(placement, "ROOT", tmp_path)
+def test_processes_share_a_machine(started, share, group, monkeypatch):
+    group(V2[0], "user/job", V2[1])
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in started.items():
         monkeypatch.setenv(name, value)
-    assert placement.free_memory(CPU) == 400 // share
+    assert free_memory(CPU) == 400 // share
 
 
-def test_what_torch_holds_on_a_gpu_and_does_not_use_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_holds_on_a_gpu_and_does_not_use_is_free(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
-    assert placement.free_memory(torch.device("cuda", 1)) == 140
+    assert free_memory(torch.device("cuda", 1)) == 140
