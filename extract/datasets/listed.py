@@ -2,8 +2,8 @@
 
 import csv
 import io
-import math
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +21,10 @@ from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError
 
 XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
-# Of a MATLAB file: types of elements, and classes of matrices; up to the last those of numbers.
-MATRIX, COMPRESSED = 14, 15
-CELL, STRUCTURE, SPARSE, LAST = 1, 2, 5, 15
+COMPRESSED = 15  # type of an element of a MATLAB file
+# Tag of a matrix in either order of bytes, its flags' own tag, and a class that holds matrices: cells, structures, objects, …
+NESTING = re.compile(rb"\x0e\0{3}.{12}[\1-\3\x10\x11]|\0{3}\x0e.{15}[\1-\3\x10\x11]", re.DOTALL)
+MOST_NESTED = 2000  # of these; scipy survives as many in one another, and published files have a few
 DAMAGE = (  # what parsers report
     ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,
     csv.Error, ElementTree.ParseError, zipfile.BadZipFile, zlib.error,
@@ -202,56 +203,17 @@ def matlab_variable(file: Path, name: str) -> list[Any]:
 def _check_nesting(content: bytes) -> None:
     """Refuse cells in cells without end, into which scipy descends by calls in C, until the stack overflows.
 
-    They are deeper than calls in Python may be, which is a RecursionError; damage is a ValueError.
+    What its sizes say does not count: of each cell or structure the tag of a matrix and its class are there.
     """
-    order = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
-    position = len(content) if 0 in content[:4] else 128  # version 4 has no cells
+    order: Any = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
+    n, position = len(NESTING.findall(content)), len(content) if 0 in content[:4] else 128  # version 4 has no cells
     while position < len(content):
-        kind, nbytes, begin, _ = _read_tag(content, position, order)
+        kind, nbytes = (int.from_bytes(content[position + i : position + i + 4], order) for i in (0, 4))
+        position += 8 + nbytes
         if kind == COMPRESSED:
-            unpacked = zlib.decompressobj().decompress(content[begin : begin + nbytes], UNPACKED_NBYTES)
+            unpacked = zlib.decompressobj().decompress(content[position - nbytes : position], UNPACKED_NBYTES)
             if len(unpacked) == UNPACKED_NBYTES:
                 raise ValueError(f"a variable of more than {UNPACKED_NBYTES} bytes")
-            _end_of_matrix(unpacked, 0, order)
-        elif kind == MATRIX:
-            _end_of_matrix(content, position, order)
-        position = begin + nbytes
-
-
-def _read_tag(content: bytes, position: int, order: Any) -> tuple[int, int, int, int]:
-    """Type and number of bytes of an element, where they begin, and where the next one does."""
-    kind, nbytes = (int.from_bytes(content[position + i : position + i + 4], order) for i in (0, 4))
-    if position + 8 > len(content):
-        raise ValueError("it is cut")
-    if kind >> 16:  # both numbers in four bytes, and the content in the next four
-        return kind & 0xFFFF, kind >> 16, position + 4, position + 8
-    return kind, nbytes, position + 8, position + 8 + nbytes + -nbytes % 8
-
-
-def _end_of_matrix(content: bytes, position: int, order: Any) -> int:
-    """Where a matrix ends, as scipy reads it: element by element, whatever its tag says."""
-
-    def element() -> bytes:
-        nonlocal position
-        _, nbytes, begin, position = _read_tag(content, position, order)
-        return content[begin : begin + nbytes]
-
-    def integers() -> list[int]:
-        values = element()
-        return [int.from_bytes(values[i : i + 4], order, signed=True) for i in range(0, len(values), 4)]
-
-    kind, nbytes, position, _ = _read_tag(content, position, order)
-    if kind != MATRIX or not nbytes:
-        return position
-    flags, sizes, _ = integers()[0], integers(), element()
-    n_within, kind = math.prod(sizes), flags & 0xFF
-    if kind in (CELL, STRUCTURE):
-        if kind == STRUCTURE:
-            length = integers()[0]  # of the name of a field
-            n_within *= len(element()) // length
-        for _ in range(n_within):
-            position = _end_of_matrix(content, position, order)
-    elif kind <= LAST:
-        for _ in range(1 + (flags >> 11 & 1) + 2 * (kind == SPARSE)):
-            element()
-    return position
+            n += len(NESTING.findall(unpacked))
+    if n > MOST_NESTED:
+        raise ValueError(f"more than {MOST_NESTED} cells and structures")

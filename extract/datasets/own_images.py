@@ -22,22 +22,10 @@ from extract.datasets.reading import made_of, opening
 from extract.datasets.sample import Box, DataError, Sample
 from store.format.classes import whole_number
 
-EXPORT = "write its images as files, a folder a class (FOLDER/CLASS/NAME.png), or as WebDataset tars"
-UNPACK = "unpack it, and name the folder"
-LIST = "a list is read as a .csv with columns id, path and label; write it so"
-# What is no image, and what to do with it, by extension of a file.
-KINDS = {
-    **dict.fromkeys(("zip", "7z", "rar"), ("an archive", UNPACK)),
-    **dict.fromkeys(("gz", "tgz", "bz2", "xz", "zst"), ("compressed", f"{UNPACK}, or the tar that it is of")),
-    "parquet": ("a table in Parquet", "name it, or the folder that it is in, without --form"),
-    "arrow": ("a table of Hugging Face datasets", "name the folder that it is in, without --form"),
-    "npz": ("a file of arrays", "name it, without --form"),
-    **dict.fromkeys(("npy", "h5", "hdf5", "mat", "pkl", "pickle", "pt", "pth"), ("a file of arrays", EXPORT)),
-    **dict.fromkeys(("tfrecord", "rec", "beton", "mdb", "lmdb", "sqlite", "db"), ("a database of another program", EXPORT)),
-    **dict.fromkeys(("json", "jsonl", "txt", "tsv", "xlsx", "xls"), ("a text or table", LIST)),
-    **dict.fromkeys(("mp4", "avi", "mov", "mkv", "webm"), ("a video", f"save its frames; {EXPORT}")),
-}
-HUGGING_FACE = {"dataset_info.json", "dataset_dict.json", "state.json"}
+EXPECTED = (
+    "expected tars, a folder with a folder for each class (FOLDER/CLASS/NAME.png), a .csv, an .npz or a .parquet; unpack "
+    "archives, and write what arrays, databases or videos of other formats hold as images"
+)
 MOST_LOOKED_AT = 10_000  # files of a folder
 CORNERS = ("x0", "y0", "x1", "y1")
 SEPARATORS = ("|", "\t", ",", "/", " ")  # that are in use elsewhere
@@ -55,9 +43,9 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     if not root.is_dir():
         raise DataError(_explain_foreign_file(source))
     images = gather(root, left_out)
-    if not images and (described := _explain_foreign_folder(root)):
+    if not images:
         beside = f" (left out: {left_out})" if left_out else ""
-        raise DataError(f"{source} has no images; expected {source}/CLASS/NAME.jpg, or tars; {described}{beside}")
+        raise DataError(f"{source} has no images; {EXPECTED}; {_explain_foreign_folder(root)}{beside}")
     folders = sorted(p.name for p in root.iterdir() if _is_class(p))
     names = read_class_names(classes) if classes else None
     by_folder: dict[str, list[FoundFile]] = {}
@@ -99,31 +87,22 @@ def _explain_foreign_file(source: str) -> str:
     if not path.exists():
         broken = ", only a link that leads nowhere; fetch what it leads to" if path.is_symlink() else ""
         return f"there is no folder {source!r}{broken}"
-    otherwise = ("a file", f"expected tars, a folder with a folder per class, or a .csv; {EXPORT}")
-    kind, remedy = KINDS.get(extension(path.name), otherwise)
     if is_image(path.name):
-        kind, remedy = "a single image", "name the folder that it is in, or show it to a probe: beyondcls predict"
-    return f"{source} is {kind}, not a set of images; {remedy}"
+        return f"{source} is a single image; name the folder that it is in, or show it to a probe: beyondcls predict"
+    return f"{source} is a file, not a set of images; {EXPECTED}"
 
 
-def _explain_foreign_folder(root: Path) -> str | None:
-    """What a folder without images holds, and what to do; None if it is nothing that is known."""
-    files = list(islice((file for file in root.rglob("*") if file.is_file()), MOST_LOOKED_AT))
-    if not files:
-        return "it holds no file" if any(root.iterdir()) else "it is empty"
-    if (root / "zarr.json").is_file():
-        return "it is a feature set; name the images that it was made of"
-    ends = Counter(extension(name) for name in {file.name for file in files})
-    if HUGGING_FACE.intersection(file.name for file in files) or "arrow" in ends:
-        return "it is a data set of Hugging Face, saved by `datasets`; name one of its splits, e.g. --split train"
-    first = {end: min(file for file in files if extension(file.name) == end) for end in ("tar", "csv") if end in ends}
-    if "tar" in first:
-        tar = first["tar"]
-        return f"it has tars in folders, e.g. {tar.relative_to(root)}; name the folder of one split: {tar.parent}"
-    if "csv" in first:
-        return f"it has a .csv; name that: {first['csv']}"
-    end = next((end for end, _ in ends.most_common() if end in KINDS), None)
-    return None if end is None else f"it has files .{end}, each {KINDS[end][0]}; {KINDS[end][1]}"
+def _explain_foreign_folder(root: Path) -> str:
+    """What a folder without images holds."""
+    by_end: dict[str, list[Path]] = {}
+    for file in islice((file for file in root.rglob("*") if file.is_file()), MOST_LOOKED_AT):
+        by_end.setdefault(extension(file.name), []).append(file)
+    for end in ("tar", "arrow", "parquet", "csv"):
+        if end in by_end:
+            first = min(by_end[end])
+            return f"it has a .{end} in a folder; name {first if end == 'csv' else f'that of one split: {first.parent}'}"
+    most = max(by_end, key=lambda end: len(by_end[end]), default=None)
+    return "it holds no file" if most is None else f"most of its files are .{most}"
 
 
 def csv_table(source: str, classes: Path | None = None) -> ImageSet:
@@ -214,19 +193,15 @@ def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> N
     A label is split at `|` and tabs in any case; elsewhere if its parts are numbers, or are in other labels, too; at a space if
     they are other labels. `names` are those of known classes, which are never split.
     """
+    known = {*labels, *names}
     for separator in SEPARATORS:
-        parts_of = {label: [part.strip() for part in label.split(separator)] for label in {*labels, *names}}
-        n_labels = Counter(p for parts in parts_of.values() if separator != " " or len(parts) == 1 for p in {*parts})
-        least = 1 if separator == " " else 2
+        parts_of = {label: [part.strip() for part in label.split(separator)] for label in known}
+        n_labels = Counter(part for parts in parts_of.values() for part in {*parts})
         for label in sorted(labels.difference(names)):
             parts = parts_of[label]
-            is_list = label.startswith("[") and label.endswith("]")
-            is_joined = (
-                separator in "|\t"
-                or all(whole_number(part) is not None for part in parts)
-                or all(n_labels[part] >= least for part in parts)
-            )
-            if is_list or (len(parts) > 1 and is_joined):
+            are_labels = known.issuperset(parts) if separator == " " else all(n_labels[part] > 1 for part in parts)
+            is_joined = separator in "|\t" or are_labels or all(whole_number(part) is not None for part in parts)
+            if (label[0], label[-1]) == ("[", "]") or (len(parts) > 1 and is_joined):
                 raise DataError(
                     f"{file}: {label[:80]!r} among the labels looks like several, which `;` separates, e.g. cat;dog; if it is "
                     "the name of one class, give a file of class names (--classes)"
