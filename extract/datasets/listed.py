@@ -216,4 +216,4 @@ def _check_nesting(content: bytes) -> None:
                 raise ValueError(f"a variable of more than {UNPACKED_NBYTES} bytes")
             n += len(NESTING.findall(unpacked))
     if n > MOST_NESTED:
-        raise ValueError(f"more than {MOST_NESTED} cells and structures")
+        raise RecursionError(f"more than {MOST_NESTED} cells and structures")
