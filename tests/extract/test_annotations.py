@@ -16,27 +16,23 @@ N = 35
 LINES = ["1 2 3.5 4;0 0 9 9", "", "5 6 7 8"]
 
 
-def table(folder: Path, labels: Sequence[str], n: int = N, column: str = "labels", name: str = "images.csv") -> ImageSet:
+def table(folder: Path, labels: Sequence[str], n: int = N, column: str = "labels") -> ImageSet:
     """Images whose labels and boxes come in turn."""
     write_pictures(folder, *(f"{i}.png" for i in range(n)), form="png")
     lines = [f"i{i},{i}.png,{labels[i % len(labels)]},{LINES[i % 3]}" for i in range(n)]
-    write_text(folder / name, f"id,path,{column},boxes", *lines)
-    return open_images(str(folder / name), classes=write_text(folder / "names.txt", "ape", "bee", "cat"))
+    write_text(folder / "images.csv", f"id,path,{column},boxes", *lines)
+    return open_images(str(folder / "images.csv"), classes=write_text(folder / "names.txt", "ape", "bee", "cat"))
 
 
-def run(images: ImageSet, out: Path, existing: str = "refuse", on_error: str = "raise") -> FeatureStore:
-    return extract(
-        tiny_encoder(), images, out, shard_rows=32, batch_size=8, workers=2, existing=existing, on_error=on_error
-    )  # fmt: skip
+def run(images: ImageSet, out: Path, on_error: str = "raise") -> FeatureStore:
+    return extract(tiny_encoder(), images, out, shard_rows=32, batch_size=8, workers=2, on_error=on_error)
 
 
 def test_several_labels(tmp_path):
     store = run(table(tmp_path / "d", ["ape;cat", "", "bee"]), tmp_path / "f")
-    assert store.multilabel
-    assert store.labels.dtype == np.uint8
+    assert (store.multilabel, store.labels.dtype, store.n_classes) == (True, np.uint8, 3)
     assert store.labels[:4].tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 1]]
     assert store.labels.sum(0).tolist() == [12, 11, 12]
-    assert store.n_classes == 3
     assert store.labelled.all(), "no label is an answer"
     assert "images/label" not in store.arrays
     assert not [problem for _, _, problem in verify(store.path) if problem]
@@ -46,16 +42,11 @@ def test_several_labels(tmp_path):
 
 def test_boxes(tmp_path):
     store = run(table(tmp_path / "d", ["0", "1", "2"], column="label"), tmp_path / "f")
-    assert not store.multilabel
-    assert store.labels[:3].tolist() == [0, 1, 2]
+    assert (store.multilabel, store.labels[:3].tolist()) == (False, [0, 1, 2])
     assert store.array("images/boxes").shape == (N, 2, 4)
-    for row in (0, 33):
-        corners, labels = store.boxes(row)
-        assert corners.tolist() == [[1, 2, 3.5, 4], [0, 0, 9, 9]]
-        assert labels.tolist() == [0, 0]
-    assert len(store.boxes(1)[0]) == 0
-    assert store.boxes(2)[0].tolist() == [[5, 6, 7, 8]]
-    assert store.boxes(2)[1].tolist() == [2]
+    two = [[1, 2, 3.5, 4], [0, 0, 9, 9]]
+    for row, corners, labels in ((0, two, [0, 0]), (33, two, [0, 0]), (1, [], []), (2, [[5, 6, 7, 8]], [2])):
+        assert [part.tolist() for part in store.boxes(row)] == [corners, labels]
     assert (store.array("images/boxes").rows([1]) == -1).all()
     assert not [problem for _, _, problem in verify(store.path) if problem]
 
@@ -91,35 +82,29 @@ def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path):
     assert str(tmp_path) not in (store.path / "zarr.json").read_text()
 
 
-def sample(labels: tuple[int, ...] | None, boxes: tuple[Box, ...], file: Path) -> Sample:
-    return Sample("x", labels, file, 0, file.stat().st_size, None, boxes)
-
-
 def test_labels_and_boxes_enter_the_digest(tmp_path):
-    file = write_file(tmp_path / "x.png", picture(0))
-    box = Box(1, 2, 3, 4, 0)
-    sets = [
-        ImageSet("s", [sample((0,), (), file)], ["a", "b"]),
-        ImageSet("s", [sample((1,), (), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (), file)], ["a", "b"], multilabel=True),
-        ImageSet("s", [sample((0,), (), file)], ["a", "b", "c"], multilabel=True),
-        ImageSet("s", [sample((0, 1), (), file)], ["a", "b"], multilabel=True),
-        ImageSet("s", [sample((), (), file)], ["a", "b"], multilabel=True),
-        ImageSet("s", [sample((0,), (box,), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (box._replace(x1=3.5),), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (box._replace(label=1),), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (box, box), file)], ["a", "b"]),
-    ]
-    assert len({images.digest for images in sets}) == len(sets)
-    other_order = ImageSet("s", [sample((1, 0), (), file)], ["a", "b"], multilabel=True)
-    assert other_order.digest == sets[4].digest, "the labels of an image have no order"
+    file, box = write_file(tmp_path / "x.png", picture(0)), Box(1, 2, 3, 4, 0)
+
+    def digest(labels: Sequence[int], *boxes: Box, classes: str = "ab", multilabel: bool = False) -> str:
+        sample = Sample("x", tuple(labels), file, 0, file.stat().st_size, None, boxes)
+        return ImageSet("s", [sample], list(classes), multilabel=multilabel).digest
+
+    several = [digest(labels, multilabel=True) for labels in ([0], [0, 1], [])]
+    boxed = [digest([0], *boxes) for boxes in ([box], [box._replace(x1=3.5)], [box._replace(label=1)], [box, box])]
+    digests = [digest([0]), digest([1]), digest([0], classes="abc", multilabel=True), *several, *boxed]
+    assert len({*digests}) == len(digests)
+    assert digest([1, 0], multilabel=True) == several[1], "the labels of an image have no order"
 
 
 def test_join_of_multilabel_sets(tmp_path):
-    one = run(table(tmp_path / "a", ["ape;cat", "", "bee"]), tmp_path / "one")
-    same = run(table(tmp_path / "b", ["ape;cat", "", "bee"], n=33), tmp_path / "same")
-    other = run(table(tmp_path / "c", ["ape;cat", "", "cat"]), tmp_path / "other")
-    single = run(table(tmp_path / "e", ["ape"], column="label"), tmp_path / "single")
+    given = {"one": ["ape;cat", "", "bee"], "same": ["ape;cat", "", "bee"], "other": ["ape;cat", "", "cat"], "single": ["ape"]}
+    one, same, other, single = (
+        run(
+            table(tmp_path / name, labels, 33 if name == "same" else N, "label" if name == "single" else "labels"),
+            tmp_path / f"{name}.set",
+        )
+        for name, labels in given.items()
+    )
     assert join(one, same).tolist() == [*range(33), -1, -1]
     with pytest.raises(StoreError, match=r"image 'i2' has label \[0 1 0\] in .* but \[0 0 1\] in "):
         join(one, other)
