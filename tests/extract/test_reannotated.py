@@ -127,19 +127,13 @@ def test_features_are_kept_and_all_else_is_as_it_is_now(name, tmp_path):
     """`update`, and another set of which it is the source."""
     write, edit = EDITS[name]
     source, encoder, checks = write(tmp_path / "d"), Counting("tiny", tiny_encoder().model, {}), list[SampleCheck]()
-
-    def run(out, **options):
-        store = extract(encoder, images, tmp_path / out, **GIVEN, **options, checked=lambda _, check: checks.append(check))
-        return store
-
-    images = opened(source)
-    before = run("f")
+    before = extract(encoder, opened(source), tmp_path / "f", **GIVEN)
     edit(tmp_path / "d")
-    images = opened(source)
-    encoder.seen = 0
-    stores = [run("from", source=before), run("f", existing="update")]
+    images, encoder.seen = opened(source), 0
+    ways: list[dict[str, Any]] = [{"out": tmp_path / "from", "source": before}, {"out": tmp_path / "f", "existing": "update"}]
+    stores = [extract(encoder, images, **way, **GIVEN, checked=lambda _, check: checks.append(check)) for way in ways]
     assert encoder.seen <= 2 + sum(check.n_sampled for check in checks), "it ran for samples, and to see the shapes"
-    fresh = run("fresh")
+    fresh = extract(encoder, images, tmp_path / "fresh", **GIVEN)
     for store in stores:
         assert store.ids == [sample.id for sample in images.samples]
         assert stale_annotations(store, images) == []
