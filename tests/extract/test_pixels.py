@@ -41,8 +41,7 @@ def annotated(folder: Path, images: Sequence[bytes], boxes: Sequence[Box], maps:
 
 
 def run(images: ImageSet, out: Path, options: dict[str, Any], **others: Any) -> FeatureStore:
-    store = extract(encoder(**options), images, out, truths="all", views=2, shard_rows=32, **others)
-    return store
+    return extract(encoder(**options), images, out, truths="all", views=2, shard_rows=32, **others)
 
 
 def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path):
@@ -76,14 +75,10 @@ def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path
 def test_it_is_said_once_that_images_are_not_upright(tmp_path):
     for i in range(3):
         write_file(tmp_path / f"d/cat/{i}.jpg", not_upright(6 if i else 1))
-    said = []
-    run(open_images(str(tmp_path / "d")), tmp_path / "f", {}, warn=said.append)
-    [note] = [note for note in said if "EXIF" in note]
-    assert "'cat/1'" in note
-    assert "--orientation exif" in note
-    said.clear()
-    run(open_images(str(tmp_path / "d")), tmp_path / "g", {"orientation": "exif"}, warn=said.append)
-    assert not [note for note in said if "EXIF" in note]
+    for orientation, expected in (("stored", [True]), ("exif", [])):
+        said = []
+        run(open_images(str(tmp_path / "d")), tmp_path / orientation, {"orientation": orientation}, warn=said.append)
+        assert ["'cat/1'" in note and "--orientation exif" in note for note in said if "EXIF" in note] == expected
 
 
 def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_path):
@@ -116,9 +111,8 @@ def test_large_jpegs_of_a_draft_are_decoded_at_a_fraction_of_their_size(tmp_path
         assert sizes == [(640, 480), SIZE, (640, 480), (480, 640)] if cut == "torch" else [(80, 60), SIZE, (640, 480), (60, 80)]
     torch_set, draft = stores["torch"], stores["draft"]
     assert draft.spec.explained(torch_set.spec) == "transform (cut draft and torch)"
-    assert draft.spec.explained(Request.resolve(encoder(orientation="exif"), images).spec).endswith(
-        "(cut draft and by default)"
-    )
+    usual = Request.resolve(encoder(orientation="exif"), images).spec
+    assert draft.spec.explained(usual).endswith("(cut draft and by default)")
     assert draft.array("images/size").all().tolist() == [[480, 640], [32, 48], [480, 640], [640, 480]]
     for name in ("images/size", "images/crop/view0", "images/digest"):
         assert np.array_equal(draft.array(name).all(), torch_set.array(name).all()), name
@@ -131,26 +125,17 @@ def test_large_jpegs_of_a_draft_are_decoded_at_a_fraction_of_their_size(tmp_path
         extract(encoder(cut="draft"), images, tmp_path / "views", views=2)
 
 
-class TestKey:
-    @pytest.fixture
-    def images(self, tmp_path):
-        write_file(tmp_path / "cat/0.png", picture(0))
-        return open_images(str(tmp_path))
-
-    def key(self, images: ImageSet, **options: Any) -> str:
-        return Request.resolve(encoder(**options), images).spec.key
-
-    def test_what_is_usual_is_not_part_of_it(self, images):
-        assert self.key(images, orientation="stored", cut="pillow") == self.key(images)
-        assert set(encoder().described_transform) == {*options_of(encoder().described_transform), "views"}
-        assert not {"scale", "orientation"} & encoder().described_transform.keys()
-
-    def test_what_is_given_is(self, images):
-        options = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}, {"cut": "torch"}, {"cut": "draft"}]
-        assert len({self.key(images, **one) for one in options}) == 6
-
-    def test_it_does_not_depend_on_the_limit(self, images):
-        assert self.key(images.with_pixels(Pixels(max_pixels=10**9))) == self.key(images)
+def test_the_key(tmp_path):
+    """It holds what is not usual, and not the limit."""
+    write_file(tmp_path / "cat/0.png", picture(0))
+    images = open_images(str(tmp_path))
+    options = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}, {"cut": "torch"}, {"cut": "draft"}]
+    keys = [Request.resolve(encoder(**one), images).spec.key for one in options]
+    assert len({*keys}) == 6
+    usual = encoder(orientation="stored", cut="pillow")
+    assert Request.resolve(usual, images.with_pixels(Pixels(max_pixels=10**9))).spec.key == keys[0]
+    assert set(usual.described_transform) == {*options_of(usual.described_transform), "views"}
+    assert not {"scale", "orientation"} & usual.described_transform.keys()
 
 
 @pytest.mark.parametrize("value", [[0], [1, 1], [5, 0], [0, float("nan")], ["a", "b"], "0,1", [0, 1, 2], True])

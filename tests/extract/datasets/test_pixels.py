@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.datasets import Box, DataError, ImageSet, Sample, open_images
+from extract.datasets import Box, DataError, Sample, open_images
 from extract.datasets.pixels import ROOM, TURNS, Pixels, Raster
 from extract.datasets.truths import turn, turned_boxes, turned_items
 from store.truths import rle
@@ -101,11 +101,10 @@ class TestDeepImages:
             assert np.array_equal(np.asarray(Pixels(scale=scale).decoded(encoded)), expected)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_no_numbers(self, value: float) -> None:
-        encoded = tiff(np.where(GREY == 3, value, GREY).astype("<f4"))
-        for scale in (None, (0, 11)):
-            with pytest.raises(ValueError, match="are not all numbers"):
-                Pixels(scale=scale).decoded(encoded)
+    @pytest.mark.parametrize("scale", [None, (0, 11)])
+    def test_no_numbers(self, value: float, scale: tuple[float, float] | None) -> None:
+        with pytest.raises(ValueError, match="are not all numbers"):
+            Pixels(scale=scale).decoded(tiff(np.where(GREY == 3, value, GREY).astype("<f4")))
 
 
 def not_upright(orientation: int, form: str = "jpeg", size: tuple[int, int] = (48, 32)) -> bytes:
@@ -175,14 +174,10 @@ class TestOrientation:
         write_file(tmp_path / "cat/0.jpg", not_upright(6))
         images = open_images(str(tmp_path))
         before = images.digest
-        same, *others = (
-            images.with_pixels(Pixels(scale, orientation, limit)).digest
-            for scale, orientation, limit in (
-                (None, "stored", 10**9), (None, "exif", None), ((0, 9), "stored", None), ((0, 8), "stored", None)
-            )
-        )  # fmt: skip
+        others = (Pixels(max_pixels=10**9), Pixels(orientation="exif"), Pixels((0, 9)), Pixels((0, 8)))
+        same, *digests = (images.with_pixels(pixels).digest for pixels in others)
         assert same == before
-        assert len({same, *others}) == 4
+        assert len({same, *digests}) == 4
         assert images.with_pixels(Pixels(orientation="exif")).part([0]).image(0).size == (32, 48)
 
 
@@ -232,58 +227,40 @@ class TestRasters:
 
 
 class TestLargeImages:
-    @pytest.fixture(autouse=True)
-    def limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # the file has 36 x 40 pixels, and twice the limit is refused
-
     @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
+    def source(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # the file has 36 x 40 pixels, and twice the limit is refused
         write_file(tmp_path / "cat/0.png", picture(0))
         return str(tmp_path)
 
-    def test_pillows_limit_holds_unless_it_is_raised(self, source: str) -> None:
+    def test_pillows_limit_holds_unless_it_is_raised(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In other processes, too, where label maps are read before any image; and it can be lowered for a set alone."""
         with pytest.raises(DataError, match=r"exceeds limit of 1000 pixels.*; if it is sound, raise the limit: --max-pixels"):
             open_images(source).image(0)
-        assert open_images(source, max_pixels=1440).image(0).size == (36, 40)
-
-    def test_another_process_raises_it_too(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        images = pickle.dumps(open_images(source, max_pixels=1440))
+        for limit in (900, 100):
+            with pytest.raises(DataError, match=f"it has 36 x 40 pixels, more than --max-pixels {limit}"):
+                open_images(source, max_pixels=limit).image(0)
+            assert Image.MAX_IMAGE_PIXELS == 900
+        sent = pickle.dumps(open_images(source, max_pixels=1440))
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
-        assert isinstance(loaded := pickle.loads(images), ImageSet)
-        assert Image.MAX_IMAGE_PIXELS == 1440, "label maps are read before any image"
-        assert loaded.image(0).size == (36, 40)
-
-    def test_it_can_be_lowered_for_a_set_alone(self, source: str) -> None:
-        with pytest.raises(DataError, match="it has 36 x 40 pixels, more than --max-pixels 900"):
-            open_images(source, max_pixels=900).image(0)
-        assert Image.MAX_IMAGE_PIXELS == 900
-        with pytest.raises(DataError, match="more than --max-pixels 100"):
-            open_images(source, max_pixels=100).image(0)
-        assert Image.MAX_IMAGE_PIXELS == 900
+        images = pickle.loads(sent)
+        assert Image.MAX_IMAGE_PIXELS == 1440
+        assert images.image(0).size == (36, 40)
 
     def test_images_of_all_threads_have_room_for_a_few_large_ones(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two of 1,440 pixels at once where there is room for 2,880."""
-        images, at_once, most = open_images(source, max_pixels=1440), 0, []
+        images, taken, meeting, rgb = open_images(source, max_pixels=1440), [], threading.Barrier(2), Pixels.rgb
         monkeypatch.setattr("extract.datasets.pixels.AT_ONCE", 1)  # twice the limit: 2,880 pixels
-        meeting = threading.Barrier(2)
-        rgb = Pixels.rgb
 
         def counted(*args: Any) -> Image.Image:
-            nonlocal at_once
-            with lock:
-                at_once += 1
-                most.append(at_once)
             meeting.wait(10)
-            result = rgb(*args)
-            with lock:
-                at_once -= 1
-            return result
+            taken.append(ROOM._taken)
+            return rgb(*args)
 
-        lock = threading.Lock()
         monkeypatch.setattr(Pixels, "rgb", counted)
         with ThreadPoolExecutor(6) as threads:
             assert {image.size for image in threads.map(images.image, [0] * 6)} == {(36, 40)}
-        assert max(most) == 2
+        assert max(taken) == 2880
 
     def test_room_is_held_until_it_is_given_back(self, source: str) -> None:
         images = open_images(source, max_pixels=1440)
