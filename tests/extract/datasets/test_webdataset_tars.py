@@ -66,10 +66,8 @@ class TestReading:
     def test_folders_and_other_members_are_no_samples(self, tmp_path: Path) -> None:
         content = (("README", b"hello"), ("train/0.cls", b" 7\n"), ("train/0.JPG", picture(0, "jpeg")), ("train/0.json", b"{}"))
         tar = tar_of(tmp_path / "a.tar", *content)
-        write_file(tar, header("train", kind=tarfile.DIRTYPE) + tar.read_bytes())
-        images = open_images(str(tar))
-        assert [(s.id, s.label) for s in images.samples] == [("train/0", 7)]
-        assert images.all_problems() == []
+        images = open_images(str(write_file(tar, header("train", kind=tarfile.DIRTYPE) + tar.read_bytes())))
+        assert ([(s.id, s.label) for s in images.samples], images.all_problems()) == ([("train/0", 7)], [])
 
     def test_names_of_classes_above_the_tars_unless_others_are_given(self, tmp_path: Path) -> None:
         write_tar(tmp_path / "train" / "a.tar", samples(3))
@@ -78,10 +76,9 @@ class TestReading:
         assert open_images(str(tmp_path / "train/a.tar")).classes == ["ape", "bee", "cat"]
         assert open_images(str(tmp_path / "train"), classes=given).classes == ["x", "y", "z", "w"]
 
-    @pytest.mark.parametrize("source", ["a.tar", "t-{0..1}.tar", "t-*.tar"])
+    @pytest.mark.parametrize("source", ["a.tar", "t-{0..1}.tar", "x-*.tar"])
     def test_no_such_tar(self, source: str, tmp_path: Path) -> None:
-        if "{" in source:
-            write_tar(tmp_path / "t-0.tar", samples(1))  # and no t-1.tar
+        write_tar(tmp_path / "t-0.tar", samples(1))  # and no t-1.tar
         with pytest.raises(DataError, match=r"there is no tar '.*\.tar' \(of '.*'\); check the path, the numbers in braces"):
             open_images(str(tmp_path / source))
 
@@ -111,9 +108,10 @@ def end_of(member: tarfile.TarInfo) -> int:
     [
         (lambda whole, _: b"", " is empty (0 bytes); write it again"),
         (lambda whole, _: b"no tar at all, but long enough to be one" * 40, " is not a whole tar: "),
-        (lambda whole, _: gzip.compress(whole), " is not a whole tar: it is compressed (gzip)"),
-        (lambda whole, _: bz2.compress(whole), " is not a whole tar: it is compressed (bzip2)"),
-        (lambda whole, _: lzma.compress(whole), " is not a whole tar: it is compressed (xz)"),
+        *(
+            (lambda whole, _, module=module: module.compress(whole), f" is not a whole tar: it is compressed ({name})")
+            for module, name in ((gzip, "gzip"), (bz2, "bzip2"), (lzma, "xz"))
+        ),
         (lambda whole, members: whole[: members[2].offset + 100], NO_END.format(1)),
         (lambda whole, members: whole[: members[2].offset], NO_END.format(1)),
         (lambda whole, members: whole[: members[4].offset], NO_END.format(2)),
@@ -122,8 +120,10 @@ def end_of(member: tarfile.TarInfo) -> int:
         (lambda whole, members: whole[: members[5].offset_data + members[5].size + 1], " is not a whole tar: "),
         (lambda whole, members: whole[: end_of(members[5]) + 512], ""),  # one block of zeros is enough
         (lambda whole, _: whole + whole, " goes on behind its end-of-archive marker (byte "),
-        (lambda whole, _: header(kind=tarfile.SYMTYPE) + LINKED, ": member 'a.png' is a link or device, expected a file"),
-        (lambda whole, _: header(kind=tarfile.LNKTYPE) + LINKED, ": member 'a.png' is a link or device, expected a file"),
+        *(
+            (lambda whole, _, kind=kind: header(kind=kind) + LINKED, ": member 'a.png' is a link or device, expected a file")
+            for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE)
+        ),
         (lambda whole, _: header("1.png") + LINKED, ": member '1.png' appears twice; ids must be unique"),
         (lambda whole, _: header("x.txt") + bytes(1024), " has no images; expected members like KEY.png and KEY.cls"),
         (lambda whole, _: bytes(10240), " has no images; expected members like KEY.png and KEY.cls"),
@@ -175,11 +175,6 @@ def test_damaged_samples(members: dict[str, object], label: int | None, problem:
 class TestNames:
     """What is a sample, and what is left out, by the names of members."""
 
-    def labels(self, folder: Path, *names: str) -> dict[str, int | None]:
-        images = self.images(folder, *names)
-        assert images.all_problems() == []
-        return {sample.id: sample.label for sample in images.samples}
-
     def images(self, folder: Path, *names: str) -> ImageSet:
         """Of a tar of these members, in this order; labels count."""
         contents = (
@@ -187,17 +182,27 @@ class TestNames:
         )
         return open_images(str(tar_of(folder / "a.tar", *zip(names, contents, strict=True))))
 
-    def test_keys_with_dots_have_an_image_and_a_label_of_their_own(self, tmp_path: Path) -> None:
-        names = [f"{key}{end}" for key in ("img1", "img2", "img.V2", "d.d/x_0.5", "y", "a.b.c") for end in (".png", ".cls")]
-        assert self.labels(tmp_path, *names) == {"img1": 1, "img2": 3, "img.V2": 5, "d.d/x_0.5": 7, "y": 9, "a.b.c": 11}
-
-    @pytest.mark.parametrize("order", [1, -1])
-    def test_a_key_that_is_the_beginning_of_another(self, order: int, tmp_path: Path) -> None:
-        names = ["img.png", "img.cls", "x.png", "x.cls", "img.v2.png", "img.v2.cls"][::order]
-        assert list(self.labels(tmp_path, *names)) == ["img", "x", "img.v2"][::order]
-
-    def test_without_any_label_keys_with_dots_are_samples_too(self, tmp_path: Path) -> None:
-        assert list(self.labels(tmp_path, "a.1.png", "a.2.png", "b.png")) == ["a.1", "a.2", "b"]
+    @pytest.mark.parametrize(
+        ("names", "labels"),
+        [
+            # Keys with dots have an image and a label of their own,
+            ("img1 img2 img.V2 d.d/x_0.5 y a.b.c", {"img1": 1, "img2": 3, "img.V2": 5, "d.d/x_0.5": 7, "y": 9, "a.b.c": 11}),
+            # also if another begins as they do, in the order of the tar.
+            ("img x img.v2", {"img": 1, "x": 3, "img.v2": 5}),
+            ("img.v2 x img", {"img.v2": 1, "x": 3, "img": 5}),
+            # Without any label they are samples, too.
+            ("a.1.png a.2.png b.png", {"a.1": None, "a.2": None, "b": None}),
+            # More formats, and images by content.
+            *((f"{name} 0.cls", {"0": 1}) for name in ("0.jfif", "0.avif", "0.JP2", "0.unknown", "0.")),
+        ],
+    )
+    def test_keys(self, names: str, labels: dict[str, int | None], tmp_path: Path) -> None:
+        members = names.split()
+        if not any(name.endswith((".cls", ".png")) for name in members):
+            members = [f"{key}{end}" for key in members for end in (".png", ".cls")]
+        images = self.images(tmp_path, *(name.removesuffix(".") for name in members))
+        assert [(sample.id, sample.label) for sample in images.samples] == [*labels.items()]
+        assert images.all_problems() == []
 
     @pytest.mark.parametrize("beside", [("0.mask.png",), ("0.jpg",), ("0.pgm", "0.tga"), ("0.depth.png", "0.depth.json")])
     def test_further_pictures_of_a_key_change_nothing_and_are_counted(self, beside: tuple[str, ...], tmp_path: Path) -> None:
@@ -211,10 +216,6 @@ class TestNames:
     def test_a_format_that_was_read_before_wins_whatever_the_order(self, tmp_path: Path) -> None:
         [sample] = self.images(tmp_path, "0.pgm", "0.png", "0.cls").samples
         assert sample.read() == picture(1)
-
-    @pytest.mark.parametrize("name", ["0.jfif", "0.avif", "0.JP2", "0.unknown", "0"])
-    def test_more_formats_and_images_by_content(self, name: str, tmp_path: Path) -> None:
-        assert self.labels(tmp_path, name, "0.cls") == {"0": 1}
 
     def test_clutter_and_texts_are_counted(self, tmp_path: Path) -> None:
         names = ["__MACOSX/._0.png", "._0.png", "d/.DS_Store", "0.png", "0.cls", "0.json", "lost.json"]
