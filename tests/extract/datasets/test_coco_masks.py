@@ -23,7 +23,7 @@ SIZE = (40, 36)  # height and width
 SQUARE = [2, 3, 12, 3, 12, 9, 2, 9]
 
 
-def opened(folder: Path, *annotations: dict[str, Any], **image: Any) -> ImageSet:
+def write(folder: Path, *annotations: dict[str, Any], **image: Any) -> str:
     """An image with these objects, and one without."""
     files = [{"id": n, "file_name": f"{n}.png", "height": SIZE[0], "width": SIZE[1], **image} for n in (1, 2)]
     objects = [{"id": i, "image_id": 1, "category_id": 7, "bbox": [2, 3, 10, 6], **one} for i, one in enumerate(annotations)]
@@ -31,7 +31,11 @@ def opened(folder: Path, *annotations: dict[str, Any], **image: Any) -> ImageSet
     write_file(folder / "annotations/instances_val2017.json", json.dumps(content).encode())
     for n in (1, 2):
         write_file(folder / f"val2017/{n}.png", picture(n))
-    return open_images(str(folder), split="val2017")
+    return str(folder)
+
+
+def opened(*written: Any, **image: Any) -> ImageSet:
+    return open_images(write(*written, **image), split="val2017")
 
 
 def test_polygons_and_run_lengths(tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def test_what_is_wrong_with_the_file(objects: list[Any], image: dict[str, Any], 
 
 def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
     """The image knows its own; of one that is cut nothing is known."""
-    unstated: dict[str, Any] = {"height": None, "width": None}
+    unstated = {"height": None, "width": None}
     arrays = opened(tmp_path, {"segmentation": [SQUARE]}, **unstated).truth_columns("instances").arrays
     assert rle.decode(arrays["counts"].tobytes(), SIZE)[3:9, 2:12].all()
     for wrong in (unstated, {"height": "40"}, {"height": 0}):
@@ -137,9 +141,9 @@ def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
 
 
 def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> None:
-    opened(tmp_path, {"segmentation": [SQUARE]})
+    source = write(tmp_path, {"segmentation": [SQUARE]})
     (tmp_path / "val2017/1.png").unlink()
-    images = open_images(str(tmp_path), split="val2017")
+    images = open_images(source, split="val2017")
     assert [bool(sample.problem) for sample in images.samples] == [True, False]
     assert images.truth_columns("instances").arrays["first"].tolist() == [0, 0, 0]
 
@@ -156,9 +160,7 @@ def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> Non
 def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, tmp_path: Path) -> None:
     """Also where the form of the data set has not looked at boxes and classes before."""
     images = opened(tmp_path, {"segmentation": [SQUARE]})
-    content = {"bbox": [2, 3, 10, 6], "image_id": 1, "category_id": 7, "id": 0, **annotation}
-    file = tmp_path / "annotations/instances_val2017.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": [content]}))
+    write(tmp_path, annotation)
     with pytest.raises(DataError, match=f"'1' in .*: annotation 0 is not as expected: {problem}"):
         images.truth_columns("instances")
 
