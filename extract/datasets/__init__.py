@@ -11,7 +11,7 @@ from extract.datasets.form import Plain, Published, Splitting
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.index import Index, index_of
-from extract.datasets.item_set import image_set
+from extract.datasets.items import image_set
 from extract.datasets.lists import CUB, FOOD101, NUS_WIDE, PETS, STANFORD_CARS
 from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER, VOC
 from extract.datasets.objects import FUNCTION, items_of, name_of
