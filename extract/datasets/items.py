@@ -20,8 +20,9 @@ from jaxtyping import Int16, Shaped
 from PIL import Image
 
 from extract.datasets.classes import Labels
-from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.image_set import ImageSet
 from extract.datasets.label_maps import VOID_INDEX, Indices, LabelMaps, labels_in, segmented
+from extract.datasets.listed import lines
 from extract.datasets.pixels import ORIENTATION, Pixels
 from extract.datasets.reading import content_of, opening_bar, reason_of
 from extract.datasets.sample import Box, DataError, Sample
@@ -264,7 +265,7 @@ def image_set(source: str, given: GivenItems | Callable[[], GivenItems], classes
         warnings.warn(f"{source}: of its items {', '.join(ignored)} is not taken", BeyondClsWarning, stacklevel=2)
     if classes is not None and given.classes is not None:
         raise DataError(f"{source} names its classes itself; leave out --classes {str(classes)!r}")
-    names = given.classes if classes is None else read_class_names(classes)
+    names = given.classes if classes is None else lines(classes)
     ids = _image_ids(source, seen)
     labels, names, multilabel = _class_numbers(source, seen, names)
     has_labels, file = any(label is not None for label in labels), Path(source)

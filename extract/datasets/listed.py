@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from extract.datasets.gathering import images_in
 from extract.datasets.pixels import missing_reader
-from extract.datasets.reading import NOWHERE, content_of, made_of, patiently
+from extract.datasets.reading import NOWHERE, RemoteFile, content_of, made_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError
 
@@ -100,7 +100,7 @@ def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
     return [f"{len(extra)} images in {folder.name} are in no list, e.g. {extra[0]}; complete the lists, or move them away"]
 
 
-def lines(file: Path) -> list[str]:
+def lines(file: Path | RemoteFile) -> list[str]:
     """Lines of a list that are not blank.
 
     Raises:
@@ -109,13 +109,13 @@ def lines(file: Path) -> list[str]:
     return [line.strip() for line in text(file).splitlines() if line.strip()]
 
 
-def text(file: Path) -> str:
+def text(file: Path | RemoteFile) -> str:
     """The content of a text file.
 
     Raises:
         DataError: the file is missing, or not text.
     """
-    content = content_of(file)
+    content = content_of(file) if isinstance(file, Path) else file.read_all()
     if content is None:
         raise DataError(f"{file} is not there; it belongs to the data set: get it again")
     try:

@@ -14,9 +14,9 @@ from pathlib import Path
 from extract.datasets.classes import Labels
 from extract.datasets.form import Plain
 from extract.datasets.gathering import BROKEN_FOLDER, FoundFile, LeftOut, broken_link, gather, is_clutter
-from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.image_set import ImageSet
 from extract.datasets.label_maps import Indices, LabelMaps, segmented
-from extract.datasets.listed import inside, listed, parsing, text
+from extract.datasets.listed import inside, lines, listed, parsing, text
 from extract.datasets.pixels import extension, image_id, is_image, missing_reader
 from extract.datasets.reading import made_of, opening
 from extract.datasets.sample import Box, DataError, Sample
@@ -47,7 +47,7 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
         beside = f" (left out: {left_out})" if left_out else ""
         raise DataError(f"{source} has no images; {EXPECTED}; {_explain_foreign_folder(root)}{beside}")
     folders = sorted(p.name for p in root.iterdir() if _is_class(p))
-    names = read_class_names(classes) if classes else None
+    names = lines(classes) if classes else None
     by_folder: dict[str, list[FoundFile]] = {}
     for found in images:
         by_folder.setdefault(found.name.partition("/")[0] if "/" in found.name else "", []).append(found)
@@ -135,7 +135,7 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
         multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
         given = [label for labels in labels_of_rows for label in labels]
-        named = read_class_names(classes) if classes else None
+        named = lines(classes) if classes else None
         if column == "labels":
             _check_separators(file, {*given}, named or ())
         meaning = Labels.of(given) if named is None else Labels(named)
@@ -160,7 +160,7 @@ def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
     name_file = file.parent / MAP_NAMES
     if not name_file.is_file():
         raise DataError(f"{file} names label maps, but there is no {name_file}; name their classes there, one a line")
-    names = read_class_names(name_file)
+    names = lines(name_file)
     files = {row["id"]: inside(file.parent, row["segmentation"], opening().outside) for row in rows}
     return LabelMaps(names, files, Indices.counted(len(names)))
 

@@ -218,8 +218,8 @@ class RemoteFile:
         names = self._request("glob", f"{path.rstrip('/')}/{pattern}" if pattern else path)
         return [RemoteFile(fs.unstrip_protocol(name)) for name in sorted(names)]
 
-    def read_text(self) -> str:
-        return bytes(self._request("cat_file")).decode()
+    def read_all(self) -> bytes:
+        return bytes(self._request("cat_file"))
 
     def read_with(self, work: Callable[[IO[bytes]], T]) -> T:
         """The result of `work` on the file, read from end to end, with seeking; BeyondClsError as `read`."""

@@ -103,7 +103,7 @@ def turned_corners(
 
 
 def turned_boxes(sample: Sample, pixels: Pixels) -> Sequence[Box]:
-    orientation, size = turning_of(sample, pixels)
+    orientation, size = turning_of(sample, pixels) if sample.boxes else (1, (0, 0))
     if orientation == 1:
         return sample.boxes
     return [Box(*turned_corners(box[:4], orientation, size), box.label) for box in sample.boxes]

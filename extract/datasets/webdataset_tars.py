@@ -15,7 +15,8 @@ import xxhash
 
 from extract.datasets.form import Plain
 from extract.datasets.gathering import BESIDE_TARS, BROKEN, CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter, walk
-from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import lines
 from extract.datasets.pixels import IMAGE_EXTENSIONS, UNREAD, extension, is_image, is_picture, missing_reader
 from extract.datasets.reading import RemoteFile, made_of, patiently
 from extract.datasets.sample import DataError, Sample
@@ -66,7 +67,7 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
         places = [folder / CLASS_NAMES for folder in (tars[0].parent, tars[0].parent.parent)]
         made_of(*(place for place in places if isinstance(place, Path)))
         names = next((place for place in places if place.exists()), None)
-    class_names = read_class_names(names) if names else None
+    class_names = lines(names) if names else None
     return ImageSet(source, samples, class_names, problems, resources=pipes, left_out=left_out)
 
 
