@@ -51,15 +51,6 @@ def test_boxes(tmp_path):
     assert not [problem for _, _, problem in verify(store.path) if problem]
 
 
-def test_a_set_without_boxes_has_no_array_for_them(tmp_path):
-    write_file(tmp_path / "d" / "ape" / "0.png", picture(0))
-    store = run(open_images(str(tmp_path / "d")), tmp_path / "f")
-    assert not any("box" in name for name in store.arrays)
-    assert store.labelled.tolist() == [True]
-    with pytest.raises(StoreError, match="has no array 'images/boxes'"):
-        store.boxes(0)
-
-
 def test_labels_and_boxes_of_an_image_that_is_missing_are_kept(tmp_path):
     images = table(tmp_path / "d", ["ape;cat", "", "bee"])
     (tmp_path / "d" / "3.png").unlink()
@@ -82,16 +73,27 @@ def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path):
     assert str(tmp_path) not in (store.path / "zarr.json").read_text()
 
 
-def test_labels_and_boxes_enter_the_digest(tmp_path):
-    file, box = write_file(tmp_path / "x.png", picture(0)), Box(1, 2, 3, 4, 0)
+def test_ids_bytes_labels_and_boxes_enter_the_digest(tmp_path):
+    box, size = Box(1, 2, 3, 4, 0), len(picture(0))
+    file = write_file(tmp_path / "x.png", picture(0) + bytes(size))
 
-    def digest(labels: Sequence[int], *boxes: Box, classes: str = "ab", multilabel: bool = False) -> str:
-        sample = Sample("x", tuple(labels), file, 0, file.stat().st_size, None, boxes)
+    def digest(
+        labels: Sequence[int], *boxes: Box, id_: str = "x", at: int = 0, classes: str = "ab", multilabel: bool = False
+    ) -> str:
+        sample = Sample(id_, tuple(labels), file, at, size, None, boxes)
         return ImageSet("s", [sample], list(classes), multilabel=multilabel).digest
 
     several = [digest(labels, multilabel=True) for labels in ([0], [0, 1], [])]
     boxed = [digest([0], *boxes) for boxes in ([box], [box._replace(x1=3.5)], [box._replace(label=1)], [box, box])]
-    digests = [digest([0]), digest([1]), digest([0], classes="abc", multilabel=True), *several, *boxed]
+    digests = [
+        digest([0]),
+        digest([1]),
+        digest([0], id_="y"),
+        digest([0], at=1),
+        digest([0], classes="abc", multilabel=True),
+        *several,
+        *boxed,
+    ]
     assert len({*digests}) == len(digests)
     assert digest([1, 0], multilabel=True) == several[1], "the labels of an image have no order"
 

@@ -79,12 +79,11 @@ def whole(images, tmp_path_factory):
 
 def test_maps_and_classes(whole, images):
     store = whole()
-    assert store.segmentation.classes == CLASSES
-    assert [*store.spec.truths] == ["segmentation"]
+    assert ([*store.spec.truths], store.segmentation.classes) == (["segmentation"], CLASSES)
     for row in (0, 7, N - 1):
         np.testing.assert_array_equal(store.segmentation.label_map(row), np.where(MAPS[row] == 3, -1, MAPS[row]))
-    assert store.multilabel
-    assert store.attributes["classes"] == list(CLASSES)
+    assert (store.multilabel, store.attributes["classes"]) == (True, list(CLASSES))
+    assert not any("box" in name for name in store.arrays)
     assert store.labels[3].tolist() == [int((MAPS[3] == label).any()) for label in range(3)]
     assert [problem for *_, problem in verify(store.path) if problem] == []
 
@@ -178,13 +177,11 @@ def test_truths_that_are_not_there(images, truths, message):
         Request.resolve(tiny(), images, truths=truths)
 
 
-def test_a_plan_counts_them(images):
-    kinds = [total_nbytes(Request.resolve(tiny(), images, truths=t))[0] for t in ("all", "none")]
-    assert kinds[0]["images"] - kinds[1]["images"] > N * 16 * 2, "labels of patches"
-
-
-def test_no_digest_of_truths_that_are_not_kept(images):
-    assert "truths" not in Request.resolve(tiny(), images, truths="none").spec.to_dict()
+def test_a_plan_counts_them_and_their_digest_is_kept_with_them(images):
+    with_them, without = (Request.resolve(tiny(), images, truths=truths) for truths in ("all", "none"))
+    sizes = [total_nbytes(request)[0]["images"] for request in (with_them, without)]
+    assert sizes[0] - sizes[1] > N * 16 * 2, "labels of patches"
+    assert ["truths" in request.spec.to_dict() for request in (with_them, without)] == [True, False]
 
 
 def test_a_recorded_problem_keeps_its_row(tmp_path):

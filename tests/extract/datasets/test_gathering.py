@@ -86,13 +86,6 @@ class TestLinks:
         with pytest.raises(DataError, match=r"to one folder in more than 100 ways, e\.g\. cat/more/[ab/]+; remove "):
             open_images(str(root))
 
-    def test_one_folder_may_be_linked_from_many(self, root: Path, tmp_path: Path) -> None:
-        """As folds of a cross-validation do."""
-        write_file(tmp_path / "of_all/1.png", picture(1))
-        for fold in range(20):
-            link(root / f"fold{fold}/of_all", tmp_path / "of_all")
-        assert sum(sample.id.endswith("of_all/1") for sample in open_images(str(root)).samples) == 20
-
     def test_a_class_that_is_a_broken_link_does_not_renumber_the_others(self, root: Path) -> None:
         labels = {sample.id: sample.label for sample in open_images(str(root)).samples}
         link(root / "bee", Path("/nowhere/bee"))

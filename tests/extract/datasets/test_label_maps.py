@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.label_maps import Colours, codes_of
 from extract.datasets.map_folders import CITY_CLASSES
 from tests.extract.datasets.examples import stripes
 from tests.extract.datasets.test_pixels import saved
@@ -111,25 +110,18 @@ def test_palettes_and_wide_indices(tmp_path: Path) -> None:
         assert opened(tmp_path, content).samples[0].labels == (1,)
 
 
-class TestColours:
-    @pytest.mark.parametrize(
-        ("line", "message"),
-        [
-            ("1 2 sky", "line '1 2 sky' is no colour with a name"),
-            ("1 2 300 sky", "has a value above 255"),
-            ("9 9 9 a\n9 9 9 b", r"colour \[9, 9, 9\] appears twice"),
-            ("0 0 0 void", "no class"),
-        ],
-    )
-    def test_a_wrong_table(self, line: str, message: str, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=rf"label-colours\.txt is not as expected .*{message}.*lines R G B NAME"):
-            opened(tmp_path, None, line + "\n", "label-colours.txt")
-
-    def test_all_colours(self) -> None:
-        pixels = np.random.default_rng(0).integers(0, 256, (50, 3), np.uint8)
-        labels = {int(code): row for row, code in enumerate(codes_of(pixels))}
-        image = Image.fromarray(pixels[None])
-        assert Colours(labels).labels(image).tolist() == [list(range(50))]
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 2 sky", "line '1 2 sky' is no colour with a name"),
+        ("1 2 300 sky", "has a value above 255"),
+        ("9 9 9 a\n9 9 9 b", r"colour \[9, 9, 9\] appears twice"),
+        ("0 0 0 void", "no class"),
+    ],
+)
+def test_a_wrong_table_of_colours(line: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"label-colours\.txt is not as expected .*{message}.*lines R G B NAME"):
+        opened(tmp_path, None, line + "\n", "label-colours.txt")
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,6 @@ def header(name: str = "a.png", size: int = 0, kind: bytes = tarfile.REGTYPE, pa
 
 
 class TestReading:
-    def test_images_and_labels_in_the_order_of_the_tar(self, tmp_path: Path) -> None:
-        content = [samples(6)[i] for i in (4, 1, 5)]
-        images = open_images(str(write_tar(tmp_path / "a.tar", content)))
-        assert [(s.id, s.label) for s in images.samples] == [("0004", 1), ("0001", 1), ("0005", 2)]
-        assert [s.read() for s in images.samples] == [c["png"] for c in content]
-        assert (images.all_problems(), images.classes) == ([], None)
-
     @pytest.mark.parametrize("source", ["t-{00..02}.tar", "t-*.tar", "", "t-0[0-2].tar"])
     def test_several_tars(self, source: str, tmp_path: Path) -> None:
         for i in (2, 0, 1):  # written in another order than read
