@@ -14,10 +14,6 @@ from store import BeyondClsError
 from tests.extract.pictures import picture, write_file, write_pictures
 
 
-def ids(images: ImageSet) -> list[str]:
-    return [sample.id for sample in images.samples]
-
-
 def opened(root: Path) -> ImageSet:
     """The images, whatever is left out."""
     return open_images(str(root), allow_left_out=True)
@@ -61,7 +57,7 @@ class TestLinks:
         link(far / "deep/more", write_pictures(tmp_path / "farther", "c.jpg"))
         link(root / "cat/2.jpg", write_file(tmp_path / "annex/key", picture(3)))  # an image
         linked = ["a", "deep/b", "deep/more/c"]
-        assert ids(open_images(str(root))) == [
+        assert [*open_images(str(root)).samples.ids] == [
             *("cat/0", "cat/1", "cat/2", *(f"cat/site/{name}" for name in linked), "dog/0", "dog/1"),
             *(f"eel/{name}" for name in linked),
         ]
@@ -137,7 +133,7 @@ class TestByName:
         image = Image.open(write_file(root.parent / "x", picture(0)))
         image.convert("L" if end == "PGM" else "RGB").save(root / f"cat/2.{end}", form)
         images = open_images(str(root))
-        assert ids(images)[2] == "cat/2"
+        assert images.samples.ids[2] == "cat/2"
         assert images.image(2).mode == "RGB"
         assert not images.left_out
 
@@ -147,7 +143,7 @@ class TestByName:
         monkeypatch.setattr("extract.datasets.pixels.readable", lambda: (formats, ends - PACKAGES.keys()))
         write_file(root / f"cat/2.{end}", b"x")
         images = open_images(str(root))
-        assert ids(images)[2] == "cat/2"
+        assert images.samples.ids[2] == "cat/2"
         [problem] = images.all_problems()
         assert problem.startswith("'cat/2'")
         assert "pip install" in problem
@@ -200,7 +196,7 @@ def test_images_without_an_extension_are_known_by_their_content(form: str, root:
     for name in ("cat/2", "cat/2.jpg_large", "cat/2.001"):
         write_file(root / name, picture(0, form))
     images = open_images(str(root))
-    assert ids(images)[2:5] == ["cat/2", "cat/2.001", "cat/2.jpg_large"]
+    assert images.samples.ids[2:5] == ["cat/2", "cat/2.001", "cat/2.jpg_large"]
     assert [images.image(row).size for row in (2, 3, 4)] == [(36, 40)] * 3
 
 
@@ -210,7 +206,7 @@ def test_a_flat_folder_is_a_set_without_labels(beside: tuple[str, ...], tmp_path
     for name in beside:
         write_file(tmp_path / "d" / name, b"x")
     images = open_images(str(tmp_path / "d"))
-    assert (ids(images), images.is_unlabelled, images.all_problems()) == (["0", "1"], True, [])
+    assert ([*images.samples.ids], images.is_unlabelled, images.all_problems()) == (["0", "1"], True, [])
     assert images.digest == open_images(str(tmp_path / "d")).digest
 
 
