@@ -24,29 +24,29 @@ def test_the_digest_is_the_same_for_a_folder_and_for_tars(tmp_path: Path) -> Non
     assert folder.digest == tars.digest
 
 
-class TestDecoding:
-    @pytest.mark.parametrize("form", ["gif", "tiff"])
-    def test_first_of_several_frames(self, form: str, tmp_path: Path) -> None:
-        frames = [Image.new("RGB", (9, 7), colour) for colour in ("red", "blue")]
-        (tmp_path / "c").mkdir()
-        frames[0].save(tmp_path / "c" / f"x.{form}", save_all=True, append_images=frames[1:])
-        assert open_images(str(tmp_path)).image(0).getpixel((4, 3)) == (255, 0, 0)
+@pytest.mark.parametrize("form", ["gif", "tiff"])
+def test_first_of_several_frames(form: str, tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (9, 7), colour) for colour in ("red", "blue")]
+    (tmp_path / "c").mkdir()
+    frames[0].save(tmp_path / "c" / f"x.{form}", save_all=True, append_images=frames[1:])
+    assert open_images(str(tmp_path)).image(0).getpixel((4, 3)) == (255, 0, 0)
 
-    @pytest.mark.parametrize(
-        ("content", "problem"),
-        [
-            (picture(0, "png", 200, 200)[:-9000], ".*truncated"),
-            (picture(0, "jpeg", 200, 200)[:-1000], ".*truncated"),
-            (b"\xff\xd8\xff\xe0" + bytes(range(256)) * 4, ""),
-            (b"", ""),
-            (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n", "cannot identify"),
-        ],
-    )
-    def test_a_damaged_image_is_named(self, content: bytes, problem: str, tmp_path: Path) -> None:
-        """Nor is a drawing, which Pillow hands to Ghostscript, ever run, whatever the file is called."""
-        write_file(tmp_path / "c/bad.png", content)
-        with pytest.raises(DataError, match=rf"'c/bad' in {tmp_path}/c/bad\.png cannot be decoded: {problem}"):
-            open_images(str(tmp_path)).image(0)
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (picture(0, "png", 200, 200)[:-9000], ".*truncated"),
+        (picture(0, "jpeg", 200, 200)[:-1000], ".*truncated"),
+        (b"\xff\xd8\xff\xe0" + bytes(range(256)) * 4, ""),
+        (b"", ""),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n", "cannot identify"),
+    ],
+)
+def test_a_damaged_image_is_named(content: bytes, problem: str, tmp_path: Path) -> None:
+    """Nor is a drawing, which Pillow hands to Ghostscript, ever run, whatever the file is called."""
+    write_file(tmp_path / "c/bad.png", content)
+    with pytest.raises(DataError, match=rf"'c/bad' in {tmp_path}/c/bad\.png cannot be decoded: {problem}"):
+        open_images(str(tmp_path)).image(0)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_boxes(name: str, boxes: list[object], tmp_path: Path) -> None:
 PETS_TEST, FOOD_TRAIN, CUB = "oxford-iiit-pet/annotations/test.txt", "food-101/meta/train.json", "CUB_200_2011"
 NUS_TEST, BEACH = "ImageList/TestImagelist.txt", "Groundtruth/TrainTestLabels/Labels_beach_Test.txt"
 LABELS, INSTANCES, PANOPTIC = "labels.txt", *(f"annotations/{kind}_val2017.json" for kind in ("instances", "panoptic"))
-CARS_META, CARS_TEST = "stanford_cars/devkit/cars_meta.mat", "stanford_cars/cars_test_annos_withlabels.mat"
+CARS_META = "stanford_cars/devkit/cars_meta.mat"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,6 @@ CARS_META, CARS_TEST = "stanford_cars/devkit/cars_meta.mat", "stanford_cars/cars
         ("coco", "val2017", INSTANCES, 'y_id": 90', 'y_id": 91', r"an annotation is of category 91, which is not among"),
         ("coco", "val2017", INSTANCES, "[3, 3, 1, 1]", "[3, 3, 1]", r"not as expected .*images, annotations"),
         ("coco", "val2017", INSTANCES, '"5.jpg"', '"/etc/5.jpg"', r"'/etc/5\.jpg', which is not inside"),
-        ("coco", "val2017", INSTANCES, '"images": [', '"images": ' + "[" * 100_000, r"not as expected \(Recursion"),
         ("coco-panoptic", "val2017", PANOPTIC, None, '{"images": []}', "is not as expected .*segments_info"),
         ("coco-panoptic", "val2017", PANOPTIC, 'y_id": 184}]', 'y_id": 7}]', "a segment is of category 7, which is not among"),
         ("coco-panoptic", "val2017", PANOPTIC, '"000000000003.png"', '"../../a.png"', r"\.\./a\.png', which is not inside"),
@@ -92,9 +91,7 @@ CARS_META, CARS_TEST = "stanford_cars/devkit/cars_meta.mat", "stanford_cars/cars
         ("ade20k", "val", "objectInfo150.txt", None, "Idx\tName\n2\twall\n", r"150\.txt is not .*do not count from 1"),
         ("label-maps", "val", "label-colours.txt", None, "\n", r"label-colours\.txt is not as expected .*no class"),
         ("label-maps", "val", "other.txt", None, "", "has neither images nor label maps of this split; expected the folders"),
-        ("pets", "test", PETS_TEST, None, b"\xff\xfe\0", r"test\.txt is not UTF-8 text \(.* at byte 0\); get it again"),
         ("stanford-cars", "test", CARS_META, None, b"no MATLAB file" * 20, "cannot be read .*: expected a MATLAB file with cl"),
-        ("stanford-cars", "test", CARS_TEST, None, None, r"withlabels\.mat is missing; it belongs to the data set: get it"),
     ],
 )
 def test_damaged_lists(form: str, split: str, name: str, old: str | None, new: str, message: str, tmp_path: Path) -> None:
