@@ -275,9 +275,8 @@ class Views:
         return range(len(self._windows(size)[1]) if self._slides else 1)
 
     def _windows(self, size: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-        """Width and height to which an image is resized, so that it just fills the input, and left and top of its windows.
-
-        As mmsegmentation slides: the last window is flush with the border.
+        """Width and height to which an image is resized, so that it just fills the input, and left and top of its windows, as
+        mmsegmentation slides: the last is flush with the border.
         """
         sides = self._size[::-1]
         scale = max(side / length for side, length in zip(sides, size, strict=True))

@@ -1,6 +1,5 @@
-"""CIFAR-10 and CIFAR-100, in the binary version or as torchvision keeps them (the python version).
-
-Its pickles are read without running any of their code: arrays stay what their file says of them.
+"""CIFAR-10 and CIFAR-100, in the binary version or as torchvision keeps them (the python version), whose pickles are read
+without running any of their code.
 """
 
 from collections.abc import Sequence

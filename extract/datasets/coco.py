@@ -1,7 +1,4 @@
-"""COCO: objects with boxes and masks, and panoptic segments.
-
-Masks are polygons, and run lengths of crowds; they are checked before any C code sees them.
-"""
+"""COCO: objects with boxes and masks, which are checked before any C code sees them; and panoptic segments."""
 
 import json
 import math
@@ -137,9 +134,8 @@ def _image_size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
 
 
 def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
-    """Run lengths of a mask: of polygons, or as they are given, compressed or not; of an image of this height and width.
-
-    It is a ValueError, or of run lengths a StoreError, that they do not fit the image.
+    """Run lengths of a mask: of polygons, or as they are given, compressed or not; of an image of this height and width, which
+    they must fit: else a ValueError, or of run lengths a StoreError.
     """
     if isinstance(segmentation, Mapping):
         return _checked_runs(segmentation, size)

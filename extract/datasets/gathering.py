@@ -103,9 +103,8 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file below a folder: its path there, in bytes its size; and why it is left out, if that is clear from its kind or name.
-
-    Of broken links and of what may not be read the size is 0.
+    """A file below a folder: its path there; its size in bytes, 0 of broken links and of what may not be read; and why it is
+    left out, if that is clear from its kind or name.
     """
 
     name: str

@@ -1,7 +1,5 @@
-"""What is known of the images of a source, kept between runs: or a run would begin by listing and reading a million files.
-
-The list itself is used again where nothing has changed of all that it was made of: folders, lists, tars. Digests of images are
-used again where their files have the size, time of change and inode that they had. An image that differs nonetheless is
+"""What is known of the images of a source, kept between runs: their list, where nothing has changed of all that it was made of;
+and digests of images whose files have the size, time of change and inode that they had. An image that differs nonetheless is
 noticed when it is decoded.
 """
 

@@ -89,9 +89,8 @@ def inside(folder: Path, name: str, outside: bool | None = None) -> Path:
 
 
 def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
-    """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold.
-
-    The message has no path of this machine: stores record problems.
+    """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold; without a
+    path of this machine, as stores record problems.
     """
     listed_names = {PurePosixPath(name).as_posix() for name in names}
     extra = sorted(name for name in images_in(folder) if name not in listed_names)
@@ -201,9 +200,8 @@ def matlab_variable(file: Path, name: str) -> list[Any]:
 
 
 def _check_nesting(content: bytes) -> None:
-    """Refuse cells in cells without end, into which scipy descends by calls in C, until the stack overflows.
-
-    What its sizes say does not count: of each cell or structure the tag of a matrix and its class are there.
+    """Refuse cells in cells without end, into which scipy descends by calls in C, until the stack overflows; whatever sizes
+    say, each has the tag of a matrix and its class.
     """
     order: Any = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
     n, position = len(NESTING.findall(content)), len(content) if 0 in content[:4] else 128  # version 4 has no cells

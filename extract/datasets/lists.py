@@ -1,6 +1,5 @@
-"""Data sets whose lists name the images: CUB-200-2011, Food-101, Oxford-IIIT Pets, Stanford Cars and NUS-WIDE.
-
-The first four may lie in the folder that their archive makes, or be that folder.
+"""Data sets whose lists name the images: CUB-200-2011, Food-101, Oxford-IIIT Pets, Stanford Cars and NUS-WIDE. The first four
+may lie in the folder that their archive makes, or be that folder.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""Truths of dense tasks that a data set has: label maps and instances, read when they are asked for.
-
-Annotations are published in pixels as the file stores them; where images are turned upright, they follow.
+"""Label maps and instances that a data set has, read when they are asked for; published in pixels as files store them, they
+follow where images are turned upright.
 """
 
 import io
@@ -38,9 +37,8 @@ class Truths:
 
 
 def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pixels) -> TruthColumns:
-    """Truths of all images, in pixels of the images as they are decoded, as arrays: none of an image with a problem.
-
-    It is a DataError that some are damaged.
+    """Truths of all images, in pixels of the images as they are decoded, as arrays: none of an image with a problem; DataError
+    where some are damaged.
     """
     reader = truths.reader(samples)
     items: list[Items] = []

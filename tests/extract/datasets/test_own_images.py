@@ -1,4 +1,4 @@
-"""A folder of class folders, and what is there in place of images; and images that a .csv names, whose labels test_classes has."""
+"""A folder of class folders, and what is there in place of images; and images that a .csv names."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""What pixels are made of: values of more than 8 bits, orientation by EXIF, how large an image may be; and what is stored of them,
-under which key.
+"""What pixels are made of: values of more than 8 bits, orientation by EXIF, how large an image may be; and what a feature set
+stores of them, under which key.
 """
 
 import io
