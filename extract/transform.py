@@ -42,9 +42,7 @@ def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     checked = {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
     if checked.get("crop_mode") == SLIDE and checked.setdefault("crop_pct", 1.0) != 1:
-        raise BeyondClsError(
-            f"crop_pct is {checked['crop_pct']}, expected 1 with the crop mode {SLIDE}, which shows whole images; leave it out"
-        )
+        raise BeyondClsError(f"crop_pct is {checked['crop_pct']}, expected 1 with the crop mode {SLIDE}; leave it out")
     return {name: value for name, value in checked.items() if value != UNRECORDED.get(name)}
 
 
@@ -102,10 +100,7 @@ def input_sides(value: Any) -> tuple[int, int]:
     elif isinstance(value, Sequence):
         sides = tuple(value)
     if len(sides) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side <= 0 for side in sides):
-        raise BeyondClsError(
-            f"input_size is {value!r}, expected the side of the square input in pixels, e.g. 224, or its height and width, "
-            "e.g. 336x448"
-        )
+        raise BeyondClsError(f"input_size is {value!r}, expected the side in pixels, or its height and width, e.g. 336x448")
     return sides
 
 
@@ -228,9 +223,7 @@ class Views:
                 f"{self.config['interpolation']}; give cut pillow, or another interpolation"
             )
         if cut == "draft" and self.config["crop_mode"] == SLIDE:
-            raise BeyondClsError(
-                f"cut is draft, expected pillow or torch with the crop mode {SLIDE}, whose windows show details"
-            )
+            raise BeyondClsError(f"cut is draft, expected pillow or torch with the crop mode {SLIDE}, as windows show details")
         self._size = tuple(self.config["input_size"][1:])  # height, width
         self.evaluation: Callable[[Any], Tensor]
         # How views are placed or drawn, for the key.

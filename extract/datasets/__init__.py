@@ -105,10 +105,7 @@ def open_images(
     if is_named and form not in DATASETS:
         raise DataError(unknown("form of data set", str(form), DATASETS))
     if data_arguments and form != "function":
-        raise DataError(
-            f"data_arguments are {dict(data_arguments)}, but no function gives these images; leave them out, or name one: "
-            "FILE.py:FUNCTION"
-        )
+        raise DataError(f"data_arguments are {dict(data_arguments)}, but no function gives these images; leave them out")
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
     if allow_outside and form != "csv":

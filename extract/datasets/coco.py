@@ -114,9 +114,7 @@ def instances_in(file: Path, samples: Sequence[Sample]) -> Truths:
         annotations = Annotations(file)
     numbers = {PurePosixPath(name).with_suffix("").as_posix(): number for number, name in annotations.images.items()}
     if lacking := [sample.id for sample in samples if sample.id not in numbers]:
-        raise DataError(
-            f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each, also without objects"
-        )
+        raise DataError(f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each")
     return Truths(annotations.classes, partial(reader, file, numbers, annotations.label_of))
 
 
@@ -149,9 +147,7 @@ def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
             raise ValueError(f"a polygon of {points.size} numbers, expected x and y of three points or more")
         limits = np.array([width, height] * (len(points) // 2), np.float64)
         if not np.isfinite(points).all() or (points < -BEYOND * limits).any() or (points > (1 + BEYOND) * limits).any():
-            raise ValueError(
-                f"a polygon far outside of its image of {sides(size)} pixels: {points.min():g} to {points.max():g}"
-            )
+            raise ValueError(f"a polygon far outside of its image, {sides(size)} pixels: {points.min():g} to {points.max():g}")
         if (length := np.abs(np.diff(points.reshape(-1, 2), axis=0)).max(1).sum()) > OUTLINE:  # drawing takes memory for each
             raise ValueError(f"a polygon whose outline has {length:g} pixels, expected {OUTLINE:,} at most")
         polygons.append(points)

@@ -66,10 +66,7 @@ class Plain:
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Open the images; DataError where a split was asked for, or as `open`."""
         if split is not None:
-            raise DataError(
-                f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split, "
-                "and name the data of one split"
-            )
+            raise DataError(f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split")
         return self.open(source, classes)
 
 

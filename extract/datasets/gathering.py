@@ -150,9 +150,7 @@ def walk(root: Path) -> Iterator[FoundFile]:
             else:
                 ways[identity] += 1
                 if ways[identity] > MOST_WAYS:
-                    raise DataError(
-                        f"{root} leads to one folder in more than {MOST_WAYS} ways, e.g. {name}; remove the links to it"
-                    )
+                    raise DataError(f"{root} leads to one folder in more than {MOST_WAYS} ways, e.g. {name}; remove links")
                 folders.append((entry.path, f"{name}/", chain | {identity}))
 
 

@@ -112,9 +112,7 @@ class Items:
             item = {"image": item}
         image = first_of(IMAGE, item)
         if image is None:
-            raise DataError(
-                f"an item has {', '.join(map(str, item))[:200]}, but no image; call one of them {' or '.join(IMAGE)}"
-            )
+            raise DataError(f"an item has {', '.join(map(str, item))[:200]}, but no image; call one {' or '.join(IMAGE)}")
         found = {part: first_of(names, item) for part, names in (("label", LABEL), ("id", ID), ("segmentation", SEGMENTATION))}
         parts = {part: None if name is None else item[name] for part, name in found.items()}
         return {**parts, "image": item[image], "boxes": item.get("boxes"), "others": item.get("others", [])}
@@ -181,8 +179,7 @@ def encode_image(image: Any) -> bytes:
     if hasattr(image, "__array__"):
         return _encode_array(np.asarray(image), are_first=False)
     raise ValueError(
-        f"is a {type(image).__name__}, expected a picture of Pillow, an array or tensor of uint8, encoded bytes, or a path as "
-        "pathlib.Path"
+        f"is a {type(image).__name__}, expected a picture of Pillow, a uint8 array or tensor, bytes, or a pathlib.Path"
     )
 
 
@@ -364,8 +361,7 @@ def _parse_label(label: Any) -> tuple[Any, int | None]:
             return tuple(np.flatnonzero(values).tolist()), len(values)
         else:
             raise ValueError(
-                f"has as label an array {list(values.shape)} of {values.dtype}, expected a class number, a name, or 0 or 1 for "
-                "each class"
+                f"has as label an array {list(values.shape)} of {values.dtype}, expected a class, or 0 or 1 for each"
             )
     if isinstance(label, list | tuple | set | frozenset):
         parts = [_one_label(one) for one in (sorted(label) if isinstance(label, set | frozenset) else label)]

@@ -126,9 +126,7 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         rows, outside = _read_table(file), opening().outside
         if "segmentation" in rows[0] and not {"label", "labels"} & rows[0].keys():
             if classes is not None:
-                raise DataError(
-                    f"{file} has no labels but those of its label maps, which {MAP_NAMES} names; leave out --classes"
-                )
+                raise DataError(f"{file} has no labels but those of its label maps, of {MAP_NAMES}; leave out --classes")
             unlabelled = [listed(file.parent, row["path"], (), _parse_boxes(row), row["id"], outside) for row in rows]
             return segmented(str(file), unlabelled, _label_maps(file, rows))
         column = "labels" if "labels" in rows[0] else "label"
@@ -173,10 +171,7 @@ def _read_table(file: Path) -> list[dict[str, str]]:
     if missing := [name for name in ("id", "path") if name not in header]:
         raise ValueError(f"no column {', '.join(missing)} among {', '.join(header)[:200]}")
     if ("label" in header) == ("labels" in header) and ("label" in header or "segmentation" not in header):
-        raise ValueError(
-            "expected one of the columns label and labels, or segmentation; of images without labels, leave all of the column "
-            "label empty"
-        )
+        raise ValueError("expected one of the columns label and labels, or segmentation; label may be empty throughout")
     if not rows:
         raise ValueError("no row below the header")
     for line, row in enumerate(rows, 2):

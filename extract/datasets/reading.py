@@ -260,6 +260,4 @@ class RemoteFile:
             raise
         except Exception as error:  # each service has its own errors
             reason = str(error).replace(self.url, str(self)) or type(error).__name__
-            raise BeyondClsError(
-                f"{self} cannot be read: {reason}; check the address, the network and your credentials, and run again"
-            ) from error
+            raise BeyondClsError(f"{self} cannot be read: {reason}; check the address, network and credentials") from error

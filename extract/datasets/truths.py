@@ -52,10 +52,9 @@ def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pix
                 problems.append(f"{sample}: {error}")
         items.append(found)
     if problems:
-        total = f"\n({len(problems)} problems in all)" if len(problems) > MOST_NAMED else ""
-        raise DataError(
-            "\n".join(problems[:MOST_NAMED]) + total + f"\nmend the annotations, or extract without {name}: --truths none"
-        )
+        total = [f"({len(problems)} problems in all)"] * (len(problems) > MOST_NAMED)
+        remedy = f"mend the annotations, or leave out {name}: --truths none"
+        raise DataError("\n".join([*problems[:MOST_NAMED], *total, remedy]))
     if pixels.orientation == "exif":
         items = [turned_items(one, sample, pixels) for one, sample in zip(items, samples, strict=True)]
     return segment_columns(items) if name == "segmentation" else instance_columns(items)  # type: ignore[arg-type]

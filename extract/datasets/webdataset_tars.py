@@ -97,9 +97,7 @@ def _open_tars(source: str, pipes: Path | None) -> Sequence[Tar]:
                 made_of(*glob.glob(above or "."))
             matches = [Path(match) for match in sorted(glob.glob(url))] if glob.has_magic(url) else [Path(url)]
         if not matches or not all(m.is_file() for m in matches):
-            raise DataError(
-                f"there is no tar {url!r} (of {source!r}); check the path, the numbers in braces start and end inclusively"
-            )
+            raise DataError(f"there is no tar {url!r} (of {source!r}); check the path, the numbers in braces are inclusive")
         tars += matches
     return tars
 

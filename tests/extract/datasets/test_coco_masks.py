@@ -92,7 +92,7 @@ def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -
         ([[1, 2, 3, 4]], "a polygon of 4 numbers, expected x and y of three points or more"),
         ([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers"),
         ([[40, 1, 50, 1, 50, 9]], "its polygons are outside of the image of 36 x 40 pixels"),
-        ([[1, 1, 9, 1, 9, -9e9]], r"a polygon far outside of its image of 36 x 40 pixels: -9e\+09 to 9"),
+        ([[1, 1, 9, 1, 9, -9e9]], r"a polygon far outside of its image, 36 x 40 pixels: -9e\+09 to 9"),
         ([[1, 1, 9, 1, 9, float("nan")]], "a polygon far outside of its image"),
         ([[1, 1, 30, 1] * 80_000], r"a polygon whose outline has 4\.63997e\+06 pixels, expected 4,000,000 at most"),
         ([["a", 1, 9, 1, 9, 1]], "could not convert string to float"),
@@ -103,8 +103,8 @@ def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -
         ({"counts": "é" * 500, "size": [40, 36]}, "are not run lengths of a mask"),
         ({"size": [40, 36]}, "run lengths None, expected counts"),
         ({"counts": [100.5, 1339.5], "size": [40, 36]}, r"run lengths \[100\.5, 1339\.5\], expected counts"),
-        ([[1, 1, 75, 1, 9, 9]], "a polygon far outside of its image of 36 x 40 pixels: 1 to 75"),
-        ([[1, 1, 9, 85, 9, 9]], "a polygon far outside of its image of 36 x 40 pixels: 1 to 85"),
+        ([[1, 1, 75, 1, 9, 9]], "a polygon far outside of its image, 36 x 40 pixels: 1 to 75"),
+        ([[1, 1, 9, 85, 9, 9]], "a polygon far outside of its image, 36 x 40 pixels: 1 to 85"),
     ],
 )
 def test_what_is_wrong_with_a_mask(segmentation: Any, problem: str, tmp_path: Path) -> None:

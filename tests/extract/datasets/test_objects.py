@@ -355,7 +355,7 @@ def module(text: str) -> Callable[[Path], str]:
         ([(np.zeros((5, 5, 7), np.uint8), 0)], r"has shape \[5, 5, 7\], expected \[H, W, 3\]"),
         ([("a.png", 0)], r"is a str, expected a picture of Pillow, .*pathlib\.Path"),
         ([(Path("nowhere.png"), 0)], r"item 0 of list is not there: nowhere\.png"),
-        ([{"picture": TINY}], r"an item has picture, but no image; call one of them image or img"),
+        ([{"picture": TINY}], r"an item has picture, but no image; call one image or img"),
         ([()], "an item is empty"),
         ([(TINY, 0.5)], r"item 0 of list has label '0\.5', a float; expected a class number"),
         ([(TINY, -3)], r"has label '-3'"),
