@@ -66,10 +66,8 @@ def test_only_what_is_missing(dtype):
 def test_on_the_device_without_a_wait(dtype):
     """A fake device has no values to wait for, and refuses operations that mix it with the CPU."""
     with FakeTensorMode():
-        features = {
-            NAME: torch.zeros(2, 16, 64, device="cuda"),
-            "statistics/cls_self/view0": torch.zeros(2, 2, 2, device="cuda"),
-        }
+        shapes = {NAME: (2, 16, 64), "statistics/cls_self/view0": (2, 2, 2)}
+        features = {name: torch.zeros(shape, device="cuda") for name, shape in shapes.items()}
         parts = list(stored_parts(features, [*features, NAME + SCALE], dtype))
     assert {part.device.type for _, part in parts} == {"cuda"}
     assert len(parts) == 4 + (dtype in ("int8", "int4"))

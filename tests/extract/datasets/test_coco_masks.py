@@ -168,9 +168,8 @@ def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, 
 def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
     images = opened(tmp_path, {"segmentation": []})
     many = ImageSet("many", [replace(images.samples[0], id=f"{i}", labels=(0,)) for i in range(12)], ["cat"], multilabel=True)
-    many.truths["instances"] = Truths(
-        ["cat"], partial(reader, tmp_path / "annotations/instances_val2017.json", dict.fromkeys(many.samples.ids, 1), {})
-    )
+    file = tmp_path / "annotations/instances_val2017.json"
+    many.truths["instances"] = Truths(["cat"], partial(reader, file, dict.fromkeys(many.samples.ids, 1), {}))
     with pytest.raises(DataError, match=r"\(12 problems in all\)\nmend the annotations") as raised:
         many.truth_columns("instances")
     assert str(raised.value).count("expected polygons or run lengths") == 10

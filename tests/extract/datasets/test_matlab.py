@@ -48,9 +48,7 @@ HOSTILE = {
     "the other order": file(nested(DEPTH, ">"), b"MI"),
     "an order that is none": file(nested(DEPTH, ">"), b"XX"),
     "sizes that do not tell": file(nested(DEPTH, stated=48)),
-    "a cell of too many": file(
-        matrix(CELL, b"x", b"").replace(struct.pack("<2i", 1, 1), struct.pack("<2i", 2**31 - 1, 2**31 - 1))
-    ),
+    "a cell of too many": file(matrix(CELL, b"x", b"").replace(struct.pack("<2i", 1, 1), b"\xff\xff\xff\x7f" * 2)),
     "unpacks to much": file(element(15, zlib.compress(bytes(1 << 28), 1))),
 }
 

@@ -372,10 +372,7 @@ def module(text: str) -> Callable[[Path], str]:
         ({"train": [], "val": []}, "there is no split of dict; give --split train or val"),
         (Pictures(lambda row: 1 / 0), r"item 0 of Pictures cannot be read \(ZeroDivisionError: .*\); mend it, or let it give"),
         ([(PIXELS[0], MAP)], "list has label maps, but no names of classes; give them as `classes`"),
-        (
-            {"images": PIXELS[:1], "masks": MAP[None], "labels": [1], "classes": MAP_CLASSES},
-            "other labels as well; leave these",
-        ),
+        ({"images": PIXELS[:1], "masks": MAP[None], "labels": [1], "classes": MAP_CLASSES}, "other labels as well; leave"),
         (npz(images=np.array([{}], object)), "images.npy holds objects, which are pickled"),
         (npz(pictures=PIXELS), "has arrays pictures, but no images; call them images"),
         (npz(images=PIXELS[0]), r"have shape \[40, 36, 3\]"),

@@ -95,12 +95,7 @@ def test_boxes(lines: list[str], boxes: list[object], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "is_allowed"),
-    [
-        *((path, False) for path in ("/etc/passwd", "../a.jpg", "deep/../../a.jpg", ".")),
-        ("..", True),
-        ("a/..", True),
-        ("a\0.jpg", True),
-    ],
+    [(path, i > 3) for i, path in enumerate(("/etc/passwd", "../a.jpg", "deep/../../a.jpg", ".", "..", "a/..", "a\0.jpg"))],
 )
 def test_no_path_leads_out_of_the_folder(path: str, is_allowed: bool, tmp_path: Path) -> None:
     """Even where paths may, one that is no file's."""
@@ -128,7 +123,6 @@ def test_a_list_of_ones_own_may_lead_anywhere(tmp_path: Path) -> None:
 
 
 def test_label_maps_of_ones_own_list_may_be_anywhere(tmp_path: Path) -> None:
-    write_pictures(tmp_path, "data/a.jpg")
     write_file(tmp_path / "maps/a.png", stripes(0, 1)())
     write_text(tmp_path / "data/segmentation-classes.txt", "road", "wall")
     source = table(tmp_path / "data", "id,path,segmentation", f"1,a.jpg,{tmp_path}/maps/a.png")

@@ -193,11 +193,8 @@ BEGINS_ANOTHER = ["img.png", "img.cls", "x.png", "x.cls", "img.v2.png", "img.v2.
         ("0.png 0.cls 0.tga 0.pgm", {"0": (0, 1)}, {FURTHER: (2, "0.pgm")}),
         ("0.png 0.cls 0.depth.png 0.depth.json", {"0": (0, 1)}, {FURTHER: (1, "0.depth.png")}),
         # Clutter and texts.
-        (
-            "__MACOSX/._0.png ._0.png d/.DS_Store 0.png 0.cls lost.json",
-            {"0": (3, 4)},
-            {CLUTTER: (3, "._0.png"), OTHER: (1, "lost.json")},
-        ),
+        ("__MACOSX/._0.png ._0.png d/.DS_Store 0.png 0.cls", {"0": (3, 4)}, {CLUTTER: (3, "._0.png")}),
+        ("0.png 0.cls lost.json", {"0": (0, 1)}, {OTHER: (1, "lost.json")}),
     ],
 )
 def test_what_names_make_of_members(names: str, expected: dict[str, Any], left_out: dict[Any, Any], tmp_path: Path) -> None:
