@@ -137,10 +137,8 @@ def walk(root: Path) -> Iterator[FoundFile]:
             if is_clutter(entry.name) or (not prefix and entry.name[0] == "." and (entry.is_dir() or entry.is_symlink())):
                 yield FoundFile(name, reason=CLUTTER)
                 continue
-            status = run_unless_locked(partial(_status, entry), entry.path)
-            if status is None:
-                yield FoundFile(name, reason=LOCKED)
-            elif isinstance(status, Reason):
+            status = run_unless_locked(partial(_status, entry), entry.path) or LOCKED
+            if isinstance(status, Reason):
                 yield FoundFile(name, reason=status)
             elif not stat.S_ISDIR(status.st_mode):
                 special = SPECIAL if is_image(name) else OTHER

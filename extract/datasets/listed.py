@@ -23,7 +23,7 @@ from store import BeyondClsError
 XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 COMPRESSED = 15  # type of an element of a MATLAB file
 # Tag of a matrix in either order of bytes, its flags' own tag, and a class that holds matrices: cells, structures, objects, …
-NESTING = re.compile(rb"\x0e\0{3}.{12}[\1-\3\x10\x11]|\0{3}\x0e.{15}[\1-\3\x10\x11]", re.DOTALL)
+NESTING = re.compile(rb"(?:\x0e\0{3}.{12}|\0{3}\x0e.{15})[\1-\3\x10\x11]", re.DOTALL)
 MOST_NESTED = 2000  # of these; scipy survives as many in one another, and published files have a few
 DAMAGE = (  # what parsers report
     ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,

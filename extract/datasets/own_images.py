@@ -206,11 +206,9 @@ def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> N
 def _parse_boxes(row: Mapping[str, str], label: int = -1) -> list[Box]:
     if "boxes" in row:
         boxes = [re.split(r"[\s,]+", part.strip()) for part in row["boxes"].split(";") if part.strip()]
-    elif all(corner in row for corner in CORNERS):
-        corners = [row[corner].strip() for corner in CORNERS]
-        boxes = [corners] if any(corners) else []
     else:
-        boxes = []
+        corners = [row[corner].strip() for corner in CORNERS] if row.keys() >= {*CORNERS} else []
+        boxes = [corners] if any(corners) else []
     if wrong := [box for box in boxes if len(box) != 4]:
         raise ValueError(f"box {' '.join(wrong[0])[:80]!r} does not have four numbers x0 y0 x1 y1")
     return [Box(float(x0), float(y0), float(x1), float(y1), label) for x0, y0, x1, y1 in boxes]

@@ -88,9 +88,8 @@ def tables(source: str, split: str | None = None) -> GivenItems:
         of_several = OF_SPLIT.fullmatch(file.stem)
         name = of_several[1] if of_several else "" if file.stem.isdecimal() else file.stem
         by_split.setdefault(name, []).append(file)
-    chosen = files
-    if split is not None or len(by_split) > 1:
-        chosen = by_split[split_of(source, split, list(by_split))]
+    is_whole = split is None and len(by_split) == 1
+    chosen = files if is_whole else by_split[split_of(source, split, list(by_split))]
     features = _features(chosen[0])
     names, class_names = columns_of(features, source)
     for file in chosen[1:]:

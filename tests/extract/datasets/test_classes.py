@@ -54,6 +54,12 @@ def test_whole_floats_are_class_numbers(written: list[str], tmp_path: Path) -> N
         ("label", ["cat; ape", "", "ape;ape"], [(1, 0), (), (0,)], ["ape", "cat"]),
         # Parts that are no labels, and any part in a column of single labels.
         ("labels", ['"tench, Tinca tinca"', "hot dog", "TV/a"], [(2,), (1,), (0,)], ["TV/a", "hot dog", "tench, Tinca tinca"]),
+        (
+            "labels",
+            ["red car", "red bus", "old car", "old bus"],
+            [(3,), (2,), (1,), (0,)],
+            ["old bus", "old car", "red bus", "red car"],
+        ),
         ("label", ["cat|dog", "cat"], [1, 0], ["cat", "cat|dog"]),
     ],
 )
