@@ -49,13 +49,10 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     """
     pipes = TemporaryDirectory(prefix="beyondcls-") if source.startswith(PIPE) else None
     tars = _open_tars(source, Path(pipes.name) if pipes else None)
-    samples: list[Sample] = []
-    problems: list[str] = []
     left_out = LeftOut()
-    for tar in tars:
-        tar_samples, problem = _index_tar(tar, left_out)
-        samples += tar_samples
-        problems += [problem] if problem else []
+    indexed = [_index_tar(tar, left_out) for tar in tars]
+    samples = [sample for of_tar, _ in indexed for sample in of_tar]
+    problems = [problem for _, problem in indexed if problem]
     if "://" not in source and not pipes and Path(source).is_dir():
         for found in walk(Path(source)):
             if is_image(found.name) and found.reason in (None, BROKEN):
@@ -148,8 +145,7 @@ def _index_tar(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
         left_out.add(CLUTTER, name)
     parts = [part for key, members in groups.items() for part in _split_into_samples(key, members)]
     parts.sort(key=lambda part: min(member.offset for member in part[1].values()))
-    samples = [_sample(tar, key, members, left_out) for key, members in parts]
-    images = [sample for sample in samples if sample is not None]
+    images = [sample for part in parts if (sample := _sample(tar, *part, left_out)) is not None]
     if images and isinstance(tar, RemoteFile):
         images[0].read()  # a place that returns whole files only is noticed now
     if problem is None and not images:

@@ -204,6 +204,12 @@ class TestTable:
         with pytest.raises(DataError, match=f"names the image '{path}', which is not inside"):
             open_images(str(tmp_path / "t.csv"))
 
+    def test_a_damaged_map_beside_labels(self, tmp_path: Path) -> None:
+        self._write(tmp_path, "id,path,segmentation,label", ",ape", ",bee")
+        (tmp_path / "a-map.png").write_bytes(b"")
+        with pytest.raises(DataError, match=r"its label map a-map\.png cannot be decoded"):
+            open_images(str(tmp_path / "t.csv")).truth_columns("segmentation")
+
     def test_no_names(self, tmp_path: Path) -> None:
         self._write(tmp_path, "id,path,segmentation")
         with pytest.raises(DataError, match=r"has no labels but those of its label maps, .* leave out --classes"):
