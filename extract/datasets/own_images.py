@@ -48,11 +48,8 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
         raise DataError(f"{source} has no images; {EXPECTED}; {_explain_foreign_folder(root)}{beside}")
     folders = sorted(p.name for p in root.iterdir() if _is_class(p))
     names = lines(classes) if classes else None
-    by_folder: dict[str, list[FoundFile]] = {}
-    for found in images:
-        by_folder.setdefault(found.name.partition("/")[0] if "/" in found.name else "", []).append(found)
-    loose = by_folder.pop("", [])
-    if loose and not by_folder:
+    loose = [found for found in images if "/" not in found.name]
+    if len(loose) == len(images):
         return ImageSet(source, (_sample(root, found, None) for found in loose), names, left_out=left_out)
     names = folders if names is None else names
     n_named = Counter(names)
@@ -61,7 +58,7 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     if extra := sorted(set(folders) - set(names)):
         raise DataError(f"{source} has class folders that {classes} does not name: {', '.join(extra[:5])}")
     label = {name: (i,) for i, name in enumerate(names)}
-    named = (_sample(root, found, label[folder]) for folder in folders for found in by_folder.get(folder, ()))
+    named = (_sample(root, found, label[found.name.partition("/")[0]]) for found in images if "/" in found.name)
     others = (_sample(root, found, None, "has no label (it lies in no class folder)") for found in loose)
     return ImageSet(source, chain(named, others), names, left_out=left_out)
 
