@@ -9,7 +9,7 @@ from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.gathering import BACK, BROKEN, CLUTTER, LOCKED, OTHER, SAME_NAME, SPECIAL, UNREADABLE, images_in, walk
-from extract.datasets.pixels import PACKAGES, image_id, readable
+from extract.datasets.pixels import PACKAGES, readable
 from store import BeyondClsError
 from tests.extract.pictures import picture, write_file, write_pictures
 
@@ -182,13 +182,6 @@ class TestByName:
             open_images(str(root))
         lost = {UNREADABLE: (5, "dog/2.CR2"), BROKEN: (3, "cat/2.jpg"), SPECIAL: (1, "cat/pipe.png"), OTHER: (1, "cat/pipe")}
         assert counted(opened(root)) == lost
-
-    @pytest.mark.parametrize(
-        ("name", "expected"),
-        [("a/b.c.png", "a/b.c"), ("a.b/c", "a.b/c"), ("a/x.jpg.1", "a/x.jpg.1"), ("a/.png", "a/.png"), ("x.JFIF", "x")],
-    )
-    def test_ids(self, name: str, expected: str) -> None:
-        assert image_id(name) == expected
 
 
 @pytest.mark.parametrize("form", ["png", "jpeg", "webp", "bmp", "ppm", "gif", "tiff", "avif", "jpeg2000"])

@@ -1,4 +1,4 @@
-"""The same pictures from whatever a program, a file or a function has them in: equal pixels, labels and tokens."""
+"""The same pictures from whatever a program, a file or a function has them in: equal pixels and labels."""
 
 import io
 import json
@@ -20,7 +20,6 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-import beyondcls
 from extract.datasets import Box, DataError, ImageSet, open_images
 from extract.datasets.pixels import Pixels
 from store import BeyondClsError
@@ -169,29 +168,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
     return open_images(str(place))
 
 
-def extracted(images: Any, out: Path) -> np.ndarray:
-    store = beyondcls.extract(tiny_encoder(), images, out, statistics=(), maps=False, dtype="float32")
-    return store.tokens("patch").all()
-
-
-@pytest.fixture(scope="module")
-def tokens(folder: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    return extracted(folder, tmp_path_factory.mktemp("tokens") / "f")
-
-
 @pytest.mark.filterwarnings("ignore::store.errors.BeyondClsWarning")
 @pytest.mark.parametrize("form", FORMS)
-def test_equal_labels_ids_and_pixels(form: str, folder: ImageSet, tokens: np.ndarray, tmp_path: Path) -> None:
+def test_equal_labels_ids_and_pixels(form: str, folder: ImageSet, tmp_path: Path) -> None:
     images = open_images(FORMS[form](tmp_path), split="train" if form == "splits" else None)
-    known = [(sample.id, sample.labels) for sample in folder.samples]
-    assert [(sample.id, sample.labels) for sample in images.samples] == known
-    assert images.classes == list(NAMES)
-    assert not images.all_problems()
+    known, given = ([(sample.id, sample.labels) for sample in some.samples] for some in (folder, images))
+    assert (given, images.classes, images.all_problems()) == (known, list(NAMES), [])
     assert all(len(sample.read()) == sample.size for sample in images.samples)
     for row in range(N):
         np.testing.assert_array_equal(images.image(row), folder.image(row))
-    if form in ("arrays", ".parquet", "a DataLoader"):
-        np.testing.assert_array_equal(extracted(images, tmp_path / "f"), tokens)
     if form in (".parquet", "Arrow", "Hugging Face", "bytes", "paths"):
         assert images.digest == folder.digest, "of the very bytes"
     if form in ("arrays", ".npz", "compressed .npz", ".parquet", "Arrow", "a function"):

@@ -230,10 +230,6 @@ class TestRasters:
         assert isinstance(raster, Raster)
         assert raster.info == Pixels().decoded(turned).info == {"orientation": 6}
 
-    def test_a_limit_holds(self):
-        with pytest.raises(ValueError, match="more than --max-pixels 9"):
-            Pixels(max_pixels=9).picture(jpeg("RGB", (4, 4)))
-
 
 class TestLargeImages:
     @pytest.fixture
