@@ -2,8 +2,9 @@
 
 import csv
 import io
+import math
 import os
-import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,10 +22,9 @@ from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError
 
 XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
-COMPRESSED = 15  # type of an element of a MATLAB file
-# Tag of a matrix in either order of bytes, its flags' own tag, and a class that holds matrices: cells, structures, objects, …
-NESTING = re.compile(rb"(?:\x0e\0{3}.{12}|\0{3}\x0e.{15})[\1-\3\x10\x11]", re.DOTALL)
-MOST_NESTED = 2000  # of these; scipy survives as many in one another, and published files have a few
+# Of a MATLAB file: types of elements, and classes of matrices; from the third on to the last those of numbers and text.
+MATRIX, COMPRESSED = 14, 15
+CELL, STRUCTURE, TEXT, SPARSE, LAST = 1, 2, 4, 5, 15
 DAMAGE = (  # what parsers report
     ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,
     csv.Error, ElementTree.ParseError, zipfile.BadZipFile, zlib.error,
@@ -200,18 +200,56 @@ def matlab_variable(file: Path, name: str) -> list[Any]:
 
 
 def _check_nesting(content: bytes) -> None:
-    """Refuse cells in cells without end, into which scipy descends by calls in C, until the stack overflows; whatever sizes
-    say, each has the tag of a matrix and its class.
+    """Refuse cells in cells without end, into which scipy descends by calls in C, until the stack overflows.
+
+    They are deeper than calls in Python may be, which is a RecursionError; damage is a ValueError.
     """
-    order: Any = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
-    n, position = len(NESTING.findall(content)), len(content) if 0 in content[:4] else 128  # version 4 has no cells
-    while position < len(content):
-        kind, nbytes = (int.from_bytes(content[position + i : position + i + 4], order) for i in (0, 4))
-        position += 8 + nbytes
+    order = "<" if content[126:128] == b"IM" else ">"  # as scipy takes it
+    position = len(content) if 0 in content[:4] else 128  # version 4 has no cells
+    file = io.BytesIO(content)
+    while file.seek(position) < len(content):
+        kind, nbytes = _integers(file.read(8), order)
         if kind == COMPRESSED:
-            unpacked = zlib.decompressobj().decompress(content[position - nbytes : position], UNPACKED_NBYTES)
+            unpacked = zlib.decompressobj().decompress(file.read(nbytes), UNPACKED_NBYTES)
             if len(unpacked) == UNPACKED_NBYTES:
                 raise ValueError(f"a variable of more than {UNPACKED_NBYTES} bytes")
-            n += len(NESTING.findall(unpacked))
-    if n > MOST_NESTED:
-        raise RecursionError(f"more than {MOST_NESTED} cells and structures")
+            _skip_matrix(io.BytesIO(unpacked), order)
+        elif kind == MATRIX:
+            file.seek(position)
+            _skip_matrix(file, order)
+        position += 8 + nbytes
+
+
+def _integers(content: bytes, order: str) -> tuple[int, ...]:
+    return struct.unpack(f"{order}{len(content) // 4}I", content[: len(content) // 4 * 4])
+
+
+def _element(file: io.BytesIO, order: str) -> bytes:
+    """The content of an element that is no matrix."""
+    kind, nbytes = _integers(tag := file.read(8), order)
+    if kind >> 16:  # both numbers in four bytes, and the content in the next four
+        return tag[4 : 4 + (kind >> 16)]
+    content = file.read(nbytes)
+    file.seek(-nbytes % 8, 1)
+    return content
+
+
+def _skip_matrix(file: io.BytesIO, order: str) -> None:
+    """Go on behind a matrix, as scipy reads it: element by element, whatever its tag and that of its flags say."""
+    kind, nbytes = _integers(file.read(8), order)
+    if kind != MATRIX or not nbytes:
+        return
+    flags = _integers(file.read(16), order)[2]
+    sizes, _ = _integers(_element(file, order), order), _element(file, order)
+    n_within, kind = math.prod(sizes), flags & 0xFF
+    if kind in (CELL, STRUCTURE):
+        if kind == STRUCTURE:
+            (length,) = _integers(_element(file, order), order)  # of the name of a field
+            n_within *= len(_element(file, order)) // length
+        for _ in range(n_within):
+            _skip_matrix(file, order)
+    elif TEXT <= kind <= LAST:
+        for _ in range(1 + (flags >> 11 & 1) + 2 * (kind == SPARSE)):
+            _element(file, order)
+    else:
+        raise ValueError("an object or a function, which no published file has")

@@ -48,6 +48,8 @@ HOSTILE = {
     "the other order": file(nested(DEPTH, ">"), b"MI"),
     "an order that is none": file(nested(DEPTH, ">"), b"XX"),
     "sizes that do not tell": file(nested(DEPTH, stated=48)),
+    "sizes of flags that do not tell": file(nested(DEPTH).replace(struct.pack("<II", 6, 8), struct.pack("<II", 6, 48))),
+    "an element before itself": file(struct.pack("<II", 1, 2**32 - 8)),
     "a cell of too many": file(matrix(CELL, b"x", b"").replace(struct.pack("<2i", 1, 1), b"\xff\xff\xff\x7f" * 2)),
     "unpacks to much": file(element(15, zlib.compress(bytes(1 << 28), 1))),
 }
@@ -71,6 +73,7 @@ def test_sound(packed: bool, process: Reading) -> None:
     from scipy.io import savemat
 
     content = io.BytesIO()
-    variables = {"other": np.array([["a", np.zeros((3, 0))], [{"k": 1}, 1j]], object), "x": np.arange(3)}
+    wide = np.array([{"k": i} for i in range(3000)], object)
+    variables = {"other": np.array([["a", np.zeros((3, 0))], [{"k": 1}, 1j]], object), "wide": wide, "x": np.arange(3)}
     savemat(content, variables, do_compression=packed)
     assert process.outcome(content.getvalue()) == "read"
