@@ -55,9 +55,8 @@ class Packed:
         return cls(memory, places)
 
     def unpacked(self, memory: UInt8[np.ndarray, "n"]) -> Iterator[tuple[Any, UInt8[np.ndarray, "*shape"]]]:
-        """The bytes of the tensors, from those of the memory in main memory.
-
-        By NumPy, as each operation of PyTorch waits for the interpreter, which decoders use.
+        """The bytes of the tensors, from those of the memory in main memory; by NumPy, as each operation of PyTorch waits for
+        the interpreter, which decoders use.
         """
         for key, (begin, shape) in self.places.items():
             yield key, memory[begin : begin + math.prod(shape)].reshape(shape)
@@ -102,9 +101,8 @@ class Streams:
         return _end_of_stream(torch.cuda.current_stream(self._device), timed=True)
 
     def record(self, compute: Callable[[], Packed]) -> tuple[Callable[[], None], Packed]:
-        """What starts again, by one call, all that `compute` has the device do, and its result, which is then another.
-
-        Nothing is computed yet. Other threads may use the device meanwhile.
+        """What starts again, by one call, all that `compute` has the device do, and its result, which is then another. Nothing
+        is computed yet; other threads may use the device meanwhile.
         """
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self._device)
         with torch.cuda.device(self._device), torch.cuda.graph(graph, self._of_recordings, stream, "thread_local"):
@@ -208,9 +206,8 @@ class Buffers:
 
 @dataclass
 class Copies:
-    """Keeps features, with a GPU on a separate thread and stream, two batches behind; without one at once.
-
-    `course`: what the thread that computes does.
+    """Keeps features, with a GPU on a separate thread and stream, two batches behind; without one at once. `course`: what the
+    thread that computes does.
     """
 
     streams: Streams | None

@@ -1,6 +1,5 @@
-"""Images decoded in processes, where the threads of one would wait for its interpreter, each for all others.
-
-A forked process has the images of the one that it comes from, and shares the memory that pixels are written to.
+"""Images decoded in processes, where the threads of one would wait for its interpreter, each for all others. A forked process
+has the images of the one that it comes from, and shares the memory that pixels are written to.
 """
 
 import ctypes

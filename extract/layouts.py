@@ -1,7 +1,6 @@
 """Which arrays a set has: features of an encoder, and what a data set says about its images other than their pixels (ids,
-digests, labels, boxes, and labels of patches); and how their values are stored.
-
-Annotations belong to the images as they are now, features to bytes: annotations are never copied from another feature set.
+digests, labels, boxes, and labels of patches); and how their values are stored. Annotations belong to the images as they are
+now, features to bytes: annotations are never copied from another feature set.
 """
 
 import math

@@ -149,7 +149,7 @@ class Request:
         image = decoded(row, held)
         if (n := len(self.encoder.views.covering(image.size))) > self.n_views:
             raise DataError(
-                f"{self.images.samples[row]} is {image.width} x {image.height} pixels, of which {n} windows show all, but "
+                f"{self.images.samples[row]} is {' x '.join(map(str, image.size))} pixels, of which {n} windows show all, but "
                 f"views is {self.n_views}; give --views {n}, or as many as the longest image needs"
             )
         return image

@@ -42,44 +42,21 @@ def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     checked = {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
     if checked.get("crop_mode") == SLIDE and checked.setdefault("crop_pct", 1.0) != 1:
-        raise BeyondClsError(
-            f"crop_pct is {checked['crop_pct']}, expected 1 with the crop mode {SLIDE}, which shows whole images; leave it out"
-        )
+        raise BeyondClsError(f"crop_pct is {checked['crop_pct']}, expected 1 with the crop mode {SLIDE}; leave it out")
     return {name: value for name, value in checked.items() if value != UNRECORDED.get(name)}
 
 
-def _numbers(value: Any, n: int) -> tuple[float, ...] | None:
-    values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    return tuple(map(float, values)) if numbers and len(values) == n else None
+def _numbers(n: int, holds: Callable[..., bool], expected: str) -> Callable[[str, Any], Any]:
+    """A check of so many finite numbers, for which something holds."""
 
+    def check(name: str, value: Any) -> Any:
+        values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+        if not are_numbers or len(values) != n or not holds(*values):
+            raise BeyondClsError(f"{name} is {value!r}, expected {expected}")
+        return tuple(map(float, values)) if n > 1 else float(values[0])
 
-def _colours(name: str, value: Any) -> tuple[float, ...]:
-    if (values := _numbers(value, 3)) is None:
-        raise BeyondClsError(f"{name} is {value!r}, expected three numbers, of red, green and blue, e.g. 0.485,0.456,0.406")
-    if name == "std" and min(values) <= 0:
-        raise BeyondClsError(f"std is {value!r}, expected numbers above 0: pixels are divided by them; 1,1,1 leaves them")
-    if max(map(abs, values)) > 1:
-        raise BeyondClsError(
-            f"{name} is {value!r}, expected numbers up to 1, as pixels are 0 to 1; divide those of 0 to 255 by 255"
-        )
-    return values
-
-
-def _scale(name: str, value: Any) -> tuple[float, ...]:
-    """Values that become 0 and 255."""
-    values = _numbers(value, 2)
-    if values is None or values[0] >= values[1]:
-        raise BeyondClsError(
-            f"{name} is {value!r}, expected the values that become black and white, the lower one first, e.g. 0,65535"
-        )
-    return values
-
-
-def _share(name: str, value: Any) -> float:
-    if _numbers([value], 1) is None or not 0 < value <= 1:
-        raise BeyondClsError(f"{name} is {value!r}, expected a share above 0 and up to 1, e.g. 0.875 (224 of 256 pixels)")
-    return float(value)
+    return check
 
 
 def _one_of(kind: str, known: Sequence[str]) -> Callable[[str, Any], str]:
@@ -92,12 +69,23 @@ def _one_of(kind: str, known: Sequence[str]) -> Callable[[str, Any], str]:
 
 
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "mean": _colours,
-    "std": _colours,
-    "crop_pct": _share,
+    "mean": _numbers(
+        3,
+        lambda *values: max(map(abs, values)) <= 1,
+        "three numbers, of red, green and blue, up to 1, e.g. 0.485,0.456,0.406; divide those of 0 to 255 by 255",
+    ),
+    "std": _numbers(
+        3,
+        lambda *values: 0 < min(values) <= max(values) <= 1,
+        "numbers above 0: pixels are divided by them; three, of red, green and blue, up to 1, as pixels are 0 to 1; 1,1,1 "
+        "leaves them",
+    ),
+    "crop_pct": _numbers(1, lambda share: 0 < share <= 1, "a share above 0 and up to 1, e.g. 0.875 (224 of 256 pixels)"),
     "crop_mode": _one_of("crop mode", ("center", "squash", "border", SLIDE)),
     "interpolation": _one_of("interpolation", ("bicubic", "bilinear", "lanczos", "hamming", "box", "nearest")),
-    "scale": _scale,
+    "scale": _numbers(
+        2, lambda low, high: low < high, "the values that become black and white, the lower one first, e.g. 0,65535"
+    ),
     "orientation": _one_of("orientation", ("stored", "exif")),
     "cut": _one_of("cut", CUTS),
 }
@@ -112,10 +100,7 @@ def input_sides(value: Any) -> tuple[int, int]:
     elif isinstance(value, Sequence):
         sides = tuple(value)
     if len(sides) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side <= 0 for side in sides):
-        raise BeyondClsError(
-            f"input_size is {value!r}, expected the side of the square input in pixels, e.g. 224, or its height and width, "
-            "e.g. 336x448"
-        )
+        raise BeyondClsError(f"input_size is {value!r}, expected the side in pixels, or its height and width, e.g. 336x448")
     return sides
 
 
@@ -238,9 +223,7 @@ class Views:
                 f"{self.config['interpolation']}; give cut pillow, or another interpolation"
             )
         if cut == "draft" and self.config["crop_mode"] == SLIDE:
-            raise BeyondClsError(
-                f"cut is draft, expected pillow or torch with the crop mode {SLIDE}, whose windows show details"
-            )
+            raise BeyondClsError(f"cut is draft, expected pillow or torch with the crop mode {SLIDE}, as windows show details")
         self._size = tuple(self.config["input_size"][1:])  # height, width
         self.evaluation: Callable[[Any], Tensor]
         # How views are placed or drawn, for the key.
@@ -285,9 +268,8 @@ class Views:
         return range(len(self._windows(size)[1]) if self._slides else 1)
 
     def _windows(self, size: tuple[int, int]) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-        """Width and height to which an image is resized, so that it just fills the input, and left and top of its windows.
-
-        As mmsegmentation slides: the last window is flush with the border.
+        """Width and height to which an image is resized, so that it just fills the input, and left and top of its windows, as
+        mmsegmentation slides: the last is flush with the border.
         """
         sides = self._size[::-1]
         scale = max(side / length for side, length in zip(sides, size, strict=True))

@@ -11,7 +11,7 @@ from extract.datasets.form import Plain, Published, Splitting
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.index import Index, index_of
-from extract.datasets.item_set import image_set
+from extract.datasets.items import image_set
 from extract.datasets.lists import CUB, FOOD101, NUS_WIDE, PETS, STANFORD_CARS
 from extract.datasets.map_folders import ADE20K, CAMVID, CITYSCAPES, COCO_STUFF, MAP_FOLDER, VOC
 from extract.datasets.objects import FUNCTION, items_of, name_of
@@ -105,10 +105,7 @@ def open_images(
     if is_named and form not in DATASETS:
         raise DataError(unknown("form of data set", str(form), DATASETS))
     if data_arguments and form != "function":
-        raise DataError(
-            f"data_arguments are {dict(data_arguments)}, but no function gives these images; leave them out, or name one: "
-            "FILE.py:FUNCTION"
-        )
+        raise DataError(f"data_arguments are {dict(data_arguments)}, but no function gives these images; leave them out")
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
     if allow_outside and form != "csv":

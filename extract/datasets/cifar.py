@@ -1,6 +1,5 @@
-"""CIFAR-10 and CIFAR-100, in the binary version or as torchvision keeps them (the python version).
-
-Its pickles are read without running any of their code: arrays stay what their file says of them.
+"""CIFAR-10 and CIFAR-100, in the binary version or as torchvision keeps them (the python version), whose pickles are read
+without running any of their code.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from extract.datasets.form import Published
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import lines, parsing
-from extract.datasets.sample import DataError, Sample
+from extract.datasets.sample import DataError, Sample, read_range
 from extract.plain_pickle import PlainPickle, UnknownName
 
 SIDE = 32
@@ -27,9 +26,7 @@ class PlanarImage(Sample):
 
     def read(self) -> bytes:
         assert isinstance(self.file, Path), self.file
-        with self.file.open("rb") as source:
-            source.seek(self.offset)
-            planes = np.frombuffer(source.read(PIXELS_NBYTES), np.uint8)
+        planes = np.frombuffer(read_range(self.file, self.offset, PIXELS_NBYTES), np.uint8)
         return PPM + planes.reshape(3, SIDE * SIDE).T.tobytes()  # [pixel, channel]
 
 

@@ -73,7 +73,5 @@ def caution_on_classes(counts: Sequence[tuple[str, int]]) -> str | None:
     if len(names) > 1 and all(SPLITS.intersection(re.split(r"[\W\d_]+", name.lower())) for name in names):
         return f"the classes are {', '.join(names)}, which look like splits; name one of them, as in --split {names[0]}"
     if len(names) == 1:
-        return (
-            f"all labelled images are of one class, {names[0]}; a probe needs two or more, in folders of their own or in a list"
-        )
+        return f"all labelled images are of one class, {names[0]}; a probe needs two or more, as folders or in a list"
     return None

@@ -1,7 +1,4 @@
-"""COCO: objects with boxes and masks, and panoptic segments.
-
-Masks are polygons, and run lengths of crowds; they are checked before any C code sees them.
-"""
+"""COCO: objects with boxes and masks, which are checked before any C code sees them; and panoptic segments."""
 
 import json
 import math
@@ -117,9 +114,7 @@ def instances_in(file: Path, samples: Sequence[Sample]) -> Truths:
         annotations = Annotations(file)
     numbers = {PurePosixPath(name).with_suffix("").as_posix(): number for number, name in annotations.images.items()}
     if lacking := [sample.id for sample in samples if sample.id not in numbers]:
-        raise DataError(
-            f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each, also without objects"
-        )
+        raise DataError(f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each")
     return Truths(annotations.classes, partial(reader, file, numbers, annotations.label_of))
 
 
@@ -137,9 +132,8 @@ def _image_size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:
 
 
 def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
-    """Run lengths of a mask: of polygons, or as they are given, compressed or not; of an image of this height and width.
-
-    It is a ValueError, or of run lengths a StoreError, that they do not fit the image.
+    """Run lengths of a mask: of polygons, or as they are given, compressed or not; of an image of this height and width, which
+    they must fit: else a ValueError, or of run lengths a StoreError.
     """
     if isinstance(segmentation, Mapping):
         return _checked_runs(segmentation, size)
@@ -153,9 +147,7 @@ def mask_of(segmentation: Any, size: tuple[int, int]) -> bytes:
             raise ValueError(f"a polygon of {points.size} numbers, expected x and y of three points or more")
         limits = np.array([width, height] * (len(points) // 2), np.float64)
         if not np.isfinite(points).all() or (points < -BEYOND * limits).any() or (points > (1 + BEYOND) * limits).any():
-            raise ValueError(
-                f"a polygon far outside of its image of {sides(size)} pixels: {points.min():g} to {points.max():g}"
-            )
+            raise ValueError(f"a polygon far outside of its image, {sides(size)} pixels: {points.min():g} to {points.max():g}")
         if (length := np.abs(np.diff(points.reshape(-1, 2), axis=0)).max(1).sum()) > OUTLINE:  # drawing takes memory for each
             raise ValueError(f"a polygon whose outline has {length:g} pixels, expected {OUTLINE:,} at most")
         polygons.append(points)

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from extract.datasets.image_set import ImageSet
-from extract.datasets.item_set import image_set
-from extract.datasets.items import GivenItems
+from extract.datasets.items import GivenItems, image_set
 from extract.datasets.reading import opening
 from extract.datasets.sample import DataError
 
@@ -67,10 +66,7 @@ class Plain:
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Open the images; DataError where a split was asked for, or as `open`."""
         if split is not None:
-            raise DataError(
-                f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split, "
-                "and name the data of one split"
-            )
+            raise DataError(f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split")
         return self.open(source, classes)
 
 
@@ -79,7 +75,7 @@ class Splitting:
     """A form of any images that may hold several splits, and names of classes.
 
     Attributes:
-        given: `given(source, split)`, maybe with arguments, the items and their classes, of which `item_set.image_set` makes
+        given: `given(source, split)`, maybe with arguments, the items and their classes, of which `items.image_set` makes
             a set; it raises DataError where there is no such source or split, or part of it cannot be read.
         recognises: whether a source, by its name or as a folder, is of this form.
         example, is_made_of_states: as for `Published`.

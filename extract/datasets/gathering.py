@@ -103,9 +103,8 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file below a folder: its path there, in bytes its size; and why it is left out, if that is clear from its kind or name.
-
-    Of broken links and of what may not be read the size is 0.
+    """A file below a folder: its path there; its size in bytes, 0 of broken links and of what may not be read; and why it is
+    left out, if that is clear from its kind or name.
     """
 
     name: str
@@ -138,10 +137,8 @@ def walk(root: Path) -> Iterator[FoundFile]:
             if is_clutter(entry.name) or (not prefix and entry.name[0] == "." and (entry.is_dir() or entry.is_symlink())):
                 yield FoundFile(name, reason=CLUTTER)
                 continue
-            status = run_unless_locked(partial(_status, entry), entry.path)
-            if status is None:
-                yield FoundFile(name, reason=LOCKED)
-            elif isinstance(status, Reason):
+            status = run_unless_locked(partial(_status, entry), entry.path) or LOCKED
+            if isinstance(status, Reason):
                 yield FoundFile(name, reason=status)
             elif not stat.S_ISDIR(status.st_mode):
                 special = SPECIAL if is_image(name) else OTHER
@@ -151,9 +148,7 @@ def walk(root: Path) -> Iterator[FoundFile]:
             else:
                 ways[identity] += 1
                 if ways[identity] > MOST_WAYS:
-                    raise DataError(
-                        f"{root} leads to one folder in more than {MOST_WAYS} ways, e.g. {name}; remove the links to it"
-                    )
+                    raise DataError(f"{root} leads to one folder in more than {MOST_WAYS} ways, e.g. {name}; remove links")
                 folders.append((entry.path, f"{name}/", chain | {identity}))
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from extract.datasets.gathering import LeftOut
 from extract.datasets.index import Index, settled_states
 from extract.datasets.pixels import IMAGE_EXTENSIONS, Picture, Pixels
-from extract.datasets.reading import CHANGED, Damage, RemoteFile, State, decode_bytes, made_of
+from extract.datasets.reading import CHANGED, Damage, State, decode_bytes
 from extract.datasets.sample import Box, DataError, Sample, Samples
 from extract.datasets.truths import Truths, columns_of, turned_boxes
 from store import BeyondClsError
@@ -26,21 +26,6 @@ from store.truths.reading import TruthColumns
 T = TypeVar("T")
 KEPT = ("source", "classes", "problems", "multilabel")  # of a set, in its index
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # Python's surrogates for such bytes in names of files
-
-
-def read_class_names(file: Path | RemoteFile) -> list[str]:
-    """Names of the classes in the order of the labels, one a line; empty lines do not count.
-
-    Raises:
-        DataError: it is not text.
-    """
-    try:
-        if isinstance(file, Path):
-            made_of(file)
-        text = file.read_text().removeprefix("\ufeff")  # which Windows puts before UTF-8
-        return [line.strip() for line in text.splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}); write the names again") from error
 
 
 class ImageSet:
@@ -165,8 +150,7 @@ class ImageSet:
 
     def boxes(self, row: int) -> Sequence[Box]:
         """Boxes of an image, in pixels of the image as it is decoded."""
-        sample = self.samples[row]
-        return turned_boxes(sample, self.pixels) if sample.boxes else ()
+        return turned_boxes(self.samples[row], self.pixels)
 
     @cached_property
     def n_boxes(self) -> int:
@@ -240,12 +224,8 @@ class ImageSet:
     def part(self, rows: Sequence[int]) -> "ImageSet":
         """A set of some of the images, in the order of `rows`."""
         part = copy.copy(self)
-        part.samples, part.problems, part.left_out, part._columns = (
-            Samples.of(map(self.samples.__getitem__, rows)),
-            [],
-            LeftOut(),
-            {},
-        )
+        part.problems, part.left_out, part._columns = [], LeftOut(), {}
+        part.samples = Samples.of(map(self.samples.__getitem__, rows))
         part._rows = list(rows) if self._rows is None else [self._rows[row] for row in rows]
         for name in ("n_boxes", "class_counts", "digest", "image_digests"):
             part.__dict__.pop(name, None)

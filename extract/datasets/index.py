@@ -1,7 +1,5 @@
-"""What is known of the images of a source, kept between runs: or a run would begin by listing and reading a million files.
-
-The list itself is used again where nothing has changed of all that it was made of: folders, lists, tars. Digests of images are
-used again where their files have the size, time of change and inode that they had. An image that differs nonetheless is
+"""What is known of the images of a source, kept between runs: their list, where nothing has changed of all that it was made of;
+and digests of images whose files have the size, time of change and inode that they had. An image that differs nonetheless is
 noticed when it is decoded.
 """
 
@@ -13,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +37,7 @@ SETTLED_NS = 2_000_000_000
 MOST_LOOKED_AT = 100_000
 
 T = TypeVar("T")
+_lock = threading.Lock()  # of who reads images for their digests
 
 
 class Index:
@@ -60,7 +60,7 @@ class Index:
     states: Int64[np.ndarray, "F 3"]
 
     def __init__(self, samples: Samples, path: Path | None = None):
-        self.samples, self.path, self._lock = samples, path, threading.Lock()
+        self.samples, self.path = samples, path
         self.digest, self.known = np.zeros((len(samples), 16), np.uint8), np.zeros(len(samples), bool)
         for row, sample in samples.others.items():
             if sample.digest is not None:
@@ -71,10 +71,7 @@ class Index:
         self.sources: Mapping[str, State] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None, "bars": no_bars}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        return {**self.__dict__, "bars": no_bars}
 
     @classmethod
     def read(cls, path: Path) -> "Index | None":
@@ -130,29 +127,23 @@ class Index:
         return len(self.states) > MOST_LOOKED_AT and self._is_changed(np.flatnonzero(self.states[:, 0] >= 0))
 
     def _file_states(self, files: Int[np.ndarray, "M"]) -> Int64[np.ndarray, "M 3"]:
-        names = [self.samples.files[file] for file in files.tolist()]
-        parts = _in_parallel(lambda some: np.array([state_of(file) for file in some], np.int64), names)
-        return np.concatenate([np.zeros((0, 3), np.int64), *parts])
+        parts = _in_parallel(lambda some: [state_of(self.samples.files[file]) for file in some], files.tolist())
+        return np.array([*chain.from_iterable(parts)], np.int64).reshape(-1, 3)
 
     def _is_changed(self, files: Int[np.ndarray, "M"]) -> bool:
         return not np.array_equal(self._file_states(files), self.states[files])
 
     def take_over(self, other: "Index") -> None:
         """Digests that another index has of the same bytes of files that have not changed since."""
-        theirs, ours = _place_digests(other.samples), _place_digests(self.samples)
-        if not len(theirs):
-            return
-        order = np.argsort(theirs)
-        at = order[np.searchsorted(theirs, ours, sorter=order).clip(max=len(theirs) - 1)]
-        found = np.flatnonzero(theirs[at] == ours)
-        found = found[other.known[at[found]] & self.samples.are_in_files[found] & ~self.known[found]]
-        files = np.unique(self.samples.file[found])
-        now = np.full_like(self.states, GONE)
-        now[files] = self._file_states(files)
-        then = other.states[other.samples.file[at[found]]]
-        same = found[(now[self.samples.file[found]] == then).all(1) & (then[:, 0] >= 0)]
-        self.digest[same], self.known[same] = other.digest[at[same]], True
-        self.states[self.samples.file[same]] = now[self.samples.file[same]]
+        _, theirs, ours = np.intersect1d(_place_digests(other.samples), _place_digests(self.samples), return_indices=True)
+        is_wanted = other.known[theirs] & self.samples.are_in_files[ours] & ~self.known[ours]
+        theirs, ours = theirs[is_wanted], ours[is_wanted]
+        files, now = self.samples.file[ours], np.full_like(self.states, GONE)
+        now[np.unique(files)] = self._file_states(np.unique(files))
+        then = other.states[other.samples.file[theirs]]
+        is_same = (now[files] == then).all(1) & (then[:, 0] >= 0)
+        self.digest[ours[is_same]], self.known[ours[is_same]] = other.digest[theirs[is_same]], True
+        self.states[files[is_same]] = now[files[is_same]]
 
     def digests(self, rows: Sequence[int] | None = None) -> UInt8[np.ndarray, "M 16"]:
         """Digests of some images, or all; those that are not known are read.
@@ -161,7 +152,7 @@ class Index:
             BeyondClsError: an image cannot be read.
         """
         chosen = np.arange(len(self.samples)) if rows is None else np.asarray(rows, np.int64)
-        with self._lock:
+        with _lock:
             unread = np.unique(chosen[~self.known[chosen]])
             if unread.size:
                 self._read(unread)
@@ -169,7 +160,7 @@ class Index:
 
     def forget(self, row: int | None = None) -> None:
         """The list may not be what it was, and an image is not."""
-        with self._lock:
+        with _lock:
             self.sources = None
             if row is not None:
                 self.known[row] = False

@@ -1,6 +1,5 @@
-"""Label maps in files next to the images: read once, compared with their images, kept as run lengths.
-
-What their values stand for, indices or colours, is exact: a value that is not known is an error.
+"""Label maps in files next to the images: read once, compared with their images, kept as run lengths; what a value stands for
+is exact, and one that is not known is an error.
 """
 
 import io
@@ -194,10 +193,8 @@ class LabelMaps(Truths):
 
 
 def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
-    """A label map from its file.
-
-    It is a ValueError, whose message begins after its name, that it is missing or damaged, or has values that stand for
-    nothing.
+    """A label map from its file; ValueError, whose message begins after its name, where it is missing or damaged, or has values
+    that stand for nothing.
     """
     encoded = content_of(file)
     if encoded is None:

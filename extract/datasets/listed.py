@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +17,14 @@ from xml.etree import ElementTree
 
 from extract.datasets.gathering import images_in
 from extract.datasets.pixels import missing_reader
-from extract.datasets.reading import NOWHERE, content_of, made_of, patiently
+from extract.datasets.reading import NOWHERE, RemoteFile, content_of, made_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
 from store import BeyondClsError
 
 XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
-# Of a MATLAB file: types of elements, and classes of matrices; up to the last those of numbers.
+# Of a MATLAB file: types of elements, and classes of matrices; from the third on to the last those of numbers and text.
 MATRIX, COMPRESSED = 14, 15
-CELL, STRUCTURE, SPARSE, LAST = 1, 2, 5, 15
+CELL, STRUCTURE, TEXT, SPARSE, LAST = 1, 2, 4, 5, 15
 DAMAGE = (  # what parsers report
     ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,
     csv.Error, ElementTree.ParseError, zipfile.BadZipFile, zlib.error,
@@ -88,9 +89,8 @@ def inside(folder: Path, name: str, outside: bool | None = None) -> Path:
 
 
 def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
-    """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold.
-
-    The message has no path of this machine: stores record problems.
+    """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold; without a
+    path of this machine, as stores record problems.
     """
     listed_names = {PurePosixPath(name).as_posix() for name in names}
     extra = sorted(name for name in images_in(folder) if name not in listed_names)
@@ -99,7 +99,7 @@ def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
     return [f"{len(extra)} images in {folder.name} are in no list, e.g. {extra[0]}; complete the lists, or move them away"]
 
 
-def lines(file: Path) -> list[str]:
+def lines(file: Path | RemoteFile) -> list[str]:
     """Lines of a list that are not blank.
 
     Raises:
@@ -108,13 +108,13 @@ def lines(file: Path) -> list[str]:
     return [line.strip() for line in text(file).splitlines() if line.strip()]
 
 
-def text(file: Path) -> str:
+def text(file: Path | RemoteFile) -> str:
     """The content of a text file.
 
     Raises:
         DataError: the file is missing, or not text.
     """
-    content = content_of(file)
+    content = content_of(file) if isinstance(file, Path) else file.read_all()
     if content is None:
         raise DataError(f"{file} is not there; it belongs to the data set: get it again")
     try:
@@ -204,54 +204,52 @@ def _check_nesting(content: bytes) -> None:
 
     They are deeper than calls in Python may be, which is a RecursionError; damage is a ValueError.
     """
-    order = "little" if content[126:128] == b"IM" else "big"  # as scipy takes it
+    order = "<" if content[126:128] == b"IM" else ">"  # as scipy takes it
     position = len(content) if 0 in content[:4] else 128  # version 4 has no cells
-    while position < len(content):
-        kind, nbytes, begin, _ = _read_tag(content, position, order)
+    file = io.BytesIO(content)
+    while file.seek(position) < len(content):
+        kind, nbytes = _integers(file.read(8), order)
         if kind == COMPRESSED:
-            unpacked = zlib.decompressobj().decompress(content[begin : begin + nbytes], UNPACKED_NBYTES)
+            unpacked = zlib.decompressobj().decompress(file.read(nbytes), UNPACKED_NBYTES)
             if len(unpacked) == UNPACKED_NBYTES:
                 raise ValueError(f"a variable of more than {UNPACKED_NBYTES} bytes")
-            _end_of_matrix(unpacked, 0, order)
+            _skip_matrix(io.BytesIO(unpacked), order)
         elif kind == MATRIX:
-            _end_of_matrix(content, position, order)
-        position = begin + nbytes
+            file.seek(position)
+            _skip_matrix(file, order)
+        position += 8 + nbytes
 
 
-def _read_tag(content: bytes, position: int, order: Any) -> tuple[int, int, int, int]:
-    """Type and number of bytes of an element, where they begin, and where the next one does."""
-    kind, nbytes = (int.from_bytes(content[position + i : position + i + 4], order) for i in (0, 4))
-    if position + 8 > len(content):
-        raise ValueError("it is cut")
+def _integers(content: bytes, order: str) -> tuple[int, ...]:
+    return struct.unpack(f"{order}{len(content) // 4}I", content[: len(content) // 4 * 4])
+
+
+def _element(file: io.BytesIO, order: str) -> bytes:
+    """The content of an element that is no matrix."""
+    kind, nbytes = _integers(tag := file.read(8), order)
     if kind >> 16:  # both numbers in four bytes, and the content in the next four
-        return kind & 0xFFFF, kind >> 16, position + 4, position + 8
-    return kind, nbytes, position + 8, position + 8 + nbytes + -nbytes % 8
+        return tag[4 : 4 + (kind >> 16)]
+    content = file.read(nbytes)
+    file.seek(-nbytes % 8, 1)
+    return content
 
 
-def _end_of_matrix(content: bytes, position: int, order: Any) -> int:
-    """Where a matrix ends, as scipy reads it: element by element, whatever its tag says."""
-
-    def element() -> bytes:
-        nonlocal position
-        _, nbytes, begin, position = _read_tag(content, position, order)
-        return content[begin : begin + nbytes]
-
-    def integers() -> list[int]:
-        values = element()
-        return [int.from_bytes(values[i : i + 4], order, signed=True) for i in range(0, len(values), 4)]
-
-    kind, nbytes, position, _ = _read_tag(content, position, order)
+def _skip_matrix(file: io.BytesIO, order: str) -> None:
+    """Go on behind a matrix, as scipy reads it: element by element, whatever its tag and that of its flags say."""
+    kind, nbytes = _integers(file.read(8), order)
     if kind != MATRIX or not nbytes:
-        return position
-    flags, sizes, _ = integers()[0], integers(), element()
+        return
+    flags = _integers(file.read(16), order)[2]
+    sizes, _ = _integers(_element(file, order), order), _element(file, order)
     n_within, kind = math.prod(sizes), flags & 0xFF
     if kind in (CELL, STRUCTURE):
         if kind == STRUCTURE:
-            length = integers()[0]  # of the name of a field
-            n_within *= len(element()) // length
+            (length,) = _integers(_element(file, order), order)  # of the name of a field
+            n_within *= len(_element(file, order)) // length
         for _ in range(n_within):
-            position = _end_of_matrix(content, position, order)
-    elif kind <= LAST:
+            _skip_matrix(file, order)
+    elif TEXT <= kind <= LAST:
         for _ in range(1 + (flags >> 11 & 1) + 2 * (kind == SPARSE)):
-            element()
-    return position
+            _element(file, order)
+    else:
+        raise ValueError("an object or a function, which no published file has")

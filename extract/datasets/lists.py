@@ -1,6 +1,5 @@
-"""Data sets whose lists name the images: CUB-200-2011, Food-101, Oxford-IIIT Pets, Stanford Cars and NUS-WIDE.
-
-The first four may lie in the folder that their archive makes, or be that folder.
+"""Data sets whose lists name the images: CUB-200-2011, Food-101, Oxford-IIIT Pets, Stanford Cars and NUS-WIDE. The first four
+may lie in the folder that their archive makes, or be that folder.
 """
 
 import json
@@ -122,21 +121,20 @@ def nus_wide(root: Path, split: str) -> ImageSet:
     part, names = split.title(), lists[split]
     concept_list = root / "ConceptsList" / "Concepts81.txt"
     concepts = lines(concept_list if concept_list.exists() else root / "Concepts81.txt")
-    labels: list[list[int]] = [[] for _ in names]
-    for label, concept in enumerate(concepts):
+    columns = []
+    for concept in concepts:
         file = root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_{part}.txt"
         marks = lines(file)
         if len(marks) != len(names) or not set(marks) <= {"0", "1"}:
             odd = next(iter(set(marks) - {"0", "1"}), None)
             content = f"{len(marks)} lines" if odd is None else f"a line {odd[:40]!r}"
             raise DataError(f"{file} has {content}, expected {len(names)} lines of 0 or 1; get it again")
-        for row, mark in enumerate(marks):
-            if mark == "1":
-                labels[row].append(label)
+        columns.append(marks)
     folder = first_folder(root, "Flickr", "images")
     if not folder.is_dir():
         raise DataError(f"{root} has no images; expected a folder Flickr next to ImageList")
-    samples = [listed(folder, name, tuple(concepts_of)) for name, concepts_of in zip(names, labels, strict=True)]
+    labels = [tuple(label for label, marks in enumerate(columns) if marks[row] == "1") for row in range(len(names))]
+    samples = [listed(folder, name, of_image) for name, of_image in zip(names, labels, strict=True)]
     listed_names = [name for names in lists.values() for name in names]
     return ImageSet(str(root), samples, concepts, unlisted(folder, listed_names), multilabel=True)
 

@@ -10,7 +10,7 @@ import numpy as np
 from extract.datasets.coco import PANOPTIC_SIGNS, SIGNS, SPLITS, instances_in
 from extract.datasets.form import Published
 from extract.datasets.gathering import images_in
-from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.image_set import ImageSet
 from extract.datasets.label_maps import Codes, Indices, LabelMaps, read_colours, read_map, segmented
 from extract.datasets.listed import first_folder, inner_folder, lines, listed, parsing, read_objects
 from extract.datasets.sample import DataError, Sample
@@ -143,7 +143,7 @@ def map_folder(root: Path, split: str) -> ImageSet:
     if (root / COLOURS).is_file():
         classes, codes = read_colours(root / COLOURS)
     else:
-        classes = read_class_names(root / NAMES)
+        classes = lines(root / NAMES)
         codes = Indices.counted(len(classes))
     images, maps = (root / name / split for name in ("images", "labels"))
     return _pair_maps(root, images, maps, classes, codes, objects=root / "instances" / f"{split}.json")

@@ -14,30 +14,18 @@ from pathlib import Path
 from extract.datasets.classes import Labels
 from extract.datasets.form import Plain
 from extract.datasets.gathering import BROKEN_FOLDER, FoundFile, LeftOut, broken_link, gather, is_clutter
-from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.image_set import ImageSet
 from extract.datasets.label_maps import Indices, LabelMaps, segmented
-from extract.datasets.listed import inside, listed, parsing, text
+from extract.datasets.listed import inside, lines, listed, parsing, text
 from extract.datasets.pixels import extension, image_id, is_image, missing_reader
 from extract.datasets.reading import made_of, opening
 from extract.datasets.sample import Box, DataError, Sample
 from store.format.classes import whole_number
 
-EXPORT = "write its images as files, a folder a class (FOLDER/CLASS/NAME.png), or as WebDataset tars"
-UNPACK = "unpack it, and name the folder"
-LIST = "a list is read as a .csv with columns id, path and label; write it so"
-# What is no image, and what to do with it, by extension of a file.
-KINDS = {
-    **dict.fromkeys(("zip", "7z", "rar"), ("an archive", UNPACK)),
-    **dict.fromkeys(("gz", "tgz", "bz2", "xz", "zst"), ("compressed", f"{UNPACK}, or the tar that it is of")),
-    "parquet": ("a table in Parquet", "name it, or the folder that it is in, without --form"),
-    "arrow": ("a table of Hugging Face datasets", "name the folder that it is in, without --form"),
-    "npz": ("a file of arrays", "name it, without --form"),
-    **dict.fromkeys(("npy", "h5", "hdf5", "mat", "pkl", "pickle", "pt", "pth"), ("a file of arrays", EXPORT)),
-    **dict.fromkeys(("tfrecord", "rec", "beton", "mdb", "lmdb", "sqlite", "db"), ("a database of another program", EXPORT)),
-    **dict.fromkeys(("json", "jsonl", "txt", "tsv", "xlsx", "xls"), ("a text or table", LIST)),
-    **dict.fromkeys(("mp4", "avi", "mov", "mkv", "webm"), ("a video", f"save its frames; {EXPORT}")),
-}
-HUGGING_FACE = {"dataset_info.json", "dataset_dict.json", "state.json"}
+EXPECTED = (
+    "expected tars, a folder with a folder for each class (FOLDER/CLASS/NAME.png), a .csv, an .npz or a .parquet; unpack "
+    "archives, and write what arrays, databases or videos of other formats hold as images"
+)
 MOST_LOOKED_AT = 10_000  # files of a folder
 CORNERS = ("x0", "y0", "x1", "y1")
 SEPARATORS = ("|", "\t", ",", "/", " ")  # that are in use elsewhere
@@ -55,16 +43,13 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     if not root.is_dir():
         raise DataError(_explain_foreign_file(source))
     images = gather(root, left_out)
-    if not images and (described := _explain_foreign_folder(root)):
+    if not images:
         beside = f" (left out: {left_out})" if left_out else ""
-        raise DataError(f"{source} has no images; expected {source}/CLASS/NAME.jpg, or tars; {described}{beside}")
+        raise DataError(f"{source} has no images; {EXPECTED}; {_explain_foreign_folder(root)}{beside}")
     folders = sorted(p.name for p in root.iterdir() if _is_class(p))
-    names = read_class_names(classes) if classes else None
-    by_folder: dict[str, list[FoundFile]] = {}
-    for found in images:
-        by_folder.setdefault(found.name.partition("/")[0] if "/" in found.name else "", []).append(found)
-    loose = by_folder.pop("", [])
-    if loose and not by_folder:
+    names = lines(classes) if classes else None
+    loose = [found for found in images if "/" not in found.name]
+    if len(loose) == len(images):
         return ImageSet(source, (_sample(root, found, None) for found in loose), names, left_out=left_out)
     names = folders if names is None else names
     n_named = Counter(names)
@@ -73,7 +58,7 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     if extra := sorted(set(folders) - set(names)):
         raise DataError(f"{source} has class folders that {classes} does not name: {', '.join(extra[:5])}")
     label = {name: (i,) for i, name in enumerate(names)}
-    named = (_sample(root, found, label[folder]) for folder in folders for found in by_folder.get(folder, ()))
+    named = (_sample(root, found, label[found.name.partition("/")[0]]) for found in images if "/" in found.name)
     others = (_sample(root, found, None, "has no label (it lies in no class folder)") for found in loose)
     return ImageSet(source, chain(named, others), names, left_out=left_out)
 
@@ -99,31 +84,22 @@ def _explain_foreign_file(source: str) -> str:
     if not path.exists():
         broken = ", only a link that leads nowhere; fetch what it leads to" if path.is_symlink() else ""
         return f"there is no folder {source!r}{broken}"
-    otherwise = ("a file", f"expected tars, a folder with a folder per class, or a .csv; {EXPORT}")
-    kind, remedy = KINDS.get(extension(path.name), otherwise)
     if is_image(path.name):
-        kind, remedy = "a single image", "name the folder that it is in, or show it to a probe: beyondcls predict"
-    return f"{source} is {kind}, not a set of images; {remedy}"
+        return f"{source} is a single image; name the folder that it is in, or show it to a probe: beyondcls predict"
+    return f"{source} is a file, not a set of images; {EXPECTED}"
 
 
-def _explain_foreign_folder(root: Path) -> str | None:
-    """What a folder without images holds, and what to do; None if it is nothing that is known."""
-    files = list(islice((file for file in root.rglob("*") if file.is_file()), MOST_LOOKED_AT))
-    if not files:
-        return "it holds no file" if any(root.iterdir()) else "it is empty"
-    if (root / "zarr.json").is_file():
-        return "it is a feature set; name the images that it was made of"
-    ends = Counter(extension(name) for name in {file.name for file in files})
-    if HUGGING_FACE.intersection(file.name for file in files) or "arrow" in ends:
-        return "it is a data set of Hugging Face, saved by `datasets`; name one of its splits, e.g. --split train"
-    first = {end: min(file for file in files if extension(file.name) == end) for end in ("tar", "csv") if end in ends}
-    if "tar" in first:
-        tar = first["tar"]
-        return f"it has tars in folders, e.g. {tar.relative_to(root)}; name the folder of one split: {tar.parent}"
-    if "csv" in first:
-        return f"it has a .csv; name that: {first['csv']}"
-    end = next((end for end, _ in ends.most_common() if end in KINDS), None)
-    return None if end is None else f"it has files .{end}, each {KINDS[end][0]}; {KINDS[end][1]}"
+def _explain_foreign_folder(root: Path) -> str:
+    """What a folder without images holds."""
+    by_end: dict[str, list[Path]] = {}
+    for file in islice((file for file in root.rglob("*") if file.is_file()), MOST_LOOKED_AT):
+        by_end.setdefault(extension(file.name), []).append(file)
+    for end in ("tar", "arrow", "parquet", "csv"):
+        if end in by_end:
+            first = min(by_end[end])
+            return f"it has a .{end} in a folder; name {first if end == 'csv' else f'that of one split: {first.parent}'}"
+    most = max(by_end, key=lambda end: len(by_end[end]), default=None)
+    return "it holds no file" if most is None else f"most of its files are .{most}"
 
 
 def csv_table(source: str, classes: Path | None = None) -> ImageSet:
@@ -147,16 +123,14 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         rows, outside = _read_table(file), opening().outside
         if "segmentation" in rows[0] and not {"label", "labels"} & rows[0].keys():
             if classes is not None:
-                raise DataError(
-                    f"{file} has no labels but those of its label maps, which {MAP_NAMES} names; leave out --classes"
-                )
+                raise DataError(f"{file} has no labels but those of its label maps, of {MAP_NAMES}; leave out --classes")
             unlabelled = [listed(file.parent, row["path"], (), _parse_boxes(row), row["id"], outside) for row in rows]
             return segmented(str(file), unlabelled, _label_maps(file, rows))
         column = "labels" if "labels" in rows[0] else "label"
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
         multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
         given = [label for labels in labels_of_rows for label in labels]
-        named = read_class_names(classes) if classes else None
+        named = lines(classes) if classes else None
         if column == "labels":
             _check_separators(file, {*given}, named or ())
         meaning = Labels.of(given) if named is None else Labels(named)
@@ -181,7 +155,7 @@ def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
     name_file = file.parent / MAP_NAMES
     if not name_file.is_file():
         raise DataError(f"{file} names label maps, but there is no {name_file}; name their classes there, one a line")
-    names = read_class_names(name_file)
+    names = lines(name_file)
     files = {row["id"]: inside(file.parent, row["segmentation"], opening().outside) for row in rows}
     return LabelMaps(names, files, Indices.counted(len(names)))
 
@@ -194,10 +168,7 @@ def _read_table(file: Path) -> list[dict[str, str]]:
     if missing := [name for name in ("id", "path") if name not in header]:
         raise ValueError(f"no column {', '.join(missing)} among {', '.join(header)[:200]}")
     if ("label" in header) == ("labels" in header) and ("label" in header or "segmentation" not in header):
-        raise ValueError(
-            "expected one of the columns label and labels, or segmentation; of images without labels, leave all of the column "
-            "label empty"
-        )
+        raise ValueError("expected one of the columns label and labels, or segmentation; label may be empty throughout")
     if not rows:
         raise ValueError("no row below the header")
     for line, row in enumerate(rows, 2):
@@ -214,19 +185,15 @@ def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> N
     A label is split at `|` and tabs in any case; elsewhere if its parts are numbers, or are in other labels, too; at a space if
     they are other labels. `names` are those of known classes, which are never split.
     """
+    known = {*labels, *names}
     for separator in SEPARATORS:
-        parts_of = {label: [part.strip() for part in label.split(separator)] for label in {*labels, *names}}
-        n_labels = Counter(p for parts in parts_of.values() if separator != " " or len(parts) == 1 for p in {*parts})
-        least = 1 if separator == " " else 2
+        parts_of = {label: [part.strip() for part in label.split(separator)] for label in known}
+        n_labels = Counter(part for parts in parts_of.values() for part in {*parts})
         for label in sorted(labels.difference(names)):
             parts = parts_of[label]
-            is_list = label.startswith("[") and label.endswith("]")
-            is_joined = (
-                separator in "|\t"
-                or all(whole_number(part) is not None for part in parts)
-                or all(n_labels[part] >= least for part in parts)
-            )
-            if is_list or (len(parts) > 1 and is_joined):
+            are_labels = known.issuperset(parts) if separator == " " else all(n_labels[part] > 1 for part in parts)
+            is_joined = separator in "|\t" or are_labels or all(whole_number(part) is not None for part in parts)
+            if (label[0], label[-1]) == ("[", "]") or (len(parts) > 1 and is_joined):
                 raise DataError(
                     f"{file}: {label[:80]!r} among the labels looks like several, which `;` separates, e.g. cat;dog; if it is "
                     "the name of one class, give a file of class names (--classes)"
@@ -236,11 +203,9 @@ def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> N
 def _parse_boxes(row: Mapping[str, str], label: int = -1) -> list[Box]:
     if "boxes" in row:
         boxes = [re.split(r"[\s,]+", part.strip()) for part in row["boxes"].split(";") if part.strip()]
-    elif all(corner in row for corner in CORNERS):
-        corners = [row[corner].strip() for corner in CORNERS]
-        boxes = [corners] if any(corners) else []
     else:
-        boxes = []
+        corners = [row[corner].strip() for corner in CORNERS] if row.keys() >= {*CORNERS} else []
+        boxes = [corners] if any(corners) else []
     if wrong := [box for box in boxes if len(box) != 4]:
         raise ValueError(f"box {' '.join(wrong[0])[:80]!r} does not have four numbers x0 y0 x1 y1")
     return [Box(float(x0), float(y0), float(x1), float(y1), label) for x0, y0, x1, y1 in boxes]

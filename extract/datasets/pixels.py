@@ -145,15 +145,8 @@ class Raster:
 
     @property
     def size(self) -> tuple[int, int]:
-        return self.width, self.height
-
-    @property
-    def width(self) -> int:
-        return self.pixels.shape[1]
-
-    @property
-    def height(self) -> int:
-        return self.pixels.shape[0]
+        height, width, _ = self.pixels.shape
+        return width, height
 
     def crop(self, box: tuple[float, float, float, float]) -> "Raster":
         x0, y0, x1, y1 = map(round, box)

@@ -1,7 +1,6 @@
 """Reading a data set's bytes, of files and of services, decoding them, and what is noted of them while a set is opened.
 
-What keeps bytes from being read says nothing about an image: it is tried again, and then stops the run. Damage is only what a
-decoder says of bytes that were read.
+What keeps bytes from being read is tried again, and then stops the run; damage is only what a decoder says of bytes.
 """
 
 import errno
@@ -71,8 +70,7 @@ def opening_bar(what: str, total: int, unit: str) -> AbstractContextManager[Call
 
 
 def made_of(*paths: str | Path, lasts: bool = True) -> None:
-    """Say that the list of images depends on a folder or file, before it is listed or read; or on whether there is one.
-
+    """Say that the list of images depends on a folder or file, before it is listed or read, or on whether there is one;
     `lasts`: whether that is seen by its state, as long as the list is used.
     """
     if (current := _opening.get()) is not None:
@@ -170,9 +168,8 @@ def reason_of(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file that fsspec reaches (s3://, https://, gs://, memory://, …), as far as it resembles a Path.
-
-    `url` may hold credentials or a signature; messages show it without them.
+    """A file that fsspec reaches (s3://, https://, gs://, memory://, …), as far as it resembles a Path; `url` may hold
+    credentials or a signature, which messages leave out.
     """
 
     url: str
@@ -218,8 +215,8 @@ class RemoteFile:
         names = self._request("glob", f"{path.rstrip('/')}/{pattern}" if pattern else path)
         return [RemoteFile(fs.unstrip_protocol(name)) for name in sorted(names)]
 
-    def read_text(self) -> str:
-        return bytes(self._request("cat_file")).decode()
+    def read_all(self) -> bytes:
+        return bytes(self._request("cat_file"))
 
     def read_with(self, work: Callable[[IO[bytes]], T]) -> T:
         """The result of `work` on the file, read from end to end, with seeking; BeyondClsError as `read`."""
@@ -263,6 +260,4 @@ class RemoteFile:
             raise
         except Exception as error:  # each service has its own errors
             reason = str(error).replace(self.url, str(self)) or type(error).__name__
-            raise BeyondClsError(
-                f"{self} cannot be read: {reason}; check the address, the network and your credentials, and run again"
-            ) from error
+            raise BeyondClsError(f"{self} cannot be read: {reason}; check the address, network and credentials") from error

@@ -109,8 +109,7 @@ READ_NBYTES = 1 << 22  # that are read at once, but for the end of the last imag
 def narrow(numbers: Sequence[int] | Int[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
     """Whole numbers in the smallest type that holds them all."""
     wide = np.asarray(numbers, np.int64)
-    highest = max(-int(wide.min(initial=0)) - 1, int(wide.max(initial=0)))
-    return wide.astype(next(dtype for dtype in (np.int8, np.int16, np.int32, np.int64) if highest <= np.iinfo(dtype).max))
+    return wide.astype(np.min_scalar_type(min(int(wide.min(initial=0)), -1 - int(wide.max(initial=0)))))
 
 
 class Strings(Sequence[str]):

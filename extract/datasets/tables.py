@@ -82,17 +82,14 @@ def tables(source: str, split: str | None = None) -> GivenItems:
     """
     files = _table_files(Path(source))
     if not files:
-        raise DataError(
-            f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet, …"
-        )
+        raise DataError(f"there is no table in {source!r}; expected a .parquet, or a folder with train-00000-of-00001.parquet")
     by_split: dict[str, list[Path]] = {}
     for file in files:
         of_several = OF_SPLIT.fullmatch(file.stem)
         name = of_several[1] if of_several else "" if file.stem.isdecimal() else file.stem
         by_split.setdefault(name, []).append(file)
-    chosen = files
-    if split is not None or len(by_split) > 1:
-        chosen = by_split[split_of(source, split, list(by_split))]
+    is_whole = split is None and len(by_split) == 1
+    chosen = files if is_whole else by_split[split_of(source, split, list(by_split))]
     features = _features(chosen[0])
     names, class_names = columns_of(features, source)
     for file in chosen[1:]:
@@ -130,9 +127,7 @@ def _import_pyarrow(name: str) -> Any:
     try:
         return import_module(f"pyarrow.{name}")
     except ImportError as error:
-        raise DataError(
-            f"tables are read by pyarrow, which is not installed ({error}): pip install 'beyondcls[parquet]'"
-        ) from error
+        raise DataError(f"it is read by pyarrow, which is not installed ({error}): pip install 'beyondcls[parquet]'") from error
 
 
 def is_tables(source: str) -> bool:
@@ -157,9 +152,7 @@ def npz(source: str, split: str | None = None) -> GivenItems:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         by_split = arrays_by_split(list(members))
         if not by_split:
-            raise DataError(
-                f"{source} has arrays {', '.join(members)[:200] or '(none)'}, but no images; call them images, or x_train, …"
-            )
+            raise DataError(f"{source} has arrays {', '.join(members)[:200] or '(none)'}, but no images; call them images")
         chosen = by_split[split_of(source, split, list(by_split))]
         unpacked = TemporaryDirectory(prefix="beyondcls-")
         arrays = {part: _map_array(archive, members[name], Path(unpacked.name)) for part, name in chosen.items()}
@@ -189,9 +182,7 @@ def _map_array(archive: zipfile.ZipFile, member: str, unpacked: Path) -> Shaped[
             begin += info.header_offset + LOCAL.size + n_name + n_rest
         else:
             if nbytes > (free := shutil.disk_usage(unpacked).free):
-                raise ValueError(
-                    f"{member} has {nbytes:,} bytes unpacked, and {free:,} are free in {unpacked.parent}; set TMPDIR"
-                )
+                raise ValueError(f"{member} has {nbytes:,} bytes unpacked, {free:,} are free in {unpacked.parent}; set TMPDIR")
             file, begin = unpacked / f"{len(list(unpacked.iterdir()))}", 0
             with file.open("wb") as out:
                 shutil.copyfileobj(content, out)

@@ -1,6 +1,5 @@
-"""Truths of dense tasks that a data set has: label maps and instances, read when they are asked for.
-
-Annotations are published in pixels as the file stores them; where images are turned upright, they follow.
+"""Label maps and instances that a data set has, read when they are asked for; published in pixels as files store them, they
+follow where images are turned upright.
 """
 
 import io
@@ -38,9 +37,8 @@ class Truths:
 
 
 def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pixels) -> TruthColumns:
-    """Truths of all images, in pixels of the images as they are decoded, as arrays: none of an image with a problem.
-
-    It is a DataError that some are damaged.
+    """Truths of all images, in pixels of the images as they are decoded, as arrays: none of an image with a problem; DataError
+    where some are damaged.
     """
     reader = truths.reader(samples)
     items: list[Items] = []
@@ -54,10 +52,9 @@ def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pix
                 problems.append(f"{sample}: {error}")
         items.append(found)
     if problems:
-        total = f"\n({len(problems)} problems in all)" if len(problems) > MOST_NAMED else ""
-        raise DataError(
-            "\n".join(problems[:MOST_NAMED]) + total + f"\nmend the annotations, or extract without {name}: --truths none"
-        )
+        total = [f"({len(problems)} problems in all)"] * (len(problems) > MOST_NAMED)
+        remedy = f"mend the annotations, or leave out {name}: --truths none"
+        raise DataError("\n".join([*problems[:MOST_NAMED], *total, remedy]))
     if pixels.orientation == "exif":
         items = [turned_items(one, sample, pixels) for one, sample in zip(items, samples, strict=True)]
     return segment_columns(items) if name == "segmentation" else instance_columns(items)  # type: ignore[arg-type]
@@ -103,7 +100,7 @@ def turned_corners(
 
 
 def turned_boxes(sample: Sample, pixels: Pixels) -> Sequence[Box]:
-    orientation, size = turning_of(sample, pixels)
+    orientation, size = turning_of(sample, pixels) if sample.boxes else (1, (0, 0))
     if orientation == 1:
         return sample.boxes
     return [Box(*turned_corners(box[:4], orientation, size), box.label) for box in sample.boxes]

@@ -15,7 +15,8 @@ import xxhash
 
 from extract.datasets.form import Plain
 from extract.datasets.gathering import BESIDE_TARS, BROKEN, CLUTTER, FURTHER, OTHER, UNREADABLE, LeftOut, is_clutter, walk
-from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import lines
 from extract.datasets.pixels import IMAGE_EXTENSIONS, UNREAD, extension, is_image, is_picture, missing_reader
 from extract.datasets.reading import RemoteFile, made_of, patiently
 from extract.datasets.sample import DataError, Sample
@@ -48,13 +49,10 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     """
     pipes = TemporaryDirectory(prefix="beyondcls-") if source.startswith(PIPE) else None
     tars = _open_tars(source, Path(pipes.name) if pipes else None)
-    samples: list[Sample] = []
-    problems: list[str] = []
     left_out = LeftOut()
-    for tar in tars:
-        tar_samples, problem = _index_tar(tar, left_out)
-        samples += tar_samples
-        problems += [problem] if problem else []
+    indexed = [_index_tar(tar, left_out) for tar in tars]
+    samples = [sample for of_tar, _ in indexed for sample in of_tar]
+    problems = [problem for _, problem in indexed if problem]
     if "://" not in source and not pipes and Path(source).is_dir():
         for found in walk(Path(source)):
             if is_image(found.name) and found.reason in (None, BROKEN):
@@ -66,7 +64,7 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
         places = [folder / CLASS_NAMES for folder in (tars[0].parent, tars[0].parent.parent)]
         made_of(*(place for place in places if isinstance(place, Path)))
         names = next((place for place in places if place.exists()), None)
-    class_names = read_class_names(names) if names else None
+    class_names = lines(names) if names else None
     return ImageSet(source, samples, class_names, problems, resources=pipes, left_out=left_out)
 
 
@@ -96,9 +94,7 @@ def _open_tars(source: str, pipes: Path | None) -> Sequence[Tar]:
                 made_of(*glob.glob(above or "."))
             matches = [Path(match) for match in sorted(glob.glob(url))] if glob.has_magic(url) else [Path(url)]
         if not matches or not all(m.is_file() for m in matches):
-            raise DataError(
-                f"there is no tar {url!r} (of {source!r}); check the path, the numbers in braces start and end inclusively"
-            )
+            raise DataError(f"there is no tar {url!r} (of {source!r}); check the path, the numbers in braces are inclusive")
         tars += matches
     return tars
 
@@ -149,8 +145,7 @@ def _index_tar(tar: Tar, left_out: LeftOut) -> tuple[list[Sample], str | None]:
         left_out.add(CLUTTER, name)
     parts = [part for key, members in groups.items() for part in _split_into_samples(key, members)]
     parts.sort(key=lambda part: min(member.offset for member in part[1].values()))
-    samples = [_sample(tar, key, members, left_out) for key, members in parts]
-    images = [sample for sample in samples if sample is not None]
+    images = [sample for part in parts if (sample := _sample(tar, *part, left_out)) is not None]
     if images and isinstance(tar, RemoteFile):
         images[0].read()  # a place that returns whole files only is noticed now
     if problem is None and not images:

@@ -34,6 +34,13 @@ def write_text(path: Path, *lines: str) -> Path:
     return write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
+def change(file: Path, old: str | None, new: str | bytes | None) -> None:
+    """Put something in place of a part of a file, or of all of it; None removes it."""
+    assert old is None or old in file.read_text()
+    content = new if old is None else file.read_text().replace(old, str(new))
+    file.unlink() if content is None else write_file(file, content if isinstance(content, bytes) else content.encode())
+
+
 def write_pictures(folder: Path, *names: str, form: str = "jpeg") -> Path:
     """Images of these names."""
     for seed, name in enumerate(names):
@@ -41,4 +48,4 @@ def write_pictures(folder: Path, *names: str, form: str = "jpeg") -> Path:
     return folder
 
 
-__all__ = ["picture", "samples", "write_example", "write_file", "write_pictures", "write_tar", "write_text"]
+__all__ = ["change", "picture", "samples", "write_example", "write_file", "write_pictures", "write_tar", "write_text"]

@@ -1,42 +1,203 @@
-"""Several labels and boxes an image: from the data set into the store."""
+"""Labels and boxes from the data set into the store; and the same images under other names, labels, boxes or maps: what
+describes them is theirs, their features are kept.
+"""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from extract.datasets import Box, ImageSet, Sample, open_images
+from extract.layouts import annotations_of, stale_annotations
+from extract.requests import Request
+from extract.run import confirm, rows_in
+from extract.sample import SampleCheck
+from extract.writing import Settings
 from store import FeatureStore, Loader, StoreError, join, verify
 from tests.extract.extracting import extract
-from tests.extract.pictures import picture, write_example, write_file, write_pictures, write_text
-from tests.extract.tiny import tiny_encoder
+from tests.extract.pictures import picture, samples, write_example, write_file, write_tar, write_text
+from tests.extract.tiny import Counting, tiny_encoder
+from tests.folders import files
 
-N = 35
-LINES = ["1 2 3.5 4;0 0 9 9", "", "5 6 7 8"]
+N = 36  # 32 + 4 rows
+GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2, "statistics": ("cls_self",), "maps": False}
+C = range(2, N, 3)  # images of the last class
+Edit = Callable[[Path], object]
 
 
-def table(folder: Path, labels: Sequence[str], n: int = N, column: str = "labels", name: str = "images.csv") -> ImageSet:
+def folder(root: Path) -> Path:
+    """Images of three classes, of which the last ones are equal."""
+    for i in range(N):
+        write_file(root / "abc"[i % 3] / f"{i:02d}.png", picture(min(i, N - 3)))
+    return root
+
+
+def table(columns: str, line: Callable[[int], str]) -> Callable[[Path], Path]:
+    """A list of images with these columns."""
+
+    def write(root: Path) -> Path:
+        for i in range(N):
+            write_file(root / f"{i:02d}.png", picture(i))
+        write_text(root / "names.txt", "ape", "bee", "cat")
+        return write_text(root / "images.csv", columns, *(f"i{i},{i:02d}.png,{line(i)}" for i in range(N)))
+
+    return write
+
+
+def tars(root: Path) -> Path:
+    write_tar(root / "0.tar", samples(20))
+    write_tar(root / "1.tar", samples(N)[20:])
+    return root
+
+
+def maps(root: Path) -> Path:
+    """Label maps of two classes."""
+    write_text(root / "label-classes.txt", "sky", "road")
+    for i in range(N):
+        write_file(root / f"images/train/{i:02d}.png", picture(i))
+        draw_map(root, i, np.arange(40) < i)
+    return root
+
+
+def draw_map(root: Path, i: int, is_road: np.ndarray) -> None:
+    path = root / f"labels/train/{i:02d}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.repeat(is_road[:, None], 36, 1).astype(np.uint8)).save(path)
+
+
+def move(old: str, new: str) -> Edit:
+    def edit(root: Path) -> None:
+        (root / new).parent.mkdir(exist_ok=True)
+        (root / old).rename(root / new)
+
+    return edit
+
+
+def remove(*names: str) -> Edit:
+    return lambda root: [(root / name).unlink() for name in names]
+
+
+def line(old: str, new: str) -> Edit:
+    """Change a line of the list."""
+
+    def edit(root: Path) -> None:
+        before = (root / "images.csv").read_text()
+        assert before.count(f"{old}\n") == 1, old
+        (root / "images.csv").write_text(before.replace(f"{old}\n", f"{new}\n"))
+
+    return edit
+
+
+def reverse_lines(root: Path) -> None:
+    first, *others = (root / "images.csv").read_text().splitlines()
+    write_text(root / "images.csv", first, *others[::-1])
+
+
+LABELS = table("id,path,label", lambda i: str(i % 3))
+SEVERAL = table("id,path,labels", lambda i: ["ape;cat", "", "bee"][i % 3])
+BOXES = table("id,path,label,boxes", lambda i: f"{i % 3},1 2 3 {4 + i}")
+EDITS: dict[str, tuple[Callable[[Path], Path], Edit]] = {
+    "an image in another class": (folder, move("a/00.png", "b/zz.png")),
+    "the first of its class now": (folder, move("c/35.png", "a/!.png")),
+    "a copy in another class": (folder, lambda root: shutil.copy(root / "a/00.png", root / "b/00.png")),
+    "without the copies": (folder, remove("b/34.png", "c/35.png")),
+    "a class merged into another": (folder, lambda root: [move(f"c/{i:02d}.png", f"b/{i:02d}.png")(root) for i in C]),
+    "a label in a list": (LABELS, line("i4,04.png,1", "i4,04.png,2")),
+    "an id in a list": (LABELS, line("i4,04.png,1", "other,04.png,1")),
+    "a list in another order": (LABELS, reverse_lines),
+    "a longer id": (LABELS, line("i9,09.png,0", "an-id-that-is-longer-than-all-others,09.png,0")),
+    "one of several labels": (SEVERAL, line("i3,03.png,ape;cat", "i3,03.png,ape")),
+    "one box more": (BOXES, line("i4,04.png,1,1 2 3 8", "i4,04.png,1,1 2 3 8;0 0 5 5")),
+    "no box": (BOXES, line("i4,04.png,1,1 2 3 8", "i4,04.png,1,")),
+    "a label in a tar": (tars, lambda root: write_tar(root / "0.tar", [{**one, "cls": 2} for one in samples(20)])),
+    "a label map": (maps, lambda root: draw_map(root, 5, np.arange(40) >= 30)),
+    "a map and an image fewer": (maps, remove("labels/train/07.png", "images/train/07.png")),
+}  # fmt: skip
+
+
+def opened(source: Path) -> ImageSet:
+    return open_images(str(source), split="train" if (source / "labels").exists() else None)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_features_are_kept_and_all_else_is_as_it_is_now(name, tmp_path):
+    """`update`, and another set of which it is the source."""
+    write, edit = EDITS[name]
+    source, encoder, checks = write(tmp_path / "d"), Counting("tiny", tiny_encoder().model, {}), list[SampleCheck]()
+    before = extract(encoder, opened(source), tmp_path / "f", **GIVEN)
+    edit(tmp_path / "d")
+    images, encoder.seen = opened(source), 0
+    ways: list[dict[str, Any]] = [{"out": tmp_path / "from", "source": before}, {"out": tmp_path / "f", "existing": "update"}]
+    stores = [extract(encoder, images, **way, **GIVEN, checked=lambda _, check: checks.append(check)) for way in ways]
+    assert encoder.seen <= 2 + sum(check.n_sampled for check in checks), "it ran for samples, and to see the shapes"
+    fresh = extract(encoder, images, tmp_path / "fresh", **GIVEN)
+    for store in stores:
+        assert store.ids == [sample.id for sample in images.samples]
+        assert stale_annotations(store, images) == []
+        assert files(store.path) == files(fresh.path)
+
+
+def test_equal_images_keep_a_row_each(tmp_path):
+    """One that is not valid is nobody's, not even where its image is still in its place."""
+    encoder, before = tiny_encoder(), opened(folder(tmp_path / "d"))
+    store = extract(encoder, before, tmp_path / "f", **GIVEN)
+    write_file(tmp_path / "d/a/!.png", picture(N + 1))  # all others move down by one
+    shutil.copy(tmp_path / "d/a/33.png", tmp_path / "d/a/34.png")
+    images = opened(tmp_path / "d")
+    request = Request.resolve(encoder, images, shard_rows=32)
+    equal = [store.ids.index(name) for name in ("a/33", "b/34", "c/35")]
+    rows = dict(zip((sample.id for sample in images.samples), rows_in(store, request).tolist(), strict=True))
+    four = [rows.pop(name) for name in ("a/33", "a/34", "b/34", "c/35")]
+    assert sorted({*four}) == sorted(equal), "each row is used, one of them twice"
+    assert rows.pop("a/!") == -1
+    assert all(store.ids[row] == name for name, row in rows.items())
+    store.valid[equal[1]] = False
+    assert equal[1] not in rows_in(store, request)
+    relabelled = ImageSet("d", [replace(sample, labels=(0,)) for sample in before.samples], before.classes)
+    rows_now = rows_in(store, Request.resolve(encoder, relabelled, shard_rows=32)).tolist()
+    assert rows_now == [-1 if row == equal[1] else row for row in range(N)]
+
+
+def test_a_set_with_the_labels_of_before(tmp_path, monkeypatch):
+    """Under the key of its present images."""
+    before = opened(folder(tmp_path / "d"))
+    images = ImageSet(before.source, [replace(s, labels=(2,)) if s.id == "a/00" else s for s in before.samples], before.classes)
+    encoder = tiny_encoder()
+    with monkeypatch.context() as patch:
+        patch.setattr("extract.writing.annotations_of", lambda _, *others: annotations_of(before, *others))
+        stale = extract(encoder, images, tmp_path / "f", **GIVEN)
+    fresh = extract(encoder, images, tmp_path / "fresh", **GIVEN)
+    assert (stale.spec.key, stale.labels[0], fresh.labels[0]) == (fresh.spec.key, 0, 2)
+    with pytest.raises(StoreError, match=r"holds other annotations \(images/label\) than .*/d has\. --update writes them anew"):
+        extract(encoder, images, tmp_path / "f", **GIVEN)
+    with pytest.raises(StoreError, match=r"holds other annotations .* has\. If the change is meant, remove that set"):
+        confirm(Request.resolve(encoder, images, shard_rows=32), stale, Settings())
+    notes = []
+    extract(encoder, images, tmp_path / "f", **GIVEN, existing="update", warn=notes.append)
+    assert len(notes) == 1
+    assert files(tmp_path / "f") == files(fresh.path)
+
+
+def described(folder: Path, *labels: str, column: str = "labels") -> ImageSet:
     """Images whose labels and boxes come in turn."""
-    write_pictures(folder, *(f"{i}.png" for i in range(n)), form="png")
-    lines = [f"i{i},{i}.png,{labels[i % len(labels)]},{LINES[i % 3]}" for i in range(n)]
-    write_text(folder / name, f"id,path,{column},boxes", *lines)
-    return open_images(str(folder / name), classes=write_text(folder / "names.txt", "ape", "bee", "cat"))
+    boxes = ("1 2 3.5 4;0 0 9 9", "", "5 6 7 8")
+    return opened(table(f"id,path,{column},boxes", lambda i: f"{labels[i % len(labels)]},{boxes[i % 3]}")(folder))
 
 
-def run(images: ImageSet, out: Path, existing: str = "refuse", on_error: str = "raise") -> FeatureStore:
-    return extract(
-        tiny_encoder(), images, out, shard_rows=32, batch_size=8, workers=2, existing=existing, on_error=on_error
-    )  # fmt: skip
+def run(images: ImageSet, out: Path, **options: Any) -> FeatureStore:
+    return extract(tiny_encoder(), images, out, **GIVEN, **options)
 
 
 def test_several_labels(tmp_path):
-    store = run(table(tmp_path / "d", ["ape;cat", "", "bee"]), tmp_path / "f")
-    assert store.multilabel
-    assert store.labels.dtype == np.uint8
+    store = run(described(tmp_path / "d", "ape;cat", "", "bee"), tmp_path / "f")
+    assert (store.multilabel, store.labels.dtype, store.n_classes) == (True, np.uint8, 3)
     assert store.labels[:4].tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 1]]
-    assert store.labels.sum(0).tolist() == [12, 11, 12]
-    assert store.n_classes == 3
+    assert store.labels.sum(0).tolist() == [12, 12, 12]
     assert store.labelled.all(), "no label is an answer"
     assert "images/label" not in store.arrays
     assert not [problem for _, _, problem in verify(store.path) if problem]
@@ -45,40 +206,25 @@ def test_several_labels(tmp_path):
 
 
 def test_boxes(tmp_path):
-    store = run(table(tmp_path / "d", ["0", "1", "2"], column="label"), tmp_path / "f")
-    assert not store.multilabel
-    assert store.labels[:3].tolist() == [0, 1, 2]
+    store = run(described(tmp_path / "d", "0", "1", "2", column="label"), tmp_path / "f")
+    assert (store.multilabel, store.labels[:3].tolist()) == (False, [0, 1, 2])
     assert store.array("images/boxes").shape == (N, 2, 4)
-    for row in (0, 33):
-        corners, labels = store.boxes(row)
-        assert corners.tolist() == [[1, 2, 3.5, 4], [0, 0, 9, 9]]
-        assert labels.tolist() == [0, 0]
-    assert len(store.boxes(1)[0]) == 0
-    assert store.boxes(2)[0].tolist() == [[5, 6, 7, 8]]
-    assert store.boxes(2)[1].tolist() == [2]
+    two = [[1, 2, 3.5, 4], [0, 0, 9, 9]]
+    for row, corners, labels in ((0, two, [0, 0]), (33, two, [0, 0]), (1, [], []), (2, [[5, 6, 7, 8]], [2])):
+        assert [part.tolist() for part in store.boxes(row)] == [corners, labels]
     assert (store.array("images/boxes").rows([1]) == -1).all()
     assert not [problem for _, _, problem in verify(store.path) if problem]
 
 
-def test_a_set_without_boxes_has_no_array_for_them(tmp_path):
-    write_file(tmp_path / "d" / "ape" / "0.png", picture(0))
-    store = run(open_images(str(tmp_path / "d")), tmp_path / "f")
-    assert not any("box" in name for name in store.arrays)
-    assert store.labelled.tolist() == [True]
-    with pytest.raises(StoreError, match="has no array 'images/boxes'"):
-        store.boxes(0)
-
-
 def test_labels_and_boxes_of_an_image_that_is_missing_are_kept(tmp_path):
-    images = table(tmp_path / "d", ["ape;cat", "", "bee"])
-    (tmp_path / "d" / "3.png").unlink()
-    images = open_images(str(tmp_path / "d" / "images.csv"))
-    store = run(images, tmp_path / "f", on_error="record")
+    described(tmp_path / "d", "ape;cat", "", "bee")
+    (tmp_path / "d/03.png").unlink()
+    store = run(opened(tmp_path / "d/images.csv"), tmp_path / "f", on_error="record")
     assert np.flatnonzero(~store.valid).tolist() == [3]
     assert np.flatnonzero(~store.labelled).tolist() == [3]
     assert store.labels[3].tolist() == [1, 0, 1]
     assert len(store.boxes(3)[0]) == 2
-    assert store.attributes["invalid"] == [{"row": 3, "id": "i3", "problem": "'i3' in 3.png: is in the list, but not there"}]
+    assert store.attributes["invalid"] == [{"row": 3, "id": "i3", "problem": "'i3' in 03.png: is in the list, but not there"}]
 
 
 def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path):
@@ -91,37 +237,41 @@ def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path):
     assert str(tmp_path) not in (store.path / "zarr.json").read_text()
 
 
-def sample(labels: tuple[int, ...] | None, boxes: tuple[Box, ...], file: Path) -> Sample:
-    return Sample("x", labels, file, 0, file.stat().st_size, None, boxes)
+def test_ids_bytes_labels_and_boxes_enter_the_digest(tmp_path):
+    box, size = Box(1, 2, 3, 4, 0), len(picture(0))
+    file = write_file(tmp_path / "x.png", picture(0) + bytes(size))
 
+    def digest(
+        labels: Sequence[int], *boxes: Box, id_: str = "x", at: int = 0, classes: str = "ab", multilabel: bool = False
+    ) -> str:
+        sample = Sample(id_, tuple(labels), file, at, size, None, boxes)
+        return ImageSet("s", [sample], list(classes), multilabel=multilabel).digest
 
-def test_labels_and_boxes_enter_the_digest(tmp_path):
-    file = write_file(tmp_path / "x.png", picture(0))
-    box = Box(1, 2, 3, 4, 0)
-    sets = [
-        ImageSet("s", [sample((0,), (), file)], ["a", "b"]),
-        ImageSet("s", [sample((1,), (), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (), file)], ["a", "b"], multilabel=True),
-        ImageSet("s", [sample((0,), (), file)], ["a", "b", "c"], multilabel=True),
-        ImageSet("s", [sample((0, 1), (), file)], ["a", "b"], multilabel=True),
-        ImageSet("s", [sample((), (), file)], ["a", "b"], multilabel=True),
-        ImageSet("s", [sample((0,), (box,), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (box._replace(x1=3.5),), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (box._replace(label=1),), file)], ["a", "b"]),
-        ImageSet("s", [sample((0,), (box, box), file)], ["a", "b"]),
+    several = [digest(labels, multilabel=True) for labels in ([0], [0, 1], [])]
+    boxed = [digest([0], *boxes) for boxes in ([box], [box._replace(x1=3.5)], [box._replace(label=1)], [box, box])]
+    digests = [
+        digest([0]),
+        digest([1]),
+        digest([0], id_="y"),
+        digest([0], at=1),
+        digest([0], classes="abc", multilabel=True),
+        *several,
+        *boxed,
     ]
-    assert len({images.digest for images in sets}) == len(sets)
-    other_order = ImageSet("s", [sample((1, 0), (), file)], ["a", "b"], multilabel=True)
-    assert other_order.digest == sets[4].digest, "the labels of an image have no order"
+    assert len({*digests}) == len(digests)
+    assert digest([1, 0], multilabel=True) == several[1], "the labels of an image have no order"
 
 
 def test_join_of_multilabel_sets(tmp_path):
-    one = run(table(tmp_path / "a", ["ape;cat", "", "bee"]), tmp_path / "one")
-    same = run(table(tmp_path / "b", ["ape;cat", "", "bee"], n=33), tmp_path / "same")
-    other = run(table(tmp_path / "c", ["ape;cat", "", "cat"]), tmp_path / "other")
-    single = run(table(tmp_path / "e", ["ape"], column="label"), tmp_path / "single")
-    assert join(one, same).tolist() == [*range(33), -1, -1]
-    with pytest.raises(StoreError, match=r"image 'i2' has label \[0 1 0\] in .* but \[0 0 1\] in "):
-        join(one, other)
+    given = {"one": ["ape;cat", "", "bee"], "other": ["ape;cat", "", "cat;bee"], "single": ["ape"]}
+    sets = {
+        name: described(tmp_path / name, *labels, column="label" if name == "single" else "labels")
+        for name, labels in given.items()
+    }
+    sets["same"] = sets["one"].part(range(33))
+    stores = {name: run(images, tmp_path / f"{name}.set") for name, images in sets.items()}
+    assert join(stores["one"], stores["same"]).tolist() == [*range(33), -1, -1, -1]
+    with pytest.raises(StoreError, match=r"image 'i2' has label \[0 1 0\] in .* but \[0 1 1\] in "):
+        join(stores["one"], stores["other"])
     with pytest.raises(StoreError, match="have different classes; are these the same images"):
-        join(one, single)
+        join(stores["one"], stores["single"])

@@ -4,7 +4,8 @@ are used, as far as shows without a GPU.
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from unittest.mock import MagicMock, call
 
 import numpy as np
 import pytest
@@ -93,28 +94,19 @@ def test_waiting_for_the_device_counts_as_encoding():
     assert spent.device_s == 3.0
 
 
-class TestBuffers:
-    def test_are_used_again_once_their_copy_has_ended(self):
-        buffers, waited = Buffers(), []
-        first = buffers.take(4, (3,), torch.uint8)
-        second = buffers.take(4, (3,), torch.uint8)
-        assert first.data_ptr() != second.data_ptr()
-        buffers.give_back(first, LateEvent([lambda: waited.append("first")]))
-        buffers.give_back(second, LateEvent([lambda: waited.append("second")]))
-        assert not waited
-        assert buffers.take(2, (3,), torch.uint8) is first
-        assert waited == ["first"]
-
-    def test_of_another_shape_or_dtype_or_of_fewer_rows_are_not(self):
-        buffers = Buffers()
-        small = buffers.take(4, (3,), torch.uint8)
-        buffers.give_back(small)
-        taken = buffers.take(4, (2,), torch.uint8), buffers.take(4, (3,), torch.int16), buffers.take(5, (3,), torch.uint8)
-        assert [(tuple(one.shape), one.dtype) for one in taken] == [
-            ((4, 2), torch.uint8),
-            ((4, 3), torch.int16),
-            ((5, 3), torch.uint8),
-        ]
+def test_buffers_are_used_again_once_their_copy_has_ended():
+    buffers, waited = Buffers(), []
+    first, second = (buffers.take(4, (3,), torch.uint8) for _ in range(2))
+    assert first.data_ptr() != second.data_ptr()
+    for buffer in (first, second):
+        buffers.give_back(buffer, LateEvent([lambda buffer=buffer: waited.append(buffer)]))
+    assert not waited
+    for shape, dtype in (((2,), torch.uint8), ((3,), torch.int16)):
+        other = buffers.take(4, shape, dtype)
+        assert (tuple(other.shape), other.dtype) == ((4, *shape), dtype)
+    assert buffers.take(2, (3,), torch.uint8) is first
+    assert len(waited) == 1
+    assert len(buffers.take(5, (3,), torch.uint8)) == 5, "the other has fewer rows"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3", "int8", "int4", "float32"])
@@ -180,64 +172,46 @@ def test_a_unit_is_handed_on_while_the_next_is_computed(forty, monkeypatch):
 
 
 @pytest.fixture
-def log(monkeypatch):
-    """What is called of torch.cuda."""
-    calls = []
-    names = iter(["in", "out"])
-
-    class Stream:
-        def __init__(self, device=None, name=None):
-            self.name = name or next(names)
-
-        def wait_event(self, event):
-            calls.append(f"{self.name} waits for {event.name}")
-
-    class Event:
-        def __init__(self, enable_timing=False, blocking=False):
-            assert blocking, "a thread that spins takes a core from decoding"
-            self.name, self.timed = "", enable_timing
-
-        def record(self, stream):
-            self.name = f"end of {stream.name}"
-            calls.append(f"{'timed ' if self.timed else ''}{self.name}")
-
-    computing = Stream(name="computing")
-
-    @contextmanager
-    def stream(given):
-        calls.append(f"on {given.name}:")
-        yield
-        calls.append(f"off {given.name}")
-
-    for name, replacement in {"Stream": Stream, "Event": Event, "stream": stream}.items():
-        monkeypatch.setattr(torch.cuda, name, replacement)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, given: calls.append(f"memory is used by {given.name}"))
-    to = torch.Tensor.to
-
-    def logged(self, *given, **named):
-        calls.append("copied" + (" without a wait" if named.get("non_blocking") else ""))
-        return to(self, *given, **named)
-
-    monkeypatch.setattr(torch.Tensor, "to", logged)
-    return calls
+def cuda(monkeypatch):
+    """Notes what is called of torch.cuda, and in which order."""
+    cuda = MagicMock()
+    cuda.Stream.side_effect = [cuda.inwards, cuda.outwards]
+    for name in ("Stream", "Event", "stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
+    return cuda
 
 
-def test_copies_in(log):
-    pixels = torch.arange(6, dtype=torch.uint8)
-    placed, _ = Streams(torch.device("cpu")).copy_in(pixels)
-    assert torch.equal(placed, pixels)
-    copying = ["on in:", "copied without a wait", "off in", "end of in"]
-    assert log == [*copying, "computing waits for end of in", "memory is used by computing"]
+def on(stream, *calls):
+    return [call.stream(stream), call.stream().__enter__(), *calls, call.stream().__exit__(None, None, None)]
 
 
-def test_copies_out(log):
+def end_of(stream, timed):
+    """A thread that spins instead of sleeping takes a core from decoding."""
+    return [call.Event(enable_timing=timed, blocking=True), call.Event().record(stream)]
+
+
+def test_copies_in(cuda):
+    streams, values = Streams(torch.device("cpu")), MagicMock(torch.Tensor)
+    cuda.reset_mock()
+    cuda.attach_mock(values.to, "to")
+    placed, copied = streams.copy_in(values)
+    computing = cuda.current_stream()
+    expected = [call.current_stream(torch.device("cpu")), *on(cuda.inwards, call.to(torch.device("cpu"), non_blocking=True))]
+    expected += [*end_of(cuda.inwards, False), call.current_stream().wait_event(copied), call.to().record_stream(computing)]
+    assert (placed, copied, cuda.mock_calls[:-1]) == (values.to(), cuda.Event(), expected)
+
+
+def test_copies_out(cuda):
     streams, buffer = Streams(torch.device("cpu")), torch.zeros(3)
+    computing = cuda.current_stream()
+    cuda.reset_mock()
     computed = streams.mark()
     with streams.behind(computed):
         streams.copy_out(torch.ones(3), buffer)
         streams.copied_out()
-    assert log == ["timed end of computing", "on out:", "out waits for end of computing", "end of out", "off out"]
+    expected = [call.current_stream(torch.device("cpu")), *end_of(computing, True)]
+    assert cuda.mock_calls == expected + on(cuda.outwards, call.outwards.wait_event(computed), *end_of(cuda.outwards, False))
+    assert buffer.all()
 
 
 @pytest.mark.gpu

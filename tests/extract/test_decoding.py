@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,15 +72,10 @@ def decoded_by(decode, rows=range(7), n=3, warn=pytest.fail):
 
 
 def test_in_order_and_in_their_places():
-    sizes, pixels, _ = decoded_by(numbered, range(10, 17))
+    sizes, pixels, processes = decoded_by(numbered, range(10, 17))
     assert sizes == [*range(10, 17)]
     assert pixels == [*range(10, 17), 0]
-
-
-def test_memory_that_is_not_shared():
-    processes = Processes(2, numbered, pytest.fail)
-    processes.share((8, 3, 4, 4))
-    assert processes.begin(range(3), [0], {0: torch.zeros(8, 3, 4, 4, dtype=torch.uint8)}) is None
+    assert processes.begin(range(3), [0], {0: torch.zeros(8, 3, 4, 4, dtype=torch.uint8)}) is None, "its memory is not shared"
 
 
 def test_what_raises_an_error_there_is_decoded_here():
@@ -100,7 +96,7 @@ def test_what_raises_an_error_there_is_decoded_here():
 
 def test_views_that_do_not_fit_are_cut_here():
     def apart(row, views, targets):
-        return Decoded({}, (row, os.getpid() == HERE), apart={0: torch.zeros(1)})
+        return Decoded({}, (row if os.getpid() == HERE else -1, 0), apart={0: torch.zeros(1)})
 
     assert decoded_by(apart)[0] == [*range(7)]
 
@@ -115,7 +111,6 @@ def test_a_process_that_dies():
     sizes, pixels, processes = decoded_by(dies, warn=warned.append)
     assert sizes == pixels[:7] == [*range(7)]
     assert len(warned) == 1
-    assert warned[0].startswith("images are decoded by threads of one process, which may be slower: ")
     assert processes.begin(range(3), [0], {0: processes.shared[0]}) is None, "threads go on"
 
 
@@ -131,9 +126,8 @@ def test_memory_that_cannot_be_pinned(images, tmp_path, monkeypatch, in_processe
     options = {"batch_size": 12, "shard_rows": 32, "on_error": "record"}
     stored = extract(tiny_encoder(), images, tmp_path / "f", **options, warn=warned.append)
     assert stored.valid.sum() == 68
-    assert warned == [
-        "images are decoded by threads of one process, which may be slower: 2 MB of shared memory cannot be pinned"
-    ]
+    [warning] = warned
+    assert warning.endswith("slower: 2 MB of shared memory cannot be pinned")
     assert not streams.pinned
 
 
@@ -149,9 +143,8 @@ def test_they_end_with_the_process_that_is_killed(tmp_path):
         "print(*(one.pid for one in multiprocessing.active_children()), flush=True)\n"
         "time.sleep(60)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    ) as process:
+    command, folder = [sys.executable, script], Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as process:
         assert process.stdout is not None
         children = [int(pid) for pid in process.stdout.readline().split()]
         assert len(children) == 2
@@ -160,24 +153,13 @@ def test_they_end_with_the_process_that_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("device", "n", "of_whom", "expected"),
-    [
-        ("cuda", 4096, "files", 5),
-        ("cpu", 4096, "files", 0),
-        ("cuda", 100, "files", 0),
-        ("cuda", 4096, "arrays", 0),
-    ],
+    ("device", "n", "are_files", "expected"),
+    [("cuda", 4096, True, 5), ("cpu", 4096, True, 0), ("cuda", 100, True, 0), ("cuda", 4096, False, 0)],
 )
-def test_where_there_are_any(device, n, of_whom, expected, forty, monkeypatch):
+def test_where_there_are_any(device, n, are_files, expected, forty):
     """Beside a GPU, for many images, whose bytes this program reads."""
-    encoder = tiny_encoder()
-    monkeypatch.setattr(type(encoder), "device", torch.device(device))
-    images = (
-        forty
-        if of_whom == "files"
-        else open_images(np.random.default_rng(0).integers(256, size=(4, 32, 32, 3), dtype=np.uint8))
-    )
-    request = type("Asked", (), {"encoder": encoder, "images": images})
+    images = forty if are_files else open_images(np.zeros((1, 32, 32, 3), np.uint8))
     task = Task.__new__(Task)
-    task.request, task.settings = request, type("Chosen", (), {"workers": 5})
+    task.request = SimpleNamespace(encoder=SimpleNamespace(device=torch.device(device)), images=images)
+    task.settings = SimpleNamespace(workers=5)
     assert task._n_processes(n) == expected

@@ -35,23 +35,18 @@ def test_only_patch_tokens_are_stored_in_few_bits(dtype):
 @pytest.mark.parametrize("dtype", CODECS)
 def test_the_limits(dtype):
     largest = torch.tensor(CODECS[dtype].largest, dtype=torch.float64).clamp(max=torch.finfo(torch.float32).max).item()
+    values = torch.zeros(2, 3, 4)
     for extreme in (largest, -largest):
-        values = torch.zeros(2, 3, 4)
         values[1, 2, 3] = extreme
         checked(values, dtype)
         if (beyond := torch.nextafter(torch.tensor(extreme), torch.tensor(extreme * math.inf))).isfinite():
             values[1, 2, 3] = beyond
             with pytest.raises(BeyondClsError, match=rf"{NAME} reaches .* beyond the range of {dtype}"):
                 checked(values, dtype)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("dtype", CODECS)
-def test_not_finite(bad, dtype):
-    values = torch.zeros(2, 3, 4)
-    values[0, 1, 2] = bad
-    with pytest.raises(BeyondClsError, match=f"tiny gives NaN or Inf in {NAME}; its weights or its input are broken"):
-        checked(values, dtype)
+    for bad in (math.nan, math.inf, -math.inf):
+        values[1, 2, 3] = bad
+        with pytest.raises(BeyondClsError, match=f"tiny gives NaN or Inf in {NAME}; its weights or its input are broken"):
+            checked(values, dtype)
 
 
 def test_nothing_fits():
@@ -62,12 +57,8 @@ def test_nothing_fits():
 def test_only_what_is_missing(dtype):
     values = torch.zeros(2, 3, 64)
     wanted = [NAME] if dtype not in ("int8", "int4") else [NAME + SCALE]
-    given = [
-        name + end
-        for (name, end), _ in stored_parts({NAME: values, "cls/block1/view0": values}, wanted, dtype)
-        if end is not None
-    ]
-    assert given == wanted
+    parts = stored_parts({NAME: values, "cls/block1/view0": values}, wanted, dtype)
+    assert [name + end for (name, end), _ in parts if end is not None] == wanted
 
 
 @ON_A_FAKE_GPU
@@ -75,10 +66,8 @@ def test_only_what_is_missing(dtype):
 def test_on_the_device_without_a_wait(dtype):
     """A fake device has no values to wait for, and refuses operations that mix it with the CPU."""
     with FakeTensorMode():
-        features = {
-            NAME: torch.zeros(2, 16, 64, device="cuda"),
-            "statistics/cls_self/view0": torch.zeros(2, 2, 2, device="cuda"),
-        }
+        shapes = {NAME: (2, 16, 64), "statistics/cls_self/view0": (2, 2, 2)}
+        features = {name: torch.zeros(shape, device="cuda") for name, shape in shapes.items()}
         parts = list(stored_parts(features, [*features, NAME + SCALE], dtype))
     assert {part.device.type for _, part in parts} == {"cuda"}
     assert len(parts) == 4 + (dtype in ("int8", "int4"))

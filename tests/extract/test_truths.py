@@ -49,13 +49,8 @@ def opened(folder: Path) -> ImageSet:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("maps"))
-
-
-@pytest.fixture(scope="module")
-def images(folder):
-    return opened(folder)
+def images(tmp_path_factory):
+    return opened(write_images(tmp_path_factory.mktemp("maps")))
 
 
 class Broken(Counting):
@@ -84,25 +79,37 @@ def whole(images, tmp_path_factory):
 
 def test_maps_and_classes(whole, images):
     store = whole()
-    assert store.segmentation.classes == CLASSES
-    assert [*store.spec.truths] == ["segmentation"]
+    assert ([*store.spec.truths], store.segmentation.classes) == (["segmentation"], CLASSES)
     for row in (0, 7, N - 1):
         np.testing.assert_array_equal(store.segmentation.label_map(row), np.where(MAPS[row] == 3, -1, MAPS[row]))
-    assert store.multilabel
-    assert store.attributes["classes"] == list(CLASSES)
+    assert (store.multilabel, store.attributes["classes"]) == (True, list(CLASSES))
+    assert not any("box" in name for name in store.arrays)
     assert store.labels[3].tolist() == [int((MAPS[3] == label).any()) for label in range(3)]
     assert [problem for *_, problem in verify(store.path) if problem] == []
 
 
-@pytest.mark.parametrize("views", [1, 3])
-def test_labels_of_patches_are_what_each_view_shows(whole, views):
-    store = whole(views=views)
+@pytest.mark.parametrize(("views", "grid"), [(1, (4, 4)), (3, (4, 4)), (1, (4, 6))])
+def test_labels_of_patches_are_what_each_view_shows(views, grid, whole, images, tmp_path):
+    """Of patches of 8 x 8 pixels, also where the input is no square, which alone records a grid."""
+    high, wide = grid
+    if high == wide:
+        store = whole(views=views)
+        assert "grid" not in store.attributes, "so that sets have the bytes that they had"
+    else:
+        encoder = load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size="32x48")
+        store = extract(encoder, images, tmp_path / "f", **{**GIVEN, "maps": True})
+        assert (encoder.layout.grid, store.attributes["grid"], store.tokens("patch").shape[1]) == (grid, [*grid], 24)
+        assert store.spec.transform["input_size"] == [3, 32, 48]
+        assert store.attention("centre").shape == (N, 2, 24)
+    assert store.grid == grid
     for view in range(views):
-        crops, flips = store.array(f"images/crop/view{view}").all(), store.array(f"images/flip/view{view}").all()
-        assert view == 0 or 0 < flips.sum() < N
+        crops, flips = store.array(f"images/crop/view{view}").all(), np.zeros(N, bool)
+        if view:
+            flips = store.array(f"images/flip/view{view}").all()
+            assert 0 < flips.sum() < N
         for row in (0, 5, 33):
-            shown = map_in_view(store.segmentation.label_map(row), crops[row], bool(flips[row]), (32, 32))
-            patches = shown.reshape(4, 8, 4, 8).swapaxes(1, 2).reshape(16, 64)
+            shown = map_in_view(store.segmentation.label_map(row), crops[row], bool(flips[row]), (8 * high, 8 * wide))
+            patches = shown.reshape(high, 8, wide, 8).swapaxes(1, 2).reshape(-1, 64)
             expected = [max((0, 1, 2, -1), key=lambda label: (patch == label).sum()) for patch in patches]
             assert store.segmentation.patch_labels(view)[row].tolist() == expected
 
@@ -142,10 +149,7 @@ def test_maps_that_have_changed(whole, tmp_path):
         extract(tiny(), changed, tmp_path / "f", **GIVEN)
     after = extract(tiny(Broken), changed, tmp_path / "f", **GIVEN, existing="update")
     assert after.spec.differences(store.spec) == ["truths"]
-    assert after.spec.encoder_key == store.spec.encoder_key
-    np.testing.assert_array_equal(after.segmentation.label_map(3), np.where(MAPS[3] == 3, -1, MAPS[3])[::-1])
-    fresh = extract(tiny(), changed, tmp_path / "fresh", **GIVEN)
-    assert files(after.path) == files(fresh.path)
+    assert files(after.path) == files(extract(tiny(), changed, tmp_path / "fresh", **GIVEN).path)
 
 
 def test_a_worker_that_is_sent_the_images_reads_the_maps_that_it_needs(images):
@@ -173,13 +177,11 @@ def test_truths_that_are_not_there(images, truths, message):
         Request.resolve(tiny(), images, truths=truths)
 
 
-def test_a_plan_counts_them(images):
-    kinds = [total_nbytes(Request.resolve(tiny(), images, truths=t))[0] for t in ("all", "none")]
-    assert kinds[0]["images"] - kinds[1]["images"] > N * 16 * 2, "labels of patches"
-
-
-def test_no_digest_of_truths_that_are_not_kept(images):
-    assert "truths" not in Request.resolve(tiny(), images, truths="none").spec.to_dict()
+def test_a_plan_counts_them_and_their_digest_is_kept_with_them(images):
+    with_them, without = (Request.resolve(tiny(), images, truths=truths) for truths in ("all", "none"))
+    sizes = [total_nbytes(request)[0]["images"] for request in (with_them, without)]
+    assert sizes[0] - sizes[1] > N * 16 * 2, "labels of patches"
+    assert ["truths" in request.spec.to_dict() for request in (with_them, without)] == [True, False]
 
 
 def test_a_recorded_problem_keeps_its_row(tmp_path):
@@ -200,30 +202,9 @@ def test_a_recorded_problem_keeps_its_row(tmp_path):
     np.testing.assert_array_equal(store.segmentation.label_map(4), np.where(MAPS[4] == 3, -1, MAPS[4]))
 
 
-class TestInputsThatAreNotSquare:
-    """32 x 48 pixels are 4 x 6 patches."""
-
-    def test_grid_labels_and_centre(self, images, tmp_path):
-        encoder = load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size="32x48")
-        store = extract(encoder, images, tmp_path / "f", **{**GIVEN, "maps": True})
-        assert (store.grid, store.attributes["grid"], store.tokens("patch").shape[1]) == ((4, 6), [4, 6], 24)
-        assert store.spec.transform["input_size"] == [3, 32, 48]
-        crop = store.array("images/crop/view0").all()[3]
-        shown = map_in_view(store.segmentation.label_map(3), crop, False, (32, 48))
-        patches = shown.reshape(4, 8, 6, 8).swapaxes(1, 2).reshape(24, 64)
-        expected = [max((0, 1, 2, -1), key=lambda label: (patch == label).sum()) for patch in patches]
-        assert store.segmentation.patch_labels()[3].tolist() == expected
-        assert store.attention("centre").shape == (N, 2, 24)
-        assert encoder.layout.grid == (4, 6)
-
-    def test_square_ones_record_no_grid(self, whole):
-        """So that sets have the bytes that they had."""
-        assert "grid" not in whole().attributes
-        assert whole().grid == (4, 4)
-
-    def test_as_options(self):
-        assert as_options({"input_size": [3, 32, 48], "crop_pct": 1.0}) == "--crop-pct 1.0 --input-size 32x48"
-        assert as_options({"input_size": [3, 32, 32]}) == "--input-size 32"
+def test_sides_as_options():
+    assert as_options({"input_size": [3, 32, 48], "crop_pct": 1.0}) == "--crop-pct 1.0 --input-size 32x48"
+    assert as_options({"input_size": [3, 32, 32]}) == "--input-size 32"
 
 
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])

@@ -53,16 +53,8 @@ def images():
 def npz_file() -> bytes:
     file = io.BytesIO()
     images = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
-    np.savez(
-        file,
-        x_train=images[:2],
-        y_train=[1, 0],
-        ids_train=["b", "a"],
-        x_test=images[2:],
-        y_test=[1],
-        ids_test=["c"],
-        class_names=["ape", "bee"],
-    )
+    train = {"x_train": images[:2], "y_train": [1, 0], "ids_train": ["b", "a"]}
+    np.savez(file, **train, x_test=images[2:], y_test=[1], ids_test=["c"], class_names=["ape", "bee"])
     return file.getvalue()
 
 
@@ -79,20 +71,33 @@ def parquet_file(shade: int) -> bytes:
     return file.getvalue()
 
 
+def example(
+    files: Any, classes: Sequence[str], images: Mapping[str, Mapping[str, int | tuple[int, ...]]], **more: Any
+) -> Example:
+    """One whose images have classes by number."""
+
+    def named(of_image: int | tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(classes[number] for number in (of_image if isinstance(of_image, tuple) else (of_image,)))
+
+    by_split = {split: {id_: named(of_image) for id_, of_image in some.items()} for split, some in images.items()}
+    return Example(files, tuple(classes), by_split, **more)
+
+
 def cifar(form: str) -> Example:
     """The binary version, with one image a file."""
     layout: Any = DATASETS[form].open.__self__  # type: ignore[union-attr]
     classes = ("apple", "bear", "cat")
     contents: dict[str, str | bytes] = {f"{layout.binary}/{layout.names[0]}": "\n".join(classes)}
-    images: dict[str, dict[str, tuple[str, ...]]] = {split: {} for split in layout.files}
+    images: dict[str, dict[str, int | tuple[int, ...]]] = {split: {} for split in layout.files}
     for split, files in layout.files.items():
         for i, file in enumerate(files):
             label, shade = (i + len(files)) % 3, 40 * len(contents)
             contents[f"{layout.binary}/{file}.bin"] = bytes([label] * layout.n_label_bytes + [shade] * PIXELS_NBYTES)
-            images[split][f"{split}/{i:05d}"] = (classes[label],)
-    return Example(contents, classes, images)
+            images[split][f"{split}/{i:05d}"] = label
+    return example(contents, classes, images)
 
 
+COCO_SPLITS = ("train2017", "val2017")
 COCO_OBJECTS = """{
 "images": [
   {"id": 9, "file_name": "000000000009.jpg"},
@@ -105,9 +110,6 @@ COCO_OBJECTS = """{
   {"image_id": 5, "category_id": 1, "bbox": [3, 3, 1, 1], "iscrowd": 0}],
 "categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}, {"id": 13, "name": "stop sign"}]
 }"""
-LABELLED: dict[str, tuple[str, ...]] = {"000000000003": (), "5": ("person",), "000000000009": ("person", "toothbrush")}
-
-
 PANOPTIC = """{
 "images": [{"id": 9, "file_name": "000000000009.jpg"}, {"id": 3, "file_name": "000000000003.jpg"}],
 "annotations": [
@@ -116,18 +118,12 @@ PANOPTIC = """{
   {"image_id": 3, "file_name": "000000000003.png", "segments_info": [{"id": 1, "category_id": 184}]}],
 "categories": [{"id": 184, "name": "tree-merged"}, {"id": 1, "name": "person"}]
 }"""
-PANOPTIC_LABELLED: dict[str, tuple[str, ...]] = {"000000000003": ("tree-merged",), "000000000009": ("person", "tree-merged")}
-
-
 BLACK_FOOTED, LAYSAN = "001.Black_footed_Albatross", "002.Laysan_Albatross"
-
-
+PETS = ("Abyssinian_1", "Abyssinian_2", "american_bulldog_1", "beagle_9")
 CARS = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Audi TT RS Coupe 2012")
 FIELDS = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
 TEST_ROWS = [(1, 2, 3, 4, 2, "00001.jpg")]
 TRAIN_ROWS = [(39, 116, 569, 375, 3, "00001.jpg"), (5, 6, 30, 40, 1, "00002.jpg")]
-
-
 UNMARKED = '{"id": 1, "file_name": "c.png"}'
 CART = '{"id": 7, "name": "cart"}'
 MAP_OBJECTS = f"""{{
@@ -135,17 +131,12 @@ MAP_OBJECTS = f"""{{
 "annotations": [{{"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]}}],
 "categories": [{CART}]
 }}"""
-
-
 MARKS = {"airport": ("1\n0\n0\n", "0\n"), "animal": ("1\n0\n1\n", "1\n"), "beach": ("0\n0\n0\n", "1\n")}
 
 
 def xml(*objects: str) -> str:
     box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>18</xmax><ymax>40</ymax></bndbox>"
     return f"<annotation>{''.join(f'<object><name>{name}</name>{box}</object>' for name in objects)}</annotation>"
-
-
-ROOT = "VOCdevkit/VOC2012"
 
 
 def tar_file(members: Mapping[str, bytes]) -> bytes:
@@ -160,70 +151,53 @@ def tar_file(members: Mapping[str, bytes]) -> bytes:
 
 
 PPM = b"P6 2 2 255\n" + bytes(12)
-
+ROOT = "VOCdevkit/VOC2012"
+THREE: Any = {"train": {"b": 1, "a": 0}, "test": {"c": 1}}
 
 EXAMPLES |= {
-    "tars": Example(
+    "tars": example(
         {
             "train-000.tar": partial(tar_file, {"b.ppm": PPM, "b.cls": b"1", "a.ppm": PPM, "a.cls": b"0"}),
             "train-001.tar": partial(tar_file, {"c.ppm": PPM, "c.cls": b"1"}),
             webdataset_tars.CLASS_NAMES: "ape\nbee\n",
         },
         ("ape", "bee"),
-        {"": {"b": ("bee",), "a": ("ape",), "c": ("bee",)}},
+        {"": {"b": 1, "a": 0, "c": 1}},
         listed=False,
     ),
-    "folder": Example(
+    "folder": example(
         pictures("cat", "2.png") | pictures("bee", "deep/0.png") | pictures("ape", "1.png", "0.JPEG"),
         ("ape", "bee", "cat"),
-        {"": {"ape/0": ("ape",), "ape/1": ("ape",), "bee/deep/0": ("bee",), "cat/2": ("cat",)}},
+        {"": {"ape/0": 0, "ape/1": 0, "bee/deep/0": 1, "cat/2": 2}},
         listed=False,
     ),
-    "csv": Example(
+    "csv": example(
         {
             "images.csv": "label,id,path,other\ncat,1,a.jpg,x\nape,2,deep/b.jpg,y\ncat,3,c.jpg,\n",
-            "a.jpg": None,
-            "deep/b.jpg": None,
-            "c.jpg": None,
+            **pictures(".", "a.jpg", "deep/b.jpg", "c.jpg"),
         },
         ("ape", "cat"),
-        {"": {"1": ("cat",), "2": ("ape",), "3": ("cat",)}},
+        {"": {"1": 1, "2": 0, "3": 1}},
         source="images.csv",
     ),
-    "function": Example(
-        {"images.py": MODULE},
-        ("ape", "bee"),
-        {"train": {"b": ("bee",), "a": ("ape",)}, "test": {"c": ("bee",)}},
-        source="images.py:images",
-        listed=False,
-    ),
-    "npz": Example(
-        {"arrays.npz": npz_file},
-        ("ape", "bee"),
-        {"train": {"b": ("bee",), "a": ("ape",)}, "test": {"c": ("bee",)}},
-        source="arrays.npz",
-        listed=False,
-    ),
-    "tables": Example(
+    "function": example({"images.py": MODULE}, ("ape", "bee"), THREE, source="images.py:images", listed=False),
+    "npz": example({"arrays.npz": npz_file}, ("ape", "bee"), THREE, source="arrays.npz", listed=False),
+    "tables": example(
         {f"data/{split}-00000-of-00001.parquet": partial(parquet_file, 40 * i) for i, split in enumerate(("train", "test"))},
         ("ape", "bee"),
-        {split: {"b": ("bee",), "a": ("ape",)} for split in ("train", "test")},
+        {split: {"b": 1, "a": 0} for split in ("train", "test")},
         listed=False,
     ),
     "cifar10": cifar("cifar10"),
     "cifar100": cifar("cifar100"),
-    "coco": Example(
-        {
-            "annotations/instances_val2017.json": COCO_OBJECTS,
-            "annotations/instances_train2017.json": COCO_OBJECTS,
-            **pictures("val2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
-            **pictures("train2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
-        },
+    "coco": example(
+        {f"annotations/instances_{split}.json": COCO_OBJECTS for split in COCO_SPLITS}
+        | {f"{split}/{name}.jpg": None for split in COCO_SPLITS for name in ("000000000003", "000000000009", "5")},
         ("person", "stop sign", "toothbrush"),
-        {"val2017": LABELLED, "train2017": LABELLED},
+        {split: {"000000000003": (), "5": 0, "000000000009": (0, 2)} for split in COCO_SPLITS},
         truths=("instances",),
     ),
-    "cub": Example(
+    "cub": example(
         {
             "CUB_200_2011/images.txt": f"1 {BLACK_FOOTED}/a.jpg\n2 {BLACK_FOOTED}/b.jpg\n3 {LAYSAN}/c.jpg\n",
             "CUB_200_2011/image_class_labels.txt": "1 1\n2 1\n3 2\n",
@@ -233,25 +207,21 @@ EXAMPLES |= {
             **pictures("CUB_200_2011/images", f"{BLACK_FOOTED}/a.jpg", f"{BLACK_FOOTED}/b.jpg", f"{LAYSAN}/c.jpg"),
         },
         ("Black footed Albatross", "Laysan Albatross"),
-        {
-            "train": {f"{BLACK_FOOTED}/b": ("Black footed Albatross",), f"{LAYSAN}/c": ("Laysan Albatross",)},
-            "test": {f"{BLACK_FOOTED}/a": ("Black footed Albatross",)},
-        },
+        {"train": {f"{BLACK_FOOTED}/b": 0, f"{LAYSAN}/c": 1}, "test": {f"{BLACK_FOOTED}/a": 0}},
     ),
-    "food101": Example(
+    "food101": example(
         {
             "food-101/meta/train.json": '{"waffles": ["waffles/7", "waffles/1"], "apple_pie": ["apple_pie/3"]}',
             "food-101/meta/test.json": '{"apple_pie": ["apple_pie/7", "apple_pie/1"], "waffles": ["waffles/3"]}',
-            **pictures("food-101/images/apple_pie", "7.jpg", "1.jpg", "3.jpg"),
-            **pictures("food-101/images/waffles", "7.jpg", "1.jpg", "3.jpg"),
+            **pictures("food-101/images", *(f"{kind}/{i}.jpg" for kind in ("apple_pie", "waffles") for i in (7, 1, 3))),
         },
         ("apple_pie", "waffles"),
         {
-            "train": {"waffles/7": ("waffles",), "waffles/1": ("waffles",), "apple_pie/3": ("apple_pie",)},
-            "test": {"apple_pie/7": ("apple_pie",), "apple_pie/1": ("apple_pie",), "waffles/3": ("waffles",)},
+            "train": {"waffles/7": 1, "waffles/1": 1, "apple_pie/3": 0},
+            "test": {"apple_pie/7": 0, "apple_pie/1": 0, "waffles/3": 1},
         },
     ),
-    "imagenet": Example(
+    "imagenet": example(
         {
             imagenet.MAPPING: "n01440764 tench, Tinca tinca\nn01443537 goldfish\n",
             "LOC_val_solution.csv": "ImageId,PredictionString\nval_2,n01443537 1 2 30 40 \nval_1,n01440764 5 6 7 8 \n",
@@ -259,17 +229,10 @@ EXAMPLES |= {
             **pictures("val", "val_1.JPEG", "val_2.JPEG"),
         },
         ("tench, Tinca tinca", "goldfish"),
-        {
-            "train": {
-                "n01440764_10026": ("tench, Tinca tinca",),
-                "n01440764_9": ("tench, Tinca tinca",),
-                "n01443537_2": ("goldfish",),
-            },
-            "val": {"val_1": ("tench, Tinca tinca",), "val_2": ("goldfish",)},
-        },
+        {"train": {"n01440764_10026": 0, "n01440764_9": 0, "n01443537_2": 1}, "val": {"val_1": 0, "val_2": 1}},
         listed=False,  # of train
     ),
-    "nus-wide": Example(
+    "nus-wide": example(
         {
             "ImageList/TrainImagelist.txt": "actor\\0001_2.jpg\nzoo\\0002_8.jpg \nzoo\\0001_9.jpg\n",
             "ImageList/TestImagelist.txt": "actor\\0002_3.jpg\n",
@@ -279,39 +242,28 @@ EXAMPLES |= {
             **pictures("Flickr", "actor/0001_2.jpg", "actor/0002_3.jpg", "zoo/0001_9.jpg", "zoo/0002_8.jpg"),
         },
         ("airport", "animal", "beach"),
-        {
-            "train": {"actor/0001_2": ("airport", "animal"), "zoo/0002_8": (), "zoo/0001_9": ("animal",)},
-            "test": {"actor/0002_3": ("animal", "beach")},
-        },
+        {"train": {"actor/0001_2": (0, 1), "zoo/0002_8": (), "zoo/0001_9": 1}, "test": {"actor/0002_3": (1, 2)}},
     ),
-    "pets": Example(
+    "pets": example(
         {
             "oxford-iiit-pet/annotations/trainval.txt": "Abyssinian_1 1 1 1\namerican_bulldog_1 2 2 1\n",
             "oxford-iiit-pet/annotations/test.txt": "Abyssinian_2 1 1 1\n",
-            **pictures(
-                "oxford-iiit-pet/images", "Abyssinian_1.jpg", "Abyssinian_2.jpg", "american_bulldog_1.jpg", "beagle_9.jpg"
-            ),
+            **pictures("oxford-iiit-pet/images", *(f"{name}.jpg" for name in PETS)),
         },
         ("Abyssinian", "American Bulldog"),
-        {
-            "trainval": {"Abyssinian_1": ("Abyssinian",), "american_bulldog_1": ("American Bulldog",)},
-            "test": {"Abyssinian_2": ("Abyssinian",)},
-        },
+        {"trainval": {"Abyssinian_1": 0, "american_bulldog_1": 1}, "test": {"Abyssinian_2": 0}},
     ),
-    "stanford-cars": Example(
+    "stanford-cars": example(
         {
             "stanford_cars/devkit/cars_meta.mat": partial(matlab_file, "class_names", [CARS]),
             f"stanford_cars/{lists.CAR_LISTS['train']}": partial(matlab_file, "annotations", [TRAIN_ROWS], FIELDS),
-            f"stanford_cars/{lists.CAR_LISTS['test']}": partial(
-                matlab_file, "annotations", [[(1, 2, 3, 4, 2, "00001.jpg")]], FIELDS
-            ),
-            **pictures("stanford_cars/cars_train", "00001.jpg", "00002.jpg"),
-            **pictures("stanford_cars/cars_test", "00001.jpg"),
+            f"stanford_cars/{lists.CAR_LISTS['test']}": partial(matlab_file, "annotations", [TEST_ROWS], FIELDS),
+            **pictures("stanford_cars", "cars_train/00001.jpg", "cars_train/00002.jpg", "cars_test/00001.jpg"),
         },
         CARS,
-        {"train": {"00001": (CARS[2],), "00002": (CARS[0],)}, "test": {"00001": (CARS[1],)}},
+        {"train": {"00001": 2, "00002": 0}, "test": {"00001": 1}},
     ),
-    "ade20k": Example(
+    "ade20k": example(
         {
             map_folders.ADE_NAMES: "Idx\tRatio\tTrain\tVal\tStuff\tName\n1\t0.1576\t11664\t1172\t1\twall\n"
             "2\t0.1072\t6046\t612\t1\tbuilding, edifice\n",
@@ -320,10 +272,7 @@ EXAMPLES |= {
             **pictures("images", "training/ADE_train_00000001.jpg", "validation/ADE_val_00000001.jpg"),
         },
         ("wall", "building, edifice"),
-        {
-            "train": {"ADE_train_00000001": ("wall", "building, edifice")},
-            "val": {"ADE_val_00000001": ("wall", "building, edifice")},
-        },
+        {"train": {"ADE_train_00000001": (0, 1)}, "val": {"ADE_val_00000001": (0, 1)}},
         truths=("segmentation",),
     ),
     "camvid": Example(
@@ -349,10 +298,10 @@ EXAMPLES |= {
         {"train": {"aachen/aachen_000000_000019": ("road", "car", "bicycle")}, "val": {"ulm/ulm_000001_000019": ()}},
         truths=("segmentation",),
     ),
-    "coco-panoptic": Example(
+    "coco-panoptic": example(
         {
             name: content
-            for split in ("train2017", "val2017")
+            for split in COCO_SPLITS
             for name, content in {
                 f"annotations/panoptic_{split}.json": PANOPTIC,
                 f"annotations/panoptic_{split}/000000000003.png": stripes((1, 0, 0), (0, 0, 0)),
@@ -361,7 +310,7 @@ EXAMPLES |= {
             }.items()
         },
         ("person", "tree-merged"),
-        {"val2017": PANOPTIC_LABELLED, "train2017": PANOPTIC_LABELLED},
+        {split: {"000000000003": 1, "000000000009": (0, 1)} for split in COCO_SPLITS},
         truths=("segmentation",),
     ),
     "coco-stuff": Example(

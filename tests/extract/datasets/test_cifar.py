@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets import DataError, open_images
 from tests.extract.pictures import write_file, write_text
 from tests.pickled import Payload
 
@@ -69,10 +69,6 @@ def python(root: Path, n: int) -> Path:
     return root
 
 
-def pixels(images: ImageSet, row: int) -> np.ndarray:
-    return np.asarray(images.image(row))
-
-
 @pytest.mark.parametrize("n", [10, 100])
 def test_both_versions_are_the_same_images(n: int, tmp_path: Path) -> None:
     """Of CIFAR-100 with fine labels."""
@@ -85,7 +81,7 @@ def test_both_versions_are_the_same_images(n: int, tmp_path: Path) -> None:
         assert [(s.id, s.label) for s in test.samples] == [(f"test/{i:05d}", LABELS[i]) for i in range(N)]
         assert (train.classes, train.all_problems()) == (NAMES[n], [])
         for images, row, seed in ((train, 1, 0), (train, last * N - 2, last - 1), (test, 1, last)):
-            assert np.array_equal(pixels(images, row), planes(seed)[1].reshape(3, 32, 32).transpose(1, 2, 0))
+            assert np.array_equal(images.image(row), planes(seed)[1].reshape(3, 32, 32).transpose(1, 2, 0))
         digests.append((train.digest, test.digest))
     assert digests[0] == digests[1]
 
@@ -95,7 +91,7 @@ def test_as_numpy_of_today_pickles_it(tmp_path: Path) -> None:
     batch = {b"fine_labels": LABELS, b"data": planes(1)}
     write_file(root / "cifar-100-python" / "test", pickle.dumps(batch, protocol=4))
     images = open_images(str(root), split="test")
-    assert np.array_equal(pixels(images, 1), planes(1)[1].reshape(3, 32, 32).transpose(1, 2, 0))
+    assert np.array_equal(images.image(1), planes(1)[1].reshape(3, 32, 32).transpose(1, 2, 0))
 
 
 @pytest.mark.parametrize("name", ["test", "meta"])
@@ -111,15 +107,12 @@ def test_pickles_run_nothing(name: str, tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("cifar-100-python/test", None, r"cannot be read .*No such file.*; unpack"),
-        ("cifar-100-python/test", b"", r"cannot be read \(pickle exhausted before seeing STOP\); unpack"),
-        ("cifar-100-python/test", b"no pickle", "cannot be read"),
         ("cifar-100-python/test", pickle.dumps([1]), "holds list, expected a dictionary"),
         ("cifar-100-python/test", pickled({"data": planes(0)}), "expected"),
         ("cifar-100-python/test", pickled({"data": planes(0), "fine_labels": [1]}), "9216 bytes for 1 labels.*data and fine_l"),
         ("cifar-100-python/test", pickled({"data": [1, 2], "fine_labels": [1]}), "not as expected"),
         ("cifar-100-python/meta", pickled({"other": "x"}), "not as expected .*class names"),
         ("cifar-100-binary/test.bin", bytes(3073), r"has 3073 bytes, expected a multiple of 3074; it is cut"),
-        ("cifar-100-binary/test.bin", b"", r"has 0 bytes, expected a multiple of 3074; it is cut"),
     ],
 )
 def test_damaged_files(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:

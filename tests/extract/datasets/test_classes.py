@@ -1,5 +1,6 @@
 """Which class a label means, and what is said of the classes."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,6 +54,12 @@ def test_whole_floats_are_class_numbers(written: list[str], tmp_path: Path) -> N
         ("label", ["cat; ape", "", "ape;ape"], [(1, 0), (), (0,)], ["ape", "cat"]),
         # Parts that are no labels, and any part in a column of single labels.
         ("labels", ['"tench, Tinca tinca"', "hot dog", "TV/a"], [(2,), (1,), (0,)], ["TV/a", "hot dog", "tench, Tinca tinca"]),
+        (
+            "labels",
+            ["red car", "red bus", "old car", "old bus"],
+            [(3,), (2,), (1,), (0,)],
+            ["old bus", "old car", "red bus", "red car"],
+        ),
         ("label", ["cat|dog", "cat"], [1, 0], ["cat", "cat|dog"]),
     ],
 )
@@ -88,18 +95,10 @@ def test_labels_with_another_separator_are_no_new_classes(labels: tuple[str, ...
 
 @pytest.mark.parametrize(
     ("label", "kind"),
-    [
-        ("-1", "negative"),
-        ("-1.0", "negative"),
-        ("0.5", "a fraction"),
-        ("1e-1", "a fraction"),
-        ("12345678901234567890", "too long"),
-    ],
+    [("-1", "negative"), ("-1.0", "negative"), ("0.5", "a fraction"), ("1e-1", "a fraction"), ("1" * 20, "too long")],
 )
 def test_numbers_that_no_class_has(label: str, kind: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=rf"row 3: label '{label}' is .*{kind}.*expected a whole number from 0.* with --classes"
-    ):
+    with pytest.raises(DataError, match=rf"row 3: label '{label}' is .*{kind}.*expected a whole number.* with --classes"):
         table(tmp_path, ["0", label, "1"])
 
 
@@ -147,39 +146,32 @@ def test_identifiers_of_tars_and_boxes(tmp_path: Path) -> None:
     assert (sample.labels, [box.label for box in sample.boxes]) == ((1,), [1, -1, 0])
 
 
-class TestWhatIsSaid:
-    @pytest.mark.parametrize(
-        ("labels", "column", "said"),
-        [
-            ("owl cat dog cat dog dog", "label", "3, first cat, last owl; owl has the fewest images, 1, dog the most, 3"),
-            (
-                "0 3 3 -",
-                "label",
-                "4 without names, 2 of them without an image, first 0, last 3; 1 has the fewest images, 0, 3 the most, 2",
-            ),
-            ("cat;dog dog;cat", "labels", "2, first cat, last dog; 2 images each"),
-            ("- -", "label", "none, as no image has a label"),
-        ],
-    )
-    def test_of_classes(self, labels: str, column: str, said: str, tmp_path: Path) -> None:
-        images = table(tmp_path, labels.replace("-", "").split(" "), column=column)
-        assert classes_in_words(images.class_counts, images.classes is not None) == f"classes: {said}"
-        assert caution_on_classes(images.class_counts) is None
+@pytest.mark.parametrize(
+    ("labels", "column", "said"),
+    [
+        ("owl cat dog cat dog dog", "label", "3, first cat, last owl; owl has the fewest images, 1, dog the most, 3"),
+        ("0 3 3 -", "label", "4 without names, 2 of them without .*, first 0, last 3; 1 has the fewest images, 0, 3 .*, 2"),
+        ("cat;dog dog;cat", "labels", "2, first cat, last dog; 2 images each"),
+        ("- -", "label", "none, as no image has a label"),
+    ],
+)
+def test_what_is_said_of_classes(labels: str, column: str, said: str, tmp_path: Path) -> None:
+    images = table(tmp_path, labels.replace("-", "").split(" "), column=column)
+    assert re.fullmatch(f"classes: {said}", classes_in_words(images.class_counts, images.classes is not None))
+    assert caution_on_classes(images.class_counts) is None
 
-    @pytest.mark.parametrize(
-        ("folders", "caution"),
-        [
-            *(
-                (folders, f"look like splits; name one of them, as in --split {min(folders.split())}")
-                for folders in ("train val", "Training_Set test_set", "seg_train seg_test", "train2017 val2017")
-            ),
-            ("train bus", None),
-            ("trainer tester", None),
-            ("images", "all labelled images are of one class, images;"),
-        ],
-    )
-    def test_of_odd_classes(self, folders: str, caution: str | None, tmp_path: Path) -> None:
-        write_pictures(tmp_path, *(f"{folder}/cat/{i}.jpg" for folder in folders.split() for i in range(2)))
-        (tmp_path / "empty").mkdir()
-        said = caution_on_classes(open_images(str(tmp_path)).class_counts)
-        assert said is None if caution is None else caution in str(said)
+
+@pytest.mark.parametrize(
+    ("folders", "caution"),
+    [
+        *((folders, "look like splits; .* --split") for folders in ("train val", "Training_Set test_set", "train2017 val2017")),
+        ("seg_train seg_test", "as in --split seg_test"),
+        ("train bus", "^$"),
+        ("trainer tester", "^$"),
+        ("images", "all labelled images are of one class, images;"),
+    ],
+)
+def test_what_is_said_of_odd_classes(folders: str, caution: str, tmp_path: Path) -> None:
+    write_pictures(tmp_path, *(f"{folder}/cat/{i}.jpg" for folder in folders.split() for i in range(2)))
+    (tmp_path / "empty").mkdir()
+    assert re.search(caution, caution_on_classes(open_images(str(tmp_path)).class_counts) or "")

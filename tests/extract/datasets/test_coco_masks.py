@@ -23,7 +23,7 @@ SIZE = (40, 36)  # height and width
 SQUARE = [2, 3, 12, 3, 12, 9, 2, 9]
 
 
-def opened(folder: Path, *annotations: dict[str, Any], **image: Any) -> ImageSet:
+def write(folder: Path, *annotations: dict[str, Any], **image: Any) -> str:
     """An image with these objects, and one without."""
     files = [{"id": n, "file_name": f"{n}.png", "height": SIZE[0], "width": SIZE[1], **image} for n in (1, 2)]
     objects = [{"id": i, "image_id": 1, "category_id": 7, "bbox": [2, 3, 10, 6], **one} for i, one in enumerate(annotations)]
@@ -31,7 +31,11 @@ def opened(folder: Path, *annotations: dict[str, Any], **image: Any) -> ImageSet
     write_file(folder / "annotations/instances_val2017.json", json.dumps(content).encode())
     for n in (1, 2):
         write_file(folder / f"val2017/{n}.png", picture(n))
-    return open_images(str(folder), split="val2017")
+    return str(folder)
+
+
+def opened(*written: Any, **image: Any) -> ImageSet:
+    return open_images(write(*written, **image), split="val2017")
 
 
 def test_polygons_and_run_lengths(tmp_path: Path) -> None:
@@ -88,7 +92,7 @@ def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -
         ([[1, 2, 3, 4]], "a polygon of 4 numbers, expected x and y of three points or more"),
         ([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers"),
         ([[40, 1, 50, 1, 50, 9]], "its polygons are outside of the image of 36 x 40 pixels"),
-        ([[1, 1, 9, 1, 9, -9e9]], r"a polygon far outside of its image of 36 x 40 pixels: -9e\+09 to 9"),
+        ([[1, 1, 9, 1, 9, -9e9]], r"a polygon far outside of its image, 36 x 40 pixels: -9e\+09 to 9"),
         ([[1, 1, 9, 1, 9, float("nan")]], "a polygon far outside of its image"),
         ([[1, 1, 30, 1] * 80_000], r"a polygon whose outline has 4\.63997e\+06 pixels, expected 4,000,000 at most"),
         ([["a", 1, 9, 1, 9, 1]], "could not convert string to float"),
@@ -99,8 +103,8 @@ def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -
         ({"counts": "é" * 500, "size": [40, 36]}, "are not run lengths of a mask"),
         ({"size": [40, 36]}, "run lengths None, expected counts"),
         ({"counts": [100.5, 1339.5], "size": [40, 36]}, r"run lengths \[100\.5, 1339\.5\], expected counts"),
-        ([[1, 1, 75, 1, 9, 9]], "a polygon far outside of its image of 36 x 40 pixels: 1 to 75"),
-        ([[1, 1, 9, 85, 9, 9]], "a polygon far outside of its image of 36 x 40 pixels: 1 to 85"),
+        ([[1, 1, 75, 1, 9, 9]], "a polygon far outside of its image, 36 x 40 pixels: 1 to 75"),
+        ([[1, 1, 9, 85, 9, 9]], "a polygon far outside of its image, 36 x 40 pixels: 1 to 85"),
     ],
 )
 def test_what_is_wrong_with_a_mask(segmentation: Any, problem: str, tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def test_what_is_wrong_with_the_file(objects: list[Any], image: dict[str, Any], 
 
 def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
     """The image knows its own; of one that is cut nothing is known."""
-    unstated: dict[str, Any] = {"height": None, "width": None}
+    unstated = {"height": None, "width": None}
     arrays = opened(tmp_path, {"segmentation": [SQUARE]}, **unstated).truth_columns("instances").arrays
     assert rle.decode(arrays["counts"].tobytes(), SIZE)[3:9, 2:12].all()
     for wrong in (unstated, {"height": "40"}, {"height": 0}):
@@ -137,9 +141,9 @@ def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
 
 
 def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> None:
-    opened(tmp_path, {"segmentation": [SQUARE]})
+    source = write(tmp_path, {"segmentation": [SQUARE]})
     (tmp_path / "val2017/1.png").unlink()
-    images = open_images(str(tmp_path), split="val2017")
+    images = open_images(source, split="val2017")
     assert [bool(sample.problem) for sample in images.samples] == [True, False]
     assert images.truth_columns("instances").arrays["first"].tolist() == [0, 0, 0]
 
@@ -156,9 +160,7 @@ def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> Non
 def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, tmp_path: Path) -> None:
     """Also where the form of the data set has not looked at boxes and classes before."""
     images = opened(tmp_path, {"segmentation": [SQUARE]})
-    content = {"bbox": [2, 3, 10, 6], "image_id": 1, "category_id": 7, "id": 0, **annotation}
-    file = tmp_path / "annotations/instances_val2017.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": [content]}))
+    write(tmp_path, annotation)
     with pytest.raises(DataError, match=f"'1' in .*: annotation 0 is not as expected: {problem}"):
         images.truth_columns("instances")
 
@@ -166,9 +168,8 @@ def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, 
 def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
     images = opened(tmp_path, {"segmentation": []})
     many = ImageSet("many", [replace(images.samples[0], id=f"{i}", labels=(0,)) for i in range(12)], ["cat"], multilabel=True)
-    many.truths["instances"] = Truths(
-        ["cat"], partial(reader, tmp_path / "annotations/instances_val2017.json", dict.fromkeys(many.samples.ids, 1), {})
-    )
+    file = tmp_path / "annotations/instances_val2017.json"
+    many.truths["instances"] = Truths(["cat"], partial(reader, file, dict.fromkeys(many.samples.ids, 1), {}))
     with pytest.raises(DataError, match=r"\(12 problems in all\)\nmend the annotations") as raised:
         many.truth_columns("instances")
     assert str(raised.value).count("expected polygons or run lengths") == 10

@@ -9,7 +9,7 @@ from scipy.io import savemat
 
 from extract.datasets import DataError, open_images
 from extract.datasets.listed import read_objects
-from tests.extract.pictures import picture, write_file, write_pictures, write_text
+from tests.extract.pictures import write_file, write_pictures, write_text
 
 TENCH, FISH, SHARK = "n01440764", "n01443537", "n01484850"
 TRAIN = [f"{TENCH}/{TENCH}_10026.JPEG", f"{TENCH}/{TENCH}_9.JPEG", f"{FISH}/{FISH}_2.JPEG", f"{SHARK}/{SHARK}_1.JPEG"]
@@ -28,9 +28,8 @@ def flat_val(root: Path) -> Path:
 
 
 def mapping(root: Path) -> Path:
-    return write_text(
-        root / "LOC_synset_mapping.txt", f"{TENCH} tench, Tinca tinca", f"{FISH} goldfish", f"{SHARK} great white shark"
-    )
+    names = f"{TENCH} tench, Tinca tinca", f"{FISH} goldfish", f"{SHARK} great white shark"
+    return write_text(root / "LOC_synset_mapping.txt", *names)
 
 
 def devkit(root: Path) -> Path:
@@ -44,13 +43,11 @@ def devkit(root: Path) -> Path:
     return root
 
 
-def annotation(*objects: tuple[str, int, int, int, int]) -> str:
-    boxes = "".join(
-        f"<object><name>{name}</name><pose>Unspecified</pose><bndbox><xmin>{x0}</xmin><ymin>{y0}</ymin><xmax>{x1}</xmax>"
-        f"<ymax>{y1}</ymax></bndbox></object>"
-        for name, x0, y0, x1, y1 in objects
-    )
-    return f"<annotation><folder>val</folder><size><width>36</width></size>{boxes}</annotation>"
+def annotation(*objects: tuple[object, ...]) -> str:
+    corners = ("xmin", "ymin", "xmax", "ymax")
+    boxes = ((name, "".join(f"<{k}>{v}</{k}>" for k, v in zip(corners, box, strict=True))) for name, *box in objects)
+    content = "".join(f"<object><name>{name}</name><pose>Left</pose><bndbox>{box}</bndbox></object>" for name, box in boxes)
+    return f"<annotation><folder>val</folder><size><width>36</width></size>{content}</annotation>"
 
 
 def solution(root: Path, *rows: str) -> Path:
@@ -71,9 +68,8 @@ class TestClasses:
         if place:
             mapping(tmp_path)
         images = open_images(str(tmp_path), split="train")
-        assert [(s.id, s.label) for s in images.samples] == [
-            (f"{TENCH}_10026", 0), (f"{TENCH}_9", 0), (f"{FISH}_2", 1), (f"{SHARK}_1", 2)
-        ]  # fmt: skip
+        labels = {f"{TENCH}_10026": 0, f"{TENCH}_9": 0, f"{FISH}_2": 1, f"{SHARK}_1": 2}
+        assert [(s.id, s.label) for s in images.samples] == [*labels.items()]
         named = ["tench, Tinca tinca", "goldfish", "great white shark"]
         assert images.classes == (named if place else [TENCH, FISH, SHARK])
         assert (images.all_problems(), images.n_boxes) == ([], 0)
@@ -111,26 +107,27 @@ class TestBoxes:
         assert images.all_problems() == []
 
     @pytest.mark.parametrize(
-        "head",
-        ['<!DOCTYPE a [<!ENTITY e "x">]>', '<!doctype a SYSTEM "file:///etc/passwd">', '<?xml version="1.0"?>\n<!DOCTYPE a>'],
+        ("content", "message"),
+        [
+            *(
+                ((head + annotation((TENCH, 1, 2, 3, 4))).encode(), "declares a document type or entities, which no published")
+                for head in (
+                    '<!DOCTYPE a [<!ENTITY e "x">]>',
+                    '<!doctype a SYSTEM "/etc/x">',
+                    '<?xml version="1.0"?>\n<!DOCTYPE a>',
+                )
+            ),
+            # An encoding that would hide one.
+            (('<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a>' + annotation()).encode("utf-16"), "is not UTF-8 text"),
+            *(
+                (content.encode(), "is not as expected .*: object with name and bndbox; get it again")
+                for content in ("", "<annotation>", "<annotation><object/></annotation>", annotation((TENCH, 1, 2, 3, "x")))
+            ),
+        ],
     )
-    def test_xml_with_a_document_type_is_refused(self, head: str, tmp_path: Path) -> None:
-        file = write_text(tmp_path / "a.xml", head + annotation((TENCH, 1, 2, 3, 4)))
-        with pytest.raises(DataError, match=r"a\.xml declares a document type or entities, which no published annotation does"):
-            read_objects(file)
-
-    def test_xml_in_an_encoding_that_would_hide_one(self, tmp_path: Path) -> None:
-        content = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a>' + annotation()
-        with pytest.raises(DataError, match=r"a\.xml is not UTF-8 text"):
-            read_objects(write_file(tmp_path / "a.xml", content.encode("utf-16")))
-
-    @pytest.mark.parametrize(
-        "content",
-        ["", "<annotation>", "<annotation><object/></annotation>", annotation((TENCH, 1, 2, 3, "x"))],  # type: ignore[arg-type]
-    )
-    def test_damaged_xml(self, content: str, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"a\.xml is not as expected .*: object with name and bndbox; get it again"):
-            read_objects(write_text(tmp_path / "a.xml", content))
+    def test_xml_that_is_refused(self, content: bytes, message: str, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=rf"a\.xml {message}"):
+            read_objects(write_file(tmp_path / "a.xml", content))
 
     @pytest.mark.parametrize("row", [f"ILSVRC2012_val_00000001,{SHARK} 1 2 3", "ILSVRC2012_val_00000001", 'a,"x'])
     def test_damaged_solution(self, row: str, tmp_path: Path) -> None:
@@ -142,24 +139,29 @@ class TestBoxes:
 
 class TestDamaged:
     @pytest.mark.parametrize(
-        ("make", "message"),
+        ("make", "split", "message"),
         [
-            (train, "has no folder val, nor Data/CLS-LOC/val; unpack the images of that split there"),
-            (lambda root: mapping(flat_val(root)), r"no file gives the class of .*00000001\.JPEG; put LOC_val_solution\.csv, "),
+            (train, "val", "has no folder val, nor Data/CLS-LOC/val; unpack the images of that split there"),
+            (lambda root: mapping(flat_val(root)), "val", r"no file gives the class of .*00000001\.JPEG; put LOC_val_solution"),
             (
                 lambda root: write_file(solution(flat_val(root), *ROWS).with_name("meta.bin"), b""),
+                "val",
                 r"no file gives the classes of .*val; put LOC_synset_mapping\.txt or ",
+            ),
+            (
+                lambda root: write_pictures(mapping(train(root)).parent / "train", "n09999999/1.JPEG"),
+                "train",
+                "is of class 'n09999999', which is not among the 3 classes of its lists",
             ),
         ],
     )
-    def test_what_lacks(self, make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    def test_what_lacks(self, make: Callable[[Path], object], split: str, message: str, tmp_path: Path) -> None:
         make(tmp_path)
         with pytest.raises(DataError, match=message):
-            open_images(str(tmp_path), "imagenet", split="val")
+            open_images(str(tmp_path), "imagenet", split=split)
 
     def test_image_that_the_ground_truth_lacks(self, tmp_path: Path) -> None:
-        devkit(flat_val(tmp_path))
-        write_file(tmp_path / "val/ILSVRC2012_val_00000004.JPEG", picture(0, "jpeg"))
+        write_pictures(devkit(flat_val(tmp_path)) / "val", "ILSVRC2012_val_00000004.JPEG")
         [problem] = open_images(str(tmp_path), split="val").all_problems()
         assert "are in no list, e.g. ILSVRC2012_val_00000004.JPEG" in problem
 
@@ -169,9 +171,3 @@ class TestDamaged:
         write_text(tmp_path / "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", "1", line, "1")
         with pytest.raises(DataError, match=r"ground_truth\.txt is not as expected .*a number of a class in each line"):
             open_images(str(tmp_path), split="val")
-
-    def test_folder_of_a_class_that_is_none(self, tmp_path: Path) -> None:
-        mapping(train(tmp_path))
-        write_pictures(tmp_path / "train", "n09999999/n09999999_1.JPEG")
-        with pytest.raises(DataError, match="is of class 'n09999999', which is not among the 3 classes of its lists"):
-            open_images(str(tmp_path), split="train")

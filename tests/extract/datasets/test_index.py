@@ -98,12 +98,12 @@ def test_images_of_a_tar_are_read_many_at_once(tmp_path: Path, monkeypatch: pyte
 def test_what_has_changed_is_read_again(images: Path, read: list[str]) -> None:
     check(images, read)
     first, second, third, *_ = sorted(images.rglob("*.png"))
-    content = second.read_bytes()
+    content, new = second.read_bytes(), third.with_name("copy.png")
     second.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # of the same size, just now
-    shutil.copy(third, third.with_name("copy.png"))
-    os.utime(third.with_name("copy.png"), ns=(OLD, OLD))
+    shutil.copy(third, new)
+    os.utime(new, ns=(OLD, OLD))
     first.unlink()
-    ids = [file.relative_to(images).with_suffix("").as_posix() for file in (second, third.with_name("copy.png"))]
+    ids = [file.relative_to(images).with_suffix("").as_posix() for file in (second, new)]
     assert check(images, read) == sorted(ids)
     assert check(images, read) == [ids[0]], "it has changed lately, perhaps again within the same tick"
     os.utime(second, ns=(OLD + 5, OLD + 5))
@@ -203,10 +203,8 @@ def test_a_list_is_used_again_until_something_changes(
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path / "index"))
     folder = tmp_path / "data"
-    source = str(folder)
-    if layout is None:
-        source = write_example(folder, case.form)
-    else:
+    source = write_example(folder, case.form) if layout is None else str(folder)
+    if layout is not None:
         LAYOUTS[layout](folder)
     (folder / "notes.unknown").write_bytes(b"no image yet")
     (folder / "link.jpeg").symlink_to(tmp_path / "target.jpeg")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.extract.untrusted import Reading, reading
 
-CELL, STRUCTURE, DOUBLE = 1, 2, 6
+CELL, STRUCTURE, OBJECT, DOUBLE = 1, 2, 3, 6
 DEPTH = 20_000  # at which scipy overflows the stack
 
 
@@ -24,7 +24,8 @@ def nested(depth: int, order: str = "<", kind: int = CELL, stated: int | None = 
     size, heads = len(inner), []
     for i in range(depth):
         fields = element(5, struct.pack(f"{order}i", 8), order) + element(1, b"field".ljust(8, b"\0"), order)
-        whole = matrix(kind, b"x" if i == depth - 1 else b"", fields if kind == STRUCTURE else b"", order)[8:]
+        fields = {STRUCTURE: fields, OBJECT: element(1, b"x", order) + fields}.get(kind, b"")
+        whole = matrix(kind, b"x" if i == depth - 1 else b"", fields, order)[8:]
         heads.append(struct.pack(f"{order}II", 14, len(whole) + size if stated is None else stated) + whole)
         size += 8 + len(whole)
     return b"".join(reversed(heads)) + inner
@@ -43,12 +44,13 @@ HOSTILE = {
     "cells in cells": file(nested(DEPTH)),
     "packed": file(element(15, zlib.compress(nested(DEPTH)))),
     "structures": file(nested(DEPTH, kind=STRUCTURE)),
+    "objects": file(nested(DEPTH, kind=OBJECT)),
     "the other order": file(nested(DEPTH, ">"), b"MI"),
     "an order that is none": file(nested(DEPTH, ">"), b"XX"),
     "sizes that do not tell": file(nested(DEPTH, stated=48)),
-    "a cell of too many": file(
-        matrix(CELL, b"x", b"").replace(struct.pack("<2i", 1, 1), struct.pack("<2i", 2**31 - 1, 2**31 - 1))
-    ),
+    "sizes of flags that do not tell": file(nested(DEPTH).replace(struct.pack("<II", 6, 8), struct.pack("<II", 6, 48))),
+    "an element before itself": file(struct.pack("<II", 1, 2**32 - 8)),
+    "a cell of too many": file(matrix(CELL, b"x", b"").replace(struct.pack("<2i", 1, 1), b"\xff\xff\xff\x7f" * 2)),
     "unpacks to much": file(element(15, zlib.compress(bytes(1 << 28), 1))),
 }
 
@@ -71,6 +73,7 @@ def test_sound(packed: bool, process: Reading) -> None:
     from scipy.io import savemat
 
     content = io.BytesIO()
-    variables = {"other": np.array([["a", np.zeros((3, 0))], [{"k": 1}, 1j]], object), "x": np.arange(3)}
+    wide = np.array([{"k": i} for i in range(3000)], object)
+    variables = {"other": np.array([["a", np.zeros((3, 0))], [{"k": 1}, 1j]], object), "wide": wide, "x": np.arange(3)}
     savemat(content, variables, do_compression=packed)
     assert process.outcome(content.getvalue()) == "read"

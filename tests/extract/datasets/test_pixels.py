@@ -1,9 +1,12 @@
-"""What pixels are made of: values of more than 8 bits, orientation by EXIF, and how large an image may be."""
+"""What pixels are made of: values of more than 8 bits, orientation by EXIF, how large an image may be; and what a feature set
+stores of them, under which key.
+"""
 
 import io
 import pickle
 import re
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,11 +18,17 @@ from PIL import Image
 
 from extract.datasets import Box, DataError, ImageSet, Sample, open_images
 from extract.datasets.pixels import ROOM, TURNS, Pixels, Raster
-from extract.datasets.truths import turn, turned_boxes, turned_items
+from extract.datasets.truths import turn, turned_boxes, turned_corners, turned_items
+from extract.encoders import Encoder, load_encoder
+from extract.requests import Request
+from extract.transform import as_options, checked_transform, differing_values, options_of
+from store import BeyondClsError, FeatureStore
 from store.truths import rle
 from store.truths.reading import Instance, Segment
 from tests.extract.datasets.deep import DEFLATE, GREY_ALPHA, RGB, RGB_ALPHA, png16, tiff
-from tests.extract.pictures import picture, write_file
+from tests.extract.extracting import extract
+from tests.extract.pictures import picture, write_file, write_text
+from tests.extract.tiny import TINY
 
 GREY = np.arange(12).reshape(3, 4)
 COLOURS = np.stack([GREY * 5000, GREY * 300 + 7, 65535 - GREY], -1)
@@ -101,11 +110,10 @@ class TestDeepImages:
             assert np.array_equal(np.asarray(Pixels(scale=scale).decoded(encoded)), expected)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_no_numbers(self, value: float) -> None:
-        encoded = tiff(np.where(GREY == 3, value, GREY).astype("<f4"))
-        for scale in (None, (0, 11)):
-            with pytest.raises(ValueError, match="are not all numbers"):
-                Pixels(scale=scale).decoded(encoded)
+    @pytest.mark.parametrize("scale", [None, (0, 11)])
+    def test_no_numbers(self, value: float, scale: tuple[float, float] | None) -> None:
+        with pytest.raises(ValueError, match="are not all numbers"):
+            Pixels(scale=scale).decoded(tiff(np.where(GREY == 3, value, GREY).astype("<f4")))
 
 
 def not_upright(orientation: int, form: str = "jpeg", size: tuple[int, int] = (48, 32)) -> bytes:
@@ -175,14 +183,10 @@ class TestOrientation:
         write_file(tmp_path / "cat/0.jpg", not_upright(6))
         images = open_images(str(tmp_path))
         before = images.digest
-        same, *others = (
-            images.with_pixels(Pixels(scale, orientation, limit)).digest
-            for scale, orientation, limit in (
-                (None, "stored", 10**9), (None, "exif", None), ((0, 9), "stored", None), ((0, 8), "stored", None)
-            )
-        )  # fmt: skip
+        others = (Pixels(max_pixels=10**9), Pixels(orientation="exif"), Pixels((0, 9)), Pixels((0, 8)))
+        same, *digests = (images.with_pixels(pixels).digest for pixels in others)
         assert same == before
-        assert len({same, *others}) == 4
+        assert len({same, *digests}) == 4
         assert images.with_pixels(Pixels(orientation="exif")).part([0]).image(0).size == (32, 48)
 
 
@@ -226,64 +230,42 @@ class TestRasters:
         assert isinstance(raster, Raster)
         assert raster.info == Pixels().decoded(turned).info == {"orientation": 6}
 
-    def test_a_limit_holds(self):
-        with pytest.raises(ValueError, match="more than --max-pixels 9"):
-            Pixels(max_pixels=9).picture(jpeg("RGB", (4, 4)))
-
 
 class TestLargeImages:
-    @pytest.fixture(autouse=True)
-    def limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # the file has 36 x 40 pixels, and twice the limit is refused
-
     @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
+    def source(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # the file has 36 x 40 pixels, and twice the limit is refused
         write_file(tmp_path / "cat/0.png", picture(0))
         return str(tmp_path)
 
-    def test_pillows_limit_holds_unless_it_is_raised(self, source: str) -> None:
+    def test_pillows_limit_holds_unless_it_is_raised(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In other processes, too, where label maps are read before any image; and it can be lowered for a set alone."""
         with pytest.raises(DataError, match=r"exceeds limit of 1000 pixels.*; if it is sound, raise the limit: --max-pixels"):
             open_images(source).image(0)
-        assert open_images(source, max_pixels=1440).image(0).size == (36, 40)
-
-    def test_another_process_raises_it_too(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        images = pickle.dumps(open_images(source, max_pixels=1440))
+        for limit in (900, 100):
+            with pytest.raises(DataError, match=f"it has 36 x 40 pixels, more than --max-pixels {limit}"):
+                open_images(source, max_pixels=limit).image(0)
+            assert Image.MAX_IMAGE_PIXELS == 900
+        sent = pickle.dumps(open_images(source, max_pixels=1440))
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
-        assert isinstance(loaded := pickle.loads(images), ImageSet)
-        assert Image.MAX_IMAGE_PIXELS == 1440, "label maps are read before any image"
-        assert loaded.image(0).size == (36, 40)
-
-    def test_it_can_be_lowered_for_a_set_alone(self, source: str) -> None:
-        with pytest.raises(DataError, match="it has 36 x 40 pixels, more than --max-pixels 900"):
-            open_images(source, max_pixels=900).image(0)
-        assert Image.MAX_IMAGE_PIXELS == 900
-        with pytest.raises(DataError, match="more than --max-pixels 100"):
-            open_images(source, max_pixels=100).image(0)
-        assert Image.MAX_IMAGE_PIXELS == 900
+        images = pickle.loads(sent)
+        assert Image.MAX_IMAGE_PIXELS == 1440
+        assert images.image(0).size == (36, 40)
 
     def test_images_of_all_threads_have_room_for_a_few_large_ones(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two of 1,440 pixels at once where there is room for 2,880."""
-        images, at_once, most = open_images(source, max_pixels=1440), 0, []
+        images, taken, meeting, rgb = open_images(source, max_pixels=1440), [], threading.Barrier(2), Pixels.rgb
         monkeypatch.setattr("extract.datasets.pixels.AT_ONCE", 1)  # twice the limit: 2,880 pixels
-        meeting = threading.Barrier(2)
-        rgb = Pixels.rgb
 
         def counted(*args: Any) -> Image.Image:
-            nonlocal at_once
-            with lock:
-                at_once += 1
-                most.append(at_once)
             meeting.wait(10)
-            result = rgb(*args)
-            with lock:
-                at_once -= 1
-            return result
+            taken.append(ROOM._taken)
+            return rgb(*args)
 
-        lock = threading.Lock()
         monkeypatch.setattr(Pixels, "rgb", counted)
         with ThreadPoolExecutor(6) as threads:
             assert {image.size for image in threads.map(images.image, [0] * 6)} == {(36, 40)}
-        assert max(most) == 2
+        assert max(taken) == 2880
 
     def test_room_is_held_until_it_is_given_back(self, source: str) -> None:
         images = open_images(source, max_pixels=1440)
@@ -293,3 +275,133 @@ class TestLargeImages:
         with pytest.raises(DataError):
             images.with_pixels(Pixels(max_pixels=100)).image(0, held)
         assert ROOM._taken == 0
+
+
+SIZE = (48, 32)
+PATCH_LABELS = ("images/patch_label/view0", "images/patch_label/view1")
+
+
+def encoder(**options: Any) -> Encoder:
+    return load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, **options)
+
+
+def annotated(folder: Path, images: Sequence[bytes], boxes: Sequence[Box], maps: Sequence[np.ndarray]) -> ImageSet:
+    """Images with a box and a label map each."""
+    lines = []
+    for i, (image, box, label_map) in enumerate(zip(images, boxes, maps, strict=True)):
+        write_file(folder / f"{i}.png", image)
+        write_file(folder / f"maps/{i}.png", saved(Image.fromarray(label_map.astype(np.uint8)), "png"))
+        lines.append(f"{i},{i}.png,{i % 2},maps/{i}.png,{' '.join(map(str, box[:4]))}")
+    write_text(folder / "segmentation-classes.txt", "road", "wall", "sky")
+    return open_images(str(write_text(folder / "images.csv", "id,path,label,segmentation,boxes", *lines)))
+
+
+def run(images: ImageSet, out: Path, options: dict[str, Any], **others: Any) -> FeatureStore:
+    return extract(encoder(**options), images, out, truths="all", views=2, shard_rows=32, **others)
+
+
+def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path):
+    """Pixels, sizes, crops, boxes, label maps and labels of patches; all eight orientations."""
+    orientations = range(1, 9)
+    stored = [not_upright(orientation, "png", SIZE) for orientation in orientations]
+    boxes = [Box(20, 4, 44, 10)] * 8
+    label_map = np.arange(SIZE[1])[:, None] // 20 + np.arange(SIZE[0])[None] // 40
+    as_stored = annotated(tmp_path / "d", stored, boxes, [label_map] * 8)
+    pictures = [Pixels().decoded(image) for image in stored]
+    upright = [p.transpose(TURNS[o]) if o in TURNS else p for o, p in zip(orientations, pictures, strict=True)]
+    before = annotated(
+        tmp_path / "upright",
+        [saved(image, "png") for image in upright],
+        [Box(*turned_corners(box[:4], o, SIZE[::-1])) for o, box in zip(orientations, boxes, strict=True)],
+        [turn(label_map, o) for o in orientations],
+    )
+    got = run(as_stored, tmp_path / "got", {"orientation": "exif"})
+    expected = run(before, tmp_path / "expected", {})
+    names = [name for name in expected.arrays if name != "images/digest"]
+    assert {"images/size", "images/crop/view1", "images/boxes", "images/segmentation/counts", *PATCH_LABELS} <= set(names)
+    for name in names:
+        one, other = (store.array(name).all() for store in (got, expected))
+        assert np.array_equal(one, other), name
+    assert {tuple(size) for size in got.array("images/size").all().tolist()} == {(32, 48), (48, 32)}
+    assert got.spec.key != expected.spec.key
+    as_they_are = run(as_stored, tmp_path / "stored", {})
+    assert not np.array_equal(as_they_are.array("images/boxes").all(), got.array("images/boxes").all())
+
+
+def test_it_is_said_once_that_images_are_not_upright(tmp_path):
+    for i in range(3):
+        write_file(tmp_path / f"d/cat/{i}.jpg", not_upright(6 if i else 1))
+    for orientation, expected in (("stored", [True]), ("exif", [])):
+        said = []
+        run(open_images(str(tmp_path / "d")), tmp_path / orientation, {"orientation": orientation}, warn=said.append)
+        assert ["'cat/1'" in note and "--orientation exif" in note for note in said if "EXIF" in note] == expected
+
+
+def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (40, 36))
+    write_file(tmp_path / "deep/cat/0.png", png16(values * 257))
+    write_file(tmp_path / "d/cat/0.png", saved(Image.fromarray(values.astype(np.uint8)), "png"))
+    with pytest.raises(DataError, match=r"its values, 0 to 65535, .*--scale 0,65535"):
+        run(open_images(str(tmp_path / "deep")), tmp_path / "refused", {})
+    got = run(open_images(str(tmp_path / "deep")), tmp_path / "got", {"scale": [0, 65535]})
+    expected = run(open_images(str(tmp_path / "d")), tmp_path / "expected", {})
+    name = f"patch/block{expected.spec.blocks[-1]}/view1"
+    assert np.array_equal(got.array(name).all(), expected.array(name).all())
+    assert got.spec.transform["scale"] == [0, 65535]
+    assert "scale" not in expected.spec.transform
+
+
+def test_large_jpegs_of_a_draft_are_decoded_at_a_fraction_of_their_size(tmp_path):
+    """What is recorded of an image is that of its file; a draft is not needed of small ones, and PNGs have none."""
+    gradient = np.add.outer(np.linspace(0, 120, 480), np.linspace(0, 130, 640)).astype(np.uint8)
+    large = Image.fromarray(np.stack([gradient, gradient.T[:480, :480].repeat(2, 1)[:, :640], 255 - gradient], -1))
+    for name, image, form in (("0.jpg", large, "jpeg"), ("1.jpg", large.resize(SIZE), "jpeg"), ("2.png", large, "png")):
+        write_file(tmp_path / f"d/cat/{name}", saved(image, form))
+    write_file(tmp_path / "d/cat/3.jpg", not_upright(6, "jpeg", (640, 480)))
+    images, stores = open_images(str(tmp_path / "d")), {}
+    for cut in ("torch", "draft"):
+        tiny = encoder(cut=cut, orientation="exif")
+        stores[cut] = extract(tiny, images, tmp_path / cut, shard_rows=32)
+        decoded = images.with_pixels(tiny.pixels)
+        sizes = [decoded.image(row).size for row in range(4)]
+        assert sizes == [(640, 480), SIZE, (640, 480), (480, 640)] if cut == "torch" else [(80, 60), SIZE, (640, 480), (60, 80)]
+    torch_set, draft = stores["torch"], stores["draft"]
+    assert draft.spec.explained(torch_set.spec) == "transform (cut draft and torch)"
+    usual = Request.resolve(encoder(orientation="exif"), images).spec
+    assert draft.spec.explained(usual).endswith("(cut draft and by default)")
+    assert draft.array("images/size").all().tolist() == [[480, 640], [32, 48], [480, 640], [640, 480]]
+    for name in ("images/size", "images/crop/view0", "images/digest"):
+        assert np.array_equal(draft.array(name).all(), torch_set.array(name).all()), name
+    name = f"patch/block{draft.spec.blocks[-1]}/view0"
+    tokens, others = (store.array(name).all() for store in (draft, torch_set))
+    assert np.array_equal(tokens[1:3], others[1:3])
+    assert not np.array_equal(tokens[0], others[0])
+    np.testing.assert_allclose(tokens[[0, 3]], others[[0, 3]], atol=0.1)
+    with pytest.raises(BeyondClsError, match="views is 2, expected 1"):
+        extract(encoder(cut="draft"), images, tmp_path / "views", views=2)
+
+
+def test_the_key(tmp_path):
+    """It holds what is not usual, and not the limit."""
+    write_file(tmp_path / "cat/0.png", picture(0))
+    images = open_images(str(tmp_path))
+    options = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}, {"cut": "torch"}, {"cut": "draft"}]
+    keys = [Request.resolve(encoder(**one), images).spec.key for one in options]
+    assert len({*keys}) == 6
+    usual = encoder(orientation="stored", cut="pillow")
+    assert Request.resolve(usual, images.with_pixels(Pixels(max_pixels=10**9))).spec.key == keys[0]
+    assert set(usual.described_transform) == {*options_of(usual.described_transform), "views"}
+    assert not {"scale", "orientation"} & usual.described_transform.keys()
+
+
+@pytest.mark.parametrize("value", [[0], [1, 1], [5, 0], [0, float("nan")], ["a", "b"], "0,1", [0, 1, 2], True])
+def test_what_is_no_range(value):
+    with pytest.raises(BeyondClsError, match=r"the lower one first, e\.g\. 0,65535"):
+        checked_transform({"scale": value})
+
+
+def test_transforms_differ_where_one_does_not_record_it():
+    turned_one = encoder(orientation="exif", scale=[0, 9]).described_transform
+    assert differing_values(turned_one, encoder().described_transform) == ["scale", "orientation"]
+    assert as_options(turned_one, ["scale", "orientation"]) == "--scale 0.0,9.0 --orientation exif"
+    assert encoder(**options_of(turned_one)).described_transform == turned_one

@@ -1,12 +1,13 @@
 """Data sets that come with lists of their images: what is particular to each, and damage."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
-from tests.extract.pictures import picture, write_example, write_file
+from tests.extract.pictures import change, picture, write_example, write_file
 
 
 def ids_and_labels(images: ImageSet) -> list[tuple[str, tuple[int, ...] | None]]:
@@ -55,19 +56,9 @@ def test_boxes(name: str, boxes: list[object], tmp_path: Path) -> None:
 
 
 PETS_TEST, FOOD_TRAIN, CUB = "oxford-iiit-pet/annotations/test.txt", "food-101/meta/train.json", "CUB_200_2011"
-NUS_TEST, INSTANCES = "ImageList/TestImagelist.txt", "annotations/instances_val2017.json"
-CARS_META, CARS_TEST = "stanford_cars/devkit/cars_meta.mat", "stanford_cars/cars_test_annos_withlabels.mat"
-BEACH = "Groundtruth/TrainTestLabels/Labels_beach_Test.txt"
-
-
-LABELS, PANOPTIC = "labels.txt", "annotations/panoptic_val2017.json"
-
-
-def change(file: Path, old: str | None, new: str | bytes | None) -> None:
-    """Put something in place of a part of a file, or of all of it; None removes it."""
-    assert old is None or old in file.read_text()
-    content = new if old is None else file.read_text().replace(old, str(new))
-    file.unlink() if content is None else write_file(file, content if isinstance(content, bytes) else content.encode())
+NUS_TEST, BEACH = "ImageList/TestImagelist.txt", "Groundtruth/TrainTestLabels/Labels_beach_Test.txt"
+LABELS, INSTANCES, PANOPTIC = "labels.txt", *(f"annotations/{kind}_val2017.json" for kind in ("instances", "panoptic"))
+CARS_META = "stanford_cars/devkit/cars_meta.mat"
 
 
 @pytest.mark.parametrize(
@@ -92,25 +83,15 @@ def change(file: Path, old: str | None, new: str | bytes | None) -> None:
         ("coco", "val2017", INSTANCES, 'y_id": 90', 'y_id": 91', r"an annotation is of category 91, which is not among"),
         ("coco", "val2017", INSTANCES, "[3, 3, 1, 1]", "[3, 3, 1]", r"not as expected .*images, annotations"),
         ("coco", "val2017", INSTANCES, '"5.jpg"', '"/etc/5.jpg"', r"'/etc/5\.jpg', which is not inside"),
-        ("coco", "val2017", INSTANCES, '"images": [', '"images": ' + "[" * 100_000, r"not as expected \(Recursion"),
         ("coco-panoptic", "val2017", PANOPTIC, None, '{"images": []}', "is not as expected .*segments_info"),
-        (
-            "coco-panoptic",
-            "val2017",
-            PANOPTIC,
-            '"category_id": 184}]',
-            '"category_id": 7}]',
-            "a segment is of category 7, which",
-        ),
+        ("coco-panoptic", "val2017", PANOPTIC, 'y_id": 184}]', 'y_id": 7}]', "a segment is of category 7, which is not among"),
         ("coco-panoptic", "val2017", PANOPTIC, '"000000000003.png"', '"../../a.png"', r"\.\./a\.png', which is not inside"),
         ("coco-stuff", "val2017", LABELS, None, "0: person\n1: sky\n", r"labels\.txt is not as expected .*`0: unlabeled`"),
         ("coco-stuff", "val2017", LABELS, None, "1: person\n2: sky\n", r"labels\.txt is not as expected .*`0: unlabeled`"),
         ("ade20k", "val", "objectInfo150.txt", None, "Idx\tName\n2\twall\n", r"150\.txt is not .*do not count from 1"),
         ("label-maps", "val", "label-colours.txt", None, "\n", r"label-colours\.txt is not as expected .*no class"),
         ("label-maps", "val", "other.txt", None, "", "has neither images nor label maps of this split; expected the folders"),
-        ("pets", "test", PETS_TEST, None, b"\xff\xfe\0", r"test\.txt is not UTF-8 text \(.* at byte 0\); get it again"),
         ("stanford-cars", "test", CARS_META, None, b"no MATLAB file" * 20, "cannot be read .*: expected a MATLAB file with cl"),
-        ("stanford-cars", "test", CARS_TEST, None, None, r"withlabels\.mat is missing; it belongs to the data set: get it"),
     ],
 )
 def test_damaged_lists(form: str, split: str, name: str, old: str | None, new: str, message: str, tmp_path: Path) -> None:
@@ -132,8 +113,7 @@ def test_a_box_that_is_none_is_a_problem_of_its_image(box: str, tmp_path: Path) 
     write_example(tmp_path, "cub")
     change(tmp_path / "CUB_200_2011/bounding_boxes.txt", "1.0 2.0 3.0 4.0", box)
     [problem] = open_images(str(tmp_path), split="train").all_problems()
-    assert "has box (" in problem
-    assert "expected x0 <= x1 and y0 <= y1" in problem
+    assert re.search(r"has box \(.*expected x0 <= x1 and y0 <= y1", problem)
 
 
 @pytest.mark.parametrize(("name", "split", "meant"), [("coco", "test", "val2017"), ("pets", "train", "trainval")])

@@ -1,7 +1,6 @@
 """Remote tars: indexed once, then read image by image; and tars that a command writes."""
 
 import contextlib
-import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -58,14 +57,9 @@ class TestMemory:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            *(
-                (name, f"there is no tar 'memory://tars/{re.escape(name)}' .*; check the path")
-                for name in ("x-*.tar", "t-2.tar")
-            ),
-            (
-                "t-{0..2}.tar",
-                r"there is no tar 'memory://tars/t-2\.tar' \(of 'memory://tars/t-\{0\.\.2\}\.tar'\); check the path",
-            ),
+            ("x-*.tar", r"there is no tar 'memory://tars/x-\*\.tar' .*; check the path"),
+            ("t-2.tar", r"there is no tar 'memory://tars/t-2\.tar' .*; check the path"),
+            ("t-{0..2}.tar", r"there is no tar 'memory://tars/t-2\.tar' \(of 'memory://tars/t-\{0\.\.2\}\.tar'\); check"),
             ("empty", "there is no tar in 'memory://tars/empty'; expected files like"),
         ],
     )
@@ -94,26 +88,17 @@ class TestMemory:
 
 
 class Ranges(SimpleHTTPRequestHandler):
-    """Gives ranges of bytes, unlike Python's own server; counts bytes."""
-
-    ranges, sent = True, 0
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    """Gives ranges of bytes, unlike Python's own server."""
 
     def do_GET(self) -> None:
         content = Path(self.translate_path(self.path.partition("?")[0])).read_bytes()
-        asked = self.headers.get("Range")
-        if asked and self.ranges:
-            start, end = (int(n) for n in asked.removeprefix("bytes=").split("-"))
-            part = content[start : end + 1]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(content)}")
-        else:
-            part = content
-            self.send_response(200)
+        asked = self.headers.get("Range") or f"bytes=0-{len(content) - 1}"
+        start, end = (int(n) for n in asked.removeprefix("bytes=").split("-"))
+        part = content[start : end + 1]
+        self.send_response(206 if "Range" in self.headers else 200)
+        self.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(content)}")
         self.send_header("Content-Length", str(len(part)))
-        self.send_header("Accept-Ranges", "bytes" if self.ranges else "none")
+        self.send_header("Accept-Ranges", "bytes")
         self.end_headers()
         self.wfile.write(part)
 
@@ -139,10 +124,9 @@ class TestHttp:
             with pytest.raises(DataError, match=r"there is no tar 'http://.*t-9\.tar'"):
                 open_images(f"{url}/t-9.tar")
 
-    def test_server_that_gives_whole_files_only(self, tars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Ranges, "ranges", False)
+    def test_server_that_gives_whole_files_only(self, tars: Path) -> None:
         message = r"http://.*t-0\.tar returned \d+ bytes for the \d+ from \d+; copy it here first, or give it as 'pipe:curl"
-        with served(tars, Ranges) as url, pytest.raises(BeyondClsError, match=message):
+        with served(tars, SimpleHTTPRequestHandler) as url, pytest.raises(BeyondClsError, match=message):
             open_images(f"{url}/t-0.tar")
 
     def test_messages_hold_no_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,18 +134,15 @@ class TestHttp:
         file = RemoteFile("https://me:password@host/data/a.tar?signature=abc")
         assert (str(file), file.name) == ("https://host/data/a.tar", "a.tar")
         assert str(file.parent / "classes.txt") == "https://host/data/classes.txt"
-        with pytest.raises(BeyondClsError) as caught:
+        with pytest.raises(BeyondClsError, match=r"^(?!.*(password|abc))"):
             RemoteFile("https://me:password@127.0.0.1:1/a.tar?signature=abc").read(0, 1)
-        assert "password" not in str(caught.value)
-        assert "abc" not in str(caught.value)
 
 
 class TestPipe:
     def test_as_local_tars_as_long_as_the_images_live(self, tars: Path) -> None:
         images, local = open_images(f"pipe:cat {tars}/t-{{0..1}}.tar"), open_images(str(tars))
-        assert images.digest == local.digest
+        assert (images.digest, images.all_problems(), images.classes) == (local.digest, [], None)
         assert [s.read() for s in images.samples] == [s.read() for s in local.samples]
-        assert (images.all_problems(), images.classes) == ([], None)
         file = images.samples[0].file
         assert isinstance(file, Path)
         assert file.is_file()
@@ -172,10 +153,8 @@ class TestPipe:
     def test_commands(self, command: str, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Several; and a script that imports what lies beside it, though our own processes do not."""
         tar = str(tars / "t-0.tar")
-        write_text(tmp_path / "beside.py", f"TAR = {tar!r}")
-        write_text(
-            tmp_path / "fetch.py", "import sys", "from beside import TAR", "sys.stdout.buffer.write(open(TAR, 'rb').read())"
-        )
+        write_text(tmp_path / "beside.py", f"content = open({tar!r}, 'rb').read()")
+        write_text(tmp_path / "fetch.py", "import beside, sys", "sys.stdout.buffer.write(beside.content)")
         monkeypatch.setenv("PYTHONSAFEPATH", "1")
         images = open_images("pipe:" + command.format(tar, python=sys.executable, folder=tmp_path))
         assert images.digest == open_images(tar).digest

@@ -7,6 +7,7 @@ import lzma
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,6 @@ from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.gathering import CLUTTER, FURTHER, OTHER
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.untrusted import reading
-
-
-def ids(images: ImageSet) -> list[str]:
-    return [sample.id for sample in images.samples]
 
 
 def tar_of(path: Path, *members: tuple[str, bytes], form: int = tarfile.PAX_FORMAT) -> Path:
@@ -40,57 +37,50 @@ def header(name: str = "a.png", size: int = 0, kind: bytes = tarfile.REGTYPE, pa
     return header("pax", len(pax), tarfile.XHDTYPE) + pax + bytes(-len(pax) % 512) + content
 
 
-class TestReading:
-    def test_images_and_labels_in_the_order_of_the_tar(self, tmp_path: Path) -> None:
-        content = [samples(6)[i] for i in (4, 1, 5)]
-        images = open_images(str(write_tar(tmp_path / "a.tar", content)))
-        assert [(s.id, s.label) for s in images.samples] == [("0004", 1), ("0001", 1), ("0005", 2)]
-        assert [s.read() for s in images.samples] == [c["png"] for c in content]
-        assert (images.all_problems(), images.classes) == ([], None)
+@pytest.mark.parametrize("source", ["t-{00..02}.tar", "t-*.tar", "", "t-0[0-2].tar"])
+def test_several_tars(source: str, tmp_path: Path) -> None:
+    for i in (2, 0, 1):  # written in another order than read
+        write_tar(tmp_path / "tars" / f"t-{i:02}.tar", samples(2, 2 * i))
+    assert [*open_images(str(tmp_path / "tars" / source)).samples.ids] == [f"{i:04}" for i in range(6)]
 
-    @pytest.mark.parametrize("source", ["t-{00..02}.tar", "t-*.tar", "", "t-0[0-2].tar"])
-    def test_several_tars(self, source: str, tmp_path: Path) -> None:
-        for i in (2, 0, 1):  # written in another order than read
-            write_tar(tmp_path / "tars" / f"t-{i:02}.tar", samples(2, 2 * i))
-        assert ids(open_images(str(tmp_path / "tars" / source))) == [f"{i:04}" for i in range(6)]
 
-    @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-    def test_formats_long_names_and_members_that_lie_apart(self, form: int, tmp_path: Path) -> None:
-        long = "deep/" * 25 + "n" * 90 + "é"  # beyond the 100 bytes of a plain header
-        content = ((f"{long}.png", picture(0)), ("short.png", picture(1)), (f"{long}.cls", b"0"), ("short.cls", b"1"))
-        images = open_images(str(tar_of(tmp_path / "a.tar", *content, form=form)))
-        assert [(s.id, s.label) for s in images.samples] == [(long, 0), ("short", 1)]
-        assert [s.read() for s in images.samples] == [picture(0), picture(1)]
-        assert images.all_problems() == []
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_formats_long_names_and_members_that_lie_apart(form: int, tmp_path: Path) -> None:
+    long = "deep/" * 25 + "n" * 90 + "é"  # beyond the 100 bytes of a plain header
+    content = ((f"{long}.png", picture(0)), ("short.png", picture(1)), (f"{long}.cls", b"0"), ("short.cls", b"1"))
+    images = open_images(str(tar_of(tmp_path / "a.tar", *content, form=form)))
+    assert [(s.id, s.label) for s in images.samples] == [(long, 0), ("short", 1)]
+    assert [s.read() for s in images.samples] == [picture(0), picture(1)]
+    assert images.all_problems() == []
 
-    def test_folders_and_other_members_are_no_samples(self, tmp_path: Path) -> None:
-        content = (("README", b"hello"), ("train/0.cls", b" 7\n"), ("train/0.JPG", picture(0, "jpeg")), ("train/0.json", b"{}"))
-        tar = tar_of(tmp_path / "a.tar", *content)
-        write_file(tar, header("train", kind=tarfile.DIRTYPE) + tar.read_bytes())
-        images = open_images(str(tar))
-        assert [(s.id, s.label) for s in images.samples] == [("train/0", 7)]
-        assert images.all_problems() == []
 
-    def test_names_of_classes_above_the_tars_unless_others_are_given(self, tmp_path: Path) -> None:
-        write_tar(tmp_path / "train" / "a.tar", samples(3))
-        write_file(tmp_path / "classes.txt", b"ape\r\nbee \r\n\r\ncat")
-        given = write_file(tmp_path / "names.txt", b"x\ny\nz\nw\n")
-        assert open_images(str(tmp_path / "train/a.tar")).classes == ["ape", "bee", "cat"]
-        assert open_images(str(tmp_path / "train"), classes=given).classes == ["x", "y", "z", "w"]
+def test_folders_and_other_members_are_no_samples(tmp_path: Path) -> None:
+    content = (("README", b"hello"), ("train/0.cls", b" 7\n"), ("train/0.JPG", picture(0, "jpeg")), ("train/0.json", b"{}"))
+    tar = tar_of(tmp_path / "a.tar", *content)
+    images = open_images(str(write_file(tar, header("train", kind=tarfile.DIRTYPE) + tar.read_bytes())))
+    assert ([(s.id, s.label) for s in images.samples], images.all_problems()) == ([("train/0", 7)], [])
 
-    @pytest.mark.parametrize("source", ["a.tar", "t-{0..1}.tar", "t-*.tar"])
-    def test_no_such_tar(self, source: str, tmp_path: Path) -> None:
-        if "{" in source:
-            write_tar(tmp_path / "t-0.tar", samples(1))  # and no t-1.tar
-        with pytest.raises(DataError, match=r"there is no tar '.*\.tar' \(of '.*'\); check the path, the numbers in braces"):
-            open_images(str(tmp_path / source))
+
+def test_names_of_classes_above_the_tars_unless_others_are_given(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train" / "a.tar", samples(3))
+    write_file(tmp_path / "classes.txt", b"ape\r\nbee \r\n\r\ncat")
+    given = write_file(tmp_path / "names.txt", b"x\ny\nz\nw\n")
+    assert open_images(str(tmp_path / "train/a.tar")).classes == ["ape", "bee", "cat"]
+    assert open_images(str(tmp_path / "train"), classes=given).classes == ["x", "y", "z", "w"]
+
+
+@pytest.mark.parametrize("source", ["a.tar", "t-{0..1}.tar", "x-*.tar"])
+def test_no_such_tar(source: str, tmp_path: Path) -> None:
+    write_tar(tmp_path / "t-0.tar", samples(1))  # and no t-1.tar
+    with pytest.raises(DataError, match=r"there is no tar '.*\.tar' \(of '.*'\); check the path, the numbers in braces"):
+        open_images(str(tmp_path / source))
 
 
 def problem_of(tar: Path) -> str:
     """What is wrong with the second of two tars as a whole; the first is sound, and is read all the same."""
     write_tar(tar.parent / "0.tar", samples(2, 100))
     images = open_images(f"{tar.parent}/{{0,{tar.stem}}}.tar")
-    assert ids(images)[:2] == ["0100", "0101"]
+    assert images.samples.ids[:2] == ["0100", "0101"]
     assert all(problem.startswith(str(tar)) for problem in images.problems)
     return "".join(images.problems).removeprefix(str(tar))
 
@@ -111,9 +101,10 @@ def end_of(member: tarfile.TarInfo) -> int:
     [
         (lambda whole, _: b"", " is empty (0 bytes); write it again"),
         (lambda whole, _: b"no tar at all, but long enough to be one" * 40, " is not a whole tar: "),
-        (lambda whole, _: gzip.compress(whole), " is not a whole tar: it is compressed (gzip)"),
-        (lambda whole, _: bz2.compress(whole), " is not a whole tar: it is compressed (bzip2)"),
-        (lambda whole, _: lzma.compress(whole), " is not a whole tar: it is compressed (xz)"),
+        *(
+            (lambda whole, _, module=module: module.compress(whole), f" is not a whole tar: it is compressed ({name})")
+            for module, name in ((gzip, "gzip"), (bz2, "bzip2"), (lzma, "xz"))
+        ),
         (lambda whole, members: whole[: members[2].offset + 100], NO_END.format(1)),
         (lambda whole, members: whole[: members[2].offset], NO_END.format(1)),
         (lambda whole, members: whole[: members[4].offset], NO_END.format(2)),
@@ -122,8 +113,10 @@ def end_of(member: tarfile.TarInfo) -> int:
         (lambda whole, members: whole[: members[5].offset_data + members[5].size + 1], " is not a whole tar: "),
         (lambda whole, members: whole[: end_of(members[5]) + 512], ""),  # one block of zeros is enough
         (lambda whole, _: whole + whole, " goes on behind its end-of-archive marker (byte "),
-        (lambda whole, _: header(kind=tarfile.SYMTYPE) + LINKED, ": member 'a.png' is a link or device, expected a file"),
-        (lambda whole, _: header(kind=tarfile.LNKTYPE) + LINKED, ": member 'a.png' is a link or device, expected a file"),
+        *(
+            (lambda whole, _, kind=kind: header(kind=kind) + LINKED, ": member 'a.png' is a link or device, expected a file")
+            for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE)
+        ),
         (lambda whole, _: header("1.png") + LINKED, ": member '1.png' appears twice; ids must be unique"),
         (lambda whole, _: header("x.txt") + bytes(1024), " has no images; expected members like KEY.png and KEY.cls"),
         (lambda whole, _: bytes(10240), " has no images; expected members like KEY.png and KEY.cls"),
@@ -146,7 +139,7 @@ def test_a_sample_in_which_a_tar_is_cut_is_not_forgotten(tmp_path: Path) -> None
     write_file(tar, tar.read_bytes()[:cut])
     assert problem_of(tar) == f" is truncated: {last.name!r} ends at byte {end}, the file at {cut}"
     images = open_images(str(tar))
-    assert ids(images) == ["0000", "0001", "0002"]
+    assert [*images.samples.ids] == ["0000", "0001", "0002"]
     assert images.samples[2].problem == "has a label but no image (members: cls)"
 
 
@@ -172,72 +165,59 @@ def test_damaged_samples(members: dict[str, object], label: int | None, problem:
     assert [(s.id, s.label) for s in images.samples] == [("0000", 0), ("bad", label)]
 
 
-class TestNames:
-    """What is a sample, and what is left out, by the names of members."""
+def of_members(folder: Path, *names: str) -> ImageSet:
+    """Images of a tar of these members, in this order; pictures and labels are their numbers."""
+    contents = (b"%d" % i if name.endswith(".cls") else b"{}" if "json" in name else picture(i) for i, name in enumerate(names))
+    return open_images(str(tar_of(folder / "a.tar", *zip(names, contents, strict=True))))
 
-    def labels(self, folder: Path, *names: str) -> dict[str, int | None]:
-        images = self.images(folder, *names)
-        assert images.all_problems() == []
-        return {sample.id: sample.label for sample in images.samples}
 
-    def images(self, folder: Path, *names: str) -> ImageSet:
-        """Of a tar of these members, in this order; labels count."""
-        contents = (
-            b"%d" % i if name.endswith(".cls") else b"{}" if "json" in name else picture(i) for i, name in enumerate(names)
-        )
-        return open_images(str(tar_of(folder / "a.tar", *zip(names, contents, strict=True))))
+WITH_DOTS = "img1.png img1.cls img.V2.png img.V2.cls d.d/x_0.5.png d.d/x_0.5.cls a.b.c.png a.b.c.cls"
+BEGINS_ANOTHER = ["img.png", "img.cls", "x.png", "x.cls", "img.v2.png", "img.v2.cls"]
 
-    def test_keys_with_dots_have_an_image_and_a_label_of_their_own(self, tmp_path: Path) -> None:
-        names = [f"{key}{end}" for key in ("img1", "img2", "img.V2", "d.d/x_0.5", "y", "a.b.c") for end in (".png", ".cls")]
-        assert self.labels(tmp_path, *names) == {"img1": 1, "img2": 3, "img.V2": 5, "d.d/x_0.5": 7, "y": 9, "a.b.c": 11}
 
-    @pytest.mark.parametrize("order", [1, -1])
-    def test_a_key_that_is_the_beginning_of_another(self, order: int, tmp_path: Path) -> None:
-        names = ["img.png", "img.cls", "x.png", "x.cls", "img.v2.png", "img.v2.cls"][::order]
-        assert list(self.labels(tmp_path, *names)) == ["img", "x", "img.v2"][::order]
+@pytest.mark.parametrize(
+    ("names", "expected", "left_out"),
+    [
+        # Keys with dots have an image and a label of their own, also if another begins as they do, in the order of the tar.
+        (WITH_DOTS, {"img1": (0, 1), "img.V2": (2, 3), "d.d/x_0.5": (4, 5), "a.b.c": (6, 7)}, {}),
+        (" ".join(BEGINS_ANOTHER), {"img": (0, 1), "x": (2, 3), "img.v2": (4, 5)}, {}),
+        (" ".join(BEGINS_ANOTHER[::-1]), {"img.v2": (1, 0), "x": (3, 2), "img": (5, 4)}, {}),
+        # Without any label they are samples, too, and the set is one without labels.
+        ("a.1.png a.2.png b.png b.json", {"a.1": (0, None), "a.2": (1, None), "b": (2, None)}, {}),
+        # More formats, and images by content; one that was read before wins, whatever the order.
+        *((f"{name} 0.cls", {"0": (0, 1)}, {}) for name in ("0.jfif", "0.avif", "0.JP2", "0.unknown", "0")),
+        ("0.pgm 0.png 0.cls", {"0": (1, 2)}, {FURTHER: (1, "0.pgm")}),
+        # Further pictures of a key.
+        ("0.png 0.cls 0.mask.png", {"0": (0, 1)}, {FURTHER: (1, "0.mask.png")}),
+        ("0.png 0.cls 0.jpg", {"0": (0, 1)}, {FURTHER: (1, "0.jpg")}),
+        ("0.png 0.cls 0.tga 0.pgm", {"0": (0, 1)}, {FURTHER: (2, "0.pgm")}),
+        ("0.png 0.cls 0.depth.png 0.depth.json", {"0": (0, 1)}, {FURTHER: (1, "0.depth.png")}),
+        # Clutter and texts.
+        ("__MACOSX/._0.png ._0.png d/.DS_Store 0.png 0.cls", {"0": (3, 4)}, {CLUTTER: (3, "._0.png")}),
+        ("0.png 0.cls lost.json", {"0": (0, 1)}, {OTHER: (1, "lost.json")}),
+    ],
+)
+def test_what_names_make_of_members(names: str, expected: dict[str, Any], left_out: dict[Any, Any], tmp_path: Path) -> None:
+    images = of_members(tmp_path, *names.split())
+    numbers = {picture(i): i for i in range(len(names.split()))}
+    assert [(s.id, (numbers[s.read()], s.label)) for s in images.samples] == [*expected.items()]
+    assert (images.all_problems(), images.left_out.by_reason) == ([], left_out)
+    assert images.is_unlabelled == ("cls" not in names)
 
-    def test_without_any_label_keys_with_dots_are_samples_too(self, tmp_path: Path) -> None:
-        assert list(self.labels(tmp_path, "a.1.png", "a.2.png", "b.png")) == ["a.1", "a.2", "b"]
 
-    @pytest.mark.parametrize("beside", [("0.mask.png",), ("0.jpg",), ("0.pgm", "0.tga"), ("0.depth.png", "0.depth.json")])
-    def test_further_pictures_of_a_key_change_nothing_and_are_counted(self, beside: tuple[str, ...], tmp_path: Path) -> None:
-        names = ["0.png", "0.cls", "1.png", "1.cls"]
-        digest = self.images(tmp_path, *names).digest
-        images = self.images(tmp_path, *names, *beside)
-        assert images.digest == digest
-        pictures = [name for name in beside if "json" not in name]
-        assert images.left_out.by_reason == {FURTHER: (len(pictures), min(pictures))}
+@pytest.mark.parametrize("names", [("0.cr2",), ("0.dng", "1.svg")])
+def test_pictures_that_cannot_be_read_are_lost(names: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"1 are taken and {len(names)} are not; .*{names[0]}.*--allow-left-out"):
+        of_members(tmp_path, "x.png", "x.cls", *names)
 
-    def test_a_format_that_was_read_before_wins_whatever_the_order(self, tmp_path: Path) -> None:
-        [sample] = self.images(tmp_path, "0.pgm", "0.png", "0.cls").samples
-        assert sample.read() == picture(1)
 
-    @pytest.mark.parametrize("name", ["0.jfif", "0.avif", "0.JP2", "0.unknown", "0"])
-    def test_more_formats_and_images_by_content(self, name: str, tmp_path: Path) -> None:
-        assert self.labels(tmp_path, name, "0.cls") == {"0": 1}
-
-    def test_clutter_and_texts_are_counted(self, tmp_path: Path) -> None:
-        names = ["__MACOSX/._0.png", "._0.png", "d/.DS_Store", "0.png", "0.cls", "0.json", "lost.json"]
-        images = self.images(tmp_path, *names)
-        assert ids(images) == ["0"]
-        assert images.left_out.by_reason == {CLUTTER: (3, "._0.png"), OTHER: (1, "lost.json")}
-
-    @pytest.mark.parametrize("names", [("0.cr2",), ("0.dng", "1.svg")])
-    def test_pictures_that_cannot_be_read_are_lost(self, names: tuple[str, ...], tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=rf"1 are taken and {len(names)} are not; .*{names[0]}.*--allow-left-out"):
-            self.images(tmp_path, "x.png", "x.cls", *names)
-
-    def test_images_beside_tars_are_lost(self, tmp_path: Path) -> None:
-        write_tar(tmp_path / "d/a.tar", samples(2))
-        assert not open_images(str(tmp_path / "d")).left_out
-        write_file(tmp_path / "d/cat/0.png", picture(0))
-        with pytest.raises(DataError, match=r"images beside tars, .*: 1 \(e\.g\. cat/0\.png\)"):
-            open_images(str(tmp_path / "d"))
-        assert len(open_images(str(tmp_path / "d"), allow_left_out=True)) == 2
-
-    def test_a_set_without_labels(self, tmp_path: Path) -> None:
-        images = self.images(tmp_path, "0.png", "0.json", "1.png")
-        assert (ids(images), images.is_unlabelled, images.all_problems()) == (["0", "1"], True, [])
+def test_images_beside_tars_are_lost(tmp_path: Path) -> None:
+    write_tar(tmp_path / "d/a.tar", samples(2))
+    assert not open_images(str(tmp_path / "d")).left_out
+    write_file(tmp_path / "d/cat/0.png", picture(0))
+    with pytest.raises(DataError, match=r"images beside tars, .*: 1 \(e\.g\. cat/0\.png\)"):
+        open_images(str(tmp_path / "d"))
+    assert len(open_images(str(tmp_path / "d"), allow_left_out=True)) == 2
 
 
 def field(text: str) -> bytes:
