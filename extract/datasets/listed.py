@@ -26,7 +26,7 @@ XML_PATHS = ("name", "bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 MATRIX, COMPRESSED = 14, 15
 CELL, STRUCTURE, TEXT, SPARSE, LAST = 1, 2, 4, 5, 15
 DAMAGE = (  # what parsers report
-    ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, NotImplementedError, EOFError,
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError, EOFError,
     csv.Error, ElementTree.ParseError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 UNPACKED_NBYTES = 1 << 28  # at most, of a compressed variable; those of published data sets have some millions

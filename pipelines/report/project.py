@@ -34,6 +34,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
     main = _main_dataset(probes, probed, params, dataset)
     of_main: dict[str, Any] = {name: folder / name if main is None else folder / name / main for name in OF_ENCODERS}
+    of_all: dict[str, Any] = {kind: folder / kind for kind in ("scores", *OF_SETS)}
     compared = () if main is None else (probes, *_other_results(folder, params, "other_probes"))
     return Folders(
         probes=probes if main is None else probes / main,
@@ -44,7 +45,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         **_test_images(folder, params, main),
         datasets=compared,
         localised=_localised_images(folder, main),
-        **{kind: folder / kind for kind in ("scores", *OF_SETS)},
+        **of_all,
         dataset=main or "",
         receipts=folder / "receipts",
         dense_images=of_params(folder, params),

@@ -60,8 +60,8 @@ def results_in(folder: Path) -> dict[str, ResultFile]:
 
 def _project_results(folder: Path) -> Iterator[tuple[str, ResultFile]]:
     for kind in KINDS:
-        file = "localisation.json" if kind == "localisation" else METRICS
-        for pattern in (f"**/{file}",) if kind in OF_HEADS else (f"*/{file}", f"*/*/{file}"):
+        named = "localisation.json" if kind == "localisation" else METRICS
+        for pattern in (f"**/{named}",) if kind in OF_HEADS else (f"*/{named}", f"*/*/{named}"):
             yield from _matching_results(folder / kind, pattern, kind)
     for file in files_in(folder / RECEIPTS, f"*{CHECK}"):
         yield f"{RECEIPTS}/{file.name.removesuffix(CHECK)}", read(file, "beyondcls extract", _read_extraction)

@@ -29,7 +29,8 @@ from tests.extract.pictures import picture, write_example
 from tests.machines.project import ROOT
 from tests.pipelines.code.imported import imported
 
-SHARED = ("__init__", "encoded", "encoder", "recording", "libraries", "pretrained", "search", "torch_file", "weights", "wrapped")
+SHARED = ("__init__", "encoded", "encoder", "recording", "libraries", "pretrained", "search", "torch_file", "weights")
+SHARED += ("wrapped",)
 FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoders").glob("*.py") if path.stem not in SHARED}
 
 
