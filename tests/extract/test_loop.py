@@ -22,20 +22,11 @@ from tests.folders import files
 SIDE = 256  # pixels: PyTorch shares the work of copying so many among its threads
 
 
-class OneImage:
-    """A single picture, from memory."""
-
-    samples = (SimpleNamespace(id="0", problem=None),)
-
-    def image(self, row: int, held: object = None) -> Image.Image:
-        return Image.linear_gradient("L").convert("RGB").resize((SIDE + 20, SIDE))
-
-
-@pytest.fixture
-def four_threads():
-    """PyTorch has as many to share its work among."""
+@pytest.fixture(params=[4])
+def threads(request):
+    """As many has PyTorch to share its work among."""
     before = torch.get_num_threads()
-    torch.set_num_threads(4)
+    torch.set_num_threads(request.param)
     yield
     torch.set_num_threads(before)
 
@@ -45,14 +36,15 @@ def n_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-@pytest.mark.usefixtures("four_threads")
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("cut", ["pillow", "torch"])
 def test_a_decoder_wakes_no_threads_of_pytorch(cut):
     """They would take turns with those that encode: extraction by two cores was a fifth slower."""
-    encoder = tiny_encoder(img_size=SIDE)
+    encoder, image = tiny_encoder(img_size=SIDE), Image.linear_gradient("L").convert("RGB").resize((SIDE + 20, SIDE))
     encoder.views = Views(encoder.config, cut)
     targets = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
-    request = SimpleNamespace(encoder=encoder, images=OneImage(), image=lambda row, held: OneImage().image(row, held))
+    images = SimpleNamespace(samples=[SimpleNamespace(id="0", problem=None)])
+    request = SimpleNamespace(encoder=encoder, images=images, image=lambda row, held: image)
     with ThreadPoolExecutor(1) as decoders:
         decoders.submit(bool).result()
         before = n_threads()
@@ -62,18 +54,15 @@ def test_a_decoder_wakes_no_threads_of_pytorch(cut):
         assert n_threads() > before  # so they would have been seen
     assert decoded.problem is None
     for view, pixels in enumerate(targets):
-        assert torch.equal(pixels, encoder.views.cut(request.images.image(0), "0", view)[0])
+        assert torch.equal(pixels, encoder.views.cut(image, "0", view)[0])
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("threads", [6], indirect=True)
 @pytest.mark.parametrize(("n", "device", "expected"), [(None, "cpu", 4), (None, "cuda", 6), (3, "cuda", 3), (9, "cpu", 9)])
 def test_as_many_threads_as_cores_beside_a_gpu(n, device, expected):
-    before = torch.get_num_threads()
-    torch.set_num_threads(6)
-    try:
-        with decoders(n, torch.device(device)) as threads:
-            assert threads._max_workers == expected
-    finally:
-        torch.set_num_threads(before)
+    with decoders(n, torch.device(device)) as pool:
+        assert pool._max_workers == expected
 
 
 class Narrow(Encoder):
@@ -88,6 +77,11 @@ class Narrow(Encoder):
         return super().__call__(images, *arguments, **named)
 
 
+@pytest.fixture
+def narrow():
+    return Narrow("tiny", tiny_encoder().model, {})
+
+
 OUT_OF_MEMORY = (
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
@@ -98,10 +92,8 @@ OUT_OF_MEMORY = (
 )
 
 
-def test_batches_are_halved(forty, tmp_path):
-    narrow = Narrow("tiny", tiny_encoder().model, {})
-    few = {"shard_rows": 32, "statistics": (), "maps": False}
-    options = {**few, "views": 2, "drop_path": 0.9}  # each image is to keep its own draws
+def test_batches_are_halved(narrow, forty, tmp_path):
+    options = {"shard_rows": 32, "statistics": (), "maps": False, "views": 2, "drop_path": 0.9}  # images keep their draws
     extract(Encoder("tiny", narrow.model, {}), forty, tmp_path / "wide", batch_size=4, **options)
     for number, error in enumerate(OUT_OF_MEMORY):
         narrow.error, warned, out = error, [], tmp_path / f"narrow-{number}"
@@ -110,58 +102,39 @@ def test_batches_are_halved(forty, tmp_path):
         assert files(out) == files(tmp_path / "wide")
 
 
-def test_not_even_one_image(forty, tmp_path):
-    request = Request.resolve(Narrow("tiny", tiny_encoder().model, {}), forty)
+def test_not_even_one_image_and_other_errors(narrow, forty, tmp_path):
+    request = Request.resolve(narrow, forty)
     assert request.example.patch
-    request.encoder.room = 0
-    with pytest.raises(BeyondClsError, match="memory does not suffice for one image through tiny; stop what else uses it"):
+    narrow.room = 0
+    with pytest.raises(BeyondClsError, match="memory does not suffice for one image through tiny"):
         create(request, tmp_path / "f", Settings(batch_size=2))
-
-
-def test_other_errors_are_not_taken_for_it(forty, tmp_path):
-    narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        extract(narrow, forty, tmp_path / "f", batch_size=32)
+        create(request, tmp_path / "f", Settings(batch_size=2))
 
 
 @pytest.fixture
 def sizes(monkeypatch):
     """Of the batches that compiled code is given; it is not compiled here."""
     seen = []
-
-    def compiled(forward, **_):
-        def run(images):
-            seen.append(len(images))
-            return forward(images)
-
-        return run
-
-    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(torch, "compile", lambda forward, **_: lambda images: seen.append(len(images)) or forward(images))
     return seen
 
 
-def test_all_batches_have_one_size(sizes, images, tmp_path):
-    """With two unreadable images of 70, two views, and a sample compared; one image alone gives names and shapes."""
-    encoder = tiny_encoder()
-    encoder.run_with(compile=True)
-    options = {"batch_size": 12, "shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all", "dtype": "float32"}
-    extract(encoder, images, tmp_path / "compiled", **options)
-    assert set(sizes) == {12}
-    assert len(sizes) == 2 * (3 + 3 + 1)
-    extract(encoder, images, tmp_path / "compiled", **options)  # kept: a sample is computed
-    assert set(sizes) == {12}
+def test_all_batches_have_one_size_and_give_the_same_features(sizes, images, tmp_path):
+    """With two unreadable images of 70, two views, and a sample compared; one image alone gives names and shapes.
 
-
-def test_the_same_features(sizes, images, tmp_path):
-    """Bit for bit, as the multiplications of this CPU don't depend on the size of these batches."""
+    Bit for bit, as the multiplications of this CPU don't depend on the size of these batches.
+    """
     encoder, plain = tiny_encoder(), tiny_encoder()
     encoder.run_with(compile=True)
     encoder._linear = plain._linear
-    options = {"shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all"}
-    extract(encoder, images, tmp_path / "compiled", batch_size=12, **options)
-    extract(plain, images, tmp_path / "plain", batch_size=12, **options)
-    assert sizes
+    options = {"batch_size": 12, "shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all"}
+    extract(encoder, images, tmp_path / "compiled", **options)
+    assert sizes == [12] * 2 * (3 + 3 + 1)
+    extract(encoder, images, tmp_path / "compiled", **options)  # kept: a sample is computed
+    assert set(sizes) == {12}
+    extract(plain, images, tmp_path / "plain", **options)
     assert files(tmp_path / "compiled") == files(tmp_path / "plain")
 
 
@@ -169,6 +142,6 @@ def test_branches_are_dropped_outside_of_compiled_code(sizes, images, tmp_path):
     """Which does not see that a hook is another one than when it was compiled."""
     encoder = tiny_encoder()
     encoder.run_with(compile=True)
-    options = {"batch_size": 12, "shard_rows": 32, "on_error": "record"}
-    extract(encoder, images, tmp_path / "compiled", **options, views=2, drop_path=0.5)
+    options = {"batch_size": 12, "shard_rows": 32, "on_error": "record", "views": 2, "drop_path": 0.5}
+    extract(encoder, images, tmp_path / "compiled", **options)
     assert len(sizes) == 3 + 3 + 1, "of view 0 alone"
