@@ -15,7 +15,7 @@ from jaxtyping import Int64
 
 from extract.datasets import DataError, Sample
 from extract.encoders import Encoder
-from extract.forward import cost_of
+from extract.forward import flops_of
 from extract.layouts import annotations_of, is_annotation
 from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders, n_decoders
 from extract.requests import Request
@@ -267,7 +267,7 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
         DataError: images are damaged or unlabelled and the settings don't want that recorded, or there is none.
     """
     encoder, images = request.encoder, request.images
-    cost = cost_of(encoder.model, encoder.config["input_size"])
+    flops = flops_of(encoder.model, encoder.config["input_size"])
     truth_classes = {name: list(images.truths[name].classes) for name in request.truths}
     problems = images.all_problems()
     if problems and settings.on_error == "raise":
@@ -285,6 +285,6 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
         **({"truth_classes": truth_classes} if truth_classes else {}),
         **({"grid": list(encoder.grid)} if encoder.grid[0] != encoder.grid[1] else {}),
         **encoder.pretraining.to_dict(),
-        **({} if cost is None else {"encoder_flops": cost.flops}),
+        **({} if flops is None else {"encoder_flops": flops}),
         **({"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}),
     }
