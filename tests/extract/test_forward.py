@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import nn
 
-from extract.encoders import Encoder, load_encoder
+from extract.encoders import load_encoder
 from extract.encoders.pretrained import timm_model
 from extract.forward import BRANCHES, FastLinear, draw_factors, flops_of
 from extract.requests import Request
