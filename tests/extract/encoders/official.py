@@ -1,4 +1,4 @@
-"""Files as authors publish them, with random values, what a plain computation makes of these, and models of timm as they are."""
+"""Files as authors publish them, with random values; what a plain computation makes of these; models of timm as they are."""
 
 import warnings
 from collections.abc import Callable, Mapping

@@ -74,9 +74,7 @@ def projected(tensors: Tensors, x: Tensor) -> list[Tensor]:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     """Output [B, N, D] and attention [B, H, N, N] of queries, keys and values [B, H, N, d]."""
-    logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + bias
-    exponentials = (logits - logits.amax(-1, keepdim=True)).exp()
-    attention = exponentials / exponentials.sum(-1, keepdim=True)
+    attention = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + bias, -1)
     return (attention @ v).transpose(1, 2).flatten(2), attention
 
 
@@ -87,13 +85,11 @@ def embedded(file: Vit, tensors: Tensors, images: Tensor) -> Tensor:
     assert bias is not None
     x = patches_of(images, weight, bias)
     cls, registers, positions = tensors("cls"), tensors("registers"), tensors("positions")
-    of_cls = None
     if positions is not None:
         n_before = int(cls is not None and file.cls_position)
-        of_cls = positions[:, :n_before]
-        x = x + added(file, positions[:, n_before:])
-    if cls is not None:
-        cls = cls if of_cls is None or not of_cls.shape[1] else cls + of_cls
+        of_patches = positions[:, n_before:]  # learnt for images of this or another size
+        x = x + (of_patches if of_patches.shape[1] == x.shape[1] else resized(of_patches, file.grid, file.n_registers > 0))
+        cls = cls + positions[:, :1] if n_before else cls
     before = [part.expand(len(x), -1, -1) for part in (cls, registers) if part is not None]
     return torch.cat([*before, x], 1)
 
@@ -103,9 +99,6 @@ def vit(file: Vit, state: State, images: Tensor) -> Reference:
 
     def of_block(block: int | None) -> Tensors:
         return lambda role: state.get(file.name(role, block) or "")
-
-    def scaled(x: Tensor, scale: Tensor | None) -> Tensor:
-        return x if scale is None else x * scale
 
     x, out = embedded(file, of_block(None), images), Reference()
     for block in range(file.depth):
@@ -117,20 +110,22 @@ def vit(file: Vit, state: State, images: Tensor) -> Reference:
             branch = linear(tensors, "across2", columns).transpose(1, 2)
         else:
             q, k, v = (part.unflatten(-1, (file.heads, -1)).transpose(1, 2) for part in projected(tensors, y))  # [B, H, N, d]
-            turned = rotation(file, tensors("frequencies"), state.get(file.name("periods") or ""))
-            tables = tensors("tables") if tensors("tables") is not None else state.get(file.name("table") or "")
-            mixed, attention = attend(turned(q), turned(k), v, bias_of(tables))
+            frequencies, periods = tensors("frequencies"), state.get(file.name("periods") or "")
+            if frequencies is not None:
+                q, k = (turned_by_frequency(x, frequencies, file.grid, file.n_registers) for x in (q, k))
+            if periods is not None:
+                q, k = (turned_by_period(x, periods, file.grid) for x in (q, k))
+            table = tensors("tables") if tensors("tables") is not None else state.get(file.name("table") or "")
+            bias = 0.0 if table is None else table[offsets((1 + math.isqrt(len(table) - 3)) // 2)].permute(2, 0, 1)  # [H, N, N]
+            mixed, attention = attend(q, k, v, bias)
             out.attention.append(attention)
             branch = linear(tensors, "proj", mixed)
         out.branch.append(branch)
-        x = x + scaled(branch, tensors("scale1"))
+        x = x + branch * (1 if (scale := tensors("scale1")) is None else scale)
         hidden = linear(tensors, "fc1", normed(tensors, "norm2", x, file.eps, file.rms))
-        if file.swiglu:
-            gate, hidden = hidden.chunk(2, -1)
-            hidden = gate / (1 + (-gate).exp()) * hidden
-        else:
-            hidden = gelu(hidden)
-        x = x + scaled(linear(tensors, "fc2", hidden), tensors("scale2"))
+        gate, values = hidden.chunk(2, -1)
+        hidden = gate / (1 + (-gate).exp()) * values if file.swiglu else gelu(hidden)
+        x = x + linear(tensors, "fc2", hidden) * (1 if (scale := tensors("scale2")) is None else scale)
         out.tokens.append(x)
     return out
 
@@ -166,11 +161,6 @@ def resized(positions: Tensor, new: int, registers: bool) -> Tensor:
     return torch.einsum("mj,bnjd->bnmd", matrix, rows).flatten(1, 2)
 
 
-def added(file: Vit, positions: Tensor) -> Tensor:
-    """Those of patches [1, T, D], learnt for images of this or another size."""
-    return positions if positions.shape[1] == file.grid**2 else resized(positions, file.grid, file.n_registers > 0)
-
-
 def offsets(grid: int) -> Tensor:
     """Which row of BEiT's table belongs to a query and a key [N, N], from its definition."""
     positions = [(row, column) for row in range(grid) for column in range(grid)]
@@ -181,22 +171,6 @@ def offsets(grid: int) -> Tensor:
         among = [(row - r + grid - 1) * (2 * grid - 1) + (column - c + grid - 1) for r, c in positions]
         index.append([to_cls, *among])
     return torch.tensor(index)
-
-
-def bias_of(table: Tensor | None) -> Tensor | float:
-    """[H, N, N], which is added to logits."""
-    if table is None:
-        return 0.0
-    return table[offsets((1 + math.isqrt(len(table) - 3)) // 2)].permute(2, 0, 1)
-
-
-def rotation(file: Vit, frequencies: Tensor | None, periods: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """What is done to queries and keys [B, H, N, d]."""
-    if frequencies is not None:
-        return lambda x: turned_by_frequency(x, frequencies, file.grid, file.n_registers)
-    if periods is not None:
-        return lambda x: turned_by_period(x, periods, file.grid)
-    return lambda x: x
 
 
 def turned_by_period(x: Tensor, periods: Tensor, grid: int) -> Tensor:
