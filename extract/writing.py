@@ -222,10 +222,7 @@ class Task:
     def _begin_to_write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
         """Begin to write a unit, once there is room for one more among those that are being written."""
         self._wait_for_disk(self._max_units_in_writing - 1)
-        self._writing.append(self._disk.submit(self._write, unit, arrays, notes))
-
-    def _write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
-        self._writer.write_unit(unit, arrays | self._annotations(unit), notes)
+        self._writing.append(self._disk.submit(lambda: self._writer.write_unit(unit, arrays | self._annotations(unit), notes)))
 
     def _wait_for_disk(self, n_left: int = 0) -> None:
         with self._course.doing(WRITING):
