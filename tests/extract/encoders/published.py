@@ -23,46 +23,24 @@ NAMES: dict[str, str | None] = {
     "fc2": "mlp.fc2",
     "norm": "norm",
 }
+
+
+def layers(**shapes: str) -> dict[str, str]:
+    """Weights of these shapes, and biases."""
+    weights = {f"{layer}.weight": shape for layer, shape in shapes.items()}
+    return weights | {f"{layer}.bias": shape.split()[0] for layer, shape in shapes.items()}
+
+
 # All tensors that a ViT may have. D: width of tokens, d: of an attention head, M: between the layers of the MLP, I: of the
 # output of the first of them, S: between those that mix tokens; P: pixels of a patch, N: positions, R: registers, T: patches,
-# H: heads, O: offsets between patches and [cls], F: periods of the rotation.
-OUTSIDE = {
-    "cls": "1 1 D",
-    "registers": "1 R D",
-    "positions": "1 N D",
-    "patches.weight": "D 3 P P",
-    "patches.bias": "D",
-    "table": "O H",  # of biases of attention, for all blocks
-    "periods": "F",  # of rotary positions
-    "norm.weight": "D",
-    "norm.bias": "D",
-}
-INSIDE = {
-    "norm1.weight": "D",
-    "norm1.bias": "D",
-    "qkv.weight": "3D D",
-    "qkv.bias": "3D",
-    "mask": "3D",  # of that bias
-    **{f"{part}.{kind}": shape for part in "qkv" for kind, shape in (("weight", "D D"), ("bias", "D"))},  # one by one
-    "tables": "O H",  # of biases of attention, for one block
-    "frequencies": "2 d",  # of rotary positions, by row and column
-    "proj.weight": "D D",
-    "proj.bias": "D",
-    "across1.weight": "S T",  # in place of attention: fixed weights between tokens
-    "across1.bias": "S",
-    "across2.weight": "T S",
-    "across2.bias": "T",
-    "scale1": "D",  # LayerScale
-    "norm2.weight": "D",
-    "norm2.bias": "D",
-    "fc1.weight": "I D",
-    "fc1.bias": "I",
-    "fc2.weight": "D M",
-    "fc2.bias": "D",
-    "scale2": "D",
-}
-
-
+# H: heads, O: offsets between patches and [cls], F: periods of the rotation. Outside are also a table of biases of attention
+# for all blocks, and periods of rotary positions; inside a mask of the bias of `qkv`, or queries, keys and values one by one,
+# a table for one block, frequencies of rotary positions by row and column, fixed weights between tokens, and LayerScale.
+OUTSIDE = {"cls": "1 1 D", "registers": "1 R D", "positions": "1 N D", "table": "O H", "periods": "F"}
+OUTSIDE |= layers(patches="D 3 P P", norm="D")
+INSIDE = {"mask": "3D", "tables": "O H", "frequencies": "2 d", "scale1": "D", "scale2": "D"}
+INSIDE |= layers(norm1="D", qkv="3D D", q="D D", k="D D", v="D D", proj="D D", norm2="D", fc1="I D", fc2="D M")
+INSIDE |= layers(across1="S T", across2="T S")
 SIZES = {"width": "embed_dim", "depth": "depth", "side": "img_size"}  # as timm calls them
 
 
@@ -224,27 +202,27 @@ class Stages(Published):
         return len(self.depths), (self.side // 32) ** 2, self.widths[-1]
 
     def tensors(self) -> dict[str, Part]:
-        parts = self._layer(f"{self.first}0", "conv", self.widths[0], 3, 4, 4)
-        parts |= self._layer(f"{self.first}1", "norm", self.widths[0])
-        for stage, (previous_width, width, depth) in enumerate(zip((0, *self.widths), self.widths, self.depths, strict=False)):
+        layers: dict[str, tuple[str, tuple[int, ...]]] = {  # by name: what each is for, and its shape
+            f"{self.first}0": ("conv", (self.widths[0], 3, 4, 4)),
+            f"{self.first}1": ("norm", self.widths[:1]),
+            self.norm: ("norm", self.widths[-1:]),
+        }
+        gammas = {}
+        for stage, (before, width, depth) in enumerate(zip((0, *self.widths), self.widths, self.depths, strict=False)):
             if stage:
-                parts |= self._layer(self.down.format(stage) + "0", "norm", previous_width)
-                parts |= self._layer(self.down.format(stage) + "1", "conv", width, previous_width, 2, 2)
-            for index in range(depth):
-                name = self.block.format(stage, index)
-                parts |= self._layer(name + self.mix, "conv", width, 1, 7, 7) | self._layer(f"{name}norm", "norm", width)
-                parts |= self._layer(name + self.wide, "wide", 4 * width, width)
-                parts |= self._layer(name + self.narrow, "narrow", width, 4 * width)
-                parts[f"{name}gamma"] = Part("scale", (width,))
-        return parts | self._layer(self.norm, "norm", self.widths[-1])
+                layers |= {f"{self.down}0".format(stage): ("norm", (before,))}
+                layers |= {f"{self.down}1".format(stage): ("conv", (width, before, 2, 2))}
+            for name in (self.block.format(stage, index) for index in range(depth)):
+                gammas[f"{name}gamma"] = Part("scale", (width,))
+                layers |= {f"{name}{self.mix}": ("conv", (width, 1, 7, 7)), f"{name}norm": ("norm", (width,))}
+                layers |= {f"{name}{self.wide}": ("wide", (4 * width, width))}
+                layers |= {f"{name}{self.narrow}": ("narrow", (width, 4 * width))}
+        weights = {f"{name}.weight": Part(f"{role}.weight", shape) for name, (role, shape) in layers.items()}
+        return weights | {f"{name}.bias": Part(f"{role}.bias", shape[:1]) for name, (role, shape) in layers.items()} | gammas
 
     def smaller(self) -> tuple[Self, dict[str, Any]]:
         widths, depths = (8, 16, 24, 32), (1, 2, 1, 1)
         return replace(self, widths=widths, depths=depths), {"dims": widths, "depths": depths}
-
-    @staticmethod
-    def _layer(name: str, role: str, *shape: int) -> dict[str, Part]:
-        return {f"{name}.weight": Part(f"{role}.weight", shape), f"{name}.bias": Part(f"{role}.bias", shape[:1])}
 
 
 # The usual sizes, at 224 pixels.
