@@ -16,7 +16,7 @@ from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import DataError, ImageSet
 from extract.datasets.pixels import Picture
 from extract.encoders import Encoded, Encoder
-from extract.forward import check_branches, checked_rate
+from extract.forward import check_branches, checked_rate, draw_factors
 from extract.layouts import DIMENSIONS, annotation_layouts, arrays_by_name, codec_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
@@ -158,7 +158,7 @@ class Request:
         """What branches are multiplied by in a view of some of the images; None if nothing is dropped there."""
         if not self.drop_path or view == 0:
             return None
-        return self.encoder.drop_factors([self.images.samples.ids[row] for row in rows], view, self.drop_path)
+        return draw_factors([self.images.samples.ids[row] for row in rows], view, self.drop_path, self.encoder.n_blocks)
 
     @cached_property
     def example(self) -> Encoded:

@@ -107,7 +107,11 @@ class Task:
         settings, request, layouts = self.settings, self.request, self.layouts
         described = [(a.name, unit) for a in layouts if is_annotation(a.name) for unit in range(a.n_shards)]
         skip = [*self.skip, *described]  # what describes images is written again
-        begins_with = (self.base, self.base_rows, skip, self.replaces, self._disagreement, computed_by(request.encoder))
+
+        def disagrees(unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
+            return disagreement(request, [request.images.samples.ids[row] for row in self._rows(unit)], theirs, ours)
+
+        begins_with = (self.base, self.base_rows, skip, self.replaces, disagrees, computed_by(request.encoder))
         with FeatureWriter(self.out, request.spec, layouts, request.constants, *begins_with) as writer:
             self._writer, self._course = writer, StageTimes()
             self._unreported = set(range(layouts[0].n_shards))  # units that `progress` does not know of
@@ -130,7 +134,7 @@ class Task:
 
     def _compute(self) -> None:
         settings, todo = self.settings, self._writer.missing_units()
-        n_written = self._max_units_in_writing
+        self._n_written = n_written = WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
         while True:
             self._report_written()
             if not todo:
@@ -214,14 +218,9 @@ class Task:
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, self._writer.taking.rows_to_compute(unit, names)
 
-    @property
-    def _max_units_in_writing(self) -> int:
-        """Units that are written at once."""
-        return WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
-
     def _begin_to_write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
         """Begin to write a unit, once there is room for one more among those that are being written."""
-        self._wait_for_disk(self._max_units_in_writing - 1)
+        self._wait_for_disk(self._n_written - 1)
         self._writing.append(self._disk.submit(lambda: self._writer.write_unit(unit, arrays | self._annotations(unit), notes)))
 
     def _wait_for_disk(self, n_left: int = 0) -> None:
@@ -231,10 +230,6 @@ class Task:
 
     def _annotations(self, unit: int) -> Arrays:
         return annotations_of(self.request.images, self.request.encoder, self._rows(unit), self.layouts)
-
-    def _disagreement(self, unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
-        ids = [self.request.images.samples.ids[row] for row in self._rows(unit)]
-        return disagreement(self.request, ids, theirs, ours)
 
     def _rows(self, unit: int) -> range:
         return range(*self.layouts[0].rows(unit))

@@ -50,7 +50,7 @@ class TestOfAnEncoder:
 
     def test_it_is_what_drop_path_of_the_model_itself_does(self, encoder, model):
         dropping = tiny_encoder(0, model, depth=4, **ARCHITECTURES[model])
-        factors, every = encoder.drop_factors(IDS, 1, 0.8), ([3], ["patch_self"], [3], [2])
+        factors, every = draw_factors(IDS, 1, 0.8, 4), ([3], ["patch_self"], [3], [2])
         for block, of_block in zip(dropping.model.blocks, factors.unbind(1), strict=True):
             for branch, of_branch in zip(BRANCHES, of_block.unbind(1), strict=True):
                 setattr(block, branch, Drawn(of_branch))
@@ -59,11 +59,11 @@ class TestOfAnEncoder:
         assert torch.equal(ours.statistics["patch_self"], theirs.statistics["patch_self"])
         assert not torch.equal(ours.patch[3], encoder(PICTURES, [3]).patch[3])
         for i in (0, 5):  # each image has draws of its own
-            alone = encoder(PICTURES[i : i + 1], [3], factors=encoder.drop_factors(IDS[i : i + 1], 1, 0.8)).patch[3]
+            alone = encoder(PICTURES[i : i + 1], [3], factors=draw_factors(IDS[i : i + 1], 1, 0.8, 4)).patch[3]
             torch.testing.assert_close(alone[0], ours.patch[3][i], rtol=0, atol=1e-5)
 
     def test_a_rate_of_0_changes_no_bit_and_without_any_branch_the_embedding_is_left(self, encoder):
-        factors, embedded = encoder.drop_factors(IDS, 1, 0.0), []
+        factors, embedded = draw_factors(IDS, 1, 0.0, 4), []
         assert bool((factors == 1).all())
         plain, same = encoder(PICTURES, [1, 3]), encoder(PICTURES, [1, 3], factors=factors)
         assert all(torch.equal(plain.patch[block], same.patch[block]) for block in (1, 3))
@@ -126,7 +126,7 @@ class TestExtraction:
             concerned = name.endswith(("view1", "view2")) and not name.startswith("images/") and "/block0/" not in name
             assert equal != concerned, name
         crop = encoder.views.cut(forty.image(7), "0007", 2)[0][None]
-        expected = encoder(crop, [3], factors=encoder.drop_factors(["0007"], 2, 0.9)).patch[3]
+        expected = encoder(crop, [3], factors=draw_factors(["0007"], 2, 0.9, 4)).patch[3]
         np.testing.assert_allclose(noisy.array("patch/block3/view2").rows([7]), expected, rtol=2e-3, atol=2e-3)
 
     def test_other_batches_a_resumed_run_and_a_check_draw_the_same(self, encoder, images, tmp_path):
