@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
 
 from extract.encoders import ENCODERS, Pretrained, load_encoder
@@ -43,7 +43,7 @@ def load(tmp_path):
     def load(content=None, form=".pth", name="mine", into=None, **options):
         file = tmp_path / f"w{form}"
         if content is not None:
-            (torch.save if form == ".pth" else save_file)(content, file)
+            (torch.save if form == ".pth" else safetensors.torch.save_file)(content, file)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", BeyondClsWarning)
             options = {"model": MODEL, "arguments": {**TINY, **(into or {})}, **options}
@@ -159,81 +159,31 @@ class TestTransform:
         assert [says in str(warning.message) for warning in caught] == [True] * bool(says)
 
 
-class TestCheckpoints:
-    def test_safetensors_in_float16(self, load):
-        half = {k: v.half() for k, v in state().items()}
-        (encoder, _), (again, _) = load(half, ".safetensors"), load(half, ".safetensors")
-        loaded = encoder.model.state_dict()
-        assert loaded.keys() == half.keys()
-        assert all(v.dtype == torch.float32 and torch.equal(v, half[k].float()) for k, v in loaded.items())
-        assert again.weights == encoder.weights
-        assert not any(p.requires_grad for p in encoder.model.parameters())
-        assert not encoder.model.training
-
-    @pytest.mark.parametrize(
-        ("of", "into", "message"),
-        [
-            ({"depth": 1}, {}, r"18 of the model's 30 tensors\. missing \(12\): blocks\.1\.attn\.proj\.bias, .*, …$"),
-            ({"depth": 3}, {}, r"30 of the model's 30 tensors\. unexpected \(12\): blocks\.2\.attn\.proj\.bias, .*, …\. It"),
-            ({"img_size": 64}, {}, r"29 of .* 30 .* shape \(1\): pos_embed \[1, 65, 32\] for \[1, 17, 32\].* img_size: 64 }$"),
-            ({}, {"reg_tokens": 4}, r"missing \(1\): reg_token; other shape \(1\): pos_embed"),
-            ({"qk_norm": True, "depth": 1}, {"depth": 1}, r"unexpected \(4\): blocks\.0\.attn\.k_norm\.bias, "),
-        ],
-        ids=["missing", "unexpected", "shape", "missing and shape", "norms"],
-    )
-    def test_of_another_architecture(self, of, into, message, load):
-        with pytest.raises(BeyondClsError, match=r"w\.safetensors \(for vit_tiny_.*another architecture.*" + message):
-            load(state(**of), ".safetensors", into=into)
-
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            *(
-                ({"norm.bias": torch.full((32,), x)}, "NaN or Inf in norm.bias; the file is damaged")
-                for x in (torch.nan, torch.inf)
-            ),
-            *((empty, "no dictionary of tensors") for empty in ({}, {"model": {}}, {"weight": 3})),
-            ([1, 2], "holds a list, expected a dictionary of tensors"),
-        ],
-        ids=repr,
-    )
-    def test_that_are_none(self, content, message, load):
-        with pytest.raises(BeyondClsError, match=message):
-            load({**state(), **content} if "norm.bias" in content else content)
-
-    @pytest.mark.parametrize(
-        ("form", "damage"),
-        [
-            *((".safetensors", damage) for damage in (lambda data: data[:-100], lambda data: b"\xff" * 16 + data[16:])),
-            *((form, lambda data: b"") for form in (".safetensors", ".pth")),
-            *((".pth", damage) for damage in (lambda data: data[:1000], lambda data: data[:-100])),
-        ],
-    )
-    def test_damaged(self, form, damage, load, tmp_path):
-        load(state(), form)
-        file = tmp_path / f"w{form}"
-        file.write_bytes(damage(file.read_bytes()))
-        with pytest.raises(BeyondClsError, match=f"w{form} is not a readable checkpoint: "):
-            load(form=form)
+def test_safetensors_in_float16(load):
+    half = {k: v.half() for k, v in state().items()}
+    (encoder, _), (again, _) = load(half, ".safetensors"), load(half, ".safetensors")
+    loaded = encoder.model.state_dict()
+    assert loaded.keys() == half.keys()
+    assert all(v.dtype == torch.float32 and torch.equal(v, half[k].float()) for k, v in loaded.items())
+    assert again.weights == encoder.weights
+    assert not any(p.requires_grad for p in encoder.model.parameters())
+    assert not encoder.model.training
 
 
-def torch_bytes(content: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(content, buffer, **options)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize("save", [torch_bytes, lambda content: pickle.dumps(content, protocol=2)])
-def test_code_in_a_checkpoint_is_not_run(save, tmp_path):
-    (tmp_path / "w.pth").write_bytes(save({"model": state(), "payload": Payload(tmp_path / "ran")}))
-    kind = (
-        f"{os.mkdir.__module__}.mkdir" if save is torch_bytes else "torch.storage._load_from_bytes"
-    )  # plain pickles have both
-    with pytest.raises(BeyondClsError, match=rf"w\.pth holds more than tensors, a {kind}, and is not loaded"):
-        read_checkpoint(tmp_path / "w.pth")
-    assert not (tmp_path / "ran").exists()
-    torch.load(io.BytesIO(torch_bytes(Payload(tmp_path / "ran"))), weights_only=False)
-    assert (tmp_path / "ran").exists(), "the payload works"
+@pytest.mark.parametrize(
+    ("of", "into", "message"),
+    [
+        ({"depth": 1}, {}, r"18 of the model's 30 tensors\. missing \(12\): blocks\.1\.attn\.proj\.bias, .*, …$"),
+        ({"depth": 3}, {}, r"30 of the model's 30 tensors\. unexpected \(12\): blocks\.2\.attn\.proj\.bias, .*, …\. It"),
+        ({"img_size": 64}, {}, r"29 of .* 30 .* shape \(1\): pos_embed \[1, 65, 32\] for \[1, 17, 32\].* img_size: 64 }$"),
+        ({}, {"reg_tokens": 4}, r"missing \(1\): reg_token; other shape \(1\): pos_embed"),
+        ({"qk_norm": True, "depth": 1}, {"depth": 1}, r"unexpected \(4\): blocks\.0\.attn\.k_norm\.bias, "),
+    ],
+    ids=["missing", "unexpected", "shape", "missing and shape", "norms"],
+)
+def test_of_another_architecture(of, into, message, load):
+    with pytest.raises(BeyondClsError, match=r"w\.safetensors \(for vit_tiny_.*another architecture.*" + message):
+        load(state(**of), ".safetensors", into=into)
 
 
 class OfAnyKind:
@@ -241,6 +191,12 @@ class OfAnyKind:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return np.float64(1).__reduce__()[0], (np.dtype("O"), b"8 bytes.")
+
+
+def torch_bytes(content: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer, **options)
+    return buffer.getvalue()
 
 
 def script_archive() -> bytes:
@@ -251,22 +207,48 @@ def script_archive() -> bytes:
     return buffer.getvalue()
 
 
+SOUND, TENSORS = torch_bytes(state()), safetensors.torch.save(state())
+CUT = "is not a readable checkpoint: "
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("form", "content", "message"),
     [
-        (torch_bytes({"lr": Fraction(1, 3)}), "more than tensors, a fractions.Fraction, and is not loaded"),
-        (torch_bytes({"lr": OfAnyKind()}), "more than tensors, a numpy.dtype 'O8', and is not loaded"),
-        (script_archive(), "a TorchScript archive, which holds code"),
-        (tarfile.TarInfo("pickle").tobuf(), r"the \.tar format of old torch"),
-        (b"<html>404</html>", "torch.save did not write it"),
-        (pickle.dumps(state, protocol=5), "torch.save did not write it"),
+        *((".safetensors", damaged, CUT) for damaged in (b"", TENSORS[:-100], b"\xff" * 16 + TENSORS[16:])),
+        *((".pth", damaged, CUT) for damaged in (b"", SOUND[:1000], SOUND[:-100])),
+        *(
+            (
+                ".pth",
+                torch_bytes({**state(), "norm.bias": torch.full((32,), x)}),
+                "NaN or Inf in norm.bias",
+            )
+            for x in (torch.nan, torch.inf)
+        ),
+        *((".pth", torch_bytes(empty), "no dictionary of tensors") for empty in ({}, {"model": {}}, {"weight": 3})),
+        (".pth", torch_bytes([1, 2]), "holds a list, expected a dictionary of tensors"),
+        (".pth", torch_bytes({"lr": Fraction(1, 3)}), "more than tensors, a fractions.Fraction, and is not loaded"),
+        (".pth", torch_bytes({"lr": OfAnyKind()}), "more than tensors, a numpy.dtype 'O8', and is not loaded"),
+        (".pth", script_archive(), "a TorchScript archive, which holds code"),
+        (".pth", tarfile.TarInfo("pickle").tobuf(), r"the \.tar format of old torch"),
+        *((".pth", other, "torch.save did not write it") for other in (b"<html>404</html>", pickle.dumps(state, protocol=5))),
     ],
-    ids=["fraction", "number that is any object", "TorchScript", "tar", "page", "pickle"],
+    ids=lambda part: part[:30] if isinstance(part, str) else "",
 )
-def test_what_is_not_read(content, message, tmp_path):
-    (tmp_path / "w.pth").write_bytes(content)
-    with pytest.raises(BeyondClsError, match=message):
+def test_that_are_none(form, content, message, load, tmp_path):
+    (tmp_path / f"w{form}").write_bytes(content)
+    with pytest.raises(BeyondClsError, match=rf"w\{form}.*{message}"):
+        load(form=form)
+
+
+@pytest.mark.parametrize("save", [torch_bytes, lambda content: pickle.dumps(content, protocol=2)])
+def test_code_in_a_checkpoint_is_not_run(save, tmp_path):
+    (tmp_path / "w.pth").write_bytes(save({"model": state(), "payload": Payload(tmp_path / "ran")}))
+    kind = "torch.storage._load_from_bytes" if save is not torch_bytes else f"{os.mkdir.__module__}.mkdir"  # the first of both
+    with pytest.raises(BeyondClsError, match=rf"w\.pth holds more than tensors, a {kind}, and is not loaded"):
         read_checkpoint(tmp_path / "w.pth")
+    assert not (tmp_path / "ran").exists()
+    torch.load(io.BytesIO(torch_bytes(Payload(tmp_path / "ran"))), weights_only=False)
+    assert (tmp_path / "ran").exists(), "the payload works"
 
 
 class TestWhatTrainingsLeave:
@@ -329,7 +311,7 @@ class TestWhatIsAssumed:
 
     def test_nothing_of_others(self, tmp_path):
         """Of a name of timm nothing is claimed; the published file is known; random weights were not trained."""
-        save_file(state(), tmp_path / "w.safetensors")
+        safetensors.torch.save_file(state(), tmp_path / "w.safetensors")
         published = replace(ENCODERS["mae-s16"], weights=str(tmp_path / "w.safetensors"))
         assert published.load(arguments=TINY)[2].notes == published.load(random_seed=0, arguments=TINY)[2].notes == ()
         assert Pretrained(MODEL, "see timm", "MIT").load(tmp_path / "w.safetensors", arguments=TINY)[2].notes == ()

@@ -119,11 +119,6 @@ class TestNamesOfHowATrainingRan:
         parts = dict.fromkeys([prefix[:-1], "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
         assert note == f"mine: names are taken without {', '.join(parts)}"
 
-    def test_that_would_be_one(self, tmp_path):
-        """Of two tensors, none is the right one without a word."""
-        both = A | {"blocks.0._orig_mod.norm1.weight": torch.ones(32)}
-        assert "unexpected (1): blocks.0._orig_mod.norm1.weight" in refusal(tmp_path, both)
-
 
 HEAD = one("head.weight", "head.bias")
 DECODER = one("mask_token", "decoder_pos_embed", "decoder_embed.weight", "decoder_blocks.0.norm1.weight", "decoder_pred.bias")
@@ -186,77 +181,102 @@ def test_what_is_left_out_is_counted_and_named(content, left, tmp_path):
     assert sorted(note.partition("left out: ")[2].split(", ")) == sorted(left.split(", "))
 
 
-class TestRefused:
-    @pytest.mark.parametrize(
-        ("extra", "pattern"),
-        [
-            *((name, None) for name in ("blocks.0.ls1.gamma", "blocks.0.attn.qkv.lora_A.default.weight", "norm.extra")),
-            ("blocks.1.norm1.weight", None),
-            ("reg_token", "reg_token"),
-            ("norm_pre.weight", "norm_pre.*"),
-            ("adapter.down.weight", "adapter.*"),
-            ("rope.periods", "rope.*"),
-        ],
-    )
-    def test_what_may_concern_tokens(self, extra, pattern, tmp_path):
-        """Unless it is to be left out: the message proposes patterns, but for parts of blocks."""
-        content = {"model": behind("teacher.backbone.", A | one(extra))}
-        message = refusal(tmp_path, content)
-        assert "18 of the model's 18 tensors" in message
-        assert f"unexpected (1): {extra}." in message
-        assert re.findall("--ignore '(.*)'", message) == ([pattern] if pattern else [])
-        assert which(tmp_path, content, ignore=pattern or extra) == 0
-        assert sum("left out by --ignore" in note for note in load(tmp_path, content, ignore=pattern or extra)[1]) == 1
+@pytest.mark.parametrize(
+    ("extra", "pattern"),
+    [
+        *((name, None) for name in ("blocks.0.ls1.gamma", "blocks.0.attn.qkv.lora_A.default.weight", "norm.extra")),
+        ("blocks.1.norm1.weight", None),
+        ("reg_token", "reg_token"),
+        ("norm_pre.weight", "norm_pre.*"),
+        ("adapter.down.weight", "adapter.*"),
+        ("rope.periods", "rope.*"),
+    ],
+)
+def test_what_may_concern_tokens_is_refused(extra, pattern, tmp_path):
+    """Unless it is to be left out: the message proposes patterns, but for parts of blocks."""
+    content = {"model": behind("teacher.backbone.", A | one(extra))}
+    message = refusal(tmp_path, content)
+    assert "18 of the model's 18 tensors" in message
+    assert f"unexpected (1): {extra}." in message
+    assert re.findall("--ignore '(.*)'", message) == ([pattern] if pattern else [])
+    assert which(tmp_path, content, ignore=pattern or extra) == 0
+    assert sum("left out by --ignore" in note for note in load(tmp_path, content, ignore=pattern or extra)[1]) == 1
 
-    def test_patterns_leave_nothing_out_that_the_model_has(self, tmp_path):
-        more = A | one("a.x", "b.y")
-        assert {which(tmp_path, more, ignore=patterns) for patterns in (["a.*", "b.y"], "*")} == {0}
-        short = {name: value for name, value in A.items() if name != "norm.bias"}
-        assert "missing (1): norm.bias" in refusal(tmp_path, behind("module.", short), ignore="*")
-        assert "unexpected (1): b.y" in refusal(tmp_path, more, ignore="a.*,c")
 
-    @pytest.mark.parametrize("name", ["cls_token", "patch_embed.proj.bias", "blocks.0.mlp.fc1.weight", "norm.bias"])
-    def test_a_tensor_that_is_missing_or_of_another_shape(self, name, tmp_path):
-        """Behind a prefix, and though an average has it: networks are not put together."""
-        average = {"state_dict_ema": {name: B[name], "blocks.0.norm1.bias": B["blocks.0.norm1.bias"]}}
-        short = {n: v for n, v in A.items() if n != name}
-        message = refusal(tmp_path, {"model": behind("module.", short)} | average)
-        assert f"17 of the model's 18 tensors. missing (1): {name}" in message
-        other = refusal(tmp_path, {"model": behind("module.", short | {name: torch.zeros(3, 5)})})
-        assert f"other shape (1): {name} [3, 5] for" in other
+MORE, QKV = A | one("a.x", "b.y"), "blocks.0.attn.qkv.weight"
+STUDENT = {"teacher": behind("backbone.", A), "student": behind("backbone.", B), "epoch": 3}
+VIT_OF_OTHERS = one("vit.embeddings.cls_token", "vit.encoder.layer.0.attention.query.weight", "vit.layernorm.norm.weight")
+CHOSEN = {"model": "dino-s16", "checkpoint_key": "teacher", "checkpoint_prefix": "backbone."}
+# Files for names of the registry are read as their authors write them.
+REGISTERED: dict[str, Any] = {"model": "mae-s16"}
 
-    def test_several_of_which_no_name_says_which(self, tmp_path):
-        content = {"state_dict": behind("left.", A) | behind("right.", B), "ema": C}
-        choices = options_in(refusal(tmp_path, content))
-        assert [which(tmp_path, content, **choice) for choice in choices] == [0, 1]
 
-    def test_names_of_another_kind(self, tmp_path):
-        names = one("vit.embeddings.cls_token", "vit.encoder.layer.0.attention.query.weight", "vit.layernorm.norm.weight")
-        message = refusal(tmp_path, {"scaler": one("scale"), "model": names})
-        assert "0 of the model's 18 tensors. missing (18): blocks.0" in message
-        assert "unexpected (3): vit.embeddings.cls_token, " in message
+def without(name: str, prefix: str = "module.", **others: Tensor) -> State:
+    return behind(prefix, {n: value for n, value in A.items() if n != name} | others)
 
-    @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
-    def test_quantised(self, dtype, tmp_path):
-        name = "blocks.0.attn.qkv.weight"
-        assert f"has whole numbers in {name}, expected" in refusal(tmp_path, A | {name: A[name].to(dtype)})
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"checkpoint_key": "techer"}, "--checkpoint-key is 'techer', expected one that holds tensors: teacher, student"),
-            ({"checkpoint_prefix": "module."}, r"--checkpoint-prefix is 'module\.', .*; there are backbone\.\* \(36\)"),
-            ({"checkpoint_key": "student", "checkpoint_prefix": "x"}, r"--checkpoint-prefix is 'x\.', but no name"),
-        ],
-    )
-    def test_a_choice_that_is_not_there(self, options, message, tmp_path):
-        content = {"teacher": behind("backbone.", A), "student": behind("backbone.", B), "epoch": 3}
-        assert re.search(message, refusal(tmp_path, content, **options))
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (A | {"blocks.0._orig_mod.norm1.weight": torch.ones(32)}, {}, r"unexpected (1): blocks.0._orig_mod.norm1.weight"),
+        (without("norm.bias"), {"ignore": "*"}, "missing (1): norm.bias"),
+        (MORE, {"ignore": "a.*,c"}, "unexpected (1): b.y"),
+        ({"scaler": one("scale"), "model": VIT_OF_OTHERS}, {}, "0 of the model's 18 tensors. missing (18): blocks.0"),
+        (VIT_OF_OTHERS, {}, "unexpected (3): vit.embeddings.cls_token, "),
+        *((A | {QKV: A[QKV].to(dtype)}, {}, f"whole numbers in {QKV}, ") for dtype in (torch.int8, torch.uint8, torch.bool)),
+        (
+            STUDENT,
+            {"checkpoint_key": "techer"},
+            "--checkpoint-key is 'techer', expected one that holds tensors: teacher, student",
+        ),
+        (STUDENT, {"checkpoint_prefix": "module."}, "no name begins with it; there are backbone.* (36)"),
+        (STUDENT, {"checkpoint_key": "student", "checkpoint_prefix": "x"}, "--checkpoint-prefix is 'x.', but no name"),
+        *(
+            (A | {"pos_embed": torch.zeros(1, n, 32)}, {"arguments": ANY_SIZE}, f"pos_embed [1, {n}, 32] for")
+            for n in (1, 18, 19, 51)  # of no square
+        ),
+        ({"model": behind("module.", A | DECODER)}, REGISTERED, "a prefix there are 18; give --checkpoint-prefix module."),
+        ({"model": A | DECODER | one("probe.weight")}, REGISTERED, "unexpected (1): probe.weight"),
+        # A choice hides nothing of the rest: that a file is of iBOT is seen though the tensors of its teacher are chosen.
+        ({"teacher": behind("backbone.", A), "ibot_loss": one("center")}, CHOSEN, "which iBOT writes and DINO does not"),
+        *(  # behind a prefix, and though an average has it: networks are not put together
+            (
+                {"model": without(name), "ema": {name: B[name], "norm.bias": B["norm.bias"]}},
+                {},
+                f"17 of the model's 18 tensors. missing (1): {name}",
+            )
+            for name in ("cls_token", "patch_embed.proj.bias", "blocks.0.mlp.fc1.weight")
+        ),
+        *(
+            ({"model": without(name, **{name: torch.zeros(3, 5)})}, {}, f"other shape (1): {name} [3, 5] for")
+            for name in ("cls_token", "patch_embed.proj.bias", "blocks.0.mlp.fc1.weight", "norm.bias")
+        ),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_is_refused(content, options, message, tmp_path):
+    assert message in refusal(tmp_path, content, **options)
 
-    def test_dictionaries_within_themselves(self, tmp_path):
-        content = {"model": behind("module.", A)}
-        content["model"]["again"] = content
-        assert which(tmp_path, content) == 0
+
+def test_several_of_which_no_name_says_which(tmp_path):
+    content = {"state_dict": behind("left.", A) | behind("right.", B), "ema": C}
+    choices = options_in(refusal(tmp_path, content))
+    assert [which(tmp_path, content, **choice) for choice in choices] == [0, 1]
+
+
+def test_dictionaries_within_themselves(tmp_path):
+    content = {"model": behind("module.", A)}
+    content["model"]["again"] = content
+    assert which(tmp_path, content) == 0
+
+
+def test_options_choose(tmp_path):
+    assert {which(tmp_path, MORE, ignore=patterns) for patterns in (["a.*", "b.y"], "*")} == {0}
+    assert which(tmp_path, {"model": behind("module.", A | DECODER)}, **REGISTERED, checkpoint_prefix="module") == 0
+    assert which(tmp_path, {"model": A | DECODER | one("probe.weight")}, **REGISTERED, ignore="probe.*") == 0
+    averaged = {"model": A | DECODER, "model_ema": B | DECODER}
+    (choice,) = options_in(load(tmp_path, averaged, **REGISTERED)[1][0])
+    assert [which(tmp_path, averaged, **REGISTERED, **options) for options in ({}, choice)] == [0, 1]
 
 
 class TestSize:
@@ -291,34 +311,6 @@ class TestSize:
         resized, notes = load(tmp_path, state, arguments=ANY_SIZE, input_size=32)
         same, _ = load(tmp_path, state, arguments=SMALL | {"img_size": 64}, input_size=32)
         assert (notes, resized.config["input_size"], resized.weights) == ([], (3, 32, 32), same.weights)
-
-    @pytest.mark.parametrize("n", [1, 18, 19, 51])
-    def test_positions_of_no_square(self, n, tmp_path):
-        message = refusal(tmp_path, A | {"pos_embed": torch.zeros(1, n, 32)}, arguments=ANY_SIZE)
-        assert f"pos_embed [1, {n}, 32] for" in message
-
-
-class TestRegistry:
-    """Files for its names are read as their authors write them; options choose, and the rest is as strict as it was."""
-
-    def test_options_choose(self, tmp_path):
-        prefixed = {"model": behind("module.", A | DECODER)}
-        assert "Behind a prefix there are 18; give --checkpoint-prefix module." in refusal(tmp_path, prefixed, model="mae-s16")
-        assert which(tmp_path, prefixed, model="mae-s16", checkpoint_prefix="module") == 0
-        more = {"model": A | DECODER | one("probe.weight")}
-        assert "unexpected (1): probe.weight" in refusal(tmp_path, more, model="mae-s16")
-        assert which(tmp_path, more, model="mae-s16", ignore="probe.*") == 0
-
-    def test_averages(self, tmp_path):
-        content = {"model": A | DECODER, "model_ema": B | DECODER}
-        (choice,) = options_in(load(tmp_path, content, model="mae-s16")[1][0])
-        assert [which(tmp_path, content, model="mae-s16", **options) for options in ({}, choice)] == [0, 1]
-
-    def test_a_choice_hides_nothing_of_the_rest(self, tmp_path):
-        """That a file is of iBOT is seen though the tensors of its teacher are chosen."""
-        content = {"teacher": behind("backbone.", A), "ibot_loss": one("center")}
-        chosen = {"model": "dino-s16", "checkpoint_key": "teacher", "checkpoint_prefix": "backbone."}
-        assert "which iBOT writes and DINO does not" in refusal(tmp_path, content, **chosen)
 
 
 @pytest.mark.parametrize("network", ["base_encoder", "momentum_encoder"])
