@@ -24,7 +24,7 @@ RENAMED = {
 
 
 class RotaryAttention(nn.Module):
-    """Attention without biases, whose queries and keys are rotate by their positions."""
+    """Attention without biases, whose queries and keys are rotated by their positions."""
 
     frequencies: Tensor
 
@@ -76,13 +76,13 @@ class Capi(nn.Module):
         super().__init__()
         self.num_prefix_tokens = n_registers
         self.patch_embed: Any = nn.Conv2d(3, dim, patch_size, patch_size)
-        self.patch_embed.img_size, self.patch_embed.patch_size = (img_size, img_size), (patch_size, patch_size)
+        self.patch_embed.__dict__.update(img_size=(img_size, img_size), patch_size=(patch_size, patch_size))
         self.registers = nn.Parameter(0.02 * torch.randn(1, n_registers, dim))
         self.blocks = nn.ModuleList(Block(dim, n_heads) for _ in range(depth))
         self.norm = nn.RMSNorm(dim, EPS, elementwise_affine=False)
 
     def set_input_size(self, img_size: tuple[int, int]) -> None:
-        """Take images of another size; rotate positions need no change."""
+        """Take images of another size; rotary positions need no change."""
         self.patch_embed.img_size = img_size
 
     def forward_features(self, images: Float[Tensor, "B 3 S S"]) -> Float[Tensor, "B N D"]:
