@@ -71,17 +71,6 @@ class TestOfAnEncoder:
         encoded = encoder(PICTURES, [3], factors=torch.zeros(8, 4, 2))
         assert torch.equal(encoded.patch[3], embedded[0][:, encoder.layout.n_prefix :])
 
-    def test_the_mean_over_draws_is_the_plain_branch(self, encoder):
-        """Of attention in the last block, without its MLP, whose input depends on the draw: (1 - p) · 1 / (1 - p) = 1."""
-        p, tokens = 0.25, []
-        for factor in (0.0, 1 / (1 - p), 1.0):
-            factors = torch.ones(8, 4, 2)
-            factors[:, 3] = torch.tensor([factor, 0.0])
-            tokens.append(encoder(PICTURES, [3], factors=factors).patch[3].double())
-        dropped, kept, plain = tokens
-        assert not torch.allclose(dropped, plain, atol=1e-4)
-        torch.testing.assert_close(p * dropped + (1 - p) * kept, plain, rtol=0, atol=1e-5)
-
 
 class TestDraws:
     def test_rates_rise_linearly_and_survivors_make_up_for_the_others(self):
