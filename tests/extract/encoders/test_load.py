@@ -243,7 +243,7 @@ def test_that_are_none(form, content, message, load, tmp_path):
 @pytest.mark.parametrize("save", [torch_bytes, lambda content: pickle.dumps(content, protocol=2)])
 def test_code_in_a_checkpoint_is_not_run(save, tmp_path):
     (tmp_path / "w.pth").write_bytes(save({"model": state(), "payload": Payload(tmp_path / "ran")}))
-    kind = "torch.storage._load_from_bytes" if save is not torch_bytes else f"{os.mkdir.__module__}.mkdir"  # the first of both
+    kind = f"{os.mkdir.__module__}.mkdir" if save is torch_bytes else "torch.storage._load_from_bytes"  # a plain one has both
     with pytest.raises(BeyondClsError, match=rf"w\.pth holds more than tensors, a {kind}, and is not loaded"):
         read_checkpoint(tmp_path / "w.pth")
     assert not (tmp_path / "ran").exists()
