@@ -415,8 +415,14 @@ def put(values: np.ndarray, array: np.ndarray, rows: Sequence[int], threads: Thr
     if rows[-1] + 1 - rows[0] != len(rows):
         array[rows] = values
         return
-    target, n_parts = array[rows[0] : rows[-1] + 1], max(1, min(COPIERS, values.nbytes // COPIED_NBYTES))
+    n_parts = 1 if threads is None else max(1, min(COPIERS, values.nbytes // COPIED_NBYTES))
+    step = -(-len(rows) // n_parts)
+
+    def copy(begin: int) -> None:
+        array[rows[0] + begin : rows[0] + min(begin + step, len(rows))] = values[begin : begin + step]
+
     if threads is None or n_parts == 1:
-        target[:] = values
-    else:
-        list(threads.map(np.copyto, np.array_split(target, n_parts), np.array_split(values, n_parts)))  # raises its errors
+        copy(0)
+        return
+    for copied in [threads.submit(copy, begin) for begin in range(0, len(rows), step)]:
+        copied.result()

@@ -223,11 +223,10 @@ class Request:
         return layouts + self.truth_layouts(shard_rows)
 
     def truth_layouts(self, shard_rows: int) -> list[ArrayLayout]:
-        shape, views = (
-            (len(self.images), math.prod(self.encoder.grid)),
-            range(self.n_views if "segmentation" in self.truths else 0),
-        )
-        names = (f"images/patch_label/view{view}" for view in views)
+        if "segmentation" not in self.truths:
+            return []
+        shape = (len(self.images), math.prod(self.encoder.grid))
+        names = [f"images/patch_label/view{view}" for view in range(self.n_views)]
         return [ArrayLayout(name, shape, "int16", ("image", "patch"), shard_rows) for name in names]
 
     def added_to(self, base: FeatureStore) -> Self:

@@ -397,20 +397,22 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
 
 
 def _rows_by_content(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
-    """An image keeps its row if that is equal; another takes the next equal one, or one again where no more are left."""
-
-    def keys(ids: Sequence[str], digests: np.ndarray) -> list[tuple[str, bytes]]:
-        return [(id_ if with_ids else "", digest.tobytes()) for id_, digest in zip(ids, digests, strict=True)]
-
-    theirs, ours = keys(store.ids, store.array(DIGEST).all()), keys(images.samples.ids, images.image_digests)
-    stays = {row for row, (their, our) in enumerate(zip(theirs, ours, strict=False)) if their == our}
+    """Of equal images each has a row of its own, as far as there are rows: first its present one, then in order."""
+    digests, n = store.array(DIGEST).all(), min(len(store), len(images))
+    stays = np.zeros(len(images), bool)
+    stays[:n] = (digests[:n] == images.image_digests[:n]).all(1)
+    if with_ids:
+        stays[:n] &= [id_ == stored_id for id_, stored_id in zip(images.samples.ids, store.ids, strict=False)]
+    rows = np.where(stays, np.arange(len(images)), -1)
+    ids = store.ids if with_ids else [""] * len(store)
     usable: dict[tuple[str, bytes], list[int]] = {}
-    for row in sorted(np.flatnonzero(store.valid).tolist(), key=lambda row: (0, row) if row in stays else (1, -row)):
-        usable.setdefault(theirs[row], []).append(row)
-    rows = np.full(len(images), -1)
-    for i, key in enumerate(ours):
-        same = usable.get(key, [-1])
-        rows[i] = i if i in stays else same.pop() if len(same) > 1 else same[0]
+    is_taken = np.zeros(len(store), bool)
+    is_taken[:n] = stays[:n]
+    for row in (*np.flatnonzero(store.valid & is_taken), *np.flatnonzero(store.valid & ~is_taken)[::-1]):
+        usable.setdefault((ids[row], digests[row].tobytes()), []).append(int(row))
+    for i in np.flatnonzero(~stays):
+        same = usable.get((images.samples.ids[i] if with_ids else "", images.image_digests[i].tobytes()), [-1])
+        rows[i] = same.pop() if len(same) > 1 else same[0]
     return rows
 
 

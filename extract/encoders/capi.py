@@ -23,8 +23,16 @@ RENAMED = {
 }
 
 
+class PatchEmbed(nn.Conv2d):
+    """A linear map of each square of p x p pixels."""
+
+    def __init__(self, img_size: int, patch_size: int, dim: int):
+        super().__init__(3, dim, patch_size, patch_size)
+        self.img_size, self.patch_size = (img_size, img_size), (patch_size, patch_size)
+
+
 class RotaryAttention(nn.Module):
-    """Attention without biases, whose queries and keys are rotated by their positions."""
+    """Attention without biases, whose queries and keys are rotate by their positions."""
 
     frequencies: Tensor
 
@@ -37,8 +45,9 @@ class RotaryAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"], positions: Float[Tensor, "N 2"]) -> Float[Tensor, "B N D"]:
         angles = positions @ self.frequencies  # [N, d]
-        projected = (proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        q, k, v = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in projected)  # [B, H, N, d]
+        q, k, v = (
+            proj(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )  # [B, H, N, d]
         mixed = F.scaled_dot_product_attention(rotate(q, angles), rotate(k, angles), v)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
@@ -75,14 +84,13 @@ class Capi(nn.Module):
     ):
         super().__init__()
         self.num_prefix_tokens = n_registers
-        self.patch_embed: Any = nn.Conv2d(3, dim, patch_size, patch_size)
-        self.patch_embed.__dict__.update(img_size=(img_size, img_size), patch_size=(patch_size, patch_size))
+        self.patch_embed = PatchEmbed(img_size, patch_size, dim)
         self.registers = nn.Parameter(0.02 * torch.randn(1, n_registers, dim))
         self.blocks = nn.ModuleList(Block(dim, n_heads) for _ in range(depth))
         self.norm = nn.RMSNorm(dim, EPS, elementwise_affine=False)
 
     def set_input_size(self, img_size: tuple[int, int]) -> None:
-        """Take images of another size; rotary positions need no change."""
+        """Take images of another size; rotate positions need no change."""
         self.patch_embed.img_size = img_size
 
     def forward_features(self, images: Float[Tensor, "B 3 S S"]) -> Float[Tensor, "B N D"]:
@@ -107,14 +115,21 @@ def initial_frequencies(dim: int) -> Float[Tensor, "2 d"]:
 def edge_positions(n: int) -> Float[Tensor, "R 2"]:
     """Positions of registers: evenly around the image, from the upper left, down, right, up and left again."""
     side = torch.arange(n // 4) / (n // 4)
-    around = torch.cat([side, torch.ones(n // 4), 1 - side, torch.zeros(n // 4)])
-    return torch.stack([around, around.roll(n // 4)], 1)
+    zeros, ones = torch.zeros(n // 4), torch.ones(n // 4)
+    rows = torch.cat([side, ones, 1 - side, zeros])
+    columns = torch.cat([zeros, side, ones, 1 - side])
+    return torch.stack([rows, columns], 1)
 
 
 def rotate(x: Float[Tensor, "B H N d"], angles: Float[Tensor, "N d"]) -> Float[Tensor, "B H N d"]:
     """Channels i and i + d / 2 are a pair. The authors' code turns the first by its row, the second by its column."""
     first, second = x.chunk(2, -1)
     return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+
+
+def capi(model: str, **arguments: Any) -> nn.Module:
+    """The model; there is one architecture."""
+    return Capi(**arguments)
 
 
 def _capi(images: str) -> Pretrained:
@@ -126,7 +141,7 @@ def _capi(images: str) -> Pretrained:
         "capi_vitl14",
         f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth",
         "Apache-2.0",
-        make=lambda _, **arguments: Capi(**arguments),  # there is one architecture
+        make=capi,
         convert=partial(unwrapped, prefixes=("backbone.",), dropped=("decoder.", "mask_token"), renamed=RENAMED),
         signs=(),
         family=MASKED,
