@@ -16,7 +16,7 @@ from extract.attention import PER_BLOCK, STATISTICS, facts_of
 from extract.datasets import DataError, ImageSet
 from extract.datasets.pixels import Picture
 from extract.encoders import Encoded, Encoder
-from extract.forward import check_branches, checked_rate
+from extract.forward import check_branches, checked_rate, draw_factors
 from extract.layouts import DIMENSIONS, annotation_layouts, arrays_by_name, codec_of
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
@@ -158,7 +158,7 @@ class Request:
         """What branches are multiplied by in a view of some of the images; None if nothing is dropped there."""
         if not self.drop_path or view == 0:
             return None
-        return self.encoder.drop_factors([self.images.samples.ids[row] for row in rows], view, self.drop_path)
+        return draw_factors([self.images.samples.ids[row] for row in rows], view, self.drop_path, self.encoder.n_blocks)
 
     @cached_property
     def example(self) -> Encoded:
@@ -201,18 +201,14 @@ class Request:
             StoreError: tokens of this width cannot be stored in this dtype.
         """
         images, n_images = self.images, len(self.images)
-        id_width = int(images.samples.ids.nbytes.max())
-        if base is not None:
-            id_width = max(id_width, base.array("images/id").shape[1])
+        id_width = max(int(images.samples.ids.nbytes.max()), 0 if base is None else base.array("images/id").shape[1])
         features = {
             name: (codec_of(name, dtype or self.dtype), (n_images, *values.shape[1:]))
             for view in range(self.n_views)
             for name, values in arrays_by_name(self.example, view).items()
         }
-        shard_rows = shard_rows or self.shard_rows
-        if shard_rows is None:
-            widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
-            shard_rows = shard_rows_of(widest, n_images)
+        widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
+        shard_rows = shard_rows or self.shard_rows or shard_rows_of(widest, n_images)
         layouts = annotation_layouts(images, shard_rows, id_width)
         layouts.append(ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows))
         layouts.append(ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows))
@@ -230,10 +226,8 @@ class Request:
         if "segmentation" not in self.truths:
             return []
         shape = (len(self.images), math.prod(self.encoder.grid))
-        return [
-            ArrayLayout(f"images/patch_label/view{view}", shape, "int16", ("image", "patch"), shard_rows)
-            for view in range(self.n_views)
-        ]
+        names = [f"images/patch_label/view{view}" for view in range(self.n_views)]
+        return [ArrayLayout(name, shape, "int16", ("image", "patch"), shard_rows) for name in names]
 
     def added_to(self, base: FeatureStore) -> Self:
         spec, of_base = base.spec, base.spec.map_blocks("centre")

@@ -33,7 +33,16 @@ from store.writing.shard import salvage
 
 DEFAULTS = Settings()
 COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought up to date
-SHARED_REMEDY = (
+# What to do about a set that is not what the program computes now.
+REMEDY = (
+    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; else "
+    "undo the change"
+)
+REMEDY_OF_TASKS = (
+    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and all extract it"
+)
+REMEDY_OF_SOURCE = "Leave out --from, and all is extracted; or undo the change"
+REMEDY_OF_SHARED = (
     "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
     "may use it. Else undo the change"
 )
@@ -146,7 +155,7 @@ def update(
         return stored
     if stale and settings.is_first:
         settings.warn(f"{run.stale_message(stored, stale)}; they are written anew")
-    return run.complete(stored)
+    return run.write(request.layouts(stored, stored.shard_rows), stored, rows_in(stored, request))  # the same set, whole
 
 
 def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> FeatureStore | None:
@@ -215,7 +224,7 @@ def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULT
     run = _Run(request, settings, Found(Path(stored.where)), shared=True)  # nothing is replaced
     if settings.is_first:
         run.agrees(stored)
-    return run.keep(stored, SHARED_REMEDY, ", for others may use it")
+    return run.keep(stored, REMEDY_OF_SHARED, ", for others may use it")
 
 
 @dataclass
@@ -252,20 +261,8 @@ class _Run:
         elif is_needed and settings.recompute and not self.shared and settings.n_tasks == 1:
             settings.warn(f"{store.where}: {check.described}; it is extracted again")
         elif is_needed:
-            if store is self.source:
-                remedy = "Leave out --from, and all is extracted; or undo the change"
-            elif self.shared:
-                remedy = SHARED_REMEDY
-            elif settings.recompute:
-                remedy = (
-                    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and "
-                    "all of them extract it"
-                )
-            else:
-                remedy = (
-                    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the "
-                    "parameter file; else undo the change"
-                )
+            remedy = REMEDY_OF_TASKS if settings.recompute else REMEDY
+            remedy = REMEDY_OF_SOURCE if store is self.source else REMEDY_OF_SHARED if self.shared else remedy
             raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
         return check.agrees
 
@@ -339,10 +336,6 @@ class _Run:
             if shares and self.agrees(candidate, rows):
                 return self.write(layouts, candidate, rows)
         return self.write(request.layouts())
-
-    def complete(self, stored: FeatureStore) -> FeatureStore | None:
-        """Write the same set again, whole."""
-        return self.write(self.request.layouts(stored, stored.shard_rows), stored, rows_in(stored, self.request))
 
     def lacks_truths_alone(self, stored: FeatureStore) -> bool:
         """Whether a set has all features of the request, and differs from it in truths only."""

@@ -15,7 +15,7 @@ from jaxtyping import Int64
 
 from extract.datasets import DataError, Sample
 from extract.encoders import Encoder
-from extract.forward import cost_of
+from extract.forward import flops_of
 from extract.layouts import annotations_of, is_annotation
 from extract.loop import Arrays, OnError, Passes, Unit, Units, decoders, n_decoders
 from extract.requests import Request
@@ -107,7 +107,11 @@ class Task:
         settings, request, layouts = self.settings, self.request, self.layouts
         described = [(a.name, unit) for a in layouts if is_annotation(a.name) for unit in range(a.n_shards)]
         skip = [*self.skip, *described]  # what describes images is written again
-        begins_with = (self.base, self.base_rows, skip, self.replaces, self._disagreement, computed_by(request.encoder))
+
+        def disagrees(unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
+            return disagreement(request, [request.images.samples.ids[row] for row in self._rows(unit)], theirs, ours)
+
+        begins_with = (self.base, self.base_rows, skip, self.replaces, disagrees, computed_by(request.encoder))
         with FeatureWriter(self.out, request.spec, layouts, request.constants, *begins_with) as writer:
             self._writer, self._course = writer, StageTimes()
             self._unreported = set(range(layouts[0].n_shards))  # units that `progress` does not know of
@@ -130,7 +134,7 @@ class Task:
 
     def _compute(self) -> None:
         settings, todo = self.settings, self._writer.missing_units()
-        n_written = self._max_units_in_writing
+        self._n_written = n_written = WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
         while True:
             self._report_written()
             if not todo:
@@ -214,18 +218,10 @@ class Task:
         names = [name for name in self._writer.arrays_to_compute(unit) if not is_annotation(name)]
         return names, self._writer.taking.rows_to_compute(unit, names)
 
-    @property
-    def _max_units_in_writing(self) -> int:
-        """Units that are written at once."""
-        return WRITTEN_AT_ONCE if self.request.encoder.device.type == "cuda" else 1
-
     def _begin_to_write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
         """Begin to write a unit, once there is room for one more among those that are being written."""
-        self._wait_for_disk(self._max_units_in_writing - 1)
-        self._writing.append(self._disk.submit(self._write, unit, arrays, notes))
-
-    def _write(self, unit: int, arrays: Arrays, notes: Sequence[Mapping[str, Any]]) -> None:
-        self._writer.write_unit(unit, arrays | self._annotations(unit), notes)
+        self._wait_for_disk(self._n_written - 1)
+        self._writing.append(self._disk.submit(lambda: self._writer.write_unit(unit, arrays | self._annotations(unit), notes)))
 
     def _wait_for_disk(self, n_left: int = 0) -> None:
         with self._course.doing(WRITING):
@@ -234,10 +230,6 @@ class Task:
 
     def _annotations(self, unit: int) -> Arrays:
         return annotations_of(self.request.images, self.request.encoder, self._rows(unit), self.layouts)
-
-    def _disagreement(self, unit: int, theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> str | None:
-        ids = [self.request.images.samples.ids[row] for row in self._rows(unit)]
-        return disagreement(self.request, ids, theirs, ours)
 
     def _rows(self, unit: int) -> range:
         return range(*self.layouts[0].rows(unit))
@@ -267,7 +259,7 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
         DataError: images are damaged or unlabelled and the settings don't want that recorded, or there is none.
     """
     encoder, images = request.encoder, request.images
-    cost = cost_of(encoder.model, encoder.config["input_size"])
+    flops = flops_of(encoder.model, encoder.config["input_size"])
     truth_classes = {name: list(images.truths[name].classes) for name in request.truths}
     problems = images.all_problems()
     if problems and settings.on_error == "raise":
@@ -285,6 +277,6 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
         **({"truth_classes": truth_classes} if truth_classes else {}),
         **({"grid": list(encoder.grid)} if encoder.grid[0] != encoder.grid[1] else {}),
         **encoder.pretraining.to_dict(),
-        **({} if cost is None else {"encoder_flops": cost.flops}),
+        **({} if flops is None else {"encoder_flops": flops}),
         **({"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}),
     }

@@ -16,7 +16,7 @@ from extract.attention import PER_BLOCK, STATISTICS, TokenLayout, facts_of, watc
 from extract.datasets.pixels import Pixels
 from extract.encoders.encoded import Collector, Encoded
 from extract.encoders.weights import weights_digest
-from extract.forward import FastLinear, RoundedLinear, check_branches, draw_factors, dropping
+from extract.forward import FastLinear, RoundedLinear, dropping
 from extract.registers import N_REGISTERS, NEURONS, Neurons, checked_form, install
 from extract.transform import TRANSFORM, UNRECORDED, Normalisation, Views, patch_sides
 from store import BeyondClsError, onednn
@@ -216,15 +216,6 @@ class Encoder:
             return {}, None
         return {n: p.detach().cpu().float() for n, p in norm.named_parameters()}, norm.eps
 
-    def drop_factors(self, image_ids: Sequence[str], view: int, rate: float) -> Float[Tensor, "B L 2"]:
-        """What to give as `factors`, so that branches of a view of these images are dropped; see `draw_factors`.
-
-        Raises:
-            BeyondClsError: its blocks are not such that their branches can be dropped.
-        """
-        check_branches(self.name, self.model.blocks)  # type: ignore[arg-type]
-        return draw_factors(image_ids, view, rate, self.n_blocks)
-
     @torch.inference_mode()
     def __call__(
         self,
@@ -246,7 +237,7 @@ class Encoder:
                 for models without attention.
             vectors: blocks whose average patch token to keep, taken where tokens are, and [cls].
             pooled: whether to keep what the encoder's own pooling makes of the normalised output; ignored where it has none.
-            factors: what attention and MLP of each block are multiplied by, on any device (`drop_factors`); nothing by default.
+            factors: what attention and MLP of each block are multiplied by, on any device (`draw_factors`); nothing by default.
 
         Raises:
             BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.

@@ -159,7 +159,15 @@ class Pretrained:
                 torch.manual_seed(random_seed)
                 return self.make(self.model, **arguments), {**architecture, **arguments}, FoundEncoder({})
         if checkpoint is None and self.weights.startswith("timm/"):
-            return _from_timm(self.weights.removeprefix("timm/"), arguments), {**architecture, **arguments}, FoundEncoder({})
+            name = self.weights.removeprefix("timm/")
+            try:
+                return timm_model(name, pretrained=True, **arguments), {**architecture, **arguments}, FoundEncoder({})
+            except Exception as error:  # the hub's client raises many kinds; all mean that no weights were fetched
+                reason = first_line(error) or type(error).__name__
+                raise BeyondClsError(
+                    f"no weights for {name!r} from the hub ({reason}); check the name and the connection, or give "
+                    "--checkpoint FILE"
+                ) from error
         file = self._published_file() if checkpoint is None else Path(checkpoint)
         content = read_checkpoint(file)
         try:
@@ -263,16 +271,6 @@ def _shapes_and_heads(model: nn.Module) -> tuple[dict[str, torch.Size], int]:
     """Shapes of its tensors, and attention heads of its first block that says so; 0 if none does."""
     heads = (int(module.num_heads) for module in model.modules() if hasattr(module, "num_heads"))  # type: ignore[arg-type]
     return {name: value.shape for name, value in model.state_dict().items()}, next(heads, 0)
-
-
-def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    try:
-        return timm_model(name, pretrained=True, **arguments)
-    except Exception as error:  # the hub's client raises many kinds; all mean that no weights were fetched
-        reason = first_line(error) or type(error).__name__
-        raise BeyondClsError(
-            f"no weights for {name!r} from the hub ({reason}); check the name and the connection, or give --checkpoint FILE"
-        ) from error
 
 
 @dataclass(frozen=True)

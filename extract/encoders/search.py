@@ -72,10 +72,8 @@ class Network:
 
     def n_fitting(self, expected: Mapping[str, Tensor]) -> int:
         """How many of the expected tensors it has, with their shapes or with positions for another size of images."""
-        named = ((name, self.tensors.get(f"{self.prefix}{name}"), value) for name, value in expected.items())
-        return sum(
-            theirs is not None and (theirs.shape == value.shape or name.endswith(POSITIONS)) for name, theirs, value in named
-        )
+        shapes = {name: value.shape for name, value in self.state.items()}
+        return sum(n in shapes and (n.endswith(POSITIONS) or shapes[n] == value.shape) for n, value in expected.items())
 
     def equals(self, other: "Network", expected: Mapping[str, Tensor]) -> bool:
         """Whether the expected tensors have the same values in both."""

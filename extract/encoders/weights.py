@@ -185,8 +185,7 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ig
         )
     if broken := [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
         raise BeyondClsError(f"{source} has NaN or Inf in {shorten(broken)}; the file is damaged or its training diverged")
-    integers = [name for name, value in state.items() if expected[name].is_floating_point() and not value.is_floating_point()]
-    if integers:
+    if integers := [k for k, v in state.items() if expected[k].is_floating_point() and not v.is_floating_point()]:
         raise BeyondClsError(f"{source} has whole numbers in {shorten(integers)}, expected weights that were not quantised")
     model.load_state_dict({k: v.to(expected[k].dtype) for k, v in state.items()}, strict=True)
     return ignored

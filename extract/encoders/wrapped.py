@@ -266,10 +266,9 @@ def _find_attention(seen: Record, blocks: Sequence[str]) -> tuple[list[str], str
 
 def _find_norm(seen: Record, last_block: str, tokens: Float[Tensor, "1 N D"]) -> str:
     """Path of the norm that the last block's tokens, or its [cls], go through next; empty if there is none."""
-    for path in seen.order[seen.order.index(last_block) + 1 :]:
-        if "norm" in type(seen.modules[path]).__name__.lower() and _is_of_tokens(seen.taken[path], tokens):
-            return path
-    return ""
+    behind = seen.order[seen.order.index(last_block) + 1 :]
+    norms = (path for path in behind if "norm" in type(seen.modules[path]).__name__.lower())
+    return next((path for path in norms if _is_of_tokens(seen.taken[path], tokens)), "")
 
 
 def _is_of_tokens(values: Tensor, tokens: Float[Tensor, "1 N D"]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from extract.datasets import ImageSet
 from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.encoders.libraries import is_users
-from extract.forward import cost_of
+from extract.forward import flops_of
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, measure, stored_nbytes
 from extract.requests import Request
@@ -76,7 +76,7 @@ def measure_encoders(
     for name in section(params, "encoders"):
         asked = options_of(params, given, name) | {"views": 1, "drop_path": 0.0}
         encoder = load_unfetched(name, {n: value for n, value in asked.items() if n in OF_LOADING})
-        cost = cost_of(encoder.model, encoder.config["input_size"])
+        flops = flops_of(encoder.model, encoder.config["input_size"])
         place_encoder(encoder, asked, device)
         deeper = {
             study: integers(f"block_studies.{study}.stored", str(entry.get("stored", "-1")))
@@ -89,7 +89,7 @@ def measure_encoders(
                 alike = _computation(request, running)
                 known[alike] = known.get(alike) or measure(request, folder, seconds=seconds, bars=progress_bar, **running)
             shapes = {array: tuple(values.shape[1:]) for array, values in arrays_by_name(request.example, 0).items()}
-            by_name[key] = EncoderCost(known[alike], stored_nbytes(request), shapes, None if cost is None else cost.flops)
+            by_name[key] = EncoderCost(known[alike], stored_nbytes(request), shapes, flops)
         del encoder, request
         gc.collect()
     return by_name

@@ -1,7 +1,6 @@
 """Seventy images, two of them damaged, and the feature sets of a tiny encoder that they give."""
 
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,24 +17,17 @@ N = 70  # 32 + 32 + 6 rows
 BAD = (7, 45)  # cannot be read
 TWO = ("cls_self", "patch_self")
 GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2, "on_error": "record", "statistics": TWO}
-Run = Callable[..., FeatureStore]
-Whole = Callable[..., dict[str, bytes]]
 
 
 @pytest.fixture(scope="session")
-def tars(tmp_path_factory):
-    """40 images in the first tar, 30 in the second."""
+def images(tmp_path_factory):
+    """40 in the first tar, 30 in the second."""
     folder, content = tmp_path_factory.mktemp("tars"), samples(N)
     for bad in BAD:
         content[bad]["png"] = picture(bad)[:-40]
     write_tar(folder / "0.tar", content[:40])
     write_tar(folder / "1.tar", content[40:])
-    return folder
-
-
-@pytest.fixture(scope="session")
-def images(tars):
-    return open_images(str(tars))
+    return open_images(str(folder))
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +44,7 @@ def encoder():
 @pytest.fixture
 def run(encoder, images):
     """extract() with small shards; every argument can be given otherwise."""
-
-    def run(out, images=images, encoder=encoder, **arguments):
-        return extract(encoder, images, out, **{**GIVEN, **arguments})
-
-    return run
+    return lambda out, images=images, encoder=encoder, **arguments: extract(encoder, images, out, **{**GIVEN, **arguments})
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +66,7 @@ def _extracted(images, tmp_path_factory):
 @pytest.fixture
 def make_set(_extracted):
     """A copy of what an extraction with these options gives."""
-
-    def make_set(out, **options):
-        return FeatureStore.open(shutil.copytree(_extracted(**options), out))
-
-    return make_set
+    return lambda out, **options: FeatureStore.open(shutil.copytree(_extracted(**options), out))
 
 
 @pytest.fixture

@@ -26,22 +26,15 @@ class LateEvent:
 
 
 class LateStreams(Streams):
-    """Copies as a GPU may do them at worst, each at the last moment; computing is that of the CPU.
-
-    Attributes:
-        allocated: shapes of buffers.
-        copied_in: source, copy, and end of each copy to the device.
-        recorded: how many computations were.
-        pinned: memory, as long as it is.
-    """
+    """Copies as a GPU may do them at worst, each at the last moment; computing is that of the CPU."""
 
     def __init__(self) -> None:
-        self.allocated: list[tuple[int, ...]] = []
-        self.recorded = 0
-        self.pinned: list[Tensor] = []
+        self.allocated: list[tuple[int, ...]] = []  # shapes of buffers
+        self.copied_in: list[tuple[Tensor, Tensor, LateEvent]] = []  # source, copy, and end of each copy to the device
+        self.recorded = 0  # computations
+        self.pinned: list[Tensor] = []  # memory, as long as it is
         self._out: list[Callable[[], None]] = []
         self._is_behind = False
-        self.copied_in: list[tuple[Tensor, Tensor, LateEvent]] = []
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         self.allocated.append(tuple(shape))

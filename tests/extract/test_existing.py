@@ -16,10 +16,11 @@ from extract.run import confirm
 from extract.writing import Settings
 from store import FeatureStore, StoreError, verify
 from tests.extract.conftest import BAD, TWO, N
-from tests.extract.pictures import samples, write_tar
+from tests.extract.pictures import samples, write_file, write_tar
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
 
+SHARD = "patch/block1/view0/c/1/0/0"
 EVERY, SELF = {"blocks": (0, 1)}, {"statistics": ("patch_self",)}
 
 
@@ -101,23 +102,17 @@ def test_what_both_have_is_taken_over(change, computed, images, make_set, whole,
 class TestUpdate:
     def test_random_views_go_by_the_id(self, run, encoder, make_set, whole, tmp_path):
         """The same bytes under another id have other crops."""
-        first, second = samples(8), samples(8)
-        for sample in second[4:]:
-            sample["__key__"] = f"x{sample['__key__']}"
-        sets = [open_images(str(write_tar(tmp_path / f"{i}.tar", content))) for i, content in enumerate((first, second))]
+        renamed = [{**one, "__key__": f"x{one['__key__']}"} for one in samples(8)[4:]]
+        sets = [open_images(str(write_tar(tmp_path / f"{len(n)}.tar", samples(8 - len(n)) + n))) for n in ([], renamed)]
         make_set(tmp_path / "f", images=sets[0], views=2)
         encoder.seen = 0
         run(tmp_path / "f", images=sets[1], views=2, existing="update")
         assert files(tmp_path / "f") == whole(images=sets[1], views=2)
         assert encoder.seen - 1 == 2 * 4 + 2 * 4, "of the second four two views; of the first four a sample"
 
-    def test_another_encoder_takes_its_place(self, run, make_set, whole, tmp_path):
-        make_set(tmp_path / "f")
-        run(tmp_path / "f", encoder=tiny_encoder(1), existing="update")
-        assert files(tmp_path / "f") == whole(encoder=tiny_encoder(1))
-
     def test_a_run_that_was_stopped_goes_on(self, run, make_set, whole, tmp_path):
-        before, calls = make_set(tmp_path / "f", blocks=(0,)).spec.key, iter(range(1000))
+        """Also where another encoder takes its place."""
+        before, calls = make_set(tmp_path / "f", encoder=tiny_encoder(1)).spec.key, iter(range(1000))
 
         def stop(_):
             if next(calls) == 6:
@@ -138,14 +133,13 @@ class TestUpdate:
         assert files(tmp_path / "f") == whole()
 
     def test_a_damaged_set_gives_way(self, run, make_set, whole, tmp_path):
-        make_set(tmp_path / "f")
-        (tmp_path / "f/patch/block1/view0/c/1/0/0").write_bytes(b"cut")
+        (make_set(tmp_path / "f").path / SHARD).write_bytes(b"cut")
         with pytest.raises(StoreError, match="has 3 bytes"):
             run(tmp_path / "f")
         notes = []
         run(tmp_path / "f", existing="update", warn=notes.append)
         assert files(tmp_path / "f") == whole()
-        assert "It is extracted again; what is there is replaced when that is finished" in notes[0]
+        assert "It is extracted again" in notes[0]
 
     @pytest.mark.parametrize("is_source", [False, True])
     def test_tasks_share_it(self, is_source, run, make_set, whole, tmp_path):
@@ -189,17 +183,17 @@ class TestExtend:
         ids=["encoder", "dtype", "images before those that are there", "fewer images"],
     )
     def test_refused(self, before, after, message, run, images, make_set, tmp_path):
-        given = [{**options, "images": options.get("images", lambda images: images)(images)} for options in (before, after)]
-        make_set(tmp_path / "f", **given[0])
+        before, after = ({n: v(images) if n == "images" else v for n, v in options.items()} for options in (before, after))
+        make_set(tmp_path / "f", **before)
         there = files(tmp_path / "f")
         with pytest.raises(StoreError, match=message):
-            run(tmp_path / "f", **given[1], existing="extend")
+            run(tmp_path / "f", **after, existing="extend")
         assert files(tmp_path / "f") == there
 
     def test_another_transform(self, run, make_set, tmp_path):
         """Such as that of a custom checkpoint, which was once taken from timm: the message has the options that give it."""
-        old = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.5, 0.5, 0.5), "crop_pct": 0.9})
-        new = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.485, 0.456, 0.406), "crop_pct": 0.875})
+        transforms = ({"mean": (0.5, 0.5, 0.5), "crop_pct": 0.9}, {"mean": (0.485, 0.456, 0.406), "crop_pct": 0.875})
+        old, new = (Encoder("tiny", tiny_encoder().model, {}, transform) for transform in transforms)
         make_set(tmp_path / "f", encoder=old)
         what = re.escape("transform (mean 0.5,0.5,0.5 and 0.485,0.456,0.406; crop_pct 0.9 and 0.875) differ")
         for existing in ("extend", "refuse", "repair"):
@@ -209,24 +203,23 @@ class TestExtend:
 
 
 class TestRepair:
-    @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "all"])
-    def test_same_bytes_as_before(self, damage, run, encoder, make_set, whole, tmp_path):
-        make_set(tmp_path / "f")
-        shard = tmp_path / "f" / "patch/block1/view0/c/1/0/0"
-        if damage in ("flip", "all"):
-            content = bytearray(shard.read_bytes())
+    @pytest.mark.parametrize(
+        ("damage", "n_computed"), [("flip", 31), ("cut", 31), ("missing", 0), ("array", 0), ("flip missing array", 31)]
+    )
+    def test_same_bytes_as_before(self, damage, n_computed, run, encoder, make_set, whole, tmp_path):
+        folder = make_set(tmp_path / "f").path
+        content = bytearray((folder / SHARD).read_bytes())
+        if "flip" in damage:
             content[1234] ^= 4
-            shard.write_bytes(content)
-        if damage == "cut":
-            shard.write_bytes(shard.read_bytes()[:-1])
-        if damage in ("missing", "all"):
-            (tmp_path / "f" / "images/label/c/2").unlink()
-        if damage in ("array", "all"):
-            (tmp_path / "f" / "cls/block1/view0/zarr.json").write_text("{}")
-        run(tmp_path / "f", existing="repair")
-        assert files(tmp_path / "f") == whole()
-        assert not [problem for _, _, problem in verify(tmp_path / "f") if problem]
-        assert encoder.seen == 1 + {"flip": 31, "cut": 31, "missing": 0, "array": 0, "all": 31}[damage]
+        (folder / SHARD).write_bytes(content[:-1] if damage == "cut" else content)
+        if "missing" in damage:
+            (folder / "images/label/c/2").unlink()
+        if "array" in damage:
+            (folder / "cls/block1/view0/zarr.json").write_text("{}")
+        run(folder, existing="repair")
+        assert files(folder) == whole()
+        assert not [problem for _, _, problem in verify(folder) if problem]
+        assert encoder.seen == 1 + n_computed
 
     def test_with_other_options_or_of_a_part(self, run, make_set, tmp_path):
         make_set(tmp_path / "f")
@@ -248,18 +241,16 @@ class TestSource:
         assert computed(tmp_path / "again", existing="refuse", source=larger) == N - 2 - (len(few) - 1)
         assert files(tmp_path / "again") == whole()
 
-    def test_one_without_digests(self, run, images, make_set, tmp_path):
+    def test_one_without_digests_or_of_another_encoder(self, run, images, make_set, whole, tmp_path):
         source = make_set(tmp_path / "small", images=images.part(range(60, 20, -1)))
         assert np.array_equal(source.array("images/digest").all(), images.image_digests[60:20:-1])
         del source.arrays["images/digest"]
         with pytest.raises(StoreError, match=r"small has no digests of its images, expected .* images/digest, .* 0\.1\.0"):
             run(tmp_path / "g", source=source)
-
-    def test_another_encoder(self, run, make_set, whole, tmp_path):
-        source = make_set(tmp_path / "f", encoder=tiny_encoder(1))
+        other = make_set(tmp_path / "f", encoder=tiny_encoder(1))
         with pytest.raises(StoreError, match="f cannot be taken over from: weights, architecture differ"):
-            run(tmp_path / "g", source=source)
-        run(tmp_path / "g", older=source)
+            run(tmp_path / "g", source=other)
+        run(tmp_path / "g", older=other)
         assert files(tmp_path / "g") == whole(), "nothing fits, so nothing is taken over"
 
 
@@ -270,11 +261,8 @@ def edit(monkeypatch):
     return lambda: monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
 
 
-VERBS = [{}, {"existing": "update", "blocks": (0,)}, {"existing": "extend", **EVERY}]
-
-
 class TestEditedCode:
-    @pytest.mark.parametrize("arguments", VERBS)
+    @pytest.mark.parametrize("arguments", [{}, {"existing": "update", "blocks": (0,)}, {"existing": "extend", **EVERY}])
     def test_stops_unless_it_is_to_be_extracted_again(self, arguments, edit, run, make_set, tmp_path):
         """Also where another set would begin with it: it would hold the features of two programs."""
         source = make_set(tmp_path / "f")
@@ -291,46 +279,35 @@ class TestEditedCode:
         assert files(tmp_path / "f") == files(tmp_path / "whole")
         assert notes[0].endswith("it is extracted again")
 
-    def test_stops_at_a_shared_root(self, edit, encoder, images, make_set, tmp_path):
-        shared_set = make_set(tmp_path / "f")
-        edit()
-        for recompute in (False, True):
-            with pytest.raises(StoreError, match=r"remove that set \(beyondcls store rm, .*others may use it"):
-                confirm(
-                    Request.resolve(encoder, images, statistics=TWO),
-                    shared_set,
-                    Settings(on_error="record", recompute=recompute),
-                )
-
-    def test_another_array_does_not_matter(self, edit, run, make_set, tmp_path):
-        """The statistic is not asked for."""
-        make_set(tmp_path / "f", **SELF)
-        edit()
-        run(tmp_path / "f", **SELF)
-
-    def test_one_process_recomputes(self, edit, run, make_set, tmp_path):
-        make_set(tmp_path / "f")
+    def test_stops_at_a_shared_root_or_with_several_tasks(self, edit, run, encoder, images, make_set, tmp_path):
+        """But not if the array is not asked for."""
+        make_set(tmp_path / "few", **SELF)
+        stored, request = make_set(tmp_path / "f"), Request.resolve(encoder, images, statistics=TWO)
         run(tmp_path / "f", recompute=True, n_tasks=2)
         edit()
-        with pytest.raises(StoreError, match=r"leave out the number of tasks; or remove it \(beyondcls store rm\), and all"):
+        run(tmp_path / "few", **SELF)
+        for recompute in (False, True):
+            with pytest.raises(StoreError, match=r"remove that set \(beyondcls store rm, .*others may use it"):
+                confirm(request, stored, Settings(on_error="record", recompute=recompute))
+        with pytest.raises(StoreError, match="leave out the number of tasks; or remove it"):
             run(tmp_path / "f", recompute=True, n_tasks=2)
 
 
 class TestWhatOthersMade:
     """A set that finds something in its way is finished all the same, and published elsewhere without computing it again."""
 
+    @pytest.fixture
+    def put(self, tmp_path):
+        """Puts a file in its way, as a callback of progress."""
+        return lambda _: write_file(tmp_path / "f/notes.txt", b"mine")
+
     @pytest.mark.parametrize(
         ("existing", "before"),
         [("refuse", None), *((verb, before) for verb in ("update", "extend") for before in (None, (0,)))],
     )
-    def test_published_under_another_name(self, existing, before, run, computed, make_set, whole, tmp_path):
+    def test_published_under_another_name(self, existing, before, put, run, computed, make_set, whole, tmp_path):
         if before is not None:
             make_set(tmp_path / "f", blocks=before)
-
-        def put(_):
-            (tmp_path / "f").mkdir(exist_ok=True)
-            (tmp_path / "f/notes.txt").write_text("mine")
-
         with pytest.raises(StoreError, match=r"notes\.txt.* the finished set is in .*with another --out"):
             run(tmp_path / "f", **EVERY, existing=existing, progress=put)
         assert (tmp_path / "f/notes.txt").read_text() == "mine"
@@ -338,8 +315,7 @@ class TestWhatOthersMade:
         assert computed(tmp_path / "g", **EVERY, existing=existing) == 0
         assert files(tmp_path / "g") == whole(**EVERY)
 
-    def test_not_if_the_program_was_changed_since(self, edit, run, encoder, make_set, tmp_path):
-        put = lambda _: make_set(tmp_path / "f", blocks=(0,)) if not (tmp_path / "f").exists() else 0  # noqa: E731
+    def test_not_if_the_program_was_changed_since(self, put, edit, run, encoder, tmp_path):
         with pytest.raises(StoreError, match="the finished set is in"):
             run(tmp_path / "f", progress=put)
         edit()
@@ -347,18 +323,16 @@ class TestWhatOthersMade:
         assert encoder.seen > 2 * N
 
     def test_a_folder_that_is_no_set_is_not_replaced(self, run, encoder, tmp_path):
-        (tmp_path / "photos/images").mkdir(parents=True)
-        (tmp_path / "photos/images/cat.jpg").write_text("mine")
+        write_file(tmp_path / "photos/images/cat.jpg", b"mine")
         with pytest.raises(StoreError, match=r"cat\.jpg"):
             run(tmp_path / "photos", existing="update")
         assert files(tmp_path / "photos") == {"images/cat.jpg": b"mine"}
         assert encoder.seen <= 1, "refused before anything is computed"
 
-    def test_recomputed_under_another_name(self, edit, run, computed, make_set, tmp_path):
+    def test_recomputed_under_another_name(self, put, edit, run, computed, make_set, tmp_path):
         """The key is that of the set which is there; giving the same command again removes nothing."""
         make_set(tmp_path / "f")
         edit()
-        put = lambda _: (tmp_path / "f/notes.txt").write_text("mine")  # noqa: E731
         for _ in range(2):
             with pytest.raises(StoreError, match=r"notes\.txt"):
                 run(tmp_path / "f", existing="update", recompute=True, progress=put)

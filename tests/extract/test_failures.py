@@ -5,9 +5,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image, ImageFile
@@ -18,12 +16,11 @@ from extract.requests import Request
 from extract.run import confirm
 from extract.writing import Settings
 from store import BeyondClsError
-from tests.extract.conftest import BAD, GIVEN, TWO, N
-from tests.extract.pictures import picture, samples, write_file, write_tar
+from tests.extract.conftest import BAD, GIVEN, TWO
+from tests.extract.pictures import picture, samples, write_file, write_pictures, write_tar
 from tests.extract.test_truths import opened, write_images
 from tests.folders import files
 
-Patch = pytest.MonkeyPatch
 AT = 9  # the image that cannot be read for a while
 
 
@@ -33,27 +30,20 @@ def at_once(monkeypatch):
 
 
 class Failing:
-    """A function that fails `times` times where `is_concerned` says so of its arguments."""
+    """A function that fails `left` times where `is_concerned` says so of its arguments."""
 
-    def __init__(
-        self,
-        monkeypatch: Patch,
-        owner: object,
-        name: str,
-        error: BaseException,
-        times: int = 1000,
-        is_concerned: Callable[..., bool] = lambda *_: True,
-    ):
+    left = 1000
+
+    def __init__(self, patch, owner, name, error, is_concerned=lambda *_: True):
         before = getattr(owner, name)
 
-        def fail(*arguments: Any, **named: Any) -> Any:
+        def fail(*arguments, **named):
             if is_concerned(*arguments) and self.left:
                 self.left -= 1
                 raise error
             return before(*arguments, **named)
 
-        self.left = times
-        monkeypatch.setattr(owner, name, fail)
+        patch.setattr(owner, name, fail)
 
 
 ERRORS = [
@@ -65,15 +55,11 @@ ERRORS = [
 ]
 
 
-def is_at(images: ImageSet) -> Callable[..., bool]:
-    sample = images.samples[AT]
-    return lambda file, offset, nbytes: (file, offset, nbytes) == (sample.file, sample.offset, sample.size)
-
-
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: getattr(error, "strerror", None) or "memory")
 def test_a_failure_to_read_stops_the_run_and_what_passes_leaves_no_trace(error, run, images, whole, tmp_path, monkeypatch):
     assert images.digest
-    failing = Failing(monkeypatch, sample, "read_range", error, is_concerned=is_at(images))
+    at = images.samples[AT]
+    failing = Failing(monkeypatch, sample, "read_range", error, lambda *place: place == (at.file, at.offset, at.size))
     with pytest.raises(BeyondClsError, match=r"'0009' in .*0\.tar cannot be read: .*nothing is recorded") as raised:
         run(tmp_path / "f")
     assert not isinstance(raised.value, DataError)
@@ -93,38 +79,33 @@ def test_memory_that_does_not_suffice_to_decode(error, run, tmp_path, monkeypatc
 
 
 def test_what_is_not_there_or_may_not_be_read_is_not_tried_again():
-    calls = []
-
     def work():
         calls.append(1)
         raise PermissionError(errno.EACCES, "Permission denied")
 
+    calls: list[int] = []
     with pytest.raises(BeyondClsError, match="x cannot be read: Permission denied"):
         patiently(work, "x")
     assert len(calls) == 1
 
 
-@pytest.fixture
-def source(tmp_path):
+@pytest.mark.parametrize(
+    ("owner", "name", "end", "opened_at"),
+    [
+        (os, "scandir", "/b", ""),
+        (os, "stat", "/a/1.png", "/list.csv"),
+        (Path, "open", "/b/2", ""),
+        (Path, "read_bytes", "/list.csv", "/list.csv"),
+    ],
+)
+def test_opening_a_data_set_tries_again_too(owner, name, end, opened_at, tmp_path, monkeypatch):
     """A list of images in a folder, of which some have no extension."""
-    for name in ("a/0.png", "a/1.png", "b/2"):
-        write_file(tmp_path / "d" / name, picture(3))
+    for image in ("a/0.png", "a/1.png", "b/2"):
+        write_file(tmp_path / "d" / image, picture(3))
     (tmp_path / "d/list.csv").write_text("id,path,label\n0,a/0.png,0\n1,a/1.png,1\n")
-    return tmp_path / "d"
-
-
-OPENING = [
-    (os, "scandir", "/b", ""),
-    (os, "stat", "/a/1.png", "/list.csv"),
-    (Path, "open", "/b/2", ""),
-    (Path, "read_bytes", "/list.csv", "/list.csv"),
-]
-
-
-@pytest.mark.parametrize(("owner", "name", "end", "opened_at"), OPENING, ids=[row[1] for row in OPENING])
-def test_opening_a_data_set_tries_again_too(owner, name, end, opened_at, source, monkeypatch):
+    source = tmp_path / "d"
     sound = open_images(f"{source}{opened_at}")
-    failing = Failing(monkeypatch, owner, name, ERRORS[0], is_concerned=lambda path, *_: str(path).endswith(end))
+    failing = Failing(monkeypatch, owner, name, ERRORS[0], lambda path, *_: str(path).endswith(end))
     with pytest.raises(BeyondClsError, match=rf"{end.lstrip('/')} cannot be read: Input/output error") as raised:
         open_images(f"{source}{opened_at}")
     assert not isinstance(raised.value, DataError)
@@ -132,16 +113,6 @@ def test_opening_a_data_set_tries_again_too(owner, name, end, opened_at, source,
     again = open_images(f"{source}{opened_at}")
     assert failing.left == 0
     assert again.digest == sound.digest
-
-
-@pytest.fixture
-def single(tmp_path):
-    """A folder of images that was opened and digested."""
-    for i in range(3):
-        write_file(tmp_path / f"d/a/{i}.png", picture(i))
-    images = open_images(str(tmp_path / "d"))
-    assert images.digest
-    return images, tmp_path / "d/a/1.png"
 
 
 @pytest.mark.parametrize(
@@ -152,10 +123,11 @@ def single(tmp_path):
         (lambda file: file.write_bytes(file.read_bytes()[::-1]), "it has changed since"),
     ],
     ids=["gone", "shorter", "other bytes"],
-)  # fmt: skip
-def test_a_file_that_changes_meanwhile_is_not_damaged(change, message, single):
-    images, file = single
-    change(file)
+)
+def test_a_file_that_changes_meanwhile_is_not_damaged(change, message, tmp_path):
+    images = open_images(str(write_pictures(tmp_path, *(f"a/{i}.png" for i in range(3)), form="png")))
+    assert images.digest
+    change(tmp_path / "a/1.png")
     with pytest.raises(BeyondClsError, match=message) as raised:
         images.image(1)
     assert not isinstance(raised.value, DataError)
@@ -169,7 +141,7 @@ def test_a_tar_or_a_label_map_whose_disk_fails_is_not_damaged(tmp_path, monkeypa
             open_images(str(tar))
     assert not open_images(str(tar)).all_problems()
     write_images(tmp_path / "d")
-    Failing(monkeypatch, Path, "read_bytes", ERRORS[0], is_concerned=lambda path: path.name == "03.png")
+    Failing(monkeypatch, Path, "read_bytes", ERRORS[0], lambda path: path.name == "03.png")
     with pytest.raises(BeyondClsError, match=r"labels/train/03\.png cannot be read: Input/output error"):
         opened(tmp_path / "d")
 
@@ -188,11 +160,8 @@ def test_reasons_are_the_same_from_run_to_run(content):
 
 
 def test_a_decoder_that_says_nothing_is_named():
-    def fail(_):
-        raise IndexError
-
-    with pytest.raises(Damage, match="IndexError"):
-        decode_bytes(fail, b"", "x")
+    with pytest.raises(Damage, match="StopIteration"):
+        decode_bytes(lambda _: next(iter(())), b"", "x")
 
 
 class TestRecordedBefore:
@@ -213,31 +182,24 @@ class TestRecordedBefore:
         assert [note["row"] for note in store.attributes["invalid"]] == [BAD[0], AT, BAD[1]]
         return store
 
-    @pytest.mark.parametrize("verb", ["update", "repair"])
-    def test_is_tried_again(self, verb, recorded, run, whole):
-        run(recorded.path, existing=verb)
-        assert files(recorded.path) == whole()
-
-    def test_is_tried_again_by_whoever_takes_it_over(self, recorded, run, whole, images, tmp_path):
-        run(tmp_path / "g", source=recorded)
-        assert files(tmp_path / "g") == whole()
-        run(recorded.path, existing="extend", views=2)
-        assert files(recorded.path) == whole(views=2)
+    @pytest.mark.parametrize(("verb", "more"), [("update", {}), ("repair", {}), ("extend", {"views": 2}), ("refuse", {})])
+    def test_is_tried_again_also_by_whoever_takes_it_over(self, verb, more, recorded, run, whole, tmp_path):
+        taking_over = {"source": recorded} if verb == "refuse" else {}
+        store = run(tmp_path / "g" if taking_over else recorded.path, existing=verb, **more, **taking_over)
+        assert files(store.path) == whole(**more)
 
     def test_is_mentioned(self, recorded, run, encoder, images):
-        notes = []
-        before = files(recorded.path)
+        notes, before = [], files(recorded.path)
         run(recorded.path, warn=notes.append)
         settings = Settings(on_error="record", warn=notes.append)
         confirm(Request.resolve(encoder, images, shard_rows=GIVEN["shard_rows"], statistics=TWO), recorded, settings)
         assert [f"1 invalid rows whose images can be read now, the first is {AT}" in note for note in notes] == [True, True]
         assert files(recorded.path) == before
 
-    def test_damage_stays_recorded(self, run, images, tmp_path):
+    def test_damage_stays_recorded(self, run, tmp_path):
         run(tmp_path / "f")
         before = {name: (tmp_path / "f" / name).stat().st_ino for name in files(tmp_path / "f")}
         run(tmp_path / "f", existing="update")
         assert {name: (tmp_path / "f" / name).stat().st_ino for name in before} == before, "nothing is written"
         notes = json.loads((tmp_path / "f/zarr.json").read_text())["attributes"]["beyondcls"]["invalid"]
         assert [note["row"] for note in notes] == list(BAD)
-        assert len(images) == N

@@ -1,5 +1,9 @@
-"""Batches: decoded beside the thread that encodes, smaller where memory does not suffice, of one size if compiled."""
+"""Batches: decoded beside the thread that encodes, smaller where memory does not suffice, of one size if compiled. The stage
+that binds is named, whichever it is.
+"""
 
+import itertools
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,33 +13,27 @@ import pytest
 import torch
 from PIL import Image
 
+from extract import loop
 from extract.encoders import Encoder
 from extract.loop import Passes, decoders
 from extract.requests import Request
 from extract.run import create, extract
+from extract.stages import COPYING_BACK, COPYING_IN, DECODING, ELSE, ENCODING, STAGES, WRITING, Spent, StageTimes
 from extract.transform import Views
 from extract.writing import Settings
-from store import BeyondClsError
+from store import BeyondClsError, FeatureWriter
+from tests.extract.late import LateStreams
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
 
 SIDE = 256  # pixels: PyTorch shares the work of copying so many among its threads
 
 
-class OneImage:
-    """A single picture, from memory."""
-
-    samples = (SimpleNamespace(id="0", problem=None),)
-
-    def image(self, row: int, held: object = None) -> Image.Image:
-        return Image.linear_gradient("L").convert("RGB").resize((SIDE + 20, SIDE))
-
-
-@pytest.fixture
-def four_threads():
-    """PyTorch has as many to share its work among."""
+@pytest.fixture(params=[4])
+def threads(request):
+    """As many has PyTorch to share its work among."""
     before = torch.get_num_threads()
-    torch.set_num_threads(4)
+    torch.set_num_threads(request.param)
     yield
     torch.set_num_threads(before)
 
@@ -45,14 +43,15 @@ def n_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-@pytest.mark.usefixtures("four_threads")
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("cut", ["pillow", "torch"])
 def test_a_decoder_wakes_no_threads_of_pytorch(cut):
     """They would take turns with those that encode: extraction by two cores was a fifth slower."""
-    encoder = tiny_encoder(img_size=SIDE)
+    encoder, image = tiny_encoder(img_size=SIDE), Image.linear_gradient("L").convert("RGB").resize((SIDE + 20, SIDE))
     encoder.views = Views(encoder.config, cut)
     targets = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
-    request = SimpleNamespace(encoder=encoder, images=OneImage(), image=lambda row, held: OneImage().image(row, held))
+    images = SimpleNamespace(samples=[SimpleNamespace(id="0", problem=None)])
+    request = SimpleNamespace(encoder=encoder, images=images, image=lambda row, held: image)
     with ThreadPoolExecutor(1) as decoders:
         decoders.submit(bool).result()
         before = n_threads()
@@ -62,18 +61,15 @@ def test_a_decoder_wakes_no_threads_of_pytorch(cut):
         assert n_threads() > before  # so they would have been seen
     assert decoded.problem is None
     for view, pixels in enumerate(targets):
-        assert torch.equal(pixels, encoder.views.cut(request.images.image(0), "0", view)[0])
+        assert torch.equal(pixels, encoder.views.cut(image, "0", view)[0])
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("threads", [6], indirect=True)
 @pytest.mark.parametrize(("n", "device", "expected"), [(None, "cpu", 4), (None, "cuda", 6), (3, "cuda", 3), (9, "cpu", 9)])
 def test_as_many_threads_as_cores_beside_a_gpu(n, device, expected):
-    before = torch.get_num_threads()
-    torch.set_num_threads(6)
-    try:
-        with decoders(n, torch.device(device)) as threads:
-            assert threads._max_workers == expected
-    finally:
-        torch.set_num_threads(before)
+    with decoders(n, torch.device(device)) as pool:
+        assert pool._max_workers == expected
 
 
 class Narrow(Encoder):
@@ -88,6 +84,11 @@ class Narrow(Encoder):
         return super().__call__(images, *arguments, **named)
 
 
+@pytest.fixture
+def narrow():
+    return Narrow("tiny", tiny_encoder().model, {})
+
+
 OUT_OF_MEMORY = (
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
@@ -98,10 +99,8 @@ OUT_OF_MEMORY = (
 )
 
 
-def test_batches_are_halved(forty, tmp_path):
-    narrow = Narrow("tiny", tiny_encoder().model, {})
-    few = {"shard_rows": 32, "statistics": (), "maps": False}
-    options = {**few, "views": 2, "drop_path": 0.9}  # each image is to keep its own draws
+def test_batches_are_halved(narrow, forty, tmp_path):
+    options = {"shard_rows": 32, "statistics": (), "maps": False, "views": 2, "drop_path": 0.9}  # images keep their draws
     extract(Encoder("tiny", narrow.model, {}), forty, tmp_path / "wide", batch_size=4, **options)
     for number, error in enumerate(OUT_OF_MEMORY):
         narrow.error, warned, out = error, [], tmp_path / f"narrow-{number}"
@@ -110,58 +109,39 @@ def test_batches_are_halved(forty, tmp_path):
         assert files(out) == files(tmp_path / "wide")
 
 
-def test_not_even_one_image(forty, tmp_path):
-    request = Request.resolve(Narrow("tiny", tiny_encoder().model, {}), forty)
+def test_not_even_one_image_and_other_errors(narrow, forty, tmp_path):
+    request = Request.resolve(narrow, forty)
     assert request.example.patch
-    request.encoder.room = 0
-    with pytest.raises(BeyondClsError, match="memory does not suffice for one image through tiny; stop what else uses it"):
+    narrow.room = 0
+    with pytest.raises(BeyondClsError, match="memory does not suffice for one image through tiny"):
         create(request, tmp_path / "f", Settings(batch_size=2))
-
-
-def test_other_errors_are_not_taken_for_it(forty, tmp_path):
-    narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        extract(narrow, forty, tmp_path / "f", batch_size=32)
+        create(request, tmp_path / "f", Settings(batch_size=2))
 
 
 @pytest.fixture
 def sizes(monkeypatch):
     """Of the batches that compiled code is given; it is not compiled here."""
     seen = []
-
-    def compiled(forward, **_):
-        def run(images):
-            seen.append(len(images))
-            return forward(images)
-
-        return run
-
-    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(torch, "compile", lambda forward, **_: lambda images: seen.append(len(images)) or forward(images))
     return seen
 
 
-def test_all_batches_have_one_size(sizes, images, tmp_path):
-    """With two unreadable images of 70, two views, and a sample compared; one image alone gives names and shapes."""
-    encoder = tiny_encoder()
-    encoder.run_with(compile=True)
-    options = {"batch_size": 12, "shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all", "dtype": "float32"}
-    extract(encoder, images, tmp_path / "compiled", **options)
-    assert set(sizes) == {12}
-    assert len(sizes) == 2 * (3 + 3 + 1)
-    extract(encoder, images, tmp_path / "compiled", **options)  # kept: a sample is computed
-    assert set(sizes) == {12}
+def test_all_batches_have_one_size_and_give_the_same_features(sizes, images, tmp_path):
+    """With two unreadable images of 70, two views, and a sample compared; one image alone gives names and shapes.
 
-
-def test_the_same_features(sizes, images, tmp_path):
-    """Bit for bit, as the multiplications of this CPU don't depend on the size of these batches."""
+    Bit for bit, as the multiplications of this CPU don't depend on the size of these batches.
+    """
     encoder, plain = tiny_encoder(), tiny_encoder()
     encoder.run_with(compile=True)
     encoder._linear = plain._linear
-    options = {"shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all"}
-    extract(encoder, images, tmp_path / "compiled", batch_size=12, **options)
-    extract(plain, images, tmp_path / "plain", batch_size=12, **options)
-    assert sizes
+    options = {"batch_size": 12, "shard_rows": 32, "views": 2, "on_error": "record", "vectors": "all"}
+    extract(encoder, images, tmp_path / "compiled", **options)
+    assert sizes == [12] * 2 * (3 + 3 + 1)
+    extract(encoder, images, tmp_path / "compiled", **options)  # kept: a sample is computed
+    assert set(sizes) == {12}
+    extract(plain, images, tmp_path / "plain", **options)
     assert files(tmp_path / "compiled") == files(tmp_path / "plain")
 
 
@@ -169,6 +149,86 @@ def test_branches_are_dropped_outside_of_compiled_code(sizes, images, tmp_path):
     """Which does not see that a hook is another one than when it was compiled."""
     encoder = tiny_encoder()
     encoder.run_with(compile=True)
-    options = {"batch_size": 12, "shard_rows": 32, "on_error": "record"}
-    extract(encoder, images, tmp_path / "compiled", **options, views=2, drop_path=0.5)
+    options = {"batch_size": 12, "shard_rows": 32, "on_error": "record", "views": 2, "drop_path": 0.5}
+    extract(encoder, images, tmp_path / "compiled", **options)
     assert len(sizes) == 3 + 3 + 1, "of view 0 alone"
+
+
+def test_what_is_within_counts_for_itself_up_to_now():
+    clock = SimpleNamespace(s=0)
+    course = StageTimes(lambda: clock.s)
+    clock.s = 5  # before anything is done
+    with course.doing(ELSE):
+        clock.s += 1
+        with course.doing(ENCODING):
+            clock.s += 2
+            with course.doing(DECODING):
+                clock.s += 4
+                assert course.spent.seconds[DECODING] == 4
+            clock.s += 8
+        clock.s += 16
+    clock.s += 32
+    assert course.spent.seconds == {**dict.fromkeys(STAGES, 0), ELSE: 17, ENCODING: 10, DECODING: 4}
+
+
+def test_waiting_counts_for_what_the_other_does():
+    clock = SimpleNamespace(s=0)
+    course, other = StageTimes(lambda: clock.s), StageTimes(lambda: clock.s)
+    with other.doing(ENCODING):
+        clock.s += 1
+        with course.doing(COPYING_IN), course.waiting_for(other, COPYING_BACK):
+            clock.s += 2
+            with other.doing(WRITING):
+                clock.s += 4
+    with course.doing(ELSE), course.waiting_for(other, COPYING_BACK):
+        clock.s += 8  # it does nothing that it knows of
+    assert course.spent.seconds == {**dict.fromkeys(STAGES, 0), ELSE: 0, ENCODING: 2, WRITING: 4, COPYING_BACK: 8}
+
+
+@pytest.mark.parametrize(
+    ("bookkeeping_s", "device_s", "says"),
+    [
+        (1.0, None, "decoding binds: encoder idle 62 %"),
+        (101.0, None, "bookkeeping binds: encoder idle 81 %"),
+        (1.0, 75.0, "decoding binds: encoder idle 25 %"),  # a GPU is busy while the thread waits for something else
+    ],
+)
+def test_in_words(bookkeeping_s, device_s, says):
+    spent = Spent({**dict.fromkeys(STAGES, 0.0), DECODING: 61.0, ENCODING: 38.0, ELSE: bookkeeping_s}, device_s)
+    nothing = StageTimes().spent
+    assert (str(spent), spent.is_telling) == (says, True)
+    assert (nothing.encoder_idle, nothing.is_telling) == (0, False)
+
+
+SLOW = {  # what takes longer, on every nth of its calls
+    DECODING: (Passes, "decode", 8),
+    ENCODING: (Encoder, "__call__", 1),
+    COPYING_IN: (Passes, "_placed", 1),
+    COPYING_BACK: (loop, "as_array", 1),
+    WRITING: (FeatureWriter, "write_unit", 1),
+}
+
+
+@pytest.mark.parametrize("stage", SLOW)
+@pytest.mark.parametrize("device", ["cpu", "late"])
+def test_a_slow_stage_is_named(stage, device, forty, tmp_path, monkeypatch):
+    if device == "late":
+        monkeypatch.setattr(loop, "streams_of", lambda _: LateStreams())
+    owner, name, every = SLOW[stage]
+    before, calls = getattr(owner, name), itertools.count(1)
+
+    def slowed(*given, **named):
+        if next(calls) % every == 0:
+            time.sleep(0.3 if stage == WRITING else 0.06)  # of two units one is written while nothing else is to be done
+        return before(*given, **named)
+
+    request, reported = Request.resolve(tiny_encoder(), forty, shard_rows=32, statistics=(), maps=False), []
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, slowed)
+        create(request, tmp_path / "set", Settings(batch_size=8, workers=1, spent=reported.append))
+    (spent,) = reported
+    assert spent.binding == stage
+    assert str(spent).startswith(f"{stage} binds: encoder idle ")
+    assert spent.total_s >= max(spent.seconds.values())
+    create(request, tmp_path / "set", Settings(spent=reported.append))
+    assert len(reported) == 1, "nothing was computed"

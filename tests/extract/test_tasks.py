@@ -3,7 +3,6 @@
 import random
 import time
 import uuid
-from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.folders import files
 from tests.forked import CONTEXT, start
 
 N = 200
+GIVEN = {"shard_rows": 32, "batch_size": 16, "views": 2}
 
 
 class Task:
@@ -32,14 +32,11 @@ class Task:
 
     def __init__(self, tars: Path, out: Path, task: int, n: int, pauses: bool = False):
         begins, self.waits, self.goes_on = (CONTEXT.Event() for _ in range(3))
+        if not pauses:
+            self.goes_on.set()
         self._outcome, outcome = CONTEXT.Pipe(duplex=False)
-        held = (self.waits, self.goes_on) if pauses else None
-        self.process = start(share, tars, out, {"task_id": task, "n_tasks": n}, begins, held, outcome)
+        self.process = start(share, tars, out, {"task_id": task, "n_tasks": n}, begins, self.waits, self.goes_on, outcome)
         assert begins.wait(60)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
 
     def finished(self) -> str:
         self.process.join()
@@ -48,20 +45,12 @@ class Task:
 
 
 def share(
-    tars: Path, out: Path, task: dict[str, int], begins: Event, held: tuple[Event, Event] | None, outcome: Connection
+    tars: Path, out: Path, task: dict[str, int], begins: Event, waits: Event, goes_on: Event, outcome: Connection
 ) -> None:
     torch.set_num_threads(1)
-
-    def progress(_: int) -> None:
-        if held is not None:
-            waits, goes_on = held
-            waits.set()
-            goes_on.wait()
-
     encoder, images = tiny_encoder(), open_images(str(tars))
     begins.set()
-    options = {"shard_rows": 32, "batch_size": 16, "workers": 1, "views": 2, "progress": progress}
-    store = extract(encoder, images, out, **task, **options)
+    store = extract(encoder, images, out, **task, **GIVEN, workers=1, progress=lambda _: waits.set() or goes_on.wait())
     outcome.send("stopped" if store is None else "published")
 
 
@@ -93,25 +82,24 @@ def test_tasks_at_the_same_time(tars, whole, tmp_path):
 
 
 def test_a_task_whose_others_never_start_does_it_all(images, whole, tmp_path):
-    store = extract(tiny_encoder(), images, tmp_path / "f", shard_rows=32, batch_size=16, task_id=1, n_tasks=4, views=2)
-    assert isinstance(store, FeatureStore)
+    assert extract(tiny_encoder(), images, tmp_path / "f", **GIVEN, task_id=1, n_tasks=4) is not None
     assert set(files(tmp_path / "f")) == set(whole)
 
 
 def test_straight_to_an_object_store(images, whole):
     """What another task has written before it was killed is taken, and counts as done."""
+    done = []
 
-    def count(n, limit):
+    def stop(n):
         done.append(n)
-        if sum(done) > limit:
+        if sum(done) > 100:
             raise KeyboardInterrupt
 
     address, request = f"memory://{uuid.uuid4().hex}/f", Request.resolve(tiny_encoder(), images, shard_rows=32, views=2)
-    for task, limit in ((0, 100), (1, N)):
-        done = []
-        settings = Settings(16, 1, task_id=task, n_tasks=2, progress=lambda n, limit=limit: count(n, limit))
-        with nullcontext() if task else pytest.raises(KeyboardInterrupt):
-            create_at(request, address, settings)
+    with pytest.raises(KeyboardInterrupt):
+        create_at(request, address, Settings(16, 1, task_id=0, n_tasks=2, progress=stop))
+    done.clear()
+    create_at(request, address, Settings(16, 1, task_id=1, n_tasks=2, progress=done.append))
     assert done[0] > 0
     assert sum(done) == N
     place = place_at(address)
@@ -133,7 +121,8 @@ def test_kills_and_other_numbers_of_tasks(tars, whole, tmp_path):
         tasks = [Task(tars, tmp_path / "f", i, n) for i in range(n)]
         time.sleep(chance.uniform(0.05, 0.4))
         for task in tasks:
-            task.kill()
+            task.process.kill()
+            task.process.join()
     assert Task(tars, tmp_path / "f", 0, 1).finished() == "published"
     assert files(tmp_path / "f") == whole
 
@@ -149,8 +138,7 @@ def test_one_shares_with_another_that_was_not_asked_to(images, tars, whole, tmp_
         if sum(done) >= N - 64:
             task.goes_on.set()
 
-    options = {"shard_rows": 32, "batch_size": 16, "views": 2}
-    assert extract(tiny_encoder(), images, tmp_path / "f", progress=progress, **options) is not None
+    assert extract(tiny_encoder(), images, tmp_path / "f", progress=progress, **GIVEN) is not None
     assert task.finished() == "published"
     assert sum(done) == N
     assert files(tmp_path / "f") == whole
@@ -160,9 +148,9 @@ def test_one_shares_with_another_that_was_not_asked_to(images, tars, whole, tmp_
 @pytest.mark.parametrize("n", [1, 2])
 def test_one_that_is_asked_to_stop_ends_after_a_whole_unit(n, images, whole, tmp_path):
     done = []
-    given = {"shard_rows": 32, "batch_size": 16, "views": 2, "n_tasks": n}
-    store = extract(tiny_encoder(), images, tmp_path / "f", stops=lambda: sum(done) >= 16, progress=done.append, **given)
-    assert store is None
+    given = {**GIVEN, "n_tasks": n}
+    stopping = {"stops": lambda: sum(done) >= 16, "progress": done.append}
+    assert extract(tiny_encoder(), images, tmp_path / "f", **given, **stopping) is None
     assert sum(done) in (32, 64), "not the half of a unit"
     assert extract(tiny_encoder(), images, tmp_path / "f", **given) is not None
     assert files(tmp_path / "f") == whole

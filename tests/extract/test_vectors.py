@@ -12,22 +12,11 @@ from extract.requests import Request
 from extract.run import create
 from extract.sample import check_by_sample
 from extract.writing import Settings
-from store import BeyondClsError, FeatureStore, StoreError
+from store import FeatureStore, StoreError
 from store.format.layout import KINDS
-from tests.extract.conftest import BAD, TWO, N
+from tests.extract.conftest import BAD, TWO
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
-
-RECORD = Settings(on_error="record")
-POOLING = {  # models of timm that pool by attention: with and without [cls]
-    "siglip": ("vit_base_patch16_siglip_224", {}),
-    "perception encoder": ("vit_pe_core_tiny_patch16_384", {"ref_feat_shape": (4, 4), "num_classes": 0}),
-}
-
-
-@pytest.fixture(scope="module")
-def pooling():
-    return tiny_encoder(model=POOLING["siglip"][0])
 
 
 def test_averages_are_of_tokens_before_they_are_rounded(make_set, tmp_path):
@@ -35,6 +24,7 @@ def test_averages_are_of_tokens_before_they_are_rounded(make_set, tmp_path):
     tokens = make_set(tmp_path / "tokens", blocks=(0, 1), dtype="float32", views=2)
     few = make_set(tmp_path / "few", dtype="int8", views=2, vectors="all")
     assert [few.spec.blocks, few.spec.vector_blocks] == [(1,), (0, 1)]
+    assert few.spec.vectors == ("average/block0", "average/block1", "cls/block0", "cls/block1")
     for view in range(2):
         for block in (0, 1):
             expected = tokens.tokens("patch", block, view).all().astype(np.float64).mean(1)
@@ -43,17 +33,10 @@ def test_averages_are_of_tokens_before_they_are_rounded(make_set, tmp_path):
     assert (few.tokens("average", 0).rows(BAD) == 0).all(), "images that cannot be read"
 
 
-def test_without_them_a_set_is_what_it_was(images, encoder, make_set, tmp_path):
+def test_a_set_without_them_says_nothing_of_them_and_is_in_the_way(run, make_set, tmp_path):
     plain = make_set(tmp_path / "f")
     assert "vectors" not in plain.attributes["spec"]
     assert {"average", "pooled"}.isdisjoint(plain.kinds)
-    both = Request.resolve(encoder, images, blocks=(0, 1), vectors="all").spec
-    assert both.vectors == ("average/block0", "average/block1", "cls/block0", "cls/block1")
-    assert replace(both, vectors=()) == Request.resolve(encoder, images, blocks=(0, 1)).spec
-
-
-def test_a_set_without_them_is_in_the_way(run, make_set, tmp_path):
-    make_set(tmp_path / "f")
     with pytest.raises(StoreError, match=r"vectors \(average/block0, average/block1, cls/block0, …\) differ.*--extend"):
         run(tmp_path / "f", vectors="all")
 
@@ -87,7 +70,7 @@ class TestWithoutPatchTokens:
         with pytest.raises(StoreError, match=r"has no patch tokens .*--extend --vectors kept"):
             alone.tokens("patch")
 
-    def test_they_get_patch_tokens_and_lose_them_again(self, run, make_set, images, encoder, tmp_path):
+    def test_they_get_patch_tokens_and_lose_them_again_and_damage_is_repaired(self, run, make_set, images, encoder, tmp_path):
         make_set(tmp_path / "f", vectors="only")
         alone = files(tmp_path / "f")
         run(tmp_path / "f", existing="extend")
@@ -98,47 +81,38 @@ class TestWithoutPatchTokens:
         assert files(tmp_path / "f") == alone
         request = Request.resolve(encoder, images, statistics=TWO, vectors="only", shard_rows=32)
         assert check_by_sample(request, FeatureStore.open(tmp_path / "f")).agrees
-
-    def test_damage_is_repaired(self, run, make_set, tmp_path):
-        make_set(tmp_path / "f", vectors="only", views=2)
-        before = files(tmp_path / "f")
-        (tmp_path / "f/average/block1/view1/c/1/0").unlink()
-        run(tmp_path / "f", vectors="only", views=2, existing="repair")
-        assert files(tmp_path / "f") == before
-
-    def test_blocks_are_those_asked_for(self, images, encoder):
-        assert Request.resolve(encoder, images, vectors="only", blocks=[0, -1]).spec.vector_blocks == (0, 1)
-        with pytest.raises(BeyondClsError, match="there is no block 5"):
-            Request.resolve(encoder, images, vectors="only", blocks=[5])
+        (tmp_path / "f/average/block1/view0/c/1/0").unlink()
+        run(tmp_path / "f", vectors="only", existing="repair")
+        assert files(tmp_path / "f") == alone
 
 
-class TestPooling:
-    """Of an encoder that pools by attention."""
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        ("vit_base_patch16_siglip_224", {}),
+        ("vit_pe_core_tiny_patch16_384", {"ref_feat_shape": (4, 4), "num_classes": 0}),
+    ],
+    ids=["siglip", "perception encoder, which has [cls]"],
+)
+def test_pooling_by_attention_is_what_the_model_gives(model, arguments):
+    encoder, pictures = tiny_encoder(model=model, **arguments), torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        expected = encoder.model(pictures)  # without a classifier
+    pooled = encoder(pictures, [1], encoder.statistics, pooled=True).pooled
+    torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-5)
+    assert encoder(pictures, [1]).pooled is None
 
-    @pytest.mark.parametrize("name", POOLING)
-    def test_is_what_the_model_gives(self, name):
-        model, arguments = POOLING[name]
-        encoder = tiny_encoder(model=model, **arguments)
-        pictures = torch.randn(3, 3, 32, 32)
-        encoded = encoder(pictures, [1], encoder.statistics, pooled=True)
-        with torch.no_grad():
-            expected = encoder.model(pictures)  # without a classifier
-        assert encoded.pooled is not None
-        torch.testing.assert_close(encoded.pooled, expected, rtol=1e-5, atol=1e-5)
-        assert encoder(pictures, [1]).pooled is None
 
-    def test_of_others_there_is_none(self, images, encoder, pooling):
-        assert [Request.resolve(one, images).spec.vectors for one in (encoder, pooling)] == [(), ("pooled",)]
-
-    def test_a_set_without_it_gets_it(self, run, images, pooling, tmp_path):
-        request = Request.resolve(pooling, images, statistics=(), shard_rows=32)
-        create(replace(request, pooled=False), tmp_path / "f", RECORD)
-        asked = {"encoder": pooling, "statistics": ()}
-        with pytest.raises(StoreError, match=r"vectors \(pooled\) differ.*or add to it with --extend"):
-            run(tmp_path / "f", **asked)
-        shutil.copytree(tmp_path / "f", tmp_path / "g")
-        run(tmp_path / "f", **asked, existing="update")
-        run(tmp_path / "g", **asked, existing="extend")
-        assert files(tmp_path / "f") == files(tmp_path / "g")
-        store = FeatureStore.open(tmp_path / "f")
-        assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((N, 32), "float16")
+def test_a_set_without_what_its_encoder_pools_gets_it(run, images, encoder, tmp_path):
+    asked = {"encoder": tiny_encoder(model="vit_base_patch16_siglip_224"), "statistics": ()}
+    request = Request.resolve(images=images, shard_rows=32, **asked)
+    assert (request.spec.vectors, Request.resolve(encoder, images).spec.vectors) == (("pooled",), ())
+    create(replace(request, pooled=False), tmp_path / "f", Settings(on_error="record"))
+    with pytest.raises(StoreError, match=r"vectors \(pooled\) differ.*or add to it with --extend"):
+        run(tmp_path / "f", **asked)
+    shutil.copytree(tmp_path / "f", tmp_path / "g")
+    run(tmp_path / "f", **asked, existing="update")
+    run(tmp_path / "g", **asked, existing="extend")
+    assert files(tmp_path / "f") == files(tmp_path / "g")
+    store = FeatureStore.open(tmp_path / "f")
+    assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((70, 32), "float16")

@@ -78,10 +78,7 @@ def _serve(kind: str, files: Connection) -> None:
             raise BeyondClsError("; ".join(problems))
         return [sample.id for sample in images.samples]
 
-    def read_matlab(file: Path) -> Any:
-        return repr(matlab_variable(file, "x"))
-
-    read: Any = {"checkpoint": read_checkpoint, "tar": read_tar, "matlab": read_matlab}[kind]
+    readers: Any = {"checkpoint": read_checkpoint, "tar": read_tar, "matlab": lambda file: repr(matlab_variable(file, "x"))}
 
     def problem(content: Any, nbytes: int) -> str:
         todo, seen = [content], set()
@@ -111,7 +108,7 @@ def _serve(kind: str, files: Connection) -> None:
         while True:
             file.write_bytes(files.recv_bytes())
             try:
-                answer = problem(read(file), file.stat().st_size) or "read"
+                answer = problem(readers[kind](file), file.stat().st_size) or "read"
             except BeyondClsError as error:
                 answer = f"refused: {error}".replace("\n", " ")[:300]
             except BaseException as error:

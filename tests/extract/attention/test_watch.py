@@ -10,53 +10,45 @@ from torch import nn
 from extract.attention import watch, watched
 from extract.attention.attention import TokenLayout
 from store import BeyondClsError
-from tests.extract.attention.untouched import assert_attention_of_the_model, assert_tokens_of_the_model
+from tests.extract.encoders.official import assert_is_the_model
 from tests.extract.tiny import need_cait, tiny_encoder
 
+
 # Beside those of docs/encoders.md, which encoders/test_current.py compares.
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("vit_tiny_patch16_224", {}),
-    "normalised queries and keys": ("vit_tiny_patch16_224", {"qk_norm": True}),
-    "distilled": ("deit_tiny_distilled_patch16_224", {}),
-    "relative position bias": ("beit_base_patch16_224", {}),
-    "relative position bias by a network": ("vit_relpos_small_patch16_224", {}),
-}
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        ("vit_tiny_patch16_224", {}),
+        ("vit_tiny_patch16_224", {"qk_norm": True}),
+        ("deit_tiny_distilled_patch16_224", {}),
+        ("beit_base_patch16_224", {}),  # relative position bias
+        ("vit_relpos_small_patch16_224", {}),  # by a network
+    ],
+)
+def test_every_kind_of_block(model: str, arguments: dict[str, Any]):
+    assert_is_the_model(tiny_encoder(model=model, **arguments))
 
 
-@pytest.mark.parametrize(("model", "arguments"), KINDS.values(), ids=KINDS)
-class TestEveryKindOfBlock:
-    def test_attention_is_that_of_the_model_itself(self, model, arguments):
-        assert_attention_of_the_model(tiny_encoder(model=model, **arguments))
-
-    def test_tokens_are_those_of_the_untouched_model(self, model, arguments):
-        assert_tokens_of_the_model(tiny_encoder(model=model, **arguments))
-
-
-def fused_flags(model: nn.Module) -> list[bool]:
-    return [module.fused_attn for module in model.modules() if hasattr(module, "fused_attn")]
-
-
-def test_fused_attention_is_restored():
-    encoder = tiny_encoder()
+@pytest.mark.parametrize("fails", [False, True])
+def test_everything_is_restored(fails):
+    """To what it was, not always on; and after an error no hook is left that would fail again."""
+    encoder, seen = tiny_encoder(), []
     model = encoder.model
-    model.blocks[0].attn.fused_attn, model.blocks[1].attn.fused_attn = True, False  # restored to what it was, not always on
-    with watched(model.blocks, encoder.layout, lambda *_: None, None):
-        assert fused_flags(model) == [True, True]
-    assert fused_flags(model) == [True, False]
+    model.blocks[0].attn.fused_attn, model.blocks[1].attn.fused_attn = True, False
 
+    def on_attention(block, attention):
+        seen.append([block.attn.fused_attn for block in model.blocks])
+        if fails:
+            raise RuntimeError("out of memory")
 
-def test_everything_is_restored_after_an_error():
-    encoder = tiny_encoder()
-    model = encoder.model
-    model.blocks[0].attn.fused_attn = False
-
-    def fail(block, attention):
-        raise RuntimeError("out of memory")
-
-    with pytest.raises(RuntimeError, match="out of memory"), watched(model.blocks, encoder.layout, fail, None):
-        model.forward_features(torch.randn(1, 3, 32, 32))
-    assert not fused_flags(model)[0]
-    model.forward_features(torch.randn(1, 3, 32, 32))  # no hook is left that would fail
+    try:
+        with watched(model.blocks, encoder.layout, on_attention, None):
+            model.forward_features(torch.randn(1, 3, 32, 32))
+    except RuntimeError:
+        assert fails
+    model.forward_features(torch.randn(1, 3, 32, 32))
+    assert seen == [[True, True]] * (1 if fails else 2)
+    assert [block.attn.fused_attn for block in model.blocks] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -67,28 +59,22 @@ def test_everything_is_restored_after_an_error():
     ],
 )
 def test_blocks_that_hide_their_attention(model, why):
+    """It does not hide tokens, where nothing else is wrong."""
     if model.startswith("cait"):
         need_cait()
-    encoder = tiny_encoder(model=model)
-    message = rf"cannot see the attention of block 0 \({why}\); extract this encoder with --statistics none --no-maps"
-    with pytest.raises(BeyondClsError, match=message):
-        encoder(torch.randn(1, 3, 32, 32), [1], encoder.statistics)
-
-
-def test_hidden_attention_does_not_hide_tokens():
-    encoded = tiny_encoder(model="vit_small_patch16_18x2_224")(torch.randn(1, 3, 32, 32), [1])
-    assert encoded.patch[1].shape == (1, 16, 32)
+    encoder, images = tiny_encoder(model=model), torch.randn(1, 3, 32, 32)
+    with pytest.raises(BeyondClsError, match=rf"the attention of block 0 \({why}\); .*--statistics none --no-maps"):
+        encoder(images, [1], encoder.statistics)
+    if "cait" not in model:
+        assert encoder(images, [1]).patch[1].shape == (1, 16, 32)
 
 
 def test_a_block_without_attention_leaves_the_others_as_they_were():
     encoder = tiny_encoder()
     blocks = nn.Sequential(encoder.model.blocks[0], nn.Identity())
     blocks[0].attn.fused_attn = False
-    with (
-        pytest.raises(BeyondClsError, match=r"block 1 \(Identity\)"),
-        watched(blocks, encoder.layout, lambda *_: None, None),
-    ):
-        pass
+    with pytest.raises(BeyondClsError, match=r"block 1 \(Identity\)"):
+        watched(blocks, encoder.layout, lambda *_: None, None).__enter__()
     assert not blocks[0].attn.fused_attn
     assert not blocks[0]._forward_hooks
     assert not blocks[0].attn._forward_hooks

@@ -1,4 +1,4 @@
-"""Files as authors publish them, with random values, and what a plain computation makes of these."""
+"""Files as authors publish them, with random values; what a plain computation makes of these; models of timm as they are."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,10 +14,10 @@ from extract.encoders import ENCODERS, Encoder, Pretrained, load_encoder
 from extract.encoders.weights import CLASSIFIER
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
-from tests.extract.encoders.published import Part, Published, Stages, Vit
+from tests.extract.encoders.published import Part, Published, Vit
 from tests.extract.encoders.reference import Reference, State, offsets, stages, vit
+from tests.extract.tiny import sharpen
 
-REFERENCES: dict[type[Published], Callable[[Any, State, Tensor], Reference]] = {Vit: vit, Stages: stages}
 INDEX = "relative_position_index"  # BEiT's buffer beside its table, whose values are checked
 Content = dict[str, Any]
 
@@ -60,24 +60,17 @@ def written(
         seed: of the values of that.
         values: that tensors have.
     """
-    tensors, content = file.tensors(), Content()
-    state = values(tensors) if state is None else state
-    placed(content, file.at, state)
-    if dropped:
-        for twin in file.twins:
-            placed(content, twin, values(tensors, seed))
-        for name in file.dropped:
-            for block in range(file.output[0]):
-                placed(content, name.format(block), {"": _dropped(file, name, seed)})
+    content = placed({}, file.at, values(file.tensors()) if state is None else state)
+    for twin in file.twins if dropped else ():
+        placed(content, twin, values(file.tensors(), seed))
+    for name in file.dropped if dropped else ():
+        is_index = name.endswith(INDEX) and isinstance(file, Vit)
+        for block in range(file.output[0]):
+            value = offsets(file.grid) if is_index else torch.randn(1, generator=torch.Generator().manual_seed(seed))
+            placed(content, name.format(block), {"": value})
     if "/" in file.at:  # what training scripts write beside tensors
         content |= {"epoch": 3, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}
     return content
-
-
-def _dropped(file: Published, name: str, seed: int) -> Tensor:
-    if name.endswith(INDEX) and isinstance(file, Vit):
-        return offsets(file.grid)
-    return torch.randn(1, generator=torch.Generator().manual_seed(seed))
 
 
 def placed(content: Content, place: str, tensors: Mapping[str, Tensor]) -> Content:
@@ -127,58 +120,49 @@ def random_images(side: int = 224) -> Tensor:
     return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(1))
 
 
-def double(state: Mapping[str, Tensor]) -> State:
-    return {name: value.double() for name, value in state.items()}
-
-
 def computed(file: Published, state: State, images: Tensor) -> Reference:
     """In float64."""
-    return REFERENCES[type(file)](file, double(state), images.double())
+    compute: Callable[..., Reference] = vit if isinstance(file, Vit) else stages
+    return compute(file, {name: value.double() for name, value in state.items()}, images.double())
 
 
 def statistics_of(attention: Tensor, layout: TokenLayout) -> dict[str, Tensor]:
     """[B, H] of attention [B, H, N, N], by their definitions."""
     patches = slice(layout.n_prefix, None)
-    among, itself = attention[..., patches, patches], attention.diagonal(dim1=-2, dim2=-1)
+    among, itself, row = attention[..., patches, patches], attention.diagonal(dim1=-2, dim2=-1), attention[..., 0, patches]
+    entropies = torch.special.entr(attention[..., patches] / attention[..., patches].sum(-1, keepdim=True)).sum(-1)  # Eq. 5
     statistics = {
         "patch_self": (itself[..., patches] / among.sum(-1)).mean(-1),
-        "patch_patch_entropy": _entropy(among).mean(-1),
+        "patch_patch_entropy": entropies[..., patches].mean(-1),
         "patch_self_raw": itself[..., patches].mean(-1),
     }
-    if layout.has_cls:
-        row = attention[..., 0, patches]
-        statistics |= {
-            "cls_self": itself[..., 0],
-            "cls_patch_entropy": _entropy(row),
-            "cls_self_adjusted": itself[..., 0] / row.sum(-1),
-            "cls_to_patches": row.mean(-1),
-            "patches_to_cls": attention[..., patches, 0].mean(-1),
-        }
-    return statistics
+    of_cls = {
+        "cls_self": itself[..., 0],
+        "cls_patch_entropy": entropies[..., 0],
+        "cls_self_adjusted": itself[..., 0] / row.sum(-1),
+        "cls_to_patches": row.mean(-1),
+        "patches_to_cls": attention[..., patches, 0].mean(-1),
+    }
+    return statistics | (of_cls if layout.has_cls else {})
 
 
-def _entropy(rows: Tensor) -> Tensor:
-    """Eq. 5: a row over the patches alone, renormalised, natural logarithm."""
-    p = rows / rows.sum(-1, keepdim=True)
-    return -torch.xlogy(p, p).sum(-1)
-
-
-def ratios_of(entering: Tensor, branch: Tensor, layout: TokenLayout) -> dict[str, Tensor]:
-    """[B] of what enters a block and what its attention puts out [B, N, D]."""
-    ratio = branch.square().sum(-1).sqrt() / entering.square().sum(-1).sqrt()
-    of_patches = {"patch_norm_ratio": ratio[:, layout.n_prefix :].mean(-1)}
-    return of_patches | ({"cls_norm_ratio": ratio[:, 0]} if layout.has_cls else {})
+def maps_of(attention: Tensor, layout: TokenLayout) -> dict[str, Tensor]:
+    """[B, H, T] of attention [B, H, N, N]: the row of [cls], if there is one, and of the patch right below the middle."""
+    side = int((attention.shape[-1] - layout.n_prefix) ** 0.5)
+    rows = {"centre": layout.n_prefix + side // 2 * (side + 1)} | ({"cls": 0} if layout.has_cls else {})
+    return {row: attention[:, :, token, layout.n_prefix :] for row, token in rows.items()}
 
 
 def assert_equal(encoder: Encoder, images: Tensor, expected: Reference, tolerance: float = 1e-4) -> None:
     """Tokens, maps and statistics of every block equal the reference's (in float64)."""
     layout, depth = encoder.layout, len(expected.tokens)
     assert encoder.n_blocks == depth
+    assert encoder.attends == bool(expected.attention)
     encoded = encoder(images, range(depth), encoder.statistics, maps=range(depth))
     first = int(layout.has_cls)
 
-    def close(given: Tensor, expected: Tensor) -> None:
-        torch.testing.assert_close(given, expected.float(), rtol=tolerance, atol=tolerance)
+    def close(given: Tensor, expected: Tensor, name: str = "", atol: float = tolerance) -> None:
+        torch.testing.assert_close(given, expected.float(), rtol=tolerance, atol=atol, msg=lambda text: f"{name}: {text}")
 
     for block, tokens in enumerate(expected.tokens):
         close(encoded.patch[block], tokens[:, layout.n_prefix :])
@@ -186,17 +170,39 @@ def assert_equal(encoder: Encoder, images: Tensor, expected: Reference, toleranc
             close(encoded.cls[block], tokens[:, 0])
         if layout.n_registers:
             close(encoded.registers[block], tokens[:, first : layout.n_prefix])
-    assert encoder.attends == bool(expected.attention)
     for block, attention in enumerate(expected.attention):
         assert attention.std() > 0.2 / attention.shape[-1], "nearly uniform attention would hide a mistake"
-        ratios = ratios_of(expected.entering[block], expected.branch[block], layout)
-        for name, value in (statistics_of(attention, layout) | ratios).items():
-            of_block = encoded.statistics[name][:, block]
-            torch.testing.assert_close(
-                of_block, value.float(), rtol=tolerance, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
-            )
-        side = int((attention.shape[-1] - layout.n_prefix) ** 0.5)
-        rows = {"centre": layout.n_prefix + side // 2 * (side + 1)} | ({"cls": 0} if layout.has_cls else {})
-        for row, token in rows.items():
-            close(encoded.maps[f"{row}/block{block}"], attention[:, :, token, layout.n_prefix :])
+        ratio = expected.branch[block].norm(dim=-1) / expected.entering[block].norm(dim=-1)
+        statistics = statistics_of(attention, layout) | {"patch_norm_ratio": ratio[:, layout.n_prefix :].mean(-1)}
+        for name, values in (statistics | ({"cls_norm_ratio": ratio[:, 0]} if layout.has_cls else {})).items():
+            close(encoded.statistics[name][:, block], values, name, atol=1e-6)
+        for name, values in maps_of(attention, layout).items():
+            close(encoded.maps[f"{name}/block{block}"], values, name)
     assert len(encoded.maps) == (1 + first) * len(expected.attention)
+
+
+def assert_is_the_model(encoder: Encoder) -> None:
+    """Tokens of a tiny model of timm are what its `forward_features` gives with fused attention, behind the norm; attention is
+    what its own unfused one, softmax(q k / sqrt(d)), passes through `attn_drop`.
+    """
+    sharpen(encoder.model, 8)
+    images, layout = torch.randn(3, 3, 32, 32), encoder.layout
+    encoded = encoder(images, [1], encoder.statistics, maps=[0, 1])
+    tokens = [encoded.cls[1][:, None]] if layout.has_cls else []
+    tokens += [encoded.registers[1]] if layout.n_registers else []
+    expected: list[Tensor] = []
+    with torch.inference_mode():
+        ours = encoder.model.norm(torch.cat([*tokens, encoded.patch[1]], 1))
+        torch.testing.assert_close(ours, encoder.model.forward_features(images), rtol=0, atol=1e-5)
+        for block in encoder.model.blocks:
+            block.attn.fused_attn = False
+            block.attn.attn_drop.register_forward_hook(lambda _module, _input, out: expected.append(out))
+        encoder.model.forward_features(images)
+    assert len(expected) == 2
+    for block, attention in enumerate(expected):
+        assert attention.shape == (3, 2, layout.n_prefix + 16, layout.n_prefix + 16)
+        assert attention.std() > 0.01, "uniform attention would hide a mistake"
+        statistics = {name: encoded.statistics[name][:, block] for name in statistics_of(attention, layout)}
+        torch.testing.assert_close(statistics, statistics_of(attention, layout), rtol=1e-5, atol=1e-5)
+        maps = {name: encoded.maps[f"{name}/block{block}"] for name in maps_of(attention, layout)}
+        torch.testing.assert_close(maps, maps_of(attention, layout), rtol=0, atol=1e-5)

@@ -5,7 +5,7 @@ tests/contracts/test_encoders.py writes such files with random values, loads the
 encoder's output with a plain computation on the authors' names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -23,46 +23,24 @@ NAMES: dict[str, str | None] = {
     "fc2": "mlp.fc2",
     "norm": "norm",
 }
+
+
+def layers(**shapes: str) -> dict[str, str]:
+    """Weights of these shapes, and biases."""
+    weights = {f"{layer}.weight": shape for layer, shape in shapes.items()}
+    return weights | {f"{layer}.bias": shape.split()[0] for layer, shape in shapes.items()}
+
+
 # All tensors that a ViT may have. D: width of tokens, d: of an attention head, M: between the layers of the MLP, I: of the
 # output of the first of them, S: between those that mix tokens; P: pixels of a patch, N: positions, R: registers, T: patches,
-# H: heads, O: offsets between patches and [cls], F: periods of the rotation.
-OUTSIDE = {
-    "cls": "1 1 D",
-    "registers": "1 R D",
-    "positions": "1 N D",
-    "patches.weight": "D 3 P P",
-    "patches.bias": "D",
-    "table": "O H",  # of biases of attention, for all blocks
-    "periods": "F",  # of rotary positions
-    "norm.weight": "D",
-    "norm.bias": "D",
-}
-INSIDE = {
-    "norm1.weight": "D",
-    "norm1.bias": "D",
-    "qkv.weight": "3D D",
-    "qkv.bias": "3D",
-    "mask": "3D",  # of that bias
-    **{f"{part}.{kind}": shape for part in "qkv" for kind, shape in (("weight", "D D"), ("bias", "D"))},  # one by one
-    "tables": "O H",  # of biases of attention, for one block
-    "frequencies": "2 d",  # of rotary positions, by row and column
-    "proj.weight": "D D",
-    "proj.bias": "D",
-    "across1.weight": "S T",  # in place of attention: fixed weights between tokens
-    "across1.bias": "S",
-    "across2.weight": "T S",
-    "across2.bias": "T",
-    "scale1": "D",  # LayerScale
-    "norm2.weight": "D",
-    "norm2.bias": "D",
-    "fc1.weight": "I D",
-    "fc1.bias": "I",
-    "fc2.weight": "D M",
-    "fc2.bias": "D",
-    "scale2": "D",
-}
-
-
+# H: heads, O: offsets between patches and [cls], F: periods of the rotation. Outside are also a table of biases of attention
+# for all blocks, and periods of rotary positions; inside a mask of the bias of `qkv`, or queries, keys and values one by one,
+# a table for one block, frequencies of rotary positions by row and column, fixed weights between tokens, and LayerScale.
+OUTSIDE = {"cls": "1 1 D", "registers": "1 R D", "positions": "1 N D", "table": "O H", "periods": "F"}
+OUTSIDE |= layers(patches="D 3 P P", norm="D")
+INSIDE = {"mask": "3D", "tables": "O H", "frequencies": "2 d", "scale1": "D", "scale2": "D"}
+INSIDE |= layers(norm1="D", qkv="3D D", q="D D", k="D D", v="D D", proj="D D", norm2="D", fc1="I D", fc2="D M")
+INSIDE |= layers(across1="S T", across2="T S")
 SIZES = {"width": "embed_dim", "depth": "depth", "side": "img_size"}  # as timm calls them
 
 
@@ -224,27 +202,27 @@ class Stages(Published):
         return len(self.depths), (self.side // 32) ** 2, self.widths[-1]
 
     def tensors(self) -> dict[str, Part]:
-        parts = self._layer(f"{self.first}0", "conv", self.widths[0], 3, 4, 4)
-        parts |= self._layer(f"{self.first}1", "norm", self.widths[0])
-        for stage, (previous_width, width, depth) in enumerate(zip((0, *self.widths), self.widths, self.depths, strict=False)):
+        layers: dict[str, tuple[str, tuple[int, ...]]] = {  # by name: what each is for, and its shape
+            f"{self.first}0": ("conv", (self.widths[0], 3, 4, 4)),
+            f"{self.first}1": ("norm", self.widths[:1]),
+            self.norm: ("norm", self.widths[-1:]),
+        }
+        gammas = {}
+        for stage, (before, width, depth) in enumerate(zip((0, *self.widths), self.widths, self.depths, strict=False)):
             if stage:
-                parts |= self._layer(self.down.format(stage) + "0", "norm", previous_width)
-                parts |= self._layer(self.down.format(stage) + "1", "conv", width, previous_width, 2, 2)
-            for index in range(depth):
-                name = self.block.format(stage, index)
-                parts |= self._layer(name + self.mix, "conv", width, 1, 7, 7) | self._layer(f"{name}norm", "norm", width)
-                parts |= self._layer(name + self.wide, "wide", 4 * width, width)
-                parts |= self._layer(name + self.narrow, "narrow", width, 4 * width)
-                parts[f"{name}gamma"] = Part("scale", (width,))
-        return parts | self._layer(self.norm, "norm", self.widths[-1])
+                layers |= {f"{self.down}0".format(stage): ("norm", (before,))}
+                layers |= {f"{self.down}1".format(stage): ("conv", (width, before, 2, 2))}
+            for name in (self.block.format(stage, index) for index in range(depth)):
+                gammas[f"{name}gamma"] = Part("scale", (width,))
+                layers |= {f"{name}{self.mix}": ("conv", (width, 1, 7, 7)), f"{name}norm": ("norm", (width,))}
+                layers |= {f"{name}{self.wide}": ("wide", (4 * width, width))}
+                layers |= {f"{name}{self.narrow}": ("narrow", (width, 4 * width))}
+        weights = {f"{name}.weight": Part(f"{role}.weight", shape) for name, (role, shape) in layers.items()}
+        return weights | {f"{name}.bias": Part(f"{role}.bias", shape[:1]) for name, (role, shape) in layers.items()} | gammas
 
     def smaller(self) -> tuple[Self, dict[str, Any]]:
         widths, depths = (8, 16, 24, 32), (1, 2, 1, 1)
         return replace(self, widths=widths, depths=depths), {"dims": widths, "depths": depths}
-
-    @staticmethod
-    def _layer(name: str, role: str, *shape: int) -> dict[str, Part]:
-        return {f"{name}.weight": Part(f"{role}.weight", shape), f"{name}.bias": Part(f"{role}.bias", shape[:1])}
 
 
 # The usual sizes, at 224 pixels.
@@ -279,8 +257,7 @@ def maskfeat(vit: Vit) -> tuple[Vit, ...]:
 
 # Names in BEiT's files of tensors that a plain ViT lacks or names differently; keys have no bias.
 BEIT: dict[str, str | None] = {
-    "positions": None,
-    "qkv.bias": None,
+    **dict.fromkeys(("positions", "qkv.bias")),
     "q.bias": "attn.q_bias",
     "v.bias": "attn.v_bias",
     "scale1": "gamma_1",
@@ -297,6 +274,12 @@ def beitv2(vit: Vit) -> tuple[Vit, ...]:
     dropped = ("rel_pos_bias.relative_position_index", *words)
     of_authors, of_deepspeed = (replace(vit, at=at, names=OF_ALL, dropped=behind(at, *dropped)) for at in ("model/", "module/"))
     return of_authors, of_deepspeed, replace(vit, names=OF_EACH, dropped=(INDEX_OF_EACH,), tells=False)
+
+
+DROPPED_OF_SIMMIM = (
+    *behind("model/encoder.", "mask_token", "rel_pos_bias.relative_position_index"),
+    "model/decoder.0.weight",
+)
 
 
 def simmim_finetuned() -> tuple[Vit, ...]:
@@ -317,20 +300,17 @@ CAPI = Vit(
     patch=14,
     at="backbone.",
     names={
-        "cls": None,
+        **dict.fromkeys(("cls", "positions", "qkv", "norm")),
         "registers": "registers",
-        "positions": None,
         "patches": "patch_embed",
         "block": "encoder.blocks.{}.",
         "norm1": "residual1.norm",
-        "qkv": None,
         **{part: f"residual1.fn.{part}_proj" for part in "qkv"},
         "frequencies": "residual1.fn.rope.freqs",
         "proj": "residual1.fn.proj",
         "norm2": "residual2.norm",
         "fc1": "residual2.fn.fc1",
         "fc2": "residual2.fn.fc2",
-        "norm": None,
     },
     n_registers=16,
     biases=False,
@@ -345,24 +325,16 @@ CAPI = Vit(
 def dino(vit: Vit) -> tuple[Vit, ...]:
     """Of the backbone; of the whole training; and of the whole training in parallel."""
     of_student = "student/module.head.mlp.0.weight"
-    whole = replace(
-        vit,
-        at="teacher/backbone.",
-        twins=("student/module.backbone.",),
-        dropped=(*behind("teacher/head.", "mlp.0.weight", "last_layer.weight_g"), of_student, "dino_loss/center"),
-    )
+    dropped = (*behind("teacher/head.", "mlp.0.weight", "last_layer.weight_g"), of_student, "dino_loss/center")
+    whole = replace(vit, at="teacher/backbone.", twins=("student/module.backbone.",), dropped=dropped)
     dropped = ("teacher/module.head.mlp.0.weight", "dino_loss/center")
     return replace(vit, tells=False), whole, replace(whole, at="teacher/module.backbone.", dropped=dropped)
 
 
 def ibot(vit: Vit) -> tuple[Vit, ...]:
     """Of the backbone, and of the whole training."""
-    whole = replace(
-        vit,
-        at="teacher/backbone.",
-        twins=("student/module.backbone.",),
-        dropped=("teacher/head.last_layer2.weight_g", "student/module.backbone.masked_embed", "ibot_loss/center2"),
-    )
+    dropped = ("teacher/head.last_layer2.weight_g", "student/module.backbone.masked_embed", "ibot_loss/center2")
+    whole = replace(vit, at="teacher/backbone.", twins=("student/module.backbone.",), dropped=dropped)
     return replace(vit, at="state_dict/", tells=False), whole
 
 
@@ -390,9 +362,8 @@ def franca(vit: Vit, hidden: int, learnt_at: int) -> Vit:
 
 
 def dinov3(vit: Vit) -> tuple[Vit, ...]:
-    names = LAYER_SCALE | {"registers": "storage_tokens", "positions": None, "periods": "rope_embed.periods"}
-    names |= {"mask": "attn.qkv.bias_mask"}
-    return (replace(vit, names=names, n_registers=4, eps=1e-5, dropped=("mask_token",)),)
+    names = {"registers": "storage_tokens", "positions": None, "periods": "rope_embed.periods", "mask": "attn.qkv.bias_mask"}
+    return (replace(vit, names=LAYER_SCALE | names, n_registers=4, eps=1e-5, dropped=("mask_token",)),)
 
 
 def mocov3(vit: Vit) -> tuple[Vit, ...]:
@@ -413,18 +384,9 @@ def augreg(vit: Vit) -> tuple[Vit, ...]:
 
 
 def convnext(of_timm: Stages) -> tuple[Stages, ...]:
-    of_authors = replace(
-        of_timm,
-        at="model/",
-        dropped=behind("model/", *CLASSIFIER),
-        first="downsample_layers.0.",
-        down="downsample_layers.{}.",
-        block="stages.{}.{}.",
-        mix="dwconv",
-        wide="pwconv1",
-        narrow="pwconv2",
-        norm="norm",
-    )
+    prefixes = {"first": "downsample_layers.0.", "down": "downsample_layers.{}.", "block": "stages.{}.{}."}
+    layers = {"mix": "dwconv", "wide": "pwconv1", "narrow": "pwconv2", "norm": "norm"}
+    of_authors = replace(of_timm, at="model/", dropped=behind("model/", *CLASSIFIER), **prefixes, **layers)
     return of_authors, replace(of_timm, dropped=("head.fc.weight", "head.fc.bias"))
 
 
@@ -433,11 +395,8 @@ MIXER = Vit(
     12,
     0,
     names={
-        "cls": None,
-        "positions": None,
+        **dict.fromkeys(("cls", "positions", "qkv", "proj")),
         "patches": "stem.proj",
-        "qkv": None,
-        "proj": None,
         "across1": "mlp_tokens.fc1",
         "across2": "mlp_tokens.fc2",
         "fc1": "mlp_channels.fc1",
@@ -446,69 +405,41 @@ MIXER = Vit(
     dropped=CLASSIFIER,
     sizes={"side": "img_size"},
 )
+SIZED = {"s16": VIT_S, "b16": VIT_B, "l16": VIT_L, "h14": VIT_H}
+SIZED |= {"s8": replace(VIT_S, patch=8), "b8": replace(VIT_B, patch=8), "s14": VIT_S, "b14": VIT_B, "l14": VIT_L, "g14": GIANT}
+
+
+def sized(family: str, make: Callable[..., tuple[Published, ...]], sizes: str, *given: Any) -> dict[str, tuple[Published, ...]]:
+    return {f"{family}-{size}": make(SIZED[size], *given) for size in sizes.split()}
+
+
 # By the name of the entry: the files that are published for it, or that its training writes.
 PUBLISHED: dict[str, tuple[Published, ...]] = {
     "quickstart-mae": (QUICKSTART,),
     "quickstart-mocov3": (QUICKSTART,),
     "quickstart-mae-ft": (replace(QUICKSTART, dropped=CLASSIFIER),),
     "quickstart-random": (QUICKSTART,),
-    "mae-s16": mae(VIT_S),
-    "mae-b16": mae(VIT_B),
-    "mae-l16": mae(VIT_L),
-    "mae-h14": mae(VIT_H),
-    "mae-ft-s16": mae_finetuned(VIT_S),
-    "mae-ft-b16": mae_finetuned(VIT_B),
-    "mae-ft-l16": mae_finetuned(VIT_L),
-    "mae-ft-h14": mae_finetuned(VIT_H),
-    "simmim-b16": (
-        replace(
-            VIT_B,
-            at="model/encoder.",
-            names=OF_ALL,
-            dropped=(
-                *behind("model/encoder.", "mask_token", "rel_pos_bias.relative_position_index"),
-                "model/decoder.0.weight",
-            ),
-        ),
-    ),
+    **sized("mae", mae, "s16 b16 l16 h14"),
+    **sized("mae-ft", mae_finetuned, "s16 b16 l16 h14"),
+    "simmim-b16": (replace(VIT_B, at="model/encoder.", names=OF_ALL, dropped=DROPPED_OF_SIMMIM),),
     "simmim-ft-b16": simmim_finetuned(),
-    "maskfeat-b16": maskfeat(VIT_B),
-    "maskfeat-l16": maskfeat(VIT_L),
-    "beitv2-b16": beitv2(VIT_B),
-    "beitv2-l16": beitv2(VIT_L),
+    **sized("maskfeat", maskfeat, "b16 l16"),
+    **sized("beitv2", beitv2, "b16 l16"),
     "ijepa-h14": ijepa(VIT_H),
     "ijepa-h16-448": ijepa(replace(VIT_H, patch=16, side=448)),
     "ijepa-g16": ijepa(Vit(1408, 40, 16, hidden=6144)),
-    "capi-l14": (CAPI,),
-    "capi-l14-in22k": (CAPI,),
-    "capi-l14-lvd": (CAPI,),
-    "capi-l14-p205": (CAPI,),
-    "dino-s16": dino(VIT_S),
-    "dino-s8": dino(replace(VIT_S, patch=8)),
-    "dino-b16": dino(VIT_B),
-    "dino-b8": dino(replace(VIT_B, patch=8)),
-    "dinov2-s14": dinov2(VIT_S),
-    "dinov2-b14": dinov2(VIT_B),
-    "dinov2-l14": dinov2(VIT_L),
-    "dinov2-g14": dinov2(GIANT),
-    "dinov2-reg-s14": dinov2(VIT_S, 4),
-    "dinov2-reg-b14": dinov2(VIT_B, 4),
-    "dinov2-reg-l14": dinov2(VIT_L, 4),
-    "dinov2-reg-g14": dinov2(GIANT, 4),
-    "dinov3-s16": dinov3(VIT_S),
-    "dinov3-b16": dinov3(VIT_B),
-    "dinov3-l16": dinov3(VIT_L),
+    **dict.fromkeys(("capi-l14", "capi-l14-in22k", "capi-l14-lvd", "capi-l14-p205"), (CAPI,)),
+    **sized("dino", dino, "s16 s8 b16 b8"),
+    **sized("dinov2", dinov2, "s14 b14 l14 g14"),
+    **sized("dinov2-reg", dinov2, "s14 b14 l14 g14", 4),
+    **sized("dinov3", dinov3, "s16 b16 l16"),
     "franca-b14": (franca(VIT_B, 2048, 518),),
     "franca-l14": (franca(VIT_L, 2736, 518), franca(VIT_L, 2736, 224)),
     "mocov3-s16": mocov3(replace(VIT_S, heads=12)),
     "mocov3-b16": mocov3(VIT_B),
-    "ibot-s16": ibot(VIT_S),
-    "ibot-b16": ibot(VIT_B),
-    "ibot-l16": ibot(VIT_L),
-    "deit-s16": deit(VIT_S),
-    "deit-b16": deit(VIT_B),
-    "augreg-s16": augreg(VIT_S),
-    "augreg-b16": augreg(VIT_B),
+    **sized("ibot", ibot, "s16 b16 l16"),
+    **sized("deit", deit, "s16 b16"),
+    **sized("augreg", augreg, "s16 b16"),
     "convnext-b": convnext(Stages((128, 256, 512, 1024), (3, 3, 27, 3))),
     "convnext-t": convnext(Stages((96, 192, 384, 768), (3, 3, 9, 3))),
     "mixer-b16": (MIXER,),

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.extract.encoders.published import Stages, Vit
 
 State = dict[str, Tensor]
+Tensors = Callable[[str], Tensor | None]  # by what they are for; None where there is none
 
 
 @dataclass
@@ -31,32 +33,13 @@ class Reference:
     branch: list[Tensor] = field(default_factory=list)
 
 
-Tensors = Callable[[str], Tensor | None]  # by what they are for; None where there is none
-
-
 def linear(tensors: Tensors, layer: str, x: Tensor) -> Tensor:
-    weight, bias = tensors(f"{layer}.weight"), tensors(f"{layer}.bias")
-    assert weight is not None, layer
-    return x @ weight.T + (0 if bias is None else bias)
+    return F.linear(x, tensors(f"{layer}.weight"), tensors(f"{layer}.bias"))
 
 
 def normed(tensors: Tensors, layer: str, x: Tensor, eps: float, rms: bool = False) -> Tensor:
-    x = x if rms else x - x.mean(-1, keepdim=True)
     weight, bias = tensors(f"{layer}.weight"), tensors(f"{layer}.bias")
-    assert weight is not None, layer
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight + (0 if bias is None else bias)
-
-
-def gelu(x: Tensor) -> Tensor:
-    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
-
-
-def patches_of(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """[B, T, D], row by row: each p x p square times a matrix."""
-    p = weight.shape[-1]
-    squares = images.unfold(2, p, p).unfold(3, p, p)  # [B, C, h, w, p, p]
-    squares = squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # [B, h * w, C * p * p]
-    return squares @ weight.flatten(1).T + bias
+    return F.rms_norm(x, x.shape[-1:], weight, eps) if rms else F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def projected(tensors: Tensors, x: Tensor) -> list[Tensor]:
@@ -65,35 +48,19 @@ def projected(tensors: Tensors, x: Tensor) -> list[Tensor]:
     if whole is None:
         return [linear(tensors, part, x) for part in "qkv"]
     bias, mask = tensors("qkv.bias"), tensors("mask")
-    if mask is not None:
-        bias = torch.where(mask == 1, bias, 0)
-    parts = x @ whole.T + (0 if bias is None else bias)
-    of_each = [tensors(f"{part}.bias") for part in "qkv"]
-    return [part if b is None else part + b for part, b in zip(parts.chunk(3, -1), of_each, strict=True)]
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
-    """Output [B, N, D] and attention [B, H, N, N] of queries, keys and values [B, H, N, d]."""
-    logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + bias
-    exponentials = (logits - logits.amax(-1, keepdim=True)).exp()
-    attention = exponentials / exponentials.sum(-1, keepdim=True)
-    return (attention @ v).transpose(1, 2).flatten(2), attention
+    parts = F.linear(x, whole, bias if mask is None else torch.where(mask == 1, bias, 0)).chunk(3, -1)
+    return [part if (b := tensors(f"{name}.bias")) is None else part + b for name, part in zip("qkv", parts, strict=True)]
 
 
 def embedded(file: Vit, tensors: Tensors, images: Tensor) -> Tensor:
     """[B, N, D]: [cls], registers, patches, with positions that are added."""
-    weight, bias = tensors("patches.weight"), tensors("patches.bias")
-    assert weight is not None
-    assert bias is not None
-    x = patches_of(images, weight, bias)
+    x = F.conv2d(images, tensors("patches.weight"), tensors("patches.bias"), stride=file.patch).flatten(2).mT
     cls, registers, positions = tensors("cls"), tensors("registers"), tensors("positions")
-    of_cls = None
     if positions is not None:
         n_before = int(cls is not None and file.cls_position)
-        of_cls = positions[:, :n_before]
-        x = x + added(file, positions[:, n_before:])
-    if cls is not None:
-        cls = cls if of_cls is None or not of_cls.shape[1] else cls + of_cls
+        of_patches = positions[:, n_before:]  # learnt for images of this or another size
+        x = x + (of_patches if of_patches.shape[1] == x.shape[1] else resized(of_patches, file.grid, file.n_registers > 0))
+        cls = cls + positions[:, :1] if n_before else cls
     before = [part.expand(len(x), -1, -1) for part in (cls, registers) if part is not None]
     return torch.cat([*before, x], 1)
 
@@ -104,8 +71,8 @@ def vit(file: Vit, state: State, images: Tensor) -> Reference:
     def of_block(block: int | None) -> Tensors:
         return lambda role: state.get(file.name(role, block) or "")
 
-    def scaled(x: Tensor, scale: Tensor | None) -> Tensor:
-        return x if scale is None else x * scale
+    def scale(number: int) -> Tensor | int:
+        return 1 if (values := tensors(f"scale{number}")) is None else values
 
     x, out = embedded(file, of_block(None), images), Reference()
     for block in range(file.depth):
@@ -113,24 +80,24 @@ def vit(file: Vit, state: State, images: Tensor) -> Reference:
         out.entering.append(x)
         y = normed(tensors, "norm1", x, file.eps, file.rms)
         if tensors("across1.weight") is not None:  # a fixed mixture of tokens
-            columns = gelu(linear(tensors, "across1", y.transpose(1, 2)))  # [B, D, S]
-            branch = linear(tensors, "across2", columns).transpose(1, 2)
+            branch = linear(tensors, "across2", F.gelu(linear(tensors, "across1", y.mT))).mT
         else:
             q, k, v = (part.unflatten(-1, (file.heads, -1)).transpose(1, 2) for part in projected(tensors, y))  # [B, H, N, d]
-            turned = rotation(file, tensors("frequencies"), state.get(file.name("periods") or ""))
-            tables = tensors("tables") if tensors("tables") is not None else state.get(file.name("table") or "")
-            mixed, attention = attend(turned(q), turned(k), v, bias_of(tables))
-            out.attention.append(attention)
-            branch = linear(tensors, "proj", mixed)
+            if (frequencies := tensors("frequencies")) is not None:
+                q, k = (turned_by_frequency(x, frequencies, file.grid, file.n_registers) for x in (q, k))
+            if (periods := of_block(None)("periods")) is not None:
+                q, k = (turned_by_period(x, periods, file.grid) for x in (q, k))
+            logits = q @ k.mT / math.sqrt(q.shape[-1])
+            for table in (tensors("tables"), of_block(None)("table")):
+                if table is not None:
+                    logits = logits + table[offsets((1 + math.isqrt(len(table) - 3)) // 2)].permute(2, 0, 1)  # [H, N, N]
+            out.attention.append(logits.softmax(-1))
+            branch = linear(tensors, "proj", (out.attention[-1] @ v).transpose(1, 2).flatten(2))
         out.branch.append(branch)
-        x = x + scaled(branch, tensors("scale1"))
+        x = x + branch * scale(1)
         hidden = linear(tensors, "fc1", normed(tensors, "norm2", x, file.eps, file.rms))
-        if file.swiglu:
-            gate, hidden = hidden.chunk(2, -1)
-            hidden = gate / (1 + (-gate).exp()) * hidden
-        else:
-            hidden = gelu(hidden)
-        x = x + scaled(linear(tensors, "fc2", hidden), tensors("scale2"))
+        gate, values = hidden.chunk(2, -1)
+        x = x + linear(tensors, "fc2", F.silu(gate) * values if file.swiglu else F.gelu(hidden)) * scale(2)
         out.tokens.append(x)
     return out
 
@@ -162,13 +129,7 @@ def resized(positions: Tensor, new: int, registers: bool) -> Tensor:
     """[1, old², D] -> [1, new², D]."""
     old = math.isqrt(positions.shape[1])
     matrix = resizing(old, new, registers)
-    rows = torch.einsum("ni,bijd->bnjd", matrix, positions.unflatten(1, (old, old)))
-    return torch.einsum("mj,bnjd->bnmd", matrix, rows).flatten(1, 2)
-
-
-def added(file: Vit, positions: Tensor) -> Tensor:
-    """Those of patches [1, T, D], learnt for images of this or another size."""
-    return positions if positions.shape[1] == file.grid**2 else resized(positions, file.grid, file.n_registers > 0)
+    return torch.einsum("ni,mj,bijd->bnmd", matrix, matrix, positions.unflatten(1, (old, old))).flatten(1, 2)
 
 
 def offsets(grid: int) -> Tensor:
@@ -181,22 +142,6 @@ def offsets(grid: int) -> Tensor:
         among = [(row - r + grid - 1) * (2 * grid - 1) + (column - c + grid - 1) for r, c in positions]
         index.append([to_cls, *among])
     return torch.tensor(index)
-
-
-def bias_of(table: Tensor | None) -> Tensor | float:
-    """[H, N, N], which is added to logits."""
-    if table is None:
-        return 0.0
-    return table[offsets((1 + math.isqrt(len(table) - 3)) // 2)].permute(2, 0, 1)
-
-
-def rotation(file: Vit, frequencies: Tensor | None, periods: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """What is done to queries and keys [B, H, N, d]."""
-    if frequencies is not None:
-        return lambda x: turned_by_frequency(x, frequencies, file.grid, file.n_registers)
-    if periods is not None:
-        return lambda x: turned_by_period(x, periods, file.grid)
-    return lambda x: x
 
 
 def turned_by_period(x: Tensor, periods: Tensor, grid: int) -> Tensor:
@@ -225,34 +170,26 @@ def turned_by_frequency(x: Tensor, frequencies: Tensor, grid: int, n_registers: 
     return out
 
 
-def depthwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Each channel of [B, h, w, D] with its own 7 x 7 weights, zeros around it: a sum of 49 shifted products."""
-    h, w = x.shape[1:3]
-    padded = torch.nn.functional.pad(x, (0, 0, 3, 3, 3, 3))
-    shifted = (padded[:, i : i + h, j : j + w] * weight[:, 0, i, j] for i in range(7) for j in range(7))
-    return sum(shifted, torch.zeros_like(x)) + bias
-
-
 def stages(file: Stages, state: State, images: Tensor) -> Reference:
-    """Feature maps [B, h, w, D] of four stages, as tokens."""
+    """Feature maps [B, D, h, w] of four stages, as tokens."""
 
     def norm(layer: str, x: Tensor) -> Tensor:
-        return normed(state.get, layer, x, file.eps)
+        return normed(state.get, layer, x.movedim(1, -1), file.eps).movedim(-1, 1)
 
-    out, x = Reference(), images.permute(0, 2, 3, 1)
+    def conv(layer: str, x: Tensor, **options: int) -> Tensor:
+        return F.conv2d(x, state[f"{layer}.weight"], state[f"{layer}.bias"], **options)
+
+    out, x = Reference(), images
     for stage, depth in enumerate(file.depths):
-        down = file.down.format(stage) if stage else file.first
-        layers = [f"{down}0", f"{down}1"]
-        conv = layers[bool(stage)]  # behind the norm, but in front of it in the first stage
-        x = norm(layers[0], x) if stage else x
-        weight = state[f"{conv}.weight"]
-        side = x.shape[1] // weight.shape[-1]
-        x = patches_of(x.permute(0, 3, 1, 2), weight, state[f"{conv}.bias"]).unflatten(1, (side, side))
-        x = x if stage else norm(layers[1], x)
+        if stage:
+            down = file.down.format(stage)
+            x = conv(f"{down}1", norm(f"{down}0", x), stride=2)
+        else:
+            x = norm(f"{file.first}1", conv(f"{file.first}0", x, stride=4))
         for index in range(depth):
             block = file.block.format(stage, index)
-            mixed = depthwise(x, state[f"{block}{file.mix}.weight"], state[f"{block}{file.mix}.bias"])
-            hidden = gelu(linear(state.get, f"{block}{file.wide}", norm(f"{block}norm", mixed)))
-            x = x + state[f"{block}gamma"] * linear(state.get, f"{block}{file.narrow}", hidden)
-        out.tokens.append(x.flatten(1, 2))
+            mixed = norm(f"{block}norm", conv(f"{block}{file.mix}", x, padding=3, groups=x.shape[1])).movedim(1, -1)
+            hidden = F.gelu(linear(state.get, f"{block}{file.wide}", mixed))
+            x = x + (state[f"{block}gamma"] * linear(state.get, f"{block}{file.narrow}", hidden)).movedim(-1, 1)
+        out.tokens.append(x.flatten(2).mT)
     return out

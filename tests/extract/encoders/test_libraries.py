@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,159 +19,143 @@ from tests.extract.encoders.test_wrapped import CLOSE, wrapped
 transformers = pytest.importorskip("transformers")
 open_clip = pytest.importorskip("open_clip")
 torchvision = pytest.importorskip("torchvision")
-
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 SMALL = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48}
-SMALL |= {"image_size": 32, "patch_size": 8}
-# name -> model class, what its configuration has beside SMALL, [cls], registers, whether a norm is stored
+SMALL |= {"image_size": 32, "patch_size": 8, "attn_implementation": "eager"}
+# model class -> what its configuration has beside SMALL, [cls], registers, whether a norm is stored
 TRANSFORMERS = {
-    "ViT": ("ViTModel", {}, True, 0, True),
-    "DeiT": ("DeiTModel", {}, True, 1, True),  # the distillation token counts as a register
-    "ViTMAE": ("ViTMAEModel", {}, True, 0, True),
-    "ViTMSN": ("ViTMSNModel", {}, True, 0, True),
-    "BEiT": ("BeitModel", {"use_relative_position_bias": True, "use_mask_token": True}, True, 0, False),
-    "Data2Vec": ("Data2VecVisionModel", {}, True, 0, False),
-    "DINOv2": ("Dinov2Model", {}, True, 0, True),
-    "DINOv2 with registers": ("Dinov2WithRegistersModel", {"num_register_tokens": 4}, True, 4, True),
-    "DINOv3": ("DINOv3ViTModel", {"num_register_tokens": 4}, True, 4, True),
-    "CLIP": ("CLIPVisionModel", {}, True, 0, True),
-    "SigLIP": ("SiglipVisionModel", {}, False, 0, True),
-    "SigLIP 2": ("Siglip2VisionModel", {"num_patches": 16}, False, 0, True),
-    "I-JEPA": ("IJepaModel", {}, False, 0, True),
-    "AIMv2": ("Aimv2VisionModel", {}, False, 0, False),  # an RMSNorm with weights
+    "ViTModel": ({}, True, 0, True),
+    "DeiTModel": ({}, True, 1, True),  # the distillation token counts as a register
+    "ViTMAEModel": ({}, True, 0, True),
+    "ViTMSNModel": ({}, True, 0, True),
+    "BeitModel": ({"use_relative_position_bias": True, "use_mask_token": True}, True, 0, False),
+    "Data2VecVisionModel": ({}, True, 0, False),
+    "Dinov2Model": ({}, True, 0, True),
+    "Dinov2WithRegistersModel": ({"num_register_tokens": 4}, True, 4, True),
+    "DINOv3ViTModel": ({"num_register_tokens": 4}, True, 4, True),
+    "CLIPVisionModel": ({}, True, 0, True),
+    "SiglipVisionModel": ({}, False, 0, True),
+    "Siglip2VisionModel": ({"num_patches": 16}, False, 0, True),
+    "IJepaModel": ({}, False, 0, True),
+    "Aimv2VisionModel": ({}, False, 0, False),  # an RMSNorm with weights
 }
 
 
 def of_library(name: str):
-    kind, more, *expected = TRANSFORMERS[name]
-    cls = getattr(transformers, kind)
+    cls = getattr(transformers, name)
     torch.manual_seed(0)
-    model = cls(cls.config_class(**SMALL, **more, attn_implementation="eager")).eval()
-    made = of_transformers(model)
-    return made, expected
+    return of_transformers(cls(cls.config_class(**SMALL, **TRANSFORMERS[name][0])).eval())
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers(name):
-    made, (has_cls, n_registers, has_norm) = of_library(name)
+    made, (_, has_cls, n_registers, has_norm) = of_library(name), TRANSFORMERS[name]
     encoder = wrapped(made.model, **made.known)
     assert (encoder.layout.has_cls, encoder.layout.n_registers, encoder.layout.grid) == (has_cls, n_registers, (4, 4))
     assert bool(encoder.norm()[0]) == has_norm
-    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    run = made.known["forward"]
-    with torch.inference_mode():
-        own = run(_with_outputs(made.model), images)
-    out = encoder(images, [0, 1], encoder.statistics, [0, 1])
-    prefix = encoder.layout.n_prefix
-    torch.testing.assert_close(out.patch[0], own.hidden_states[1][:, prefix:], **CLOSE)
     assert set(encoder.statistics) >= {"patch_self", "patch_patch_entropy", "patch_norm_ratio"}
+    forward, outputs = made.model.forward, []  # with what it computes on the way
+    made.model.forward = lambda **given: outputs.append(forward(**given, output_attentions=True, output_hidden_states=True))
+    with torch.inference_mode():
+        made.known["forward"](made.model, IMAGES)
+    made.model.forward, (own,) = forward, outputs
+    out, prefix = encoder(IMAGES, [0, 1], encoder.statistics, [0, 1]), encoder.layout.n_prefix
+    torch.testing.assert_close(out.patch[0], own.hidden_states[1][:, prefix:], **CLOSE)
     for block, a in enumerate(own.attentions):
-        centre = out.maps[f"centre/block{block}"]
-        torch.testing.assert_close(centre, a[:, :, prefix + 10, prefix:], **CLOSE)
-        if has_cls:
-            torch.testing.assert_close(out.maps[f"cls/block{block}"], a[:, :, 0, prefix:], **CLOSE)
-    last = encoder.model.forward_features(images)
-    if name != "CLIP":  # whose output is not normalised; [cls] alone is
-        torch.testing.assert_close(last, own.last_hidden_state, **CLOSE)
-
-
-def _with_outputs(model):
-    """The same model, which also gives what it computes on the way."""
-    forward = type(model).forward
-
-    def call(**inputs):
-        return forward(model, **inputs, output_attentions=True, output_hidden_states=True)
-
-    return type(
-        "Model",
-        (),
-        {"__call__": staticmethod(call), "__getattr__": lambda _, name: getattr(model, name), "forward": staticmethod(call)},
-    )()
+        for row, token in ({"centre": prefix + 10} | ({"cls": 0} if has_cls else {})).items():
+            torch.testing.assert_close(out.maps[f"{row}/block{block}"], a[:, :, token, prefix:], **CLOSE)
+    if name != "CLIPVisionModel":  # whose output is not normalised; [cls] alone is
+        torch.testing.assert_close(encoder.model.forward_features(IMAGES), own.last_hidden_state, **CLOSE)
 
 
 def test_other_sizes_interpolate_positions():
-    made, _ = of_library("DINOv2")
+    made = of_library("Dinov2Model")
     assert wrapped(made.model, **made.known, input_size=48).layout.grid == (6, 6)
 
 
 TORCHVISION = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 3, "hidden_dim": 24, "mlp_dim": 48}
 OPEN_CLIP = {"image_size": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 3, "mlp_ratio": 2.0}
+POOLING = {"attentional_pool": True, "attn_pooler_heads": 4, "attn_pooler_queries": 4}
 TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
-OTHERS = {
-    "torchvision": lambda: torchvision.models.VisionTransformer(**TORCHVISION),
-    "open_clip": lambda: open_clip.transformer.VisionTransformer(**OPEN_CLIP),
-    "open_clip, pooled by attention": lambda: open_clip.transformer.VisionTransformer(
-        **OPEN_CLIP, attentional_pool=True, attn_pooler_heads=4, attn_pooler_queries=4
-    ),
-    **{
-        name: lambda architecture=architecture: timm.create_model(architecture, **TIMM)
-        for name, architecture in {
-            "timm": "vit_tiny_patch16_224",
-            "timm, registers": "vit_small_patch14_reg4_dinov2",
-            "timm, rotary": "eva02_tiny_patch14_224",
-        }.items()
-    },
-}
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_libraries(name):
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (torchvision.models.VisionTransformer, TORCHVISION),
+        (open_clip.transformer.VisionTransformer, OPEN_CLIP),
+        (open_clip.transformer.VisionTransformer, OPEN_CLIP | POOLING),
+        (timm.create_model, TIMM | {"model_name": "vit_tiny_patch16_224"}),
+        (timm.create_model, TIMM | {"model_name": "vit_small_patch14_reg4_dinov2"}),
+        (timm.create_model, TIMM | {"model_name": "eva02_tiny_patch14_224"}),
+    ],
+)
+def test_other_libraries(make, options):
     torch.manual_seed(0)
-    model = OTHERS[name]().eval()
+    model = make(**options).eval()
     encoder = wrapped(model)
     assert (encoder.layout.has_cls, encoder.layout.grid, encoder.n_blocks) == (True, (4, 4), 2)
     assert set(encoder.statistics) == {*STATISTICS, *PER_BLOCK}
     outs, attended = [], []
     hooks = [block.register_forward_hook(lambda _m, _i, x: outs.append(x)) for block in encoder.model.blocks]
-    hooks += [
-        branch.register_forward_pre_hook(lambda m, i, k: attended.append((m, i, k)), with_kwargs=True)
-        for branch in encoder.model.branches
-    ]
-    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for branch in encoder.model.branches:
+        hooks.append(branch.register_forward_pre_hook(lambda *given: attended.append(given), with_kwargs=True))
     with torch.inference_mode():
-        model(images)
+        model(IMAGES)
     for hook in hooks:
         hook.remove()
-    out = encoder(images, [0, 1], encoder.statistics, [0])
+    out, prefix = encoder(IMAGES, [0, 1], encoder.statistics, [0]), encoder.layout.n_prefix
     for block in (0, 1):
-        torch.testing.assert_close(out.patch[block], outs[block][:, encoder.layout.n_prefix :], **CLOSE)
-    module, inputs, options = attended[0]
+        torch.testing.assert_close(out.patch[block], outs[block][:, prefix:], **CLOSE)
+    module, inputs, given = attended[0]
     if isinstance(module, torch.nn.MultiheadAttention):  # torch's own weights
-        x = inputs[0] if inputs else options["query"]
+        x = inputs[0] if inputs else given["query"]
         with torch.inference_mode():
             _, a = module(x, x, x, need_weights=True, average_attn_weights=False)
-        torch.testing.assert_close(out.maps["cls/block0"], a[:, :, 0, encoder.layout.n_prefix :], **CLOSE)
+        torch.testing.assert_close(out.maps["cls/block0"], a[:, :, 0, prefix:], **CLOSE)
 
 
 def test_a_folder_of_transformers(tmp_path):
-    made, _ = of_library("ViT")
+    made = of_library("ViTModel")
     made.model.save_pretrained(tmp_path)
     transformers.ViTImageProcessor(size={"height": 32, "width": 32}, resample=2).save_pretrained(tmp_path)
     encoder = load_encoder(f"transformers:{tmp_path}")
-    assert encoder.config["input_size"] == (3, 32, 32)
-    assert (encoder.config["mean"], encoder.config["interpolation"]) == ((0.5, 0.5, 0.5), "bilinear")
-    images = torch.randn(1, 3, 32, 32)
-    torch.testing.assert_close(encoder.model.forward_features(images), made.model(images).last_hidden_state)
+    described = [encoder.config[name] for name in ("input_size", "mean", "interpolation")]
+    assert described == [(3, 32, 32), (0.5, 0.5, 0.5), "bilinear"]
+    torch.testing.assert_close(encoder.model.forward_features(IMAGES), made.model(IMAGES).last_hidden_state)
     twin = load_encoder(f"transformers:{tmp_path}", random_seed=1)
-    assert (twin.weights, twin.layout) != (encoder.weights, None)
+    assert twin.weights != encoder.weights
     assert json.loads(twin.architecture) == {"model": f"transformers:{tmp_path}", "random_seed": 1}
 
 
+def test_a_folder_of_timm(tmp_path):
+    """As timm writes one for a hub: config.json, and safetensors."""
+    torch.manual_seed(0)
+    arguments = {"depth": 2, "embed_dim": 48, "num_heads": 2, "img_size": 32}
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=3, **arguments).eval()
+    timm.models.save_for_hf(model, tmp_path / "mine", model_args=arguments, safe_serialization=True)
+    encoder = load_encoder(f"local-dir:{tmp_path}/mine")
+    assert torch.equal(encoder.model.forward_features(IMAGES), model.forward_features(IMAGES))
+    assert (encoder.config["input_size"], encoder.config["mean"]) == ((3, 32, 32), [0.5] * 3)
+    with pytest.raises(BeyondClsError, match="nowhere"):
+        load_encoder(f"local-dir:{tmp_path}/nowhere")
+
+
+SQUARE = {"height": 224, "width": 224}
+
+
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("size", "crop", "resample", "known"),
     [
-        (
-            {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True, "resample": 3},
-            {"input_size": (224, 224), "crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic"},
-        ),
-        (
-            {"size": {"height": 224, "width": 224}, "resample": 2},
-            {"input_size": (224, 224), "crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bilinear"},
-        ),
+        ({"shortest_edge": 256}, {"do_center_crop": True, "crop_size": SQUARE}, 3, (0.875, "center", "bicubic")),
+        (SQUARE, {}, 2, (1.0, "squash", "bilinear")),
     ],
 )
-def test_what_a_processor_does(values, expected):
-    processor = SimpleNamespace(**values, do_normalize=True, image_mean=[0.1, 0.2, 0.3], image_std=[1, 1, 1])
-    assert _arguments_of_processor(processor) == {**expected, "mean": (0.1, 0.2, 0.3), "std": (1, 1, 1)}
+def test_what_a_processor_does(size, crop, resample, known):
+    values = {"do_normalize": True, "image_mean": [0.1, 0.2, 0.3], "image_std": [1, 1, 1]}
+    given = _arguments_of_processor(SimpleNamespace(size=size, **crop, resample=resample, **values))
+    expected = dict(zip(("crop_pct", "crop_mode", "interpolation"), known, strict=True))
+    assert given == {**expected, "input_size": (224, 224), "mean": (0.1, 0.2, 0.3), "std": (1, 1, 1)}
 
 
 MINE = """
@@ -201,15 +186,18 @@ def mine(tmp_path):
 
 
 def test_a_function_in_a_file(mine):
-    one = load_encoder(f"{mine}:make", mean=(0.5,) * 3, std=(0.5,) * 3)
-    two = load_encoder("deep", model=f"{mine}:make", arguments={"depth": 2}, mean=(0.5,) * 3, std=(0.5,) * 3)
+    given = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+    one, two = (
+        load_encoder(f"{mine}:make", **given),
+        load_encoder("deep", model=f"{mine}:make", arguments={"depth": 2}, **given),
+    )
     assert (one.n_blocks, two.n_blocks, two.name) == (1, 2, "deep")
-    assert json.loads(two.architecture) == {"model": f"{mine}:make", "depth": 2, "code": json.loads(one.architecture)["code"]}
+    assert json.loads(two.architecture) == json.loads(one.architecture) | {"depth": 2}
     wrapped_there = load_encoder("there", model=f"{mine}:made", crop_pct=1.0, family="labels")
     assert (wrapped_there.block, wrapped_there.config["crop_pct"], wrapped_there.config["mean"]) == (0, 1.0, [0.5] * 3)
     assert (wrapped_there.name, wrapped_there.pretraining.family) == ("there", "labels")
     Path(mine).write_text(MINE + "\n# edited\n")
-    assert load_encoder(f"{mine}:make", mean=(0.5,) * 3, std=(0.5,) * 3).architecture != one.architecture
+    assert load_encoder(f"{mine}:make", **given).architecture != one.architecture
 
 
 @pytest.mark.parametrize(
@@ -217,8 +205,7 @@ def test_a_function_in_a_file(mine):
     [
         ("FILE:wrong", {}, "FILE:wrong returns str, expected a torch.nn.Module"),
         ("FILE:fails", {}, r"FILE:fails fails in line \d+ \(ValueError: no weights\); mend it"),
-        ("FILE:lost", {}, "has no function 'lost'"),
-        ("FILE:not_a_function", {}, "has no function 'not_a_function'"),
+        *((f"FILE:{name}", {}, f"has no function '{name}'") for name in ("lost", "not_a_function")),
         ("nowhere.py:make", {}, "there is no file 'nowhere.py'"),
         ("no.such.package:make", {}, "'no.such.package:make' names no encoder: No module named 'no'"),
         ("FILE:make", {"checkpoint": "w.pth"}, "makes its own model; leave --checkpoint out, and read w.pth there"),
@@ -236,20 +223,6 @@ def test_what_a_user_should_do(mine, name, options, message):
 
 
 def test_a_library_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(BeyondClsError, match=r"needs transformers .*: pip install 'beyondcls\[transformers\]'"):
         load_encoder("transformers:google/vit")
-
-
-def test_a_folder_of_timm(tmp_path):
-    """As timm writes one for a hub: config.json, and safetensors."""
-    torch.manual_seed(0)
-    arguments = {"depth": 2, "embed_dim": 48, "num_heads": 2, "img_size": 32}
-    model = timm.create_model("vit_tiny_patch16_224", num_classes=3, **arguments).eval()
-    timm.models.save_for_hf(model, tmp_path / "mine", model_args=arguments, safe_serialization=True)
-    encoder = load_encoder(f"local-dir:{tmp_path}/mine")
-    images = torch.rand(2, 3, 32, 32)
-    assert torch.equal(encoder.model.forward_features(images), model.forward_features(images))
-    assert (encoder.config["input_size"], encoder.config["mean"]) == ((3, 32, 32), [0.5] * 3)
-    with pytest.raises(BeyondClsError, match="nowhere"):
-        load_encoder(f"local-dir:{tmp_path}/nowhere")
