@@ -7,7 +7,7 @@ from PIL import Image
 
 from pipelines.detect import summary
 from store import BeyondClsError
-from tests.probe.detection.features import write_objects
+from tests.probe.detection.tiny import write_objects
 from tests.probe.segmentation.features import write_segmented
 
 
@@ -101,8 +101,8 @@ def test_saved_maps_are_of_this_run(beyondcls, segmented, tmp_path):
 
 def test_options_of_detect(beyondcls, asked, tmp_path):
     stores = [write_objects(tmp_path / name, n=5, seed=i, views=3) for i, name in enumerate(("train", "test"))]
-    (tmp_path / "some.txt").write_text("041\n044\n")
-    (tmp_path / "others.txt").write_text("040\n042\n043\n")
+    (tmp_path / "some.txt").write_text("000001\n000004\n")
+    (tmp_path / "others.txt").write_text("000000\n000002\n000003\n")
     common = ("detect", "--features", stores[0].path, "--test", stores[1].path, "--out", tmp_path / "out")
     given = f"--ids {tmp_path / 'some.txt'} --test-ids {tmp_path / 'others.txt'} --seeds 3,1 --views 2,0 --block 1 --workers 2 "
     given += "--placement stream --preset small --epochs 7 --no-masks --no-final-norm --anchors 8,16,32,64"

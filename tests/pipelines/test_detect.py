@@ -9,7 +9,7 @@ from pipelines.detect import settings
 from pipelines.predictions.objects import COLOURS, OPACITY, draw_objects
 from probe.result_files import read_result
 from store import BeyondClsError
-from tests.probe.detection.features import write_objects
+from tests.probe.detection.tiny import write_objects
 
 SMALL = (
     "--epochs 1 --batch-size 2 --width 8 --anchors 16,32,64,128 --box-features 16 --mask-layers 1 --proposals 40 --samples 16"
@@ -24,7 +24,7 @@ def sets(tmp_path_factory) -> list[str]:
 
 
 def test_writes_and_prints(beyondcls, sets, tmp_path):
-    (tmp_path / "ids.txt").write_text("041\n042\n")
+    (tmp_path / "ids.txt").write_text("000001\n000002\n")
     out = tmp_path / "out"
     common = ("detect", "--features", sets[0], "--test", sets[1], "--out", out, "--device", "cpu", *SMALL.split())
     printed = beyondcls(*common, "--seeds", "0,3", "--ids", tmp_path / "ids.txt", "--preset", "small", "--log", "csv")
