@@ -62,17 +62,11 @@ def test_measures(written, sets):
     linear = content["protocols"]["linear"]
     assert (linear["accuracy_grid"]["values"][0], linear["seeds"]) == (100, [3, 5])
     assert linear["accuracy_grid"]["values"][1] == pytest.approx(100 * sets.tested.counts[0] / sets.tested.n_labelled)
-    assert content["features"] == {
-        name: store.spec.key
-        for name, store in zip(("training", "test", "validation"), (sets.training, sets.test, sets.validation), strict=True)
-    }
+    assert content["features"] == {name: getattr(sets, name).spec.key for name in ("training", "test", "validation")}
     assert content["command"] == "beyondcls segment"
     assert content["foreground"] == [{"share": None, "gain": [1, None]}]
-    assert [note.partition(" is of car")[0] for note in content["notes"]] == [
-        "no training patch",
-        "no test patch",
-        "views show a central crop; published numbers are of whole images",
-    ]
+    for note, part in zip(content["notes"], ("training patch is of car", "test patch is of car", "central crop"), strict=True):
+        assert part in note
 
 
 def test_tables(written, sets):
@@ -91,31 +85,21 @@ def test_tables(written, sets):
 
 
 def test_heads(written, sets):
-    assert sorted(file.name for file in (written / "linear").iterdir()) == [
-        f"seed{seed}.{kind}" for seed in (3, 5) for kind in ("json", "safetensors")
-    ]
+    kept = {f"seed{seed}.{kind}" for seed in (3, 5) for kind in ("json", "safetensors")}
+    assert {file.name for file in (written / "linear").iterdir()} == kept
     head, about = load_patch_head(written / "linear/seed5")
     assert head.bias.tolist() == [1, 0, 0]
     assert (about["seed"], about["protocol"], about["chosen"]) == (5, "linear", {"base_lr": 1.0})
     accuracy = read_result(written / "metrics.json")["protocols"]["linear"]["accuracy_original"]["values"]
     assert about["result"]["accuracy_original"] == accuracy[1] < accuracy[0]
-    tokens = torch.from_numpy(sets.test.tokens("patch").rows(np.arange(3))).float()
-    assert (head({"patch": tokens}).argmax(1) == 0).all()
 
 
 @pytest.mark.parametrize(("n_classes", "mode", "unseen"), [(3, "P", 255), (255, "P", 255), (256, "I;16", 65535)])
 def test_label_maps(tmp_path, n_classes, mode, unseen):
-    """Of 255 classes the last is 254, so that 255 is free for what a view does not show."""
+    """Of 255 classes the last is 254, so that 255 is free for what a view does not show; it is black, class 0 grey."""
     save_label_map(tmp_path / "deep/a.png", np.array([[0, -1], [n_classes - 1, 1]], np.int16), n_classes)
     with Image.open(tmp_path / "deep/a.png") as image:
         assert image.mode == mode
         assert np.asarray(image).tolist() == [[0, unseen], [n_classes - 1, 1]]
-        if mode == "P":
-            assert np.asarray(image.convert("RGB"))[0].tolist() == [[128] * 3, [0] * 3], "grey, and black where nothing is seen"
-
-
-def test_colours_differ():
-    colours = palette()
-    assert len(np.unique(colours[1:], axis=0)) == 255
-    near = np.abs(colours[1:20, None].astype(int) - colours[None, 1:20]).sum(-1) + 999 * np.eye(19, dtype=int)
-    assert near.min() >= 64
+        assert mode != "P" or np.asarray(image.convert("RGB"))[0].tolist() == [[128] * 3, [0] * 3]
+    assert len(np.unique(palette()[1:], axis=0)) == 255
