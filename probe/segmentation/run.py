@@ -12,7 +12,7 @@ from probe.checkpoint import Checkpoint, Unfinished
 from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
-from probe.segmentation.evaluate import GRID, ConfusionsOfModel, ModelPredictions, evaluate
+from probe.segmentation.evaluate import GRID, Confusions, ModelPredictions, evaluate
 from probe.segmentation.label_maps import LabelMapsOfView, Resolution
 from probe.segmentation.linear import NAME, SPEC, TrainedMember, train_linear
 from probe.segmentation.logistic import PatchLogistic
@@ -79,7 +79,7 @@ class ProtocolOutcome:
     notes: list[str] = field(default_factory=list)
     trained: list[TrainedMember] = field(default_factory=list)
     seconds: float = 0.0
-    measured: list[ConfusionsOfModel] = field(default_factory=list)
+    measured: list[Confusions] = field(default_factory=list)
 
 
 @dataclass
@@ -160,7 +160,7 @@ def _select_setting(
         learn, judge = sets.compared
         models = fit(learn, judge, settings, "selection")
         measured, _ = evaluate(judge, {(s, i): model for s, of_seeds in models.items() for i, model in enumerate(of_seeds)})
-        mious = {s: [measured[s, i].confusions[GRID].miou for i in range(len(of_seeds))] for s, of_seeds in models.items()}
+        mious = {s: [measured[s, i][GRID].miou for i in range(len(of_seeds))] for s, of_seeds in models.items()}
         means = tuple(float(np.mean(mious[setting])) if setting in mious else float("nan") for setting in settings)
         selection = Selection(sets.selected_on, "miou_grid", len(judge), tuple(settings), means)
     best = selection.best if selection else settings[0]

@@ -44,8 +44,7 @@ class SavedMaps:
     def _write_truths(self, resolution: Resolution) -> None:
         maps, images = LabelMapsOfView(self._store), []
         for row in self.rows:
-            whole = resolution == "original"
-            truth = maps.original(row) if whole else maps.in_frame(row, maps.frame(int(resolution)))
+            truth = maps.at(row, resolution)
             save_label_map(self._folder / TRUTH / self._file_name(row), truth, len(self._classes))
             image: dict[str, Any] = {"id": self._store.ids[row], "file": self._file_name(row)}
             crop = [0, 0, *truth.shape[::-1]] if self._store.spec.has_windows else maps.crops[row].tolist()

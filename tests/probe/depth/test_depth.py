@@ -206,12 +206,12 @@ def test_normals_without_length_are_missing_and_files_of_both_kinds_are_alike(tm
 
 BAD: dict[str, tuple[Any, str]] = {
     "no file": (None, r"1 of 2 images of .* have no file of depth in .*, first '000001'; expected either of .*000001.png"),
-    "another size": (np.ones((8, 9), np.float32), r"000001.npy has 9 x 8 pixels; expected .* of 40 x 32 pixels"),
+    "another size": (np.ones((8, 9), np.float32), r"000001.npy holds \[8, 9\] float32; expected .* of 40 x 32 pixels"),
     "whole numbers": (np.ones(SIZE, np.int32), r"000001.npy holds \[32, 40\] int32; expected a 16-bit PNG .* metres"),
     "channels": (np.ones((*SIZE, 3), np.float32), r"holds \[32, 40, 3\] float32"),
     "objects": (np.full(SIZE, None, object), r"000001.npy is damaged \(.*object.*\), expected a 16-bit PNG"),
-    "8 bits": (Image.new("L", SIZE[::-1]), r"000001.png has pixels of Pillow's mode L; expected a 16-bit PNG"),
-    "a picture of another size": (Image.new("I;16", (9, 8)), r"000001.png has 9 x 8 pixels; expected"),
+    "8 bits": (Image.new("L", SIZE[::-1]), r"000001.png has 40 x 32 pixels of Pillow's mode L; expected a 16-bit PNG"),
+    "a picture of another size": (Image.new("I;16", (9, 8)), r"000001.png has 9 x 8 pixels"),
     "no picture": (b"PNG", r"000001.png cannot identify image file .*; expected a 16-bit PNG"),
 }
 

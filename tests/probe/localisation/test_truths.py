@@ -1,11 +1,14 @@
 """True boxes as views show them, what is counted, and which part of images that is."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from extract.transform import Views
-from probe.localisation.truths import Frame, frame_of, truths_of
+from probe.localisation.truths import truths_of
+from probe.views import View
 from store import BeyondClsError
 from tests.probe.localisation.features import write_boxed
 
@@ -66,10 +69,9 @@ def test_what_a_frame_shows(tmp_path, size, shape, mode, share, shows, official)
 
 
 def test_a_cut_image_makes_the_frame_a_crop_and_other_views_are_random():
-    crops, sizes = np.array([[0.0, 0, 32, 32], [4, 0, 36, 32]]), np.array([[32, 32], [32, 40]])
-    assert frame_of(crops[:1], sizes[:1], 224, 0, 1, 1).shows == "whole"
-    assert frame_of(crops, sizes, 224, 0, 1, 1).shows == "crop"
-    assert frame_of(crops, sizes, 224, 1, 4, 1) == Frame("random", 224, 75.0)
+    of_images = {"crops": np.array([[0.0, 0, 32, 32], [4, 0, 36, 32]]), "sizes": np.array([[32, 32], [32, 40]])}
+    parts = [View.part(SimpleNamespace(**of_images, view=v), np.arange(n)) for v, n in ((0, 1), (0, 2), (1, 2))]
+    assert parts == ["whole", "crop", "random"]
 
 
 @pytest.mark.parametrize(

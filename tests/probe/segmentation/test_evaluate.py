@@ -117,11 +117,11 @@ def test_through_a_mirrored_crop(cropped):
         tested.part([1, 3]), models, ("original", 32), maps, lambda name, row, values: kept.setdefault((name, row), values)
     )
     for name in ("covered", "labels"):
-        confusions = measured[name].confusions
+        confusions = measured[name]
         assert {resolution: one.accuracy for resolution, one in confusions.items()} == {GRID: 100, "original": 100, 32: 100}
         assert [one.n for one in confusions.values()] == [2 * 16, 2 * (16 * 16 - 1), 2 * (32 * 32 - 4)]
-    assert measured["between"].confusions[GRID].accuracy == 100
-    assert 60 < measured["between"].confusions["original"].accuracy < 100, "between patches, logits are interpolated"
+    assert measured["between"][GRID].accuracy == 100
+    assert 60 < measured["between"]["original"].accuracy < 100, "between patches, logits are interpolated"
     outside = 24 * 32 - 16 * 16
     assert (shown["shows"], shown["percent_outside"]) == ("crop", pytest.approx(100 * outside / (24 * 32 - 1)))
     assert f"{shown['percent_outside']:.1f} %" in shown["words"]

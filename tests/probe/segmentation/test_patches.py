@@ -25,9 +25,6 @@ def test_all_sets_are_read_at_the_same_block(tmp_path):
     assert {p.source.probed_block for p in (sets.learnt, sets.tested, *sets.compared)} == {0}
     with pytest.raises(StoreError, match=r"a has no array 'patch/block1/view0'; it has: patch/block0/view0"):
         Sets(deep, deep, shallow)
-    deep.__dict__["grid"] = (2, 8)
-    with pytest.raises(StoreError, match=r"a has a grid of \(4, 4\) patches, .*b \(2, 8\)"):
-        Sets(shallow, shallow, deep)
 
 
 def test_images_that_could_not_be_read_are_left_out(tmp_path):
