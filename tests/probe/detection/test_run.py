@@ -12,12 +12,12 @@ import torch
 
 from probe import checkpoint as states
 from probe.detection.average_precision import AveragePrecision, coco_truths, examples
-from probe.detection.detected import detections, in_original, to_coco
+from probe.detection.detected import detections, in_original
 from probe.detection.detector import load_detector, load_detector_with
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.run import Detection, detect
 from probe.detection.sets import ImagesWithObjects, images_with_objects
-from probe.detection.targets import detection_batches, flips_of
+from probe.detection.targets import detection_batches
 from probe.result_files import read_result
 from store import BeyondClsError, FeatureStore, StoreError
 from store.truths import Instance
@@ -74,7 +74,9 @@ def test_what_is_written_is_what_is_measured(written, sets):
     rows = np.arange(3)
     detected = list(detections(detector, sets[1], rows))
     results = json.loads((out / "detections.json").read_text())
-    assert to_coco(detected, [0, 1, 2]) == results, "images are numbered by their names"
+    assert [entry for i, one in enumerate(detected) for entry in one.to_coco(i)] == results, (
+        "images are numbered by their names"
+    )
     truths = coco_truths(sets[1].instances, rows, [0, 1, 2])
     for kind in ("box", "mask"):
         assert AveragePrecision(truths, results, kind).of()["ap"] == measures[kind]["ap"]["values"][0]
@@ -258,7 +260,3 @@ def test_images_with_objects(tmp_path):
     assert images_with_objects(store, [4, 1, 1]).rows.tolist() == [1, 4]
     with pytest.raises(StoreError, match=r"none of 3 images of .* could be read and has an object; .* or name others"):
         images_with_objects(store, [0, 3, 4])
-
-
-def test_a_set_that_does_not_say_how_it_is_mirrored_is_not(tmp_path):
-    assert not flips_of(write_features(tmp_path / "set", n=3, crops=True), 0).any()
