@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probe.localisation.foreground import foreground_of, on_foreground, weight_on
+from probe.localisation.foreground import foreground_of, weight_on
 from store import BeyondClsError
 from tests.features import write_features
 from tests.probe.localisation.features import SIDE, write_boxed
@@ -86,4 +86,4 @@ def test_shares_of_weight_by_hand(tmp_path):
     result = weight_on([one_patch, even], found)
     assert (result["share"]["values"], result["chance"], result["gain"]["values"]) == ([50, area], area, [2, 1])
     assert (result["n_images"], result["n_without"]) == (2, 0)
-    assert np.isnan(on_foreground(np.zeros((2, SIDE, SIDE)), found.share)).all()
+    assert np.isnan(weight_on([np.zeros((2, SIDE, SIDE))], found)["share"]["mean"])
