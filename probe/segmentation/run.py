@@ -33,11 +33,6 @@ LINEAR = HeadPlan(
 )
 
 
-def most_frequent(counts: Int[np.ndarray, "K"], n: int, n_patches: int) -> Int16[np.ndarray, "n t"]:
-    """The class with the most training patches, for every patch."""
-    return np.full((n, n_patches), counts.argmax(), np.int16)
-
-
 def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int, seed: int = 0) -> Int16[np.ndarray, "n t"]:
     """Classes drawn by their share of the training patches, for each patch by itself."""
     generator = np.random.default_rng([seed, n, n_patches])
@@ -132,9 +127,9 @@ def segment(
         outcomes[name] = run[name]()
         outcomes[name].seconds = time.perf_counter() - began
     counts, shape = sets.learnt.counts, (len(sets.tested), sets.tested.n_patches)
-    outcomes[BASELINES[0]] = ProtocolOutcome(
-        [ModelPredictions(most_frequent(counts, *shape))], {"class": sets.classes[int(counts.argmax())]}
-    )
+    most_frequent = int(counts.argmax())  # of the training patches
+    constant = ModelPredictions(np.full(shape, most_frequent, np.int16))
+    outcomes[BASELINES[0]] = ProtocolOutcome([constant], {"class": sets.classes[most_frequent]})
     outcomes[BASELINES[1]] = ProtocolOutcome([ModelPredictions(drawn(counts, *shape))], {"seed": 0})
     models = {(name, i): model for name, outcome in outcomes.items() for i, model in enumerate(outcome.models)}
     first = lambda model, row, label_map: keep(model[0], row, label_map) if keep and model[1] == 0 else None  # noqa: E731

@@ -15,7 +15,7 @@ from probe.segmentation.linear import NAME, SPEC, TrainedMember
 from probe.segmentation.logistic import PatchLogistic
 from probe.segmentation.neighbours import PatchNeighbours
 from probe.segmentation.patch_head import PatchHead
-from probe.segmentation.run import Protocols, drawn, most_frequent, segment
+from probe.segmentation.run import Protocols, drawn, segment
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
 from tests.probe.segmentation.features import SIDE, write_segmented
@@ -69,6 +69,9 @@ def test_a_share_of_the_training_images_selects(stores, learnt_from):
         assert (selection.on, selection.n_images, len(selection.candidates)) == ("hold-out", len(judge), 2)
         assert [note for note in result.outcomes[name].notes if "of the grid; a wider grid may give more" in note]
     assert [len(outcome.measured) for outcome in result.outcomes.values()] == [1, 1, 2, 1, 1]
+    constant = result.outcomes["most-frequent-class"]
+    assert (constant.models[0].labels == sets.learnt.counts.argmax()).all()
+    assert constant.chosen == {"class": sets.classes[sets.learnt.counts.argmax()]}
 
 
 def test_validation_images_select_without_a_second_pass(stores, learnt_from):
@@ -194,7 +197,7 @@ def counted(what, total, units):
 
 def test_baselines():
     counts = np.array([100, 0, 600, 300])
-    assert (most_frequent(counts, 2, 9) == 2).all()
+
     labels = drawn(counts, 50, 200)
     assert (labels.shape, labels.dtype) == ((50, 200), np.int16)
     np.testing.assert_allclose(np.bincount(labels.ravel(), minlength=4) / 10_000, counts / 1000, atol=0.02)
