@@ -1,6 +1,6 @@
 """A linear head that predicts depth or normals of pixels from cached patch tokens: training, measures, and their files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -153,7 +153,12 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
         trained, lost = train_linear(patches.placed(one.placement), maps, size, members, recipe, **options)
     if lost:
         raise BeyondClsError(f"{next(iter(lost))} {next(iter(lost.values()))}")
-    per_image = _measure_images(one, target, test_maps, tested.rows, [t.head for t in trained], mean, bars)
+    measured, heads = list[list[dict[str, float]]](), [t.head.to(one.device) for t in trained]
+    with bars("measure", len(tested.rows), "images") as progress:
+        for of_image in _measure_images(one, target, test_maps, tested.rows, heads, mean):
+            measured.append(of_image)
+            progress(1)
+    per_image = [{name: np.array([of[name] for of in images]) for name in images[0]} for images in zip(*measured, strict=True)]
     about = {"seeds": list(plan.seeds), "recipe": asdict(recipe), "loss_size": size, "n_views": len(one.views)}
     content = {
         "task": target.name,
@@ -178,32 +183,20 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
 
 
 def _measure_images(
-    one: Regression,
-    target: Target,
-    maps: Maps,
-    rows: Sequence[int],
-    heads: Sequence[PatchHead],
-    mean: Float[np.ndarray, "C"],
-    bars: Bars,
-) -> list[PerImage]:
-    """Measures of each head, and at last of the mean, by name, of each image."""
-    heads = [head.to(one.device) for head in heads]
-    measured: list[list[dict[str, float]]] = [[] for _ in range(len(heads) + 1)]
+    one: Regression, target: Target, maps: Maps, rows: Sequence[int], heads: Sequence[PatchHead], mean: Float[np.ndarray, "C"]
+) -> Iterator[list[dict[str, float]]]:
+    """Of each image the measures of each head, and at last of the mean, by name."""
     constant = target.at_pixels(torch.from_numpy(mean)[:, None, None])[:, 0].numpy()
-    with bars("measure", len(rows), "images") as progress:
-        for of_batch, tokens in one.patches(one.test, rows).images():
-            logits = [head.of_tokens(tokens) for head in heads]
-            for i, row in enumerate(of_batch.tolist()):
-                truth = maps.shown(row).astype(np.float64)
-                seen = ~np.isnan(truth[0])
-                for member, of_head in enumerate(logits):
-                    predicted = target.predicted(of_head[i], partial(maps.upsampling, row)).cpu().numpy().astype(np.float64)
-                    predicted = target.mirrored(predicted) if maps.flips[row] else predicted
-                    measured[member].append(target.measures(predicted[:, seen], truth[:, seen]))
-                everywhere = np.broadcast_to(constant, (len(constant), int(seen.sum())))
-                measured[-1].append(target.measures(everywhere, truth[:, seen]))
-            progress(len(of_batch))
-    return [{name: np.array([of[name] for of in images]) for name in images[0]} for images in measured]
+    for of_batch, tokens in one.patches(one.test, rows).images():
+        logits = [head.of_tokens(tokens) for head in heads]
+        for i, row in enumerate(of_batch.tolist()):
+            truth = maps.shown(row).astype(np.float64)
+            seen = ~np.isnan(truth[0])
+            predictions = [np.broadcast_to(constant, (len(constant), int(seen.sum())))]
+            for of_head in logits:
+                predicted = target.predicted(of_head[i], partial(maps.upsampling, row)).cpu().numpy().astype(np.float64)
+                predictions.insert(-1, (target.mirrored(predicted) if maps.flips[row] else predicted)[:, seen])
+            yield [target.measures(predicted, truth[:, seen]) for predicted in predictions]
 
 
 def _average_over_images(per_image: Sequence[PerImage]) -> dict[str, Any]:

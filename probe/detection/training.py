@@ -44,15 +44,12 @@ def _state(detector: nn.Module, optimiser: torch.optim.Optimizer, done: Done) ->
 
 
 def _restore(detector: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], plain: Any) -> Done:
-    parameters: dict[str, Tensor] = {}
     moments: dict[int, dict[str, Tensor]] = {}
     for name, values in tensors.items():
-        part, _, rest = name.partition(".")
-        if part == "detector":
-            parameters[rest] = values
-        else:
-            number, kind = rest.split(".", 1)
+        if name.startswith("optimiser."):
+            _, number, kind = name.split(".", 2)
             moments.setdefault(int(number), {})[kind] = values
+    parameters = {name.removeprefix("detector."): values for name, values in tensors.items() if name.startswith("detector.")}
     detector.load_state_dict(parameters, strict=True)
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     return Done(**plain)
