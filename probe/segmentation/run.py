@@ -33,9 +33,9 @@ LINEAR = HeadPlan(
 )
 
 
-def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int, seed: int = 0) -> Int16[np.ndarray, "n t"]:
+def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int) -> Int16[np.ndarray, "n t"]:
     """Classes drawn by their share of the training patches, for each patch by itself."""
-    generator = np.random.default_rng([seed, n, n_patches])
+    generator = np.random.default_rng([0, n, n_patches])
     return generator.choice(len(counts), size=(n, n_patches), p=counts / counts.sum()).astype(np.int16)
 
 
