@@ -128,17 +128,6 @@ def test_validation_images_select(segment, sets):
     selected = content["protocols"]["knn"]["selected"]
     assert (selected["on"], selected["n_images"]) == ("validation set", 5)
     assert "validation" in content["features"]
-
-
-def test_what_does_not_fit_is_refused(segment, sets):
-    write_features(sets / "plain", 4, SIDE**2, 6)
-    assert "extract --extend --truths segmentation" in segment(train="plain", fails=True)
-    write_segmented(sets / "others", 6, classes=("sky", "lane", "car"))
-    assert "class 'lane' is 'road' there" in segment(train="others", fails=True)
-    write_segmented(sets / "of-another", 6, weights="v")
-    assert "are of two encoders or extractions: weights" in segment(train="of-another", fails=True)
-    assert "did you mean 'linear'" in segment("--protocol", "liner", fails=True)
-    assert "has no class 'tree'; it has: sky, road, car" in segment("--foreground", "tree", fails=True)
     assert "k is 500, but" in segment("--protocol", "knn", "--ks", "500", fails=True)
 
 
@@ -255,12 +244,23 @@ def test_options(segment, views, asked):
     assert options["keep"] is not None
 
 
-def test_mistakes(segment, views, asked, tmp_path):
+def test_mistakes(segment, views, sets, asked, tmp_path):
+    write_features(sets / "plain", 4, SIDE**2, 6)
+    write_segmented(sets / "others", 6, classes=("sky", "lane", "car"))
+    write_segmented(sets / "of-another", 6, weights="v")
+    for train, message in (
+        ("plain", "extract --extend --truths segmentation"),
+        ("others", "class 'lane' is 'road' there"),
+        ("of-another", "are of two encoders or extractions: weights"),
+    ):
+        assert message in segment(train=train, fails=True)
     for given, message in (
         (("--at", "0"), "--at is '0', expected original or a number of pixels such as 512"),
         (("--block", "7"), "has no array 'patch/block7/view0'"),
         (("--metric", "cosin"), "did you mean 'cosine'"),
+        (("--protocol", "liner"), "did you mean 'linear'"),
         (("--ks", "0"), "ks holds 0, expected positive whole numbers"),
+        (("--foreground", "tree"), "has no class 'tree'; it has: sky, road, car"),
         (("--probes", tmp_path / "none"), "every labelled pixel would be foreground; choose classes of sky, road, car"),
         (("--probes", tmp_path / "none", "--foreground", "car"), "there are no probes in"),
     ):
