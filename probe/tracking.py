@@ -5,6 +5,7 @@ Nothing is trained. Frames are images of a feature set whose ids are VIDEO/FRAME
 
 import math
 import re
+
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -271,8 +272,7 @@ def contour_measure(predicted: Bool[np.ndarray, "h w"], truth: Bool[np.ndarray, 
     if not one.any() or not other.any():
         return float(one.any() == other.any())
     reach = math.ceil(TOLERANCE * math.hypot(*truth.shape))
-    precision = (distance_transform_edt(~other)[one] <= reach).mean()
-    recall = (distance_transform_edt(~one)[other] <= reach).mean()
+    precision, recall = ((distance_transform_edt(~b)[a] <= reach).mean() for a, b in ((one, other), (other, one)))
     return float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
 
 

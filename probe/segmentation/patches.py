@@ -95,7 +95,7 @@ class Patches:
     @cached_property
     def loader(self) -> Loader:
         """Batches of whole images in all views, in the order of their rows."""
-        arrays = dict(zip(self._names, self.source.arrays("patch", self.views), strict=True))
+        arrays: dict[str, Any] = {f"view{view}": self.source.arrays("patch", (view,))[0] for view in self.views}
         cls = {"cls": self.source.arrays("cls", self.views)} if self.with_cls else {}
         return self._batches(arrays | cls, max(1, IMAGES_AT_ONCE // len(self.views)), shuffle=False)
 
@@ -104,11 +104,6 @@ class Patches:
         kinds = ("patch", "cls") if self.with_cls else ("patch",)
         return self._batches({kind: self.source.arrays(kind, views) for kind in kinds}, size)
 
-    @property
-    def _names(self) -> list[str]:
-        """Of views in the batches of `loader`."""
-        return [f"view{view}" for view in self.views]
-
     def _batches(self, arrays: Mapping[str, Any], size: int, **options: Any) -> Loader:
         placed: dict[str, Any] = {"device": self.device, "placement": self.placement, "buffer_nbytes": self.buffer_nbytes}
         return Loader(arrays, self.labels, self.rows, size, **placed, **options)
@@ -116,9 +111,9 @@ class Patches:
     def images(self) -> Iterator[tuple[Int[np.ndarray, "B"], Float[Tensor, "B T D"]]]:
         """Rows and tokens (float32) of a few images at a time."""
         for batch in self.loader.epoch():
-            views = [batch[name] for name in self._names]
-            tokens: Mapping[str, Tensor] = {"patch": torch.cat(views, 1) if len(views) > 1 else views[0]}
-            tokens = {**tokens, "cls": batch["cls"]} if self.with_cls else tokens
+            views = [batch[f"view{view}"] for view in self.views]
+            tokens = {"patch": torch.cat(views, 1) if len(views) > 1 else views[0]}
+            tokens |= {"cls": batch["cls"]} if self.with_cls else {}
             yield batch["row"].cpu().numpy(), patch_vectors(tokens if self.final_norm is None else self.final_norm(tokens))
 
     def blocks(self, size: int, labelled: bool = True) -> Iterator[tuple[Float[Tensor, "n D"], Int[Tensor, "n"]]]:
