@@ -5,7 +5,6 @@ Nothing is trained. Frames are images of a feature set whose ids are VIDEO/FRAME
 
 import math
 import re
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
