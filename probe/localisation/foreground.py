@@ -117,7 +117,7 @@ def _in_view(
 ) -> Bool[np.ndarray, "rows columns"]:
     """Which pixels of a view of this size are foreground, by what is at their centres."""
     store = seen.store
-    if truth == "label maps":
+    if truth == "label maps" and labels is not None:
         return masks_in_view(np.isin(store.segmentation.label_map(row), labels)[None], *seen.shows(row), size)[0]
     image = store.instances.of(row) if "instances" in store.spec.truths else None
     boxes, box_labels = store.boxes(row) if image is None else (image.boxes, image.labels)

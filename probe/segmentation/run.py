@@ -157,7 +157,8 @@ def _select_setting(
         measured, _ = evaluate(judge, {(s, i): model for s, of_seeds in models.items() for i, model in enumerate(of_seeds)})
         mious = {s: [measured[s, i][GRID].miou for i in range(len(of_seeds))] for s, of_seeds in models.items()}
         means = tuple(float(np.mean(mious[setting])) if setting in mious else float("nan") for setting in settings)
-        selection = Selection(sets.selected_on, "miou_grid", len(judge), tuple(settings), means)
+        selected_on = "hold-out" if sets.validation is None else "validation set"
+        selection = Selection(selected_on, "miou_grid", len(judge), tuple(settings), means)
     best = selection.best if selection else settings[0]
     if best not in models or sets.validation is None or models[best][0].labels is not None:  # labels are of other images
         models = fit(sets.learnt, sets.tested, [best], "training")

@@ -101,11 +101,6 @@ class Sets:
         remedy = "to select on; give a larger share, --held-out, or other images, --val"
         return _check_labelled(learn, f"to learn from beside those {remedy}"), _check_labelled(judge, remedy)
 
-    @property
-    def selected_on(self) -> str:
-        """What settings are compared on, in words."""
-        return "validation set" if self.validation is not None else "hold-out"
-
     @cached_property
     def training_maps(self) -> list[LabelMapsOfView]:
         """Label maps of the views that the linear head trains on."""
