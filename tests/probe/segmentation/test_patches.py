@@ -164,8 +164,8 @@ def test_settings_are_tried_from_the_simplest_on():
         PatchLogistic(max_passes=1)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_as_a_full_comparison(threads):
+@pytest.mark.parametrize(("threads", "size"), [(1, 64), (2, 512)])
+def test_as_a_full_comparison(threads, size):
     torch.manual_seed(0)
     before = torch.get_num_threads()
     references, queries = torch.randn(3001, 8), torch.randn(700, 8)
@@ -173,7 +173,7 @@ def test_as_a_full_comparison(threads):
     references[100] = 0  # has no direction
     try:
         torch.set_num_threads(threads)
-        found = nearest_rows(queries, references.split(512), 5, ("euclidean", "cosine"))
+        found = nearest_rows(queries, references.split(size), 5, ("euclidean", "cosine"))
     finally:
         torch.set_num_threads(before)
     cosine = torch.nn.functional.normalize(queries.double()) @ torch.nn.functional.normalize(references.double()).T
