@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +38,6 @@ def write_attention(folder: Path, maps: np.ndarray | None, key: str = "k") -> Pa
 
 
 @pytest.fixture
-def divergence(beyondcls):
-    return partial(beyondcls, "divergence")
-
-
-@pytest.fixture
 def probes(tmp_path) -> Path:
     write_head(tmp_path / "p/average", UNIFORM, "average")
     write_head(tmp_path / "p/abmilp", HALF)
@@ -63,10 +57,10 @@ def pairs(file: Path) -> dict[tuple[str, str], tuple[str, ...]]:
     return {(r["from"], r["to"]): (r["mean"], r["std"], r["n_images"], r["n_infinite"]) for r in rows(file)}
 
 
-def test_writes_every_pair_in_both_directions(divergence, probes, tmp_path):
+def test_writes_every_pair_in_both_directions(beyondcls, probes, tmp_path):
     write_head(tmp_path / "study/pca", FIRST, "pca")
     write_head(tmp_path / "study/abmilp", HALF)  # the same in two folders, which counts once
-    output = divergence("--probes", probes, "--probes", tmp_path / "study", "--out", tmp_path / "out")
+    output = beyondcls("divergence", "--probes", probes, "--probes", tmp_path / "study", "--out", tmp_path / "out")
     assert "6 divergences between 3 heads of mae" in output
     ln2, ln4 = math.log(2), math.log(4)
     means = {("abmilp", "average"): ln2, ("pca", "average"): ln4, ("pca", "abmilp"): ln2}
@@ -83,7 +77,7 @@ def test_writes_every_pair_in_both_directions(divergence, probes, tmp_path):
     assert summary.pop("command").startswith("beyondcls divergence --probes")
     assert summary == {"encoder": "mae", "key": "k", "n_images": 5, "n_tokens": 4, "heads": ["abmilp", "average", "pca"]}
     write_head(tmp_path / "r/abmilp", FIRST)
-    output = divergence("--probes", probes, "--probes", tmp_path / "r", "--out", tmp_path / "out", fails=True)
+    output = beyondcls("divergence", "--probes", probes, "--probes", tmp_path / "r", "--out", tmp_path / "out", fails=True)
     assert "have different weights, expected one head of each name; rename one" in output
 
 
@@ -91,23 +85,25 @@ def test_writes_every_pair_in_both_directions(divergence, probes, tmp_path):
     ("aggregator", "options", "compared"),
     [("max", {}, True), *(("cls-attention", o, bool(o)) for o in ({}, {"of": "joined"}, {"top_k": 2}))],
 )
-def test_attention_is_compared_unless_a_head_weights_by_it(aggregator, options, compared, divergence, probes, tmp_path):
+def test_attention_is_compared_unless_a_head_weights_by_it(aggregator, options, compared, beyondcls, probes, tmp_path):
     write_head(probes / "map", HALF, aggregator, **options)
     attention = write_attention(tmp_path / "a", HALF)
-    divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out")
+    beyondcls("divergence", "--probes", probes, "--attention", attention, "--out", tmp_path / "out")
     found = pairs(tmp_path / "out/divergence.csv")
     assert {head for pair in found for head in pair} == {"average", "abmilp", "map", *["[cls] attention"] * compared}
     assert not compared or float(found["[cls] attention", "abmilp"][0]) == 0
 
 
-def test_attention_of_encoders_without_cls_or_of_other_images(divergence, probes, tmp_path):
+def test_attention_of_encoders_without_cls_or_of_other_images(beyondcls, probes, tmp_path):
     given = ("--probes", probes, "--out", tmp_path / "out", "--attention")
-    said = divergence(*given, write_attention(tmp_path / "a", HALF, key="other"), fails=True)
+    said = beyondcls("divergence", *given, write_attention(tmp_path / "a", HALF, key="other"), fails=True)
     assert "is of the feature set k and" in said
     assert "of other, expected one; give heads of one encoder" in said
-    assert "expected what `beyondcls attention --out" in divergence(*given, tmp_path / "nowhere", fails=True)
+    assert "expected what `beyondcls attention --out" in beyondcls("divergence", *given, tmp_path / "nowhere", fails=True)
     assert not (tmp_path / "out").exists()
-    assert "has no cls_map.npy: the encoder has no [cls]" in divergence(*given, write_attention(tmp_path / "b", None))
+    assert "has no cls_map.npy: the encoder has no [cls]" in beyondcls(
+        "divergence", *given, write_attention(tmp_path / "b", None)
+    )
     assert {head for pair in pairs(tmp_path / "out/divergence.csv") for head in pair} == {"average", "abmilp"}
 
 
@@ -128,9 +124,9 @@ ARRAY, METRICS_FILE = "abmilp/trained/weights.npy", "abmilp/metrics.json"
         (lambda p: [shutil.rmtree(p / name) for name in ("average", "abmilp")], ["there are no weights under"]),
     ],
 )
-def test_what_cannot_be_compared(damage, messages, divergence, probes, tmp_path):
+def test_what_cannot_be_compared(damage, messages, beyondcls, probes, tmp_path):
     damage(probes)
-    output = divergence("--probes", probes, "--out", tmp_path / "out", fails=True)
+    output = beyondcls("divergence", "--probes", probes, "--out", tmp_path / "out", fails=True)
     assert all(message in output for message in messages)
     assert not (tmp_path / "out").exists()
 

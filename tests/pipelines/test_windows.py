@@ -53,6 +53,16 @@ def draw(folder: Path, split: str, widths: tuple[int, ...]) -> None:
         Image.fromarray(labels.astype(np.uint8)).save(folder / f"{split}annot" / f"{i:04}.png")
 
 
+def plainly(on_grids: torch.Tensor, width: int, mode: str) -> torch.Tensor:
+    """Mean logits [K, 32, width] of windows, which are all of an image of this width."""
+    total, count = torch.zeros(on_grids.shape[1], SIDE, width, dtype=on_grids.dtype), torch.zeros(SIDE, width)
+    for i, one in enumerate(on_grids):
+        left = min(i * STRIDE, width - SIDE)
+        total += F.pad(F.interpolate(one[None], size=(SIDE, SIDE), mode=mode)[0], (left, width - SIDE - left))
+        count[:, left : left + SIDE] += 1
+    return total / count
+
+
 @pytest.fixture
 def extract(beyondcls, tmp_path):
     def call(split: str, *given: object, fails: bool = False) -> str:
@@ -88,14 +98,12 @@ def test_from_images_to_label_maps(beyondcls, extract, tmp_path):
         head, _ = load_patch_head(out / name / "seed0")
         pictures = [Image.open(tmp_path / f"CamVid/test/{i:04}.png") for i in range(3)]
         for picture, saved in zip(pictures, pixels[name], strict=True):
-            total, count = torch.zeros(head.n_classes, SIDE, picture.width), torch.zeros(SIDE, picture.width)
-            for left in sorted({min(i * STRIDE, picture.width - SIDE) for i in range(3)}):
-                window = torch.from_numpy(np.array(picture)[:, left : left + SIDE]).movedim(-1, 0)[None]
-                tokens = encoder(encoder.normalised(window), [encoder.block]).patch[encoder.block]
-                logits = F.interpolate(head.of_tokens(tokens), size=(SIDE, SIDE), mode=mode)[0].detach()
-                total += F.pad(logits, (left, picture.width - SIDE - left))
-                count[:, left : left + SIDE] += 1
-            assert ((total / count).argmax(0).numpy() == saved).mean() > 0.995, "but for logits that are nearly equal"
+            pixels_of = torch.from_numpy(np.array(picture)).movedim(-1, 0)
+            lefts = sorted({min(i * STRIDE, picture.width - SIDE) for i in range(3)})
+            windows = encoder.normalised(torch.stack([pixels_of[..., left : left + SIDE] for left in lefts]))
+            logits = head.of_tokens(encoder(windows, [encoder.block]).patch[encoder.block]).detach()
+            expected = plainly(logits, picture.width, mode).argmax(0).numpy()
+            assert (expected == saved).mean() > 0.995, "but for logits that are nearly equal"
         live = online(encoder, out / name / "seed0").label_maps(pictures)
         assert min((a == b).mean() for a, b in zip(live, pixels[name], strict=True)) > 0.995
 
@@ -128,13 +136,7 @@ def test_as_a_plain_loop(monkeypatch: pytest.MonkeyPatch, width: int, turned: bo
     on_grids = torch.randn(len(upsamplings), N_CLASSES, GRID_SIDE, GRID_SIDE, dtype=torch.float64)
     ours = on_grids.mT if turned else on_grids
     for interpolated, mode in ((True, "bilinear"), (False, "nearest")):
-        mean, expected = mean_logits(ours, upsamplings, size, interpolated), torch.zeros(N_CLASSES, SIDE, width)
-        count = torch.zeros(SIDE, width)
-        for i, one in enumerate(on_grids):
-            left = min(i * STRIDE, width - SIDE)
-            expected = expected + F.pad(F.interpolate(one[None], size=(SIDE, SIDE), mode=mode)[0], (left, width - SIDE - left))
-            count[:, left : left + SIDE] += 1
-        expected = expected / count
+        mean, expected = mean_logits(ours, upsamplings, size, interpolated), plainly(on_grids, width, mode)
         torch.testing.assert_close(mean.mT if turned else mean, expected, rtol=0, atol=1e-6)
         for n in (1 << 26, 3 * width * N_CLASSES):
             monkeypatch.setattr(label_maps, "LOGITS_AT_ONCE", n)
