@@ -84,16 +84,16 @@ def measure(
     for of_part in map_function(_find, [maps[p] for p in parts], [truths[p] for p in parts], [size] * len(parts)):
         found += of_part
         progress(len(of_part))
-    return _at_best_thresholds(found)
+    return at_best_thresholds(found)
 
 
 def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarray, "_m 4"]], size: int) -> Localised:
     """`measure` with one map for all images."""
     boxes = candidates(evaluation_map(scores, size))
-    return _at_best_thresholds([finds(boxes, truth) for truth in truths])
+    return at_best_thresholds([finds(boxes, truth) for truth in truths])
 
 
-def _at_best_thresholds(of_images: Sequence[Bool[np.ndarray, "4 255"]]) -> Localised:
+def at_best_thresholds(of_images: Sequence[Bool[np.ndarray, "4 255"]] | Bool[np.ndarray, "N 4 255"]) -> Localised:
     """The result over images, and without each group of them, by `finds` of each."""
     found = np.stack(of_images)
 
