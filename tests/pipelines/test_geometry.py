@@ -82,7 +82,7 @@ class TestKnownVectors:
 
 def test_retrieval_by_sorting_everything():
     generator = np.random.default_rng(10)
-    labels = np.append(generator.integers(0, 4, 149), 9)  # the last one is alone in its class
+    labels = np.append(generator.integers(0, 9, 149), 9)  # the last one is alone in its class
     x = generator.normal(size=(150, 6)) + np.eye(10)[labels][:, :6]
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     precisions, nearest = [], []
