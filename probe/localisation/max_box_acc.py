@@ -93,7 +93,7 @@ def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarra
     return at_best_thresholds([finds(boxes, truth) for truth in truths])
 
 
-def at_best_thresholds(of_images: Sequence[Bool[np.ndarray, "4 255"]] | Bool[np.ndarray, "N 4 255"]) -> Localised:
+def at_best_thresholds(of_images: Sequence[Bool[np.ndarray, "4 255"]]) -> Localised:
     """The result over images, and without each group of them, by `finds` of each."""
     found = np.stack(of_images)
 

@@ -212,9 +212,9 @@ def test_confusion() -> None:
 
 def test_localisation() -> None:
     groups, found = groups_of(40), np.random.default_rng(0).random((40, 4, 255)) < 0.5
-    without = at_best_thresholds(found).without
+    without = at_best_thresholds(list(found)).without
     for group in range(N_GROUPS):
-        expected = at_best_thresholds(found[groups != group])
+        expected = at_best_thresholds(list(found[groups != group]))
         assert (without[group].by_iou, without[group].max_box_acc) == (expected.by_iou, expected.max_box_acc)
 
 
