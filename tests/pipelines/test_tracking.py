@@ -17,7 +17,18 @@ from beyondcls import read_rows
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.few_shot import section
 from probe.result_files import read_result
-from probe.tracking import VOID, Propagation, contour_measure, contours, frame_order, of_objects, propagate, region_measure
+from probe.segmentation.label_maps import Upsampling
+from probe.tracking import (
+    VOID,
+    Propagation,
+    contour_measure,
+    contours,
+    frame_order,
+    label_map,
+    of_objects,
+    propagate,
+    region_measure,
+)
 from tests.pipelines.report.written import shown, studied, tables
 from tests.pipelines.test_own_images import ENCODER
 
@@ -50,6 +61,14 @@ def test_patch_by_patch(how: Propagation) -> None:
     found = propagate(iter(torch.from_numpy(frames)), torch.from_numpy(first), grid, how)
     for one, other in zip(found, by_hand(frames, first, grid, how), strict=True):
         np.testing.assert_allclose(one.numpy(), other, atol=1e-12)
+
+
+def test_the_shares_of_each_object_are_stretched_in_the_frame() -> None:
+    shares = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)) + torch.tensor([0.0, 0.3, 0.6])[:, None, None]
+    values = torch.nn.functional.interpolate(shares[None], size=(16, 20), mode="bilinear")[0].flatten(1)
+    stretched = (values - values.amin(1, keepdim=True)) / (values.amax(1) - values.amin(1))[:, None]
+    found = label_map(shares, Upsampling.to_frame((4, 5), (16, 20)), (16, 20))
+    assert (found == stretched.argmax(0).reshape(16, 20).numpy()).mean() > 0.99, "but for shares that are equal"
 
 
 def blob(seed: int) -> np.ndarray:
