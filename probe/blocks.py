@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,6 @@ from store.shown import csv_cell
 DEFAULT = ("cls", "average")  # heads that are measured where nothing else is asked for, as far as sets have what they read
 POOLING = "encoder-pooling"  # with them, where there is one; it belongs to the last block
 LINEAR = "linear"  # the protocol of heads that are trained by steps
-
-
-@dataclass(frozen=True)
-class HeadOfBlock:
-    """One of the heads of the study: `head`, an aggregator; the block that it reads; its protocol."""
-
-    head: str
-    block: int
-    protocol: str
 
 
 def probe_blocks(
@@ -67,7 +58,7 @@ def probe_blocks(
     first = next(iter(measured.values()))
     measure = "map" if "map" in first else "top1"
     rows = [
-        {**asdict(place), measure: measured[name][measure], "bytes_per_image": measured[name]["cost"]["bytes_per_image"]}
+        {**place, measure: measured[name][measure], "bytes_per_image": measured[name]["cost"]["bytes_per_image"]}
         for name, (place, _) in places.items()
     ]
     return {
@@ -97,28 +88,20 @@ def write_blocks(out: Path, content: Mapping[str, Any]) -> None:
     with (out / "blocks.csv").open("w", newline="") as target:
         writer = csv.writer(target)
         writer.writerow(["head", "block", "protocol", measure, f"{measure}_std", "bytes_per_image"])
-        writer.writerows(
-            [
-                csv_cell(row["head"]),
-                row["block"],
-                row["protocol"],
-                row[measure]["mean"],
-                row[measure]["std"],
-                row["bytes_per_image"],
-            ]
-            for row in content["rows"]
-        )
+        for row in content["rows"]:
+            place = csv_cell(row["head"]), row["block"], row["protocol"]
+            writer.writerow([*place, row[measure]["mean"], row[measure]["std"], row["bytes_per_image"]])
 
 
 def _heads_of_study(
     heads: Sequence[str] | None, training: Source, test: Source, plan: HeadPlan, closed: Closed | None
-) -> dict[str, tuple[HeadOfBlock, HeadPlan]]:
-    """Heads of the study by name.
+) -> dict[str, tuple[dict[str, Any], HeadPlan]]:
+    """Heads of the study by name: `head`, an aggregator, the `block` that it reads and its `protocol`; and how each is trained.
 
     Raises:
         StoreError: there is no block that a head can read; of the default heads, that none can.
     """
-    places: dict[str, tuple[HeadOfBlock, HeadPlan]] = {}
+    places: dict[str, tuple[dict[str, Any], HeadPlan]] = {}
     named, usual = list(heads or ()), (*DEFAULT, POOLING)
     for head in named if set(named) & {*usual} else (*usual, *named):
         blocks = readable_blocks(head, training, test)
@@ -126,14 +109,12 @@ def _heads_of_study(
             raise _no_block_error(head, training, test)
         for block in blocks:
             options: dict[str, Any] = {} if head == POOLING else {"blocks": [block]}
+            place: dict[str, Any] = {"head": head, "block": block}
             head_plan = replace(plan, head=replace(plan.head, aggregator=head, options=options))
-            places[f"{head}-block{block}"] = HeadOfBlock(head, block, LINEAR), head_plan
+            places[f"{head}-block{block}"] = place | {"protocol": LINEAR}, head_plan
             if closed is not None and not make_aggregator(head, training.dim, training.n_patches, **options).trainable:
-                protocol = described(closed)["name"]
-                places[f"{head}-block{block}-{protocol}"] = (
-                    HeadOfBlock(head, block, protocol),
-                    replace(head_plan, closed=closed),
-                )
+                name = described(closed)["name"]
+                places[f"{head}-block{block}-{name}"] = place | {"protocol": name}, replace(head_plan, closed=closed)
     if not places:
         raise _no_block_error(" and ".join(DEFAULT), training, test)
     return places

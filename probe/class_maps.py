@@ -90,24 +90,21 @@ def read_class_map(file: Path, head: Sequence[str], test: Sequence[str]) -> Clas
     of_head, of_test = ({_normalise_name(name): label for label, name in enumerate(names)} for names in (head, test))
     if len(of_head) < len(head) or len(of_test) < len(test):
         raise BeyondClsError(f"{file} cannot name classes where two are called the same; give each its own name")
-    for names, known, whose in (
-        ([name for row in rows for name in (row[1:] or row)], of_head, "head"),
-        ([row[0] for row in rows], of_test, "test set"),
+    alone = {row[0] for row in rows if len(row) == 1}
+    for whose, known, names, allowed in (
+        ("head", of_head, [name for row in rows for name in (row[1:] or row)], of_head.keys()),
+        ("test set", of_test, [row[0] for row in rows], of_test.keys() | alone),
     ):
-        allowed = known.keys() | ({row[0] for row in rows if len(row) == 1} if whose == "test set" else set())
         if unknown := [name for name in names if name not in allowed]:
-            raise BeyondClsError(
-                f"{file} names {unknown[0]!r}, which is no class of the {whose}, with {few_of(list(known))}; expected {FORM}"
-            )
+            expected = f"with {few_of(list(known))}; expected {FORM}"
+            raise BeyondClsError(f"{file} names {unknown[0]!r}, which is no class of the {whose}, {expected}")
         if twice := [name for name, n in Counter(names).items() if n > 1]:
             raise BeyondClsError(
                 f"{file} maps {twice[0]!r}, a class of the {whose}, twice; expected each once: join lines of one class of the "
                 "test set as CLASS-OF-THE-TEST-SET,CLASS,CLASS, or decide for one"
             )
-    labels = np.full(len(test), -1, np.int64)
-    for choice, row in enumerate(rows):
-        if row[0] in of_test:
-            labels[of_test[row[0]]] = choice
+    choices = {row[0]: choice for choice, row in enumerate(rows)}
+    labels = np.array([choices.get(name, -1) for name in of_test], np.int64)
     return ClassMap(tuple(tuple(of_head[name] for name in (row[1:] or row)) for row in rows), labels)
 
 

@@ -7,7 +7,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from store import BeyondClsError, FeatureStore
 THRESHOLDS = (0.05, 0.1, 0.15)  # shares of a pair's size within which a point is found
 COLUMNS = ("source", "target", "x", "y", "target_x", "target_y", "size")  # of a table of points; `category` may be one, too
 IN_MEMORY = 128  # images whose tokens are kept while pairs of them follow one another
-FORM = "a folder of SPair-71k's PairAnnotation (…/test/*.json), or a .csv with the columns"
+FORM = f"a folder of SPair-71k's PairAnnotation (…/test/*.json), or a .csv with the columns {', '.join(COLUMNS)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,26 +49,18 @@ def read_pairs(place: str | Path) -> list[Pair]:
     Raises:
         BeyondClsError: there are none, or a file is not as it should be.
     """
-    path = Path(place)
-    if path.is_dir():
-        pairs = [_read(file, _pair_from_spair) for file in sorted(path.glob("*.json"))]
-    elif path.suffix == ".csv" and path.is_file():
-        pairs = _read(path, _pairs_from_table)
-    else:
-        raise BeyondClsError(f"{path} is neither; expected {FORM} {', '.join(COLUMNS)}")
+    path, pairs = Path(place), list[Pair]()
+    if not path.is_dir() and not (path.suffix == ".csv" and path.is_file()):
+        raise BeyondClsError(f"{path} is neither; expected {FORM}")
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        try:
+            pairs += [_pair_from_spair(file)] if path.is_dir() else _pairs_from_table(file)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise BeyondClsError(f"{file} holds no pair of images with points ({reason}); expected {FORM}") from error
     if not pairs:
-        raise BeyondClsError(f"there are no pairs in {path}; expected {FORM} {', '.join(COLUMNS)}")
+        raise BeyondClsError(f"there are no pairs in {path}; expected {FORM}")
     return pairs
-
-
-def _read(file: Path, read: Callable[[Path], Any]) -> Any:
-    try:
-        return read(file)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error) as error:
-        raise BeyondClsError(
-            f"{file} holds no pair of images with points ({type(error).__name__}: {error}); expected {FORM} "
-            f"{', '.join(COLUMNS)}"
-        ) from error
 
 
 def _pair_from_spair(file: Path) -> Pair:
@@ -196,36 +188,27 @@ def correspondence(
     right = np.array([[(error <= threshold).sum() for threshold in thresholds] for error in errors])
     images, of_pair = np.unique(seen.rows, return_inverse=True)
     of_pair = of_pair.reshape(seen.rows.shape)
+
+    def percent(chosen: np.ndarray, i: int, per_image: bool) -> float:
+        kept = chosen[of_pair].all(1)
+        if not kept.any():
+            return float("nan")
+        n_right, n = right[kept, i], n_points[kept]
+        return 100 * float((n_right / n).mean() if per_image else n_right.sum() / n.sum())
+
     measured: dict[str, Any] = {}
-    for i, threshold in enumerate(thresholds):
-
-        def by_point(chosen: np.ndarray, i: int = i) -> float:
-            kept = chosen[of_pair].all(1)
-            return 100 * float(right[kept, i].sum() / n_points[kept].sum()) if kept.any() else float("nan")
-
-        def by_image(chosen: np.ndarray, i: int = i) -> float:
-            kept = chosen[of_pair].all(1)
-            return 100 * float((right[kept, i] / n_points[kept]).mean()) if kept.any() else float("nan")
-
-        measured[f"pck_{threshold:g}_point"] = over_images(len(images), by_point)
-        measured[f"pck_{threshold:g}_image"] = over_images(len(images), by_image)
+    names = [f"{threshold:g}" for threshold in thresholds]
+    for i, name in enumerate(names):
+        measured[f"pck_{name}_point"] = over_images(len(images), partial(percent, i=i, per_image=False))
+        measured[f"pck_{name}_image"] = over_images(len(images), partial(percent, i=i, per_image=True))
     weighed = 100 * np.average(chances, axis=0, weights=n_points)
-    measured["chance"] = {f"{threshold:g}": value for threshold, value in zip(thresholds, weighed.tolist(), strict=True)}
-    measured["categories"] = _by_category(seen, right, n_points, thresholds)
-    return measured
-
-
-def _by_category(seen: Shown, right: np.ndarray, n_points: np.ndarray, thresholds: Sequence[float]) -> dict[str, Any]:
-    """Of each category its pairs, and its PCK per point by threshold, percent."""
-    categories = np.array([pair.category for pair in seen.pairs])
-    found = {}
-    for name in sorted(set(categories) - {""}):
-        of_name = categories == name
-        percent = 100 * right[of_name].sum(0) / n_points[of_name].sum()
-        found[str(name)] = {"pairs": int(of_name.sum())} | dict(
-            zip((f"{threshold:g}" for threshold in thresholds), percent.tolist(), strict=True)
-        )
-    return found
+    measured["chance"] = dict(zip(names, weighed.tolist(), strict=True))
+    categories, of_each = np.array([pair.category for pair in seen.pairs]), {}
+    for category in sorted(set(categories) - {""}):  # pairs, and PCK per point
+        of_name = categories == category
+        shares = 100 * right[of_name].sum(0) / n_points[of_name].sum()
+        of_each[str(category)] = {"pairs": int(of_name.sum()), **dict(zip(names, shares.tolist(), strict=True))}
+    return {**measured, "categories": of_each}
 
 
 def _errors(

@@ -35,10 +35,8 @@ def kl_divergence(p: Float[np.ndarray, "N T"], q: Float[np.ndarray, "N T"]) -> D
         terms = np.where(p > 0, p * (np.log(p) - np.log(q)), 0.0)
     per_image = np.maximum(terms.sum(1), 0)  # below 0 it can only be by rounding
     finite = per_image[np.isfinite(per_image)]
-    n_infinite = len(per_image) - len(finite)
-    if not len(finite):
-        return Divergence(None, None, len(per_image), n_infinite)
-    return Divergence(float(finite.mean()), float(finite.std()), len(per_image), n_infinite)
+    mean, std = (float(finite.mean()), float(finite.std())) if len(finite) else (None, None)
+    return Divergence(mean, std, len(per_image), len(per_image) - len(finite))
 
 
 def distributions(weights: np.ndarray, name: str) -> Float[np.ndarray, "N T"]:
@@ -57,12 +55,11 @@ def distributions(weights: np.ndarray, name: str) -> Float[np.ndarray, "N T"]:
         )
     rows = weights.astype(np.float64)
     sums = rows.sum(1, keepdims=True)
-    wrong = ~(np.isfinite(rows) & (rows >= 0)).all(1) | ~(sums[:, 0] > 0)
+    bad = ~(np.isfinite(rows) & (rows >= 0))
+    wrong = bad.any(1) | ~(sums[:, 0] > 0)
     if wrong.any():
         row = int(wrong.argmax())
-        values = rows[row]
-        bad = values[~(np.isfinite(values) & (values >= 0))]
-        value = f"{bad[0]:g} among them" if len(bad) else "a sum of 0"
+        value = f"{rows[row, bad[row]][0]:g} among them" if bad[row].any() else "a sum of 0"
         raise BeyondClsError(
             f"weights of {name} have {value} in row {row} ({int(wrong.sum())} of {len(rows)} rows), expected weights of 0 or "
             "more whose sum is positive; leave this head out, or mend its aggregator"

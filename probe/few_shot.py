@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 
 from probe.closed import Closed, Logistic, Neighbours, Ridge, Vectors, described
 from probe.geometry import kind_of_vector, vectors, vectors_in
@@ -72,39 +73,26 @@ def few_shot(
         shots = [k for k in SHOTS if k <= least]
     drawn = {(k, seed): k_shot(source.labels, k, seed, source.rows) for k in shots for seed in range(draws)}
     learnt = np.unique(np.concatenate(list(drawn.values())))
+
+    def prepared(part: Source, name: ArrayName, rows: np.ndarray) -> Vectors:
+        x, labels = torch.from_numpy(vectors(part.store, name, rows)), torch.from_numpy(part.labels[rows].astype(np.int64))
+        return Vectors(x.to(device), labels.to(device), part.n_classes)
+
     for name in names:
+        some, of_tested = prepared(source, name, learnt), prepared(tested, name, tested.rows)
+        correct: dict[int, list[np.ndarray]] = {k: [] for k in shots}
+        for (k, _), rows in drawn.items():
+            scores = CLASSIFIERS[classifier].fit(some.rows(np.searchsorted(learnt, rows)), of_tested).scores
+            correct[k].append((scores.argmax(1).cpu() == of_tested.labels.cpu()).numpy())
         yield {
             **{"vector": kind_of_vector(name), "block": name.block, "seeds": list(range(draws))},
             "protocol": described(CLASSIFIERS[classifier]) | {"name": classifier},
-            **_measure_vector(source, tested, name, drawn, learnt, CLASSIFIERS[classifier], device),
+            **{f"top1_{k}shot": _over_draws(of_draws) for k, of_draws in correct.items()},
         }
         advance(1)
 
 
-def _measure_vector(
-    source: Source,
-    tested: Source,
-    name: ArrayName,
-    drawn: dict[tuple[int, int], np.ndarray],
-    learnt: np.ndarray,
-    classifier: Closed,
-    device: str | torch.device,
-) -> dict[str, Any]:
-    """Measures by name, of one vector."""
-
-    def prepared(part: Source, rows: np.ndarray) -> Vectors:
-        x, labels = torch.from_numpy(vectors(part.store, name, rows)), torch.from_numpy(part.labels[rows].astype(np.int64))
-        return Vectors(x.to(device), labels.to(device), part.n_classes)
-
-    some, test = prepared(source, learnt), prepared(tested, tested.rows)
-    correct: dict[int, list[np.ndarray]] = {}
-    for (k, _), rows in drawn.items():
-        scores = classifier.fit(some.rows(np.searchsorted(learnt, rows)), test).scores
-        correct.setdefault(k, []).append((scores.argmax(1).cpu() == test.labels.cpu()).numpy())
-    return {
-        f"top1_{k}shot": over_seeds(
-            [100 * float(one.mean()) for one in of_draws],
-            [without_each(len(test), lambda chosen, one=one: 100 * float(one[chosen].mean())) for one in of_draws],  # type: ignore[misc]
-        )
-        for k, of_draws in correct.items()
-    }
+def _over_draws(of_draws: Sequence[Bool[np.ndarray, "N"]]) -> dict[str, Any]:
+    """Top-1 accuracy, percent, from whether each test image is right in each draw."""
+    without = [without_each(len(one), lambda chosen, one=one: 100 * float(one[chosen].mean())) for one in of_draws]  # type: ignore[misc]
+    return over_seeds([100 * float(one.mean()) for one in of_draws], without)

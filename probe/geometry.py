@@ -5,7 +5,7 @@ Each measure is a function of `Points` and of the images among them that count, 
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -176,7 +176,8 @@ def cluster_nmi(points: Points, chosen: Chosen) -> float:
 
     Source: Strehl and Ghosh 2002, normalised by the mean of both entropies.
     """
-    return float("nan") if points.labels is None else float(normalized_mutual_info_score(*_labels_and_clusters(points, chosen)))
+    labels = points.labels
+    return float("nan") if labels is None else float(normalized_mutual_info_score(labels[chosen], points.clusters[chosen]))
 
 
 def cluster_ari(points: Points, chosen: Chosen) -> float:
@@ -184,7 +185,8 @@ def cluster_ari(points: Points, chosen: Chosen) -> float:
 
     Source: Hubert and Arabie 1985.
     """
-    return float("nan") if points.labels is None else float(adjusted_rand_score(*_labels_and_clusters(points, chosen)))
+    labels = points.labels
+    return float("nan") if labels is None else float(adjusted_rand_score(labels[chosen], points.clusters[chosen]))
 
 
 def retrieval_map(points: Points, chosen: Chosen) -> float:
@@ -197,17 +199,15 @@ def retrieval_map(points: Points, chosen: Chosen) -> float:
     return float("nan") if points.labels is None else 100 * float(np.nanmean(points.retrieved[0][chosen]))
 
 
-def recall_at_1(points: Points, chosen: Chosen) -> float:
-    """Percent of images whose nearest other image by cosine is of their class; 0…100. NaN without labels.
+def recall_at(points: Points, chosen: Chosen, k: int) -> float:
+    """Percent of images of whose k nearest others by cosine one is of their class; 0…100. NaN without labels.
 
-    Source: Jégou et al. 2011 (recall@R of product quantisation), with R = 1, as metric learning reports it.
+    Source: Jégou et al. 2011 (recall@R of product quantisation), as metric learning reports it.
     """
-    return _recall(points, chosen, 1)
-
-
-def recall_at_10(points: Points, chosen: Chosen) -> float:
-    """The same of one of the 10 nearest."""
-    return _recall(points, chosen, 10)
+    if points.labels is None:
+        return float("nan")
+    precision, first = (values[chosen] for values in points.retrieved)
+    return 100 * float((first[~np.isnan(precision)] <= k).mean())
 
 
 GEOMETRY: dict[str, Callable[[Points, Chosen], float]] = {
@@ -220,8 +220,8 @@ GEOMETRY: dict[str, Callable[[Points, Chosen], float]] = {
     "cluster_nmi": cluster_nmi,
     "cluster_ari": cluster_ari,
     "retrieval_map": retrieval_map,
-    "recall_at_1": recall_at_1,
-    "recall_at_10": recall_at_10,
+    "recall_at_1": partial(recall_at, k=1),
+    "recall_at_10": partial(recall_at, k=10),
 }
 
 
@@ -273,7 +273,10 @@ def geometry(
     for measure in measures:
         if measure not in GEOMETRY:
             raise BeyondClsError(unknown("measure", measure, GEOMETRY))
-    points = _read_points(store, name, rows, all_views="lidar" in measures)
+    in_views = [replace(name, view=view) for view in range(store.spec.n_views if "lidar" in measures else 1)]
+    views = [vectors(store, one, rows) for one in in_views if str(one) in store.attributes["arrays"]]
+    labels = None if store.multilabel or not store.labelled[rows].all() else store.labels[rows]
+    points = Points(views[0], np.stack(views, 1) if len(views) > 1 else None, labels, store.n_classes)
     if len(points.distinct) <= N_NEAREST:
         raise BeyondClsError(
             f"{store.where} has {len(points.distinct):,} different vectors in {name}, expected more than {N_NEAREST}, of which "
@@ -342,31 +345,6 @@ def rows_of_all(stores: Sequence[FeatureStore], n: int | None = None) -> Int[np.
     if n < 1:
         raise BeyondClsError(f"images is {n}, expected 1 or more; leave it out for all {len(rows):,}")
     return np.sort(rows[draws_of(rows, 0, "geometry").argsort()[:n]])
-
-
-def _read_points(store: FeatureStore, name: ArrayName, rows: np.ndarray, all_views: bool) -> Points:
-    views = [vectors(store, view, rows) for view in (_views_of(store, name) if all_views else [name])]
-    labels = None if store.multilabel or not store.labelled[rows].all() else store.labels[rows]
-    return Points(views[0], np.stack(views, 1) if len(views) > 1 else None, labels, store.n_classes)
-
-
-def _views_of(store: FeatureStore, name: ArrayName) -> Iterator[ArrayName]:
-    """The array in each view in which it is there."""
-    while str(name) in store.attributes["arrays"]:
-        yield name
-        name = replace(name, view=(name.view or 0) + 1)
-
-
-def _labels_and_clusters(points: Points, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
-    assert points.labels is not None
-    return points.labels[chosen], points.clusters[chosen]
-
-
-def _recall(points: Points, chosen: Chosen, k: int) -> float:
-    if points.labels is None:
-        return float("nan")
-    precision, first = (values[chosen] for values in points.retrieved)
-    return 100 * float((first[~np.isnan(precision)] <= k).mean())
 
 
 def _spectrum(x: np.ndarray) -> np.ndarray:

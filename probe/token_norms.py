@@ -60,20 +60,18 @@ class TokenNorms:
         Args:
             weights: over patches, each row summing to 1.
         """
-        found = {
-            "share": over_images(len(self.norms), lambda chosen: 100 * float(self.outliers[chosen].mean())),
-            "images": over_images(len(self.norms), lambda chosen: 100 * float(self.outliers[chosen].any(1).mean())),
-        }
-        for name, of_images in weights.items():
-            if self.outliers.any():
-                found[name] = over_images(len(self.norms), partial(self._relative_weight, of_images))
-        return found
+        n_images, n_patches = self.norms.shape
 
-    def _relative_weight(self, weights: np.ndarray, chosen: np.ndarray) -> float:
-        """Their part of all weight, by their part of all patches."""
-        outliers, n_patches = self.outliers[chosen], self.norms.shape[1]
-        n = int(outliers.sum())
-        return n_patches * float(weights[chosen][outliers].sum()) / n if n else float("nan")
+        def relative_weight(of_images: np.ndarray, chosen: np.ndarray) -> float:  # their part of all weight, by that of patches
+            outliers = self.outliers[chosen]
+            return n_patches * float(of_images[chosen][outliers].sum()) / n if (n := int(outliers.sum())) else float("nan")
+
+        found = {
+            "share": over_images(n_images, lambda chosen: 100 * float(self.outliers[chosen].mean())),
+            "images": over_images(n_images, lambda chosen: 100 * float(self.outliers[chosen].any(1).mean())),
+        }
+        of_weights = weights if self.outliers.any() else {}
+        return found | {name: over_images(n_images, partial(relative_weight, given)) for name, given in of_weights.items()}
 
 
 def norms_of(store: FeatureStore, block: int, rows: Int[np.ndarray, "N"]) -> Float[np.ndarray, "N T"]:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,8 +20,9 @@ from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from probe.segmentation.label_maps import Upsampling, View
+from probe.segmentation.label_maps import Upsampling
 from probe.subsets import over_images, readable_rows
+from probe.views import View, read_png
 from store import BeyondClsError, FeatureStore
 from store.truths.view import map_in_view
 
@@ -112,24 +114,6 @@ def frame_order(name: str) -> list[str | int]:
     return [int(part) if number % 2 else part for number, part in enumerate(re.split(r"(\d+)", name))]
 
 
-def read_mask(file: Path, size: tuple[int, int]) -> Int16[np.ndarray, "h w"]:
-    """Objects of the pixels of a frame of `size` (height, width); VOID where nothing is measured.
-
-    Raises:
-        BeyondClsError: it is no PNG of one channel, or of another size.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(file, formats=["PNG"]) as picture:
-            if picture.size != size[::-1] or picture.mode not in ("P", "L"):
-                raise ValueError(f"has {picture.size[0]} x {picture.size[1]} pixels of Pillow's mode {picture.mode}")
-            return np.asarray(picture).astype(np.int16)
-    except (ValueError, OSError, SyntaxError, Image.DecompressionBombError) as error:  # of Pillow
-        expected = f"a PNG of one channel, of {size[1]} x {size[0]} pixels (width x height) as its frame"
-        raise BeyondClsError(f"{file} {error}; expected {expected}") from error
-
-
 def propagate(
     frames: Iterator[Float[Tensor, "T D"]],
     first: Float[Tensor, "T C"],
@@ -168,12 +152,12 @@ def still(store: FeatureStore, videos: Sequence[Video]) -> dict[str, Any]:
     """What the first frame's mask reaches in all frames, and how many objects there are; every mask is read.
 
     Raises:
-        BeyondClsError: as `read_mask`; or the mask of a first frame has no object.
+        BeyondClsError: a mask is no PNG of one channel, or of another size, or that of a first frame has no object.
     """
-    sizes, of_videos = store.array("images/size").all(), []
+    view, of_videos = View(store), []
     for video in videos:
-        given, objects = _first_mask(video, sizes)
-        masks = (_mask(video, n, sizes) for n in video.masks if n)
+        given, objects = _first_mask(video, view)
+        masks = (_mask(video, n, view) for n in video.masks if n)
         # A mask of another size is of no pixel.
         frames = [of_objects(given if given.shape == mask.shape else np.zeros_like(mask), mask, objects) for mask in masks]
         of_videos.append(np.mean(frames, 0))
@@ -199,10 +183,9 @@ def tracking(
 
     Raises:
         BeyondClsError: as `still`.
-
     Source: Pont-Tuset et al. 2017 (DAVIS 2017, arXiv 1704.00675).
     """
-    view, array, sizes = View(store), store.tokens("patch", block=block), store.array("images/size").all()
+    view, array = View(store), store.tokens("patch", block=block)
     of_videos = list[Float[np.ndarray, "objects 2"]]()
 
     def tokens_of(rows: Sequence[int]) -> Iterator[Float[Tensor, "T D"]]:
@@ -211,15 +194,15 @@ def tracking(
             advance(1)
 
     for video in videos:
-        (given, objects), row = _first_mask(video, sizes), video.rows[0]
-        on_grid = torch.from_numpy(map_in_view(given, view.crops[row], bool(view.flips[row]), store.grid).astype(np.int64))
-        labels = torch.stack([on_grid.flatten() == label for label in (0, *objects)], 1).float().to(device)
+        given, objects = _first_mask(video, view)
+        on_grid = map_in_view(given, *view.shows(video.rows[0]), store.grid).flatten()
+        labels = torch.from_numpy(on_grid[:, None] == [0, *objects]).float().to(device)
         frames = []
         for number, shares in enumerate(propagate(tokens_of(video.rows), labels, store.grid, how), 1):
             if number not in video.masks:
                 continue
-            row, truth = video.rows[number], _mask(video, number, sizes)
-            upsampling = Upsampling.to_original(store.grid, view.crops[row], bool(view.flips[row]), truth.shape)
+            truth = _mask(video, number, view)
+            upsampling = Upsampling.to_original(store.grid, *view.shows(video.rows[number]), truth.shape)
             predicted = label_map(shares.T.reshape(-1, *store.grid), upsampling, truth.shape)
             frames.append(of_objects(np.array([0, *objects])[predicted], truth, objects))
         of_videos.append(np.mean(frames, 0))
@@ -227,14 +210,20 @@ def tracking(
     return {name: over_images(n, partial(_over_videos, of_videos, columns)) for name, columns in MEASURES.items()}
 
 
-def _mask(video: Video, number: int, sizes: Int[np.ndarray, "N 2"]) -> Int16[np.ndarray, "h w"]:
-    height, width = sizes[video.rows[number]].tolist()
-    return read_mask(video.masks[number], (height, width))
+def _mask(video: Video, number: int, view: View) -> Int16[np.ndarray, "h w"]:
+    """Objects of the pixels of a frame; VOID where nothing is measured.
+
+    Raises:
+        BeyondClsError: it is no PNG of one channel, or of another size.
+    """
+    size = view.size(video.rows[number])
+    expected = f"a PNG of one channel, of {size[1]} x {size[0]} pixels (width x height) as its frame"
+    return read_png(video.masks[number], size, ("P", "L"), expected).astype(np.int16)
 
 
-def _first_mask(video: Video, sizes: Int[np.ndarray, "N 2"]) -> tuple[Int16[np.ndarray, "h w"], list[int]]:
+def _first_mask(video: Video, view: View) -> tuple[Int16[np.ndarray, "h w"], list[int]]:
     """It, and its objects."""
-    given = _mask(video, 0, sizes)
+    given = _mask(video, 0, view)
     objects = [int(label) for label in np.unique(given) if label not in (0, VOID)]
     if not objects:
         raise BeyondClsError(f"{video.masks[0]} has no object, expected one or more in a video's first frame: {FORM}")
@@ -242,8 +231,7 @@ def _first_mask(video: Video, sizes: Int[np.ndarray, "N 2"]) -> tuple[Int16[np.n
 
 
 def _over_videos(of_videos: Sequence[np.ndarray], columns: Sequence[int], chosen: Bool[np.ndarray, "n"]) -> float:
-    some = [one for one, is_chosen in zip(of_videos, chosen, strict=True) if is_chosen]
-    return 100 * float(np.concatenate(some)[:, columns].mean())
+    return 100 * float(np.concatenate(list(compress(of_videos, chosen)))[:, columns].mean())
 
 
 def label_map(shares: Float[Tensor, "C rows columns"], upsampling: Upsampling, size: tuple[int, int]) -> np.ndarray:
@@ -283,8 +271,7 @@ def contour_measure(predicted: Bool[np.ndarray, "h w"], truth: Bool[np.ndarray, 
     if not one.any() or not other.any():
         return float(one.any() == other.any())
     reach = math.ceil(TOLERANCE * math.hypot(*truth.shape))
-    precision = (distance_transform_edt(~other)[one] <= reach).mean()
-    recall = (distance_transform_edt(~one)[other] <= reach).mean()
+    precision, recall = ((distance_transform_edt(~b)[a] <= reach).mean() for a, b in ((one, other), (other, one)))
     return float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
 
 

@@ -4,19 +4,18 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, Shaped
+from jaxtyping import Float, Float32, Int
 
 from probe.depth.targets import Target
 from probe.result_files import array_of
-from probe.segmentation.label_maps import Upsampling, View
+from probe.segmentation.label_maps import Upsampling
+from probe.views import View, read_png
 from store import BeyondClsError
 from store.truths.view import values_in_view
 
 ENDS = (".png", ".npy")
-EIGEN_CROP = (
-    slice(45, 471),
-    slice(41, 601),
-)  # rows and columns of NYUv2's 480 x 640 pixels that are measured (Eigen et al. 2014)
+PNG_MODES = ("I", "I;16", "I;16B", "RGB")  # Pillow's, of 16 bits or of three channels
+EIGEN_CROP = (slice(45, 471), slice(41, 601))  # rows and columns of NYUv2's that are measured (Eigen et al. 2014)
 NYU_SIZE = (480, 640)
 
 
@@ -53,7 +52,6 @@ class Maps(View):
                 f"{self.target.name} in {self.folder}, first {name!r}; expected either of {self.folder / name}.png and .npy"
             )
         self.files = {row: files[0] for row, files in found.items()}
-        self._sizes = self.store.array("images/size").all()
 
     def _files_of(self, name: str) -> list[Path]:
         """Files of an image; ids never lead out of the folder."""
@@ -62,28 +60,20 @@ class Maps(View):
             return []
         return [file for end in ENDS if (file := self.folder / f"{name}{end}").is_file()]
 
-    def size(self, row: int) -> tuple[int, int]:
-        """Height and width of an image."""
-        height, width = self._sizes[row].tolist()
-        return height, width
-
     def read(self, row: int) -> Float32[np.ndarray, "c h w"]:
         """What a file holds, in pixels of the original; NaN where it is missing.
 
         Raises:
             BeyondClsError: it is damaged, of another form, or of another size than its image.
         """
-        from PIL import Image
-
-        file, (height, width) = self.files[row], self.size(row)
-        expected = f"{self.target.expected}; of {width} x {height} pixels (width x height), as its image"
-        try:
-            values = array_of(file, expected) if file.suffix == ".npy" else _picture(file, (width, height))
-            if values.shape[:2] != (height, width):
-                raise ValueError(f"has {' x '.join(map(str, values.shape[1::-1]))} pixels")
-            return self.target.decoded(values)
-        except (ValueError, OSError, SyntaxError, Image.DecompressionBombError) as error:  # of Pillow
-            raise BeyondClsError(f"{file} {error}; expected {expected}") from error
+        file, size, target = self.files[row], self.size(row), self.target
+        expected = f"{target.expected}; of {size[1]} x {size[0]} pixels (width x height), as its image"
+        values = array_of(file, expected) if file.suffix == ".npy" else read_png(file, size, PNG_MODES, expected)
+        if file.suffix == ".png" and values.ndim == 2:
+            values = values.astype(np.uint16)
+        if values.shape != (*size, *target.of_pixel) or not (values.dtype == target.of_png or values.dtype.kind == "f"):
+            raise BeyondClsError(f"{file} holds {list(values.shape)} {values.dtype}; expected {expected}")
+        return target.decoded(values)
 
     def original(self, row: int, read: Float32[np.ndarray, "c h w"] | None = None) -> Float32[np.ndarray, "c h w"]:
         """In pixels of the original; NaN where nothing is learnt or measured. `read`: what `read` gave.
@@ -105,30 +95,16 @@ class Maps(View):
 
     def in_frame(self, row: int, size: tuple[int, int]) -> Float32[np.ndarray, "c h w"]:
         """In a frame of `size` that the view fills."""
-        flip = bool(self.flips[row])
-        values = values_in_view(self.original(row), self.crops[row], flip, size)
-        return self.target.mirrored(values) if flip else values
+        values = values_in_view(self.original(row), *self.shows(row), size)
+        return self.target.mirrored(values) if self.flips[row] else values
 
     def upsampling(self, row: int, grid: tuple[int, int]) -> Upsampling:
         """From a grid that covers the view to the pixels of the original that it shows."""
-        return Upsampling.to_original(grid, self.crops[row], bool(self.flips[row]), self.size(row))
+        return Upsampling.to_original(grid, *self.shows(row), self.size(row))
 
     def shown(self, row: int, read: Float32[np.ndarray, "c h w"] | None = None) -> Float32[np.ndarray, "c _h _w"]:
         """As `original`, those pixels that the view shows."""
         return self.original(row, read)[:, *self.upsampling(row, self.store.grid).shown]
-
-
-def _picture(file: Path, size: tuple[int, int]) -> Shaped[np.ndarray, "h w *c"]:
-    """Pixels of a PNG, which is not decoded unless it has the size of its image (width, height)."""
-    from PIL import Image
-
-    with Image.open(file, formats=["PNG"]) as picture:
-        if picture.size != size:
-            raise ValueError(f"has {picture.size[0]} x {picture.size[1]} pixels")
-        is_deep = picture.mode in ("I", "I;16", "I;16B")
-        if not is_deep and picture.mode != "RGB":
-            raise ValueError(f"has pixels of Pillow's mode {picture.mode}")
-        return np.asarray(picture).astype(np.uint16) if is_deep else np.asarray(picture)
 
 
 @dataclass

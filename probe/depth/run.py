@@ -1,7 +1,6 @@
 """A linear head that predicts depth or normals of pixels from cached patch tokens: training, measures, and their files."""
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from probe.depth.maps import Counts, Maps
 from probe.depth.targets import Target
@@ -20,12 +18,12 @@ from probe.head import FinalNorm
 from probe.recipe import Recipe
 from probe.result_files import METRICS, computed_by, over_seeds, write_result
 from probe.segmentation.label_maps import Upsampling
-from probe.segmentation.linear import NAME, SPEC, TrainedMember, train_linear
+from probe.segmentation.linear import NAME, SPEC, TrainedMember, WithGradient, train_linear, write_curves
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.sources import Source, check_encoder
 from probe.subsets import without_each
-from store import BeyondClsError, FeatureStore, StoreError
+from store import BeyondClsError, FeatureStore
 from store.format.pretraining import pretraining_fields
 from store.shown import Bars, no_bars
 
@@ -72,15 +70,12 @@ class Regression:
         """Check that both sets have the tokens.
 
         Raises:
-            StoreError: they are of two encoders, or have other grids, or one has no patch tokens of the block, or no [cls].
+            StoreError: they are of two encoders, or one has no patch tokens of the block, or no [cls].
         """
         if self.block is None:  # the deepest one of another set may be another
             object.__setattr__(self, "block", self.training.spec.deepest)
         check_encoder(self.training, self.test)
-        if self.test.grid != self.training.grid:
-            raise StoreError(
-                f"{self.training.where} has a grid of {self.training.grid} patches, {self.test.where} {self.test.grid}"
-            )
+
         for store in (self.training, self.test):
             store.check_evaluation_crop()
             store.tokens("patch", self.block)
@@ -113,15 +108,12 @@ def pixel_losses(
     truths: Sequence[Float[Tensor, "C _h _w"]],
     upsamplings: Sequence[Upsampling],
 ) -> Float[Tensor, "M"]:
-    """Sum over the images of the loss of an image's pixels that have a truth; an image without any counts 0."""
-    return _PixelLosses.apply(logits, target, truths)
+    """Sum over the images of the loss of an image's pixels that have a truth; an image without any counts 0.
 
+    Gradients come with the losses, image by image, so that the values of one image's pixels are in memory at once.
+    """
 
-class _PixelLosses(torch.autograd.Function):
-    """Gradients come with the losses, image by image, so that the values of one image's pixels are in memory at once."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Target, truths: Sequence[Tensor]) -> Tensor:
+    def compute(logits: Tensor) -> tuple[Tensor, Tensor]:
         total, gradient = logits.new_zeros(len(logits)), torch.zeros_like(logits)
         for i, truth in enumerate(truths):
             seen = ~truth[0].isnan()
@@ -133,14 +125,9 @@ class _PixelLosses(torch.autograd.Function):
                 losses = target.losses(target.predicted(of_image.movedim(-1, 1), to_frame)[..., seen], truth[:, seen])
                 (gradient[:, i],) = torch.autograd.grad(losses.sum(), of_image)
             total += losses.detach()
-        ctx.save_for_backward(gradient)
-        return total
+        return total, gradient
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, of_losses: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * of_losses.view(-1, 1, 1, 1, 1), None, None
+    return WithGradient.apply(logits, compute)
 
 
 def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any], list[TrainedMember]]:
@@ -166,7 +153,12 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
         trained, lost = train_linear(patches.placed(one.placement), maps, size, members, recipe, **options)
     if lost:
         raise BeyondClsError(f"{next(iter(lost))} {next(iter(lost.values()))}")
-    per_image = _measure_images(one, target, test_maps, tested.rows, [t.head for t in trained], mean, bars)
+    measured, heads = list[list[dict[str, float]]](), [t.head.to(one.device) for t in trained]
+    with bars("measure", len(tested.rows), "images") as progress:
+        for of_image in _measure_images(one, target, test_maps, tested.rows, heads, mean):
+            measured.append(of_image)
+            progress(1)
+    per_image = [{name: np.array([of[name] for of in images]) for name in images[0]} for images in zip(*measured, strict=True)]
     about = {"seeds": list(plan.seeds), "recipe": asdict(recipe), "loss_size": size, "n_views": len(one.views)}
     content = {
         "task": target.name,
@@ -191,51 +183,33 @@ def regress(regression: Regression, bars: Bars = no_bars) -> tuple[dict[str, Any
 
 
 def _measure_images(
-    one: Regression,
-    target: Target,
-    maps: Maps,
-    rows: Sequence[int],
-    heads: Sequence[PatchHead],
-    mean: Float[np.ndarray, "C"],
-    bars: Bars,
-) -> list[PerImage]:
-    """Measures of each head, and at last of the mean, by name, of each image."""
-    heads = [head.to(one.device) for head in heads]
-    measured: list[list[dict[str, float]]] = [[] for _ in range(len(heads) + 1)]
+    one: Regression, target: Target, maps: Maps, rows: Sequence[int], heads: Sequence[PatchHead], mean: Float[np.ndarray, "C"]
+) -> Iterator[list[dict[str, float]]]:
+    """Of each image the measures of each head, and at last of the mean, by name."""
     constant = target.at_pixels(torch.from_numpy(mean)[:, None, None])[:, 0].numpy()
-    with bars("measure", len(rows), "images") as progress:
-        for of_batch, tokens in one.patches(one.test, rows).images():
-            logits = [head.of_tokens(tokens) for head in heads]
-            for i, row in enumerate(of_batch.tolist()):
-                truth = maps.shown(row).astype(np.float64)
-                seen = ~np.isnan(truth[0])
-                for member, of_head in enumerate(logits):
-                    predicted = target.predicted(of_head[i], partial(maps.upsampling, row)).cpu().numpy().astype(np.float64)
-                    predicted = target.mirrored(predicted) if maps.flips[row] else predicted
-                    measured[member].append(target.measures(predicted[:, seen], truth[:, seen]))
-                everywhere = np.broadcast_to(constant, (len(constant), int(seen.sum())))
-                measured[-1].append(target.measures(everywhere, truth[:, seen]))
-            progress(len(of_batch))
-    return [{name: np.array([of[name] for of in images]) for name in images[0]} for images in measured]
+    for of_batch, tokens in one.patches(one.test, rows).images():
+        logits = [head.of_tokens(tokens) for head in heads]
+        for i, row in enumerate(of_batch.tolist()):
+            truth = maps.shown(row).astype(np.float64)
+            seen = ~np.isnan(truth[0])
+            predictions = [np.broadcast_to(constant, (len(constant), int(seen.sum())))]
+            for of_head in logits:
+                predicted = target.predicted(of_head[i], partial(maps.upsampling, row)).cpu().numpy().astype(np.float64)
+                predictions.insert(-1, (target.mirrored(predicted) if maps.flips[row] else predicted)[:, seen])
+            yield [target.measures(predicted, truth[:, seen]) for predicted in predictions]
 
 
 def _average_over_images(per_image: Sequence[PerImage]) -> dict[str, Any]:
     """Each measure, as `over_seeds` gives it."""
 
-    def of_chosen(values: Float[np.ndarray, "n"], chosen: Bool[np.ndarray, "n"]) -> float:
-        return float(values[chosen].mean())
+    def measured(several: Sequence[Float[np.ndarray, "n"]]) -> dict[str, Any]:
+        without = [without_each(len(values), lambda chosen, v=values: float(v[chosen].mean())) for values in several]  # type: ignore[misc]
+        return over_seeds([float(values.mean()) for values in several], without)
 
-    by_name = {name: [one[name] for one in per_image] for name in per_image[0]}
-    return {
-        name: over_seeds([float(v.mean()) for v in several], [without_each(len(v), partial(of_chosen, v)) for v in several])
-        for name, several in by_name.items()
-    }
+    return {name: measured([one[name] for one in per_image]) for name in per_image[0]}
 
 
 def write(folder: Path, content: Mapping[str, Any], trained: Sequence[TrainedMember]) -> None:
     """Write metrics.json, description.json and curves.csv."""
     write_result(folder / METRICS, content)
-    with (folder / "curves.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["seed", "epoch", "loss"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({"seed": one.member.seed, **entry} for one in trained for entry in one.curve)
+    write_curves(folder / "curves.csv", trained)

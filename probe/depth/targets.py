@@ -29,6 +29,8 @@ class Target(ABC):
 
     name: ClassVar[str]
     expected: ClassVar[str]  # of a file
+    of_pixel: ClassVar[tuple[int, ...]]  # shape of its values
+    of_png: ClassVar[type[np.generic]]  # dtype of a PNG; arrays have floats
 
     @property
     @abstractmethod
@@ -37,7 +39,7 @@ class Target(ABC):
 
     @abstractmethod
     def decoded(self, values: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "c h w"]:
-        """Values of a file's pixels, NaN where they are missing; ValueError where it holds none."""
+        """Values of a file's pixels, NaN where they are missing."""
 
     def usable(self, values: Float32[np.ndarray, "c h w"]) -> Float32[np.ndarray, "c h w"]:
         """NaN also where values are not learnt and not measured."""
@@ -92,6 +94,7 @@ class Depth(Target):
     per_metre: float = 1000.0
     name: ClassVar[str] = "depth"
     expected: ClassVar[str] = "a 16-bit PNG of one channel, or a .npy of floats [height, width], metres"
+    of_pixel, of_png = (), np.uint16
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high < math.inf:
@@ -104,9 +107,7 @@ class Depth(Target):
         return self.n_bins
 
     def decoded(self, values: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "c h w"]:
-        if values.ndim != 2 or not (values.dtype == np.uint16 or values.dtype.kind == "f"):
-            raise ValueError(f"holds {list(values.shape)} {values.dtype}")
-        metres = values / self.per_metre if values.dtype == np.uint16 else values
+        metres = values / self.per_metre if values.dtype == self.of_png else values
         with np.errstate(invalid="ignore"):
             return np.where(metres > 0, metres, np.nan).astype(np.float32)[None]
 
@@ -166,12 +167,11 @@ class Normals(Target):
     start: tuple[float, ...] = (0.0, 0.0, 0.0)
     name: ClassVar[str] = "normals"
     expected: ClassVar[str] = "an RGB PNG of 8 bits in which 0 … 255 is -1 … 1, or a .npy of floats [height, width, 3]"
+    of_pixel, of_png = (3,), np.uint8
     n_outputs: ClassVar[int] = 3
 
     def decoded(self, values: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "c h w"]:
-        if values.ndim != 3 or values.shape[2] != 3 or not (values.dtype == np.uint8 or values.dtype.kind == "f"):
-            raise ValueError(f"holds {list(values.shape)} {values.dtype}")
-        vectors = (values / 127.5 - 1 if values.dtype == np.uint8 else values.astype(np.float64)).transpose(2, 0, 1)
+        vectors = (values / 127.5 - 1 if values.dtype == self.of_png else values.astype(np.float64)).transpose(2, 0, 1)
         length = np.sqrt((vectors**2).sum(0))
         points = (length > LENGTHS[0]) & (length < LENGTHS[1])
         return np.where(points, vectors / np.where(points, length, 1), np.nan).astype(np.float32)

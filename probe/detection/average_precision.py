@@ -31,7 +31,7 @@ class AveragePrecision:
 
     def of(self, image_ids: Collection[int] | None = None) -> dict[str, float | None]:
         """In percent; of all images by default."""
-        evaluation = COCOeval_faster(self._known, self._found, self._type, print_function=_print_nothing)
+        evaluation = COCOeval_faster(self._known, self._found, self._type, print_function=lambda *_: None)
         if image_ids is not None:
             evaluation.params.imgIds = sorted(image_ids)
         evaluation.run()
@@ -65,10 +65,6 @@ def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]
     return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
 
-def _print_nothing(*_: Any) -> None:
-    """In place of what the evaluation prints."""
-
-
 def examples(images: ImagesWithObjects, results: Iterable[Mapping[str, Any]], n: int) -> dict[str, Any]:
     """The content of examples.json, as plain values: `n` images that have objects, at even distances.
 
@@ -80,18 +76,14 @@ def examples(images: ImagesWithObjects, results: Iterable[Mapping[str, Any]], n:
     instances = images.store.instances
     with_objects = np.flatnonzero([(~instances.of(int(row)).crowds).any() for row in images.rows])
     places = with_objects[np.unique(np.linspace(0, len(with_objects) - 1, min(n, len(with_objects))).round().astype(int))]
-    found: dict[int, list[dict[str, Any]]] = {images.image_ids[place]: [] for place in places.tolist()}
+    shown = {images.image_ids[place]: _objects(images, int(images.rows[place])) for place in places.tolist()}
     for entry in results:
-        if entry["image_id"] in found:
-            found[entry["image_id"]].append(_detection(entry))
-    return {
-        "data": images.store.spec.data,
-        "classes": list(instances.classes),
-        "images": [
-            _objects(images, int(images.rows[place])) | {"detections": found[images.image_ids[place]]}
-            for place in places.tolist()
-        ],
-    }
+        if entry["image_id"] in shown:
+            x, y, width, height = entry["bbox"]
+            found = {"label": entry["category_id"] - 1, "score": entry["score"], "box": [x, y, x + width, y + height]}
+            counts = {"counts": entry["segmentation"]["counts"]} if "segmentation" in entry else {}
+            shown[entry["image_id"]]["detections"].append(found | counts)
+    return {"data": images.store.spec.data, "classes": list(instances.classes), "images": list(shown.values())}
 
 
 def _objects(images: ImagesWithObjects, row: int) -> dict[str, Any]:
@@ -102,10 +94,4 @@ def _objects(images: ImagesWithObjects, row: int) -> dict[str, Any]:
     ]
     for entry, counts in zip(objects, image.counts or (), strict=False):
         entry["counts"] = counts.decode("ascii")
-    return {"id": images.store.ids[row], "size": list(image.size), "objects": objects}
-
-
-def _detection(entry: Mapping[str, Any]) -> dict[str, Any]:
-    x, y, width, height = entry["bbox"]
-    detection = {"label": entry["category_id"] - 1, "score": entry["score"], "box": [x, y, x + width, y + height]}
-    return detection | ({"counts": entry["segmentation"]["counts"]} if "segmentation" in entry else {})
+    return {"id": images.store.ids[row], "size": list(image.size), "objects": objects, "detections": []}

@@ -1,6 +1,6 @@
 """What a detector finds, in pixels of the originals, and in COCO's format of results."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from probe.detection.detector import Detector
-from probe.detection.targets import boxes_from_view, cut_to, flips_of, has_area
+from probe.detection.targets import boxes_from_view, cut_to, has_area
+from probe.views import View
 from store import FeatureStore, Loader
 from store.truths.rle import encode
 from store.truths.view import Crop
@@ -61,24 +62,14 @@ def detections(
     placement: Any = "auto",
 ) -> Iterator[Detected]:
     """What a detector finds in images of a feature set, in the order of `rows`."""
-    loader = Loader(
-        {"patch": store.tokens("patch", block, view)},
-        np.zeros(len(store), np.int64),
-        rows,
-        batch_size,
-        shuffle=False,
-        device=device,
-        placement=placement,
-    )
-    crops, flips = store.array(f"images/crop/view{view}").all(), flips_of(store, view)
-    sizes = store.array("images/size").all()
+    arrays, placed = {"patch": store.tokens("patch", block, view)}, {"device": device, "placement": placement}
+    loader = Loader(arrays, np.zeros(len(store), np.int64), rows, batch_size, shuffle=False, **placed)
+    seen = View(store, view)
     for batch in loader.epoch():
         with torch.no_grad():
             batch_of_detections = detector(batch["patch"])
-        assert isinstance(batch_of_detections, list)
         for row, entry in zip(batch["row"].tolist(), batch_of_detections, strict=True):
-            height, width = sizes[row].tolist()
-            yield in_original(entry, crops[row], bool(flips[row]), detector.frame, (height, width))
+            yield in_original(entry, *seen.shows(row), detector.frame, seen.size(row))
 
 
 def in_original(
@@ -101,8 +92,3 @@ def in_original(
         counts = tuple(encode(drawn.numpy()))
     labels, scores = (in_frame[name].numpy()[kept] for name in ("labels", "scores"))
     return Detected(labels - 1, scores, within[kept], counts, size)
-
-
-def to_coco(detected: Sequence[Detected], image_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """The content of a file in COCO's format of results."""
-    return [entry for one, image_id in zip(detected, image_ids, strict=True) for entry in one.to_coco(image_id)]

@@ -1,7 +1,7 @@
 """What a detector is built from, and how it is trained."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -77,10 +77,7 @@ class DetectorOptions:
         Raises:
             BeyondClsError: an unknown name, or a value out of its range.
         """
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise BeyondClsError(unknown("option of a detector", name, known))
+        check_fields(cls, "option of a detector", values)
         return cls(**{**values, **({"anchors": tuple(values["anchors"])} if "anchors" in values else {})})
 
 
@@ -141,11 +138,15 @@ def make_detection_recipe(preset: str | None = None, **changed: Any) -> Detectio
     Raises:
         BeyondClsError: an unknown preset or parameter, or a value out of its range.
     """
-    known = [field.name for field in fields(DetectionRecipe)]
-    for name in changed:
-        if name not in known:
-            raise BeyondClsError(unknown("parameter of detection", name, known))
+    check_fields(DetectionRecipe, "parameter of detection", changed)
     return DetectionRecipe(**{**preset_of_detection(preset)[0], **changed})
+
+
+def check_fields(of: type[Any], kind: str, names: Iterable[str]) -> None:
+    """Refuse names that are no field of a dataclass."""
+    known = [field.name for field in fields(of)]
+    if unasked := [name for name in names if name not in known]:
+        raise BeyondClsError(unknown(kind, unasked[0], known))
 
 
 def preset_of_detection(preset: str | None) -> tuple[dict[str, Any], dict[str, Any]]:

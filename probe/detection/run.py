@@ -16,7 +16,7 @@ from jaxtyping import Bool
 
 from probe.checkpoint import Checkpoint, Unfinished
 from probe.detection.average_precision import EXAMPLES, AveragePrecision, coco_truths, examples
-from probe.detection.detected import detections, to_coco
+from probe.detection.detected import detections
 from probe.detection.detector import LOSSES, Detector, save_detector
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.sets import ImagesWithObjects, check_sets, notes_on, survey
@@ -106,17 +106,15 @@ class Detection:
 
     def request(self) -> dict[str, Any]:
         """Everything that the results depend on, as plain values."""
-        images = {
-            name: {"key": one.store.spec.key, "truths": dict(one.store.spec.truths), "rows": _digest(one.rows)}
-            for name, one in (("training", self.training), ("test", self.test))
-        }
-        request = {
-            **images,
+        request: dict[str, Any] = {
             "recipe": asdict(self.recipe),
             "detector": self.options.to_dict(),
             "views": list(self.views),
             "encoder": self.description,
         }
+        for name, one in (("training", self.training), ("test", self.test)):
+            rows = xxhash.xxh3_128_hexdigest(np.asarray(one.rows, np.int64).tobytes())
+            request[name] = {"key": one.store.spec.key, "truths": dict(one.store.spec.truths), "rows": rows}
         return dict(json.loads(json.dumps(request)))
 
     def new(self, seed: int) -> Detector:
@@ -124,9 +122,8 @@ class Detection:
         store, norm = self.training.store, None
         if self.options.final_norm and store.attributes["norm_eps"] is not None:
             norm = FinalNorm.from_store(store)
-        dim = store.tokens("patch", self.block).shape[-1]
-        make = lambda: Detector(dim, store.grid, len(store.instances.classes), self.options, norm)  # noqa: E731
-        return new_detector(make, seed).to(self.device)
+        given = store.tokens("patch", self.block).shape[-1], store.grid, len(store.instances.classes), self.options, norm
+        return new_detector(lambda: Detector(*given), seed).to(self.device)
 
     def train(self, seed: int) -> tuple[Detector, Curve]:
         """A trained detector and its curve; goes on from the last checkpoint of this request.
@@ -135,17 +132,9 @@ class Detection:
             BeyondClsError: as `train_detector`.
         """
         detector = self.new(seed)
-        batches = detection_batches(
-            self.training.store,
-            self.training.rows,
-            self.recipe.batch_size,
-            views=self.views,
-            block=self.block,
-            masks=self.options.masks,
-            workers=self.workers,
-            device=self.device,
-            placement=self.placement,
-        )
+        shown: dict[str, Any] = {"views": self.views, "block": self.block, "masks": self.options.masks}
+        placed: dict[str, Any] = {"workers": self.workers, "device": self.device, "placement": self.placement}
+        batches = detection_batches(self.training.store, self.training.rows, self.recipe.batch_size, **shown, **placed)
         described = {"seed": seed, **self.request()}
         checkpoint = None if self.unfinished is None else Checkpoint(self.unfinished.path_of(described))
         member = Member(HEAD, self.recipe.lr, self.recipe.weight_decay, seed)
@@ -161,21 +150,19 @@ class Detection:
         """AP of boxes, and of masks if the detector has any: of all test images, and without each group of them in turn
         (`probe.subsets`); and its detections in COCO's format of results.
         """
-        detected, ids = [], self.test.image_ids
+        results, ids = list[dict[str, Any]](), self.test.image_ids
         where: dict[str, Any] = {"block": self.block, "device": self.device, "placement": self.placement}
-        for one in detections(detector, self.test.store, self.test.rows, **where):
-            detected.append(one)
+        for one, image_id in zip(detections(detector, self.test.store, self.test.rows, **where), ids, strict=True):
+            results += one.to_coco(image_id)
             self.progress(1)
-        truths, results = coco_truths(self.test.store.instances, self.test.rows, ids), to_coco(detected, ids)
-
+        truths = coco_truths(self.test.store.instances, self.test.rows, ids)
         kinds: tuple[Literal["box", "mask"], ...] = ("box", "mask") if detector.options.masks else ("box",)
         of_kinds = {kind: AveragePrecision(truths, results, kind) for kind in kinds}
 
         def measured(chosen: Bool[np.ndarray, "N"]) -> Measures:
             return {kind: one.of(list(itertools.compress(ids, chosen.tolist()))) for kind, one in of_kinds.items()}
 
-        everything = measured(np.ones(len(ids), bool))
-        return everything, without_each(len(ids), measured), results
+        return measured(np.ones(len(ids), bool)), without_each(len(ids), measured), results
 
 
 def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -196,32 +183,35 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     check_writable(out)
     unfinished = Unfinished.beside(out)
     detection = replace(detection, unfinished=unfinished)
-    result = result_folder(out, detection.test.store.attributes["encoder"], ("trained/seed*.json", "trained/seed*.safetensors"))
-    curves: dict[int, Curve] = {}
+    test, described = detection.test, {**detection.description, "recipe": asdict(detection.recipe)}
+    result = result_folder(out, test.store.attributes["encoder"], ("trained/seed*.json", "trained/seed*.safetensors"))
+    curves = list[dict[str, float]]()
     measured, without = list[Measures](), list[list[Measures]]()
     with result.written() as folder:
         for seed in detection.seeds:
-            detector, curves[seed] = detection.train(seed)
+            detector, curve = detection.train(seed)
             measures, without_groups, results = detection.measure(detector)
+            curves += [{"seed": seed, **entry} for entry in curve]
             measured.append(measures)
             without.append(without_groups)
-            about = {**detection.description, "recipe": asdict(detection.recipe), "seed": seed, "result": measures}
-            save_detector(folder / f"trained/seed{seed}", detector, about)
+            save_detector(folder / f"trained/seed{seed}", detector, {**described, "seed": seed, "result": measures})
             if seed == detection.seeds[0]:
                 (folder / "detections.json").write_text(json.dumps(results) + "\n")
-                (folder / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
-        content = measures_of(detection, detector, measured, without) | dict(notes or {})
-        content |= computed_by(torch.device(detection.device))
-        _write_curves(folder / "curves.csv", curves)
+                (folder / EXAMPLES).write_text(json.dumps(examples(test, results, detection.n_examples)) + "\n")
+        of_kinds = {kind: _over_seeds(kind, measured, without) for kind in measured[0]}
+        content = {**_describe(detection, detector, of_kinds), **(notes or {}), **computed_by(torch.device(detection.device))}
+        with (folder / "curves.csv").open("w", newline="") as file:
+            names = [name for name in ("seed", "epoch", "lr", "loss", *LOSSES) if name in curves[0]]
+            writer = csv.DictWriter(file, names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(curves)
         write_result(folder / METRICS, content)
     unfinished.remove()
     return content
 
 
-def measures_of(
-    detection: Detection, detector: Detector, measured: Sequence[Measures], without: Sequence[Sequence[Measures]] = ()
-) -> dict[str, Any]:
-    """What is measured, and what describes it; as `Detection.measure` gives it for each seed."""
+def _describe(detection: Detection, detector: Detector, of_kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """What is measured, and what describes it."""
     training, test = detection.training, detection.test
     surveys = {"training": survey(training.store, training.rows), "test": survey(test.store, test.rows)}
     notes = [note for name, counted in surveys.items() for note in notes_on(counted, name)]
@@ -235,10 +225,7 @@ def measures_of(
         **pretraining_fields(test.store.attributes),
         "features": {"training": training.store.spec.key, "test": test.store.spec.key},
         "data": test.store.spec.data,
-        **{
-            kind: _over_seeds([one[kind] for one in measured], [[one[kind] for one in groups] for groups in without])
-            for kind in measured[0]
-        },
+        **of_kinds,
         "seeds": list(detection.seeds),
         "recipe": asdict(detection.recipe),
         "detector": detector.options.to_dict() | {"final_norm": detector.final_norm is not None},
@@ -255,25 +242,11 @@ def measures_of(
     }
 
 
-def _over_seeds(
-    results: Sequence[Mapping[str, float | None]], without: Sequence[Sequence[Mapping[str, float | None]]]
-) -> dict[str, Any]:
-    """Each measure, as `over_seeds` gives it; null where no object has that size."""
+def _over_seeds(kind: str, of_seeds: Sequence[Measures], without: Sequence[Sequence[Measures]]) -> dict[str, Any]:
+    """Each measure of boxes or masks, as `over_seeds` gives it; null where no object has that size."""
     measures: dict[str, Any] = {}
-    for name in results[0]:
-        values = [value for one in results if (value := one[name]) is not None]
-        left_out = [[math.nan if (value := one[name]) is None else value for one in groups] for groups in without]
+    for name in of_seeds[0][kind]:
+        values = [value for one in of_seeds if (value := one[kind][name]) is not None]
+        left_out = [[math.nan if (value := one[kind][name]) is None else value for one in groups] for groups in without]
         measures[name] = over_seeds(values, left_out) if values else None
     return measures
-
-
-def _write_curves(file: Path, curves: Mapping[int, Curve]) -> None:
-    names = [name for name in ("epoch", "lr", "loss", *LOSSES) if name in next(iter(curves.values()))[0]]
-    with file.open("w", newline="") as target:
-        writer = csv.DictWriter(target, ["seed", *names], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({"seed": seed, **entry} for seed, curve in curves.items() for entry in curve)
-
-
-def _digest(rows: np.ndarray) -> str:
-    return xxhash.xxh3_128_hexdigest(np.asarray(rows, np.int64).tobytes())

@@ -13,7 +13,11 @@ from probe.sources import check_encoder
 from store import FeatureStore, StoreError
 from store.truths import boxes_in_view
 
-AREAS = {"small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, math.inf)}  # pixels of the original
+AREAS = {
+    "small": 32**2,
+    "medium": 96**2,
+    "large": math.inf,
+}  # COCO's sizes: pixels of the original, of which objects have fewer
 TOLERANCE = 0.5  # pixels of the frame
 
 
@@ -77,11 +81,6 @@ def check_sets(training: FeatureStore, test: FeatureStore) -> None:
         )
 
 
-def size_of(area: float) -> str:
-    """ "small", "medium" or "large", as COCO names areas in pixels."""
-    return next(name for name, (_, most) in AREAS.items() if area < most)
-
-
 def survey(store: FeatureStore, rows: np.ndarray, view: int = 0) -> dict[str, Any]:
     """Numbers of objects of some images of a feature set, as a view shows them; crowds are counted on their own.
 
@@ -105,7 +104,7 @@ def survey(store: FeatureStore, rows: np.ndarray, view: int = 0) -> dict[str, An
         is_outside = ~has_area(inside)
         is_cut = (np.abs(inside - boxes) > TOLERANCE).any(1) & ~is_outside
         for i in np.flatnonzero(~image.crowds & is_whole):
-            size = size_of(float(image.areas[i]))
+            size = next(name for name, most in AREAS.items() if image.areas[i] < most)
             counted["objects"][size] += 1
             counted["outside"][size] += int(is_outside[i])
             counted["cut"][size] += int(is_cut[i])
@@ -116,14 +115,11 @@ def notes_on(counted: Mapping[str, Any], which: str) -> list[str]:
     """Sentences for the user on a `survey`; `which` images were surveyed: "training" or "test"."""
     notes = []
     if counted["n_without"]:
-        notes.append(
-            f"{counted['n_without']:,} of {counted['n_images']:,} {which} images have no objects, and stay as negatives"
-        )
+        notes.append(f"{counted['n_without']:,} of {counted['n_images']:,} {which} images have no objects: negatives")
     if counted["n_without_area"]:
         notes.append(f"{counted['n_without_area']:,} boxes of {which} images have no area, and are not learnt")
     if n := sum(counted["outside"].values()):
         sizes = ", ".join(f"{number:,} {size}" for size, number in counted["outside"].items() if number)
-        notes.append(
-            f"{n:,} of {sum(counted['objects'].values()):,} objects of {which} images are outside of the crop ({sizes})"
-        )
+        n_all = sum(counted["objects"].values())
+        notes.append(f"{n:,} of {n_all:,} objects of {which} images are outside of the crop ({sizes})")
     return notes

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from probe.truth_batches import TruthBatches
+from probe.views import View
 from store import BeyondClsError, FeatureStore, Loader
 from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
 from store.truths.view import Crop
@@ -57,21 +58,11 @@ class Targets(Dataset[Target]):
 
     def __init__(self, store: FeatureStore, views: Sequence[int], masks: bool):
         self.instances, self.frame, self.masks = store.instances, frame_of(store.grid), masks
-        self.crops = {view: store.array(f"images/crop/view{view}").all() for view in views}
-        self.flips = {view: flips_of(store, view) for view in views}
+        self.views = {view: View(store, view) for view in views}
 
     def __getitem__(self, row_and_view: tuple[int, int]) -> Target:
         row, view = row_and_view
-        crop, flip = self.crops[view][row], bool(self.flips[view][row])
-        return target_of(self.instances.of(row), crop, flip, self.frame, self.masks)
-
-
-def flips_of(store: FeatureStore, view: int) -> Bool[np.ndarray, "N"]:
-    """Whether a view is mirrored, of each image."""
-    name = f"images/flip/view{view}"
-    if name not in store.attributes["arrays"]:
-        return np.zeros(len(store), bool)
-    return store.array(name).all().astype(bool)
+        return target_of(self.instances.of(row), *self.views[view].shows(row), self.frame, self.masks)
 
 
 def target_of(image: InstancesOfImage, crop: Float[np.ndarray, "4"], flip: bool, frame: tuple[int, int], masks: bool) -> Target:
@@ -79,10 +70,8 @@ def target_of(image: InstancesOfImage, crop: Float[np.ndarray, "4"], flip: bool,
 
     Left out are crowds, boxes without area, and what the view does not show: less than a pixel of the box, or none of the mask.
     """
-    boxes = boxes_in_view(image.boxes, crop, flip, frame)
-    inside = cut_to(boxes, frame)
-    sides = inside[:, 2:] - inside[:, :2]
-    kept = ~image.crowds & (sides >= SMALLEST).all(1)
+    inside = cut_to(boxes_in_view(image.boxes, crop, flip, frame), frame)
+    kept = ~image.crowds & (inside[:, 2:] - inside[:, :2] >= SMALLEST).all(1)
     target = {}
     if masks:
         if image.counts is None:

@@ -1,10 +1,10 @@
 """Training a detector; one that was killed goes on and ends with the same weights."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from probe.detection.detector import Detector
 from probe.detection.recipe import DetectionRecipe
 from probe.subsets import draws_of
 from probe.train import isolated_randomness
+from probe.truth_batches import TruthBatches
 from store import BeyondClsError
 
 MOMENTUM = 0.9  # of SGD
@@ -43,26 +44,15 @@ def _state(detector: nn.Module, optimiser: torch.optim.Optimizer, done: Done) ->
 
 
 def _restore(detector: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], plain: Any) -> Done:
-    parameters: dict[str, Tensor] = {}
     moments: dict[int, dict[str, Tensor]] = {}
     for name, values in tensors.items():
-        part, _, rest = name.partition(".")
-        if part == "detector":
-            parameters[rest] = values
-        else:
-            number, kind = rest.split(".", 1)
+        if name.startswith("optimiser."):
+            _, number, kind = name.split(".", 2)
             moments.setdefault(int(number), {})[kind] = values
+    parameters = {name.removeprefix("detector."): values for name, values in tensors.items() if name.startswith("detector.")}
     detector.load_state_dict(parameters, strict=True)
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     return Done(**plain)
-
-
-class DetectionBatches(Protocol):
-    """What a detector is trained on: `detection_batches`, or tensors in memory; `patch` tokens and targets, `truths`."""
-
-    def __len__(self) -> int: ...
-
-    def epoch(self, seed: int, start: int = 0) -> Iterator[dict[str, Any]]: ...
 
 
 def new_detector(make: Callable[[], Detector], seed: int) -> Detector:
@@ -85,7 +75,7 @@ def optimiser_of(detector: Detector, recipe: DetectionRecipe) -> torch.optim.Opt
 
 def train_detector(
     detector: Detector,
-    batches: DetectionBatches,
+    batches: TruthBatches,
     recipe: DetectionRecipe,
     seed: int,
     *,
@@ -141,12 +131,7 @@ def train_detector(
 
 
 def _step(
-    detector: Detector,
-    optimiser: torch.optim.Optimizer,
-    batch: Mapping[str, Any],
-    lr: float,
-    clip: float | None,
-    seed: int,
+    detector: Detector, optimiser: torch.optim.Optimizer, batch: Mapping[str, Any], lr: float, clip: float | None, seed: int
 ) -> dict[str, float]:
     """Take a step; returns the losses by name."""
     tokens = batch["patch"]

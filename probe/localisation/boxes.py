@@ -7,7 +7,6 @@ from jaxtyping import Float, Int, UInt8
 
 BRIGHTEST = 255
 N_LEVELS = 255  # pixels are brighter than 0, 1, …, 254
-NOTHING = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -129,14 +128,16 @@ def candidates(image: UInt8[np.ndarray, "S S"]) -> Candidates:
         starts.append(len(boxes))
         if value == values[-1]:
             largest.append(len(boxes))
-            boxes.append(NOTHING)
+            boxes.append((0, 0, 0, 0))
             continue
         # All bright pixels are in this part; the rest has no contours.
         bright = (image[top:bottom, left:right] > value).view(np.uint8)
         contours = cv2.findContours(bright, cv2.RETR_TREE, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))[0]
         areas = [cv2.contourArea(contour) for contour in contours]
         largest.append(len(boxes) + areas.index(max(areas)))
-        boxes += [_box(*cv2.boundingRect(contour), *image.shape) for contour in contours]
+        last_row, last_column = image.shape[0] - 1, image.shape[1] - 1
+        rectangles = map(cv2.boundingRect, contours)
+        boxes += [(x, y, min(x + width, last_column), min(y + height, last_row)) for x, y, width, height in rectangles]
     of_level = np.searchsorted(values, np.arange(N_LEVELS), side="right") - 1
     return Candidates(np.array(boxes), np.array(starts), np.array(largest), of_level)
 
@@ -145,7 +146,3 @@ def _extent(brightest: UInt8[np.ndarray, "S"], values: UInt8[np.ndarray, "k"]) -
     """First line with a pixel brighter than each value, and one past the last such line; all lines if no pixel is brighter."""
     bright = brightest > values[:, None]  # [k, S]
     return bright.argmax(1).tolist(), (len(brightest) - bright[:, ::-1].argmax(1)).tolist()
-
-
-def _box(x: int, y: int, width: int, height: int, n_down: int, n_across: int) -> tuple[int, int, int, int]:
-    return x, y, min(x + width, n_across - 1), min(y + height, n_down - 1)

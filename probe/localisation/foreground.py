@@ -12,8 +12,9 @@ from probe.localisation.maps import ScoreMaps
 from probe.localisation.truths import has_boxes
 from probe.result_files import over_seeds
 from probe.subsets import without_each
+from probe.views import View
 from store import BeyondClsError, FeatureStore
-from store.truths.view import Crop, boxes_in_view, masks_in_view
+from store.truths.view import boxes_in_view, masks_in_view
 
 PIXELS = 8  # of a patch along each side, at whose centres truths are read
 Truth = Literal["label maps", "masks", "boxes"]
@@ -65,14 +66,11 @@ def foreground_of(
             nor objects.
     """
     store.check_evaluation_crop()
-    truth, labels = _truth(store, classes), _labels(store, classes)
-    crops = store.array(f"images/crop/view{view}").all()
-    flips = store.array(f"images/flip/view{view}").all().astype(bool)
+    truth, labels, seen = _truth(store, classes), _labels(store, classes), View(store, view)
     rows = np.flatnonzero(store.valid) if rows is None else rows
     share = np.zeros((len(rows), *store.grid))
     for i, row in enumerate(rows.tolist()):
-        size = (store.grid[0] * PIXELS, store.grid[1] * PIXELS)
-        mask = _in_view(store, row, truth, labels, crops[row], bool(flips[row]), size)
+        mask = _in_view(seen, row, truth, labels, (store.grid[0] * PIXELS, store.grid[1] * PIXELS))
         share[i] = mask.reshape(store.grid[0], PIXELS, store.grid[1], PIXELS).mean((1, 3))
         progress(1)
     shows_any = share.any((1, 2))
@@ -83,11 +81,7 @@ def foreground_of(
 
 
 def _truth(store: FeatureStore, classes: Sequence[str]) -> Truth:
-    """What is compared with.
-
-    Raises:
-        BeyondClsError: as `foreground_of`.
-    """
+    """What is compared with."""
     has_maps = "segmentation" in store.spec.truths
     if has_maps and classes:
         return "label maps"
@@ -105,11 +99,7 @@ def _truth(store: FeatureStore, classes: Sequence[str]) -> Truth:
 
 
 def _labels(store: FeatureStore, classes: Sequence[str]) -> Int[np.ndarray, "k"] | None:
-    """Labels of classes; None for all of them.
-
-    Raises:
-        BeyondClsError: a class that the set does not have.
-    """
+    """Labels of classes; None for all of them."""
     if not classes:
         return None
     truths = store.spec.truths
@@ -123,45 +113,35 @@ def _labels(store: FeatureStore, classes: Sequence[str]) -> Int[np.ndarray, "k"]
 
 
 def _in_view(
-    store: FeatureStore,
-    row: int,
-    truth: Truth,
-    labels: Int[np.ndarray, "k"] | None,
-    crop: Crop,
-    flip: bool,
-    size: tuple[int, int],
+    seen: View, row: int, truth: Truth, labels: Int[np.ndarray, "k"] | None, size: tuple[int, int]
 ) -> Bool[np.ndarray, "rows columns"]:
     """Which pixels of a view of this size are foreground, by what is at their centres."""
-    if truth == "label maps":
-        return masks_in_view(
-            np.isin(store.segmentation.label_map(row), () if labels is None else labels)[None], crop, flip, size
-        )[0]
+    store = seen.store
+    if truth == "label maps" and labels is not None:
+        return masks_in_view(np.isin(store.segmentation.label_map(row), labels)[None], *seen.shows(row), size)[0]
     image = store.instances.of(row) if "instances" in store.spec.truths else None
     boxes, box_labels = store.boxes(row) if image is None else (image.boxes, image.labels)
     chosen = np.ones(len(boxes), bool) if labels is None else np.isin(box_labels, labels)
     if image is not None and truth == "masks":
-        return masks_in_view(np.any(image.masks()[chosen], 0, keepdims=True), crop, flip, size)[0]
+        return masks_in_view(np.any(image.masks()[chosen], 0, keepdims=True), *seen.shows(row), size)[0]
     down, across = (np.arange(side) + 0.5 for side in size)
     shown = np.zeros(size, bool)
-    for x0, y0, x1, y1 in boxes_in_view(boxes[chosen], crop, flip, size):
+    for x0, y0, x1, y1 in boxes_in_view(boxes[chosen], *seen.shows(row), size):
         shown |= ((down >= y0) & (down < y1))[:, None] & (across >= x0) & (across < x1)
     return shown
-
-
-def on_foreground(weights: Float[np.ndarray, "N h w"], share: Float[np.ndarray, "N h w"]) -> Float[np.ndarray, "N"]:
-    """The share of each image's weight that falls on its foreground, 0…1; NaN for an image without weight."""
-    total = weights.sum((1, 2), dtype=np.float64)
-    return np.divide((weights * share).sum((1, 2)), total, out=np.full(len(weights), np.nan), where=total > 0)
 
 
 def weight_on(maps: Sequence[Float[np.ndarray, "N h w"]], foreground: Foreground) -> dict[str, Any]:
     """Percent of the weight of maps that is on the foreground: the mean over images, one value a seed; and that of the area.
 
     `chance` is the share of the area: what equal weights would put on the foreground. `gain` is the mean over images of share
-    divided by area; 1 is chance.
+    divided by area; 1 is chance. Images without weight are in neither.
     """
-    area = foreground.share.mean((1, 2))
-    shares = [on_foreground(weights, foreground.share) for weights in maps]
+    area, shares = foreground.share.mean((1, 2)), []
+    for weights in maps:
+        total = weights.sum((1, 2), dtype=np.float64)
+        on = (weights * foreground.share).sum((1, 2))
+        shares.append(np.divide(on, total, out=np.full(len(weights), np.nan), where=total > 0))
 
     def measured(of_seeds: Sequence[Float[np.ndarray, "N"]]) -> dict[str, Any]:
         without = without_each(len(area), lambda chosen: [_known_mean(values[chosen]) for values in of_seeds])

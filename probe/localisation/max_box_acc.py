@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from probe.localisation.boxes import BRIGHTEST, Candidates, candidates, evaluation_map, iou
-from probe.subsets import groups_of
+from probe.subsets import without_each
 
 IOUS = (0.3, 0.5, 0.7)
 IOU_OF_V1 = 0.5
@@ -40,56 +40,20 @@ class Localised:
     without: tuple["Localised", ...] = ()
 
 
-class MaxBoxAcc:
-    """Choe et al. 2020, "Evaluating weakly supervised object localization methods right"; clovaai/wsolevaluation.
-
-    A threshold finds an image's object if a candidate box of the map (`candidates`) has an IoU of at least 0.3 (0.5, 0.7) with
-    any box of the image, of any class. V2 takes the boxes of all contours and averages the three; the first version takes the
-    box of the largest contour, and only 0.5. The best threshold, of 0, 0.001, …, 0.999 of the map's maximum, is the same for
-    all images, a different one for each IoU, and chosen on the images that are measured. Maps are integers 0…255 when they are
-    thresholded, so the 1,000 thresholds are 255 different ones.
-    """
-
-    def __init__(self) -> None:
-        self._found: list[Bool[np.ndarray, "4 255"]] = []  # of each image: at each of IOUS, and with the largest contour
-
-    def add(self, best: Float[np.ndarray, "2 255"]) -> None:
-        """Count an image by `best_ious`."""
-        self._found.append(np.concatenate([best[0] >= np.array(IOUS)[:, None], best[1:] >= IOU_OF_V1]))
-
-    def result(self) -> Localised:
-        """The result over the images so far, at least one."""
-        groups, found = groups_of(len(self._found)), np.stack(self._found)
-        hits = np.stack([found[groups == group].sum(0) for group in range(groups.max() + 1)])  # [groups, IoUs and v1, levels]
-        n_images = np.bincount(groups)
-        whole = _at_best_thresholds(hits.sum(0), n_images.sum())
-        if len(hits) == 1:
-            return whole
-        others = zip(hits.sum(0) - hits, n_images.sum() - n_images, strict=True)
-        return replace(whole, without=tuple(_at_best_thresholds(of_others, n) for of_others, n in others))
-
-
-def _at_best_thresholds(hits: Int[np.ndarray, "4 255"], n_images: int) -> Localised:
-    every = hits[:, LEVELS]  # [IoUs and v1, thresholds]
-    *by_iou, largest = (100 * every.max(1) / n_images).tolist()
-    *thresholds, threshold = THRESHOLDS[every.argmax(1)].tolist()
-    return Localised(sum(by_iou) / len(by_iou), tuple(by_iou), tuple(thresholds), largest, threshold)
-
-
-def best_ious(boxes: Candidates, truth: Int[np.ndarray, "m 4"]) -> Float[np.ndarray, "2 255"]:
-    """At each level, the highest IoU that any box of a map, and the box of its largest contour, has with any true box.
-
-    It is 0 where there is no true box.
+def finds(boxes: Candidates, truth: Int[np.ndarray, "m 4"]) -> Bool[np.ndarray, "4 255"]:
+    """Whether an image's object is found at each level: with each of IOUS by any box of a map, and by that of its largest
+    contour with IOU_OF_V1. Not where there is no true box.
     """
     highest = iou(boxes.boxes, truth).max(1, initial=0)
-    return np.stack([np.maximum.reduceat(highest, boxes.starts), highest[boxes.largest]])[:, boxes.of_level]
+    best = np.stack([np.maximum.reduceat(highest, boxes.starts), highest[boxes.largest]])[:, boxes.of_level]
+    return np.concatenate([best[0] >= np.array(IOUS)[:, None], best[1:] >= IOU_OF_V1])
 
 
-def best_ious_of(
+def _find(
     maps: Float[np.ndarray, "n h w"], truths: Sequence[Int[np.ndarray, "_m 4"]], size: int
-) -> Float[np.ndarray, "n 2 255"]:
-    """`best_ious` of several images, from their score maps."""
-    return np.stack([best_ious(candidates(evaluation_map(m, size)), t) for m, t in zip(maps, truths, strict=True)])
+) -> list[Bool[np.ndarray, "4 255"]]:
+    """`finds` of several images, from their score maps."""
+    return [finds(candidates(evaluation_map(m, size)), t) for m, t in zip(maps, truths, strict=True)]
 
 
 def measure(
@@ -101,27 +65,45 @@ def measure(
 ) -> Localised:
     """Measure score maps of N images.
 
+    A threshold finds an image's object if a candidate box of the map (`candidates`) has an IoU of at least 0.3 (0.5, 0.7) with
+    any box of the image, of any class. V2 takes the boxes of all contours and averages the three; the first version takes the
+    box of the largest contour, and only 0.5. The best threshold, of 0, 0.001, …, 0.999 of the map's maximum, is the same for
+    all images, a different one for each IoU, and chosen on the images that are measured. Maps are integers 0…255 when they are
+    thresholded, so the 1,000 thresholds are 255 different ones.
+
     Args:
         truths: of each image, its boxes in the evaluation frame; an image without any counts as one whose object is not found.
         size: of the evaluation frame.
         map_function: `map`, or that of an executor. Threads don't help: OpenCV's calls are too short to share an interpreter.
         progress: called with the number of images since its last call.
+
+    Source: Choe et al. 2020, "Evaluating weakly supervised object localization methods right"; clovaai/wsolevaluation.
     """
     parts = [slice(begin, begin + IMAGES_AT_ONCE) for begin in range(0, len(maps), IMAGES_AT_ONCE)]
-    tally = MaxBoxAcc()
-    for ious in map_function(best_ious_of, [maps[p] for p in parts], [truths[p] for p in parts], [size] * len(parts)):
-        for best in ious:
-            tally.add(best)
-        progress(len(ious))
-    return tally.result()
+    found = list[Bool[np.ndarray, "4 255"]]()
+    for of_part in map_function(_find, [maps[p] for p in parts], [truths[p] for p in parts], [size] * len(parts)):
+        found += of_part
+        progress(len(of_part))
+    return at_best_thresholds(found)
 
 
 def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarray, "_m 4"]], size: int) -> Localised:
     """`measure` with one map for all images."""
-    tally, boxes = MaxBoxAcc(), candidates(evaluation_map(scores, size))
-    for truth in truths:
-        tally.add(best_ious(boxes, truth))
-    return tally.result()
+    boxes = candidates(evaluation_map(scores, size))
+    return at_best_thresholds([finds(boxes, truth) for truth in truths])
+
+
+def at_best_thresholds(of_images: Sequence[Bool[np.ndarray, "4 255"]]) -> Localised:
+    """The result over images, and without each group of them, by `finds` of each."""
+    found = np.stack(of_images)
+
+    def of_chosen(chosen: Bool[np.ndarray, "N"]) -> Localised:
+        every = found[chosen].sum(0)[:, LEVELS]  # [IoUs and v1, thresholds]
+        *by_iou, largest = (100 * every.max(1) / chosen.sum()).tolist()
+        *thresholds, threshold = THRESHOLDS[every.argmax(1)].tolist()
+        return Localised(sum(by_iou) / len(by_iou), tuple(by_iou), tuple(thresholds), largest, threshold)
+
+    return replace(of_chosen(np.full(len(found), True)), without=tuple(without_each(len(found), of_chosen)))
 
 
 def predicted_box(scores: Float[np.ndarray, "h w"], threshold: float, size: int) -> tuple[int, int, int, int]:

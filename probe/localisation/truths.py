@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from probe.localisation.boxes import into_view
+from probe.views import Part, View
 from store import BeyondClsError, FeatureStore
 
 OFFICIAL_SIZE = 224  # pixels; Choe et al. 2020 squash the whole image to it
-TOLERANCE = 0.5  # pixels of the original
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Frame:
         percent_outside: share of the area of all boxes that is outside of the frame, 0…100.
     """
 
-    shows: Literal["whole", "padded", "crop", "random"]
+    shows: Part
     size: int
     percent_outside: float
 
@@ -48,25 +47,6 @@ class Frame:
     def to_dict(self) -> dict[str, object]:
         """Plain values, as in localisation.json."""
         return {**asdict(self), "official": self.official, "words": self.words}
-
-
-def frame_of(
-    crops: Float[np.ndarray, "N 4"], sizes: Int[np.ndarray, "N 2"], size: int, view: int, area: float, area_shown: float
-) -> Frame:
-    """The frame of N images, from their crops: a central crop as soon as any image is cut.
-
-    Args:
-        crops: x0, y0, x1, y1 that the view shows, in pixels of the original.
-        sizes: height and width of the originals.
-        size: side of the frame, pixels.
-        area: of all boxes, in pixels of the frame; `area_shown` is the part inside the frame.
-    """
-    whole = np.concatenate([np.zeros_like(sizes), sizes[:, ::-1]], 1)
-    beyond = (whole - crops) * (1, 1, -1, -1)  # how far the crop reaches over each border of the image; negative where it cuts
-    shows: Literal["whole", "padded", "crop", "random"] = "random" if view else "crop"
-    if (beyond >= -TOLERANCE).all():
-        shows = "whole" if (beyond <= TOLERANCE).all() else "padded"
-    return Frame(shows, size, 100 * (1 - area_shown / area) if area else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +85,10 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> BoxTruths:
         raise BeyondClsError(
             f"{store.where} has boxes, but none of a valid image; extract it again from images that can be read"
         )
-    crops = store.array(f"images/crop/view{view}").rows(rows)
-    flips = store.array(f"images/flip/view{view}").rows(rows).astype(bool)
-    in_view = [
-        into_view(boxes[row], crop, bool(flip), size) for row, crop, flip in zip(rows.tolist(), crops, flips, strict=True)
-    ]
-    sizes = store.array("images/size").rows(rows)
-    frame = frame_of(crops, sizes, size, view, sum(s.area for s in in_view), sum(s.area_shown for s in in_view))
+    seen = View(store, view)
+    in_view = [into_view(boxes[row], *seen.shows(row), size) for row in rows.tolist()]
+    area, area_shown = sum(s.area for s in in_view), sum(s.area_shown for s in in_view)
+    frame = Frame(seen.part(rows), size, 100 * (1 - area_shown / area) if area else 0.0)
     counts = {
         "n_images": len(rows),
         "n_images_invalid": int((~store.valid).sum()),
@@ -121,7 +98,7 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> BoxTruths:
         "n_boxes_outside": sum(s.n_outside for s in in_view),
         "n_boxes_cut": sum(s.n_cut for s in in_view),
     }
-    return BoxTruths(rows, tuple(s.boxes for s in in_view), counts, frame, crops, flips)
+    return BoxTruths(rows, tuple(s.boxes for s in in_view), counts, frame, seen.crops[rows], seen.flips[rows])
 
 
 def has_boxes(store: FeatureStore) -> bool:

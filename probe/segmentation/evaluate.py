@@ -15,6 +15,7 @@ from probe.subsets import groups_of
 from store import BeyondClsError
 from store.truths import VOID
 
+Confusions = dict[Resolution, "Confusion"]  # of a model, "grid" first
 GRID = "grid"  # patch labels against patch labels
 MEASURES = ("miou", "accuracy")
 
@@ -60,10 +61,7 @@ class Confusion:
                     "use splits of one data set"
                 )
         pairs = np.bincount(true * self.n_classes + guess, minlength=self.n_classes**2).reshape(self.n_classes, -1)
-        if group in self.by_group:
-            self.by_group[group] += pairs
-        else:
-            self.by_group[group] = pairs
+        self.by_group[group] = self.by_group.get(group, 0) + pairs
 
     @property
     def n(self) -> int:
@@ -108,29 +106,6 @@ class ModelPredictions:
     interpolated: bool = True
 
 
-@dataclass
-class ConfusionsOfModel:
-    """Confusions of one model by resolution, "grid" first."""
-
-    confusions: dict[Resolution, Confusion] = field(default_factory=dict)
-
-    def measures(self) -> dict[str, float]:
-        """miou_grid, accuracy_grid, miou_original, …, percent."""
-        return {
-            f"{name}_{resolution}": getattr(confusion, name)
-            for resolution, confusion in self.confusions.items()
-            for name in MEASURES
-        }
-
-    def without_each(self) -> dict[str, list[float]]:
-        """The same without each group of images in turn; NaN where the others are all void."""
-        return {
-            f"{name}_{resolution}": [getattr(others, name) for others in confusion.without_each()]
-            for resolution, confusion in self.confusions.items()
-            for name in MEASURES
-        }
-
-
 def evaluate(
     test: Patches,
     models: Mapping[Any, ModelPredictions],
@@ -138,7 +113,7 @@ def evaluate(
     maps: LabelMapsOfView | None = None,
     keep: Callable[[Any, int, Int16[np.ndarray, "h w"]], None] | None = None,
     progress: Callable[[int], None] = lambda n: None,
-) -> tuple[dict[Any, ConfusionsOfModel], dict[str, Any] | None]:
+) -> tuple[dict[Any, Confusions], dict[str, Any] | None]:
     """Compare the predictions of models with the truth, on the grid and at other resolutions.
 
     Of several views of an image, which are windows, logits are averaged where they overlap, and so are one-hot labels.
@@ -153,16 +128,14 @@ def evaluate(
     Returns:
         Confusions of each model, and what the views show of the images' labelled pixels, if pixels were compared.
     """
-    measured = {
-        name: ConfusionsOfModel({resolution: Confusion(test.n_classes) for resolution in (GRID, *resolutions)})
-        for name in models
-    }
+    measured: dict[Any, Confusions] = {name: {r: Confusion(test.n_classes) for r in (GRID, *resolutions)} for name in models}
     grid, position, labelled, groups = test.source.store.grid, 0, [0, 0], groups_of(len(test)).tolist()
     n_views, of_view = len(test.views), [LabelMapsOfView(maps.store, view) for view in test.views] if maps is not None else []
     more = shows_more(test.source.store, test.views) if n_views > 1 else np.ones((len(test.labels), 1), bool)
-    batches = test.images() if any(model.head is not None for model in models.values()) else _rows_without_tokens(test)
+    heads = {name: model.head for name, model in models.items() if model.head is not None}
+    batches: Any = test.images() if heads else ((test.rows[i : i + 1], None) for i in range(len(test)))
     for rows, tokens in batches:
-        logits = {name: _logits(model.head, tokens, n_views) for name, model in models.items() if model.head is not None}
+        logits = {name: _logits(head, tokens, n_views) for name, head in heads.items()}
         for i, row in enumerate(rows.tolist()):
             views = np.flatnonzero(more[row])
             truths, upsamplings = (
@@ -170,23 +143,18 @@ def evaluate(
             )
             for name, model in models.items():
                 on_grids = logits[name][i] if model.labels is None else model.labels[position].reshape(n_views, *grid)
-                measured[name].confusions[GRID].add(
-                    test.labels[row].reshape(n_views, *grid), _to_labels(on_grids), groups[position]
-                )
+                labels = on_grids.argmax(1).numpy() if isinstance(on_grids, Tensor) else on_grids
+                measured[name][GRID].add(test.labels[row].reshape(n_views, *grid), labels, groups[position])
                 for number, (resolution, truth) in enumerate(truths.items()):
                     predicted = label_map_of(on_grids[views], upsamplings[resolution], truth.shape, model.interpolated)
                     seen = np.where(predicted == VOID, VOID, truth)
-                    measured[name].confusions[resolution].add(seen, predicted, groups[position])
+                    measured[name][resolution].add(seen, predicted, groups[position])
                     if keep is not None and number == 0:
                         keep(name, row, predicted)
             position += 1
         progress(len(rows))
     shown = shown_of(maps, test.rows, *labelled) if maps is not None else None
     return measured, shown
-
-
-def _rows_without_tokens(test: Patches) -> Any:
-    return ((test.rows[i : i + 1], None) for i in range(len(test)))
 
 
 def _logits(head: PatchHead, tokens: Float[Tensor, "B VT D"], n_views: int) -> Float[Tensor, "B V K rows columns"]:
@@ -199,12 +167,8 @@ def _truths(
     """True label maps of an image, and the way to them from each of its views; and count its labelled pixels, and those that
     views show.
     """
-    maps, shown = views[0], {r: [view.upsampling(row, r) for view in views] for r in (*resolutions, "original")}
-    original = maps.original(row)
+    shown = {r: [view.upsampling(row, r) for view in views] for r in (*resolutions, "original")}
+    original = views[0].original(row)
     labelled[0] += int((original != VOID).sum())
     labelled[1] += int((original[shown_by(shown["original"], original.shape)] != VOID).sum())
-    return {r: maps.in_frame(row, maps.frame(r)) if isinstance(r, int) else original for r in resolutions}, shown
-
-
-def _to_labels(on_grids: Float[Tensor, "V K rows columns"] | Int16[np.ndarray, "V rows columns"]) -> np.ndarray:
-    return on_grids.argmax(1).numpy().astype(np.int16) if isinstance(on_grids, Tensor) else on_grids
+    return {r: original if r == "original" else views[0].at(row, r) for r in resolutions}, shown

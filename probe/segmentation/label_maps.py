@@ -1,7 +1,7 @@
 """True label maps of images as their views show them, and the way from the patches of a view to pixels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Int16, Integer
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from probe.localisation.truths import frame_of
+from probe.views import View
 from store import FeatureStore
 from store.truths import VOID
 from store.truths.view import Crop, map_in_view
@@ -79,8 +79,7 @@ class Upsampling:
     @classmethod
     def to_frame(cls, grid: tuple[int, int], size: tuple[int, int]) -> "Upsampling":
         """To a frame of `size` (rows, columns) that the view fills."""
-        down = Axis.between(size[0], grid[0], 0, size[0])
-        return cls(down, Axis.between(size[1], grid[1], 0, size[1]))
+        return cls.to_original(grid, (0, 0, size[1], size[0]), False, size)
 
     @property
     def shown(self) -> tuple[slice, slice]:
@@ -111,10 +110,7 @@ def shown_by(upsamplings: Sequence[Upsampling], size: tuple[int, int]) -> Bool[n
 
 
 def mean_logits(
-    on_grids: Float[Tensor, "V K rows columns"],
-    upsamplings: Sequence[Upsampling],
-    size: tuple[int, int],
-    interpolated: bool = True,
+    on_grids: Float[Tensor, "V K rows columns"], upsamplings: Sequence[Upsampling], size: tuple[int, int], interpolated: bool
 ) -> Float[Tensor, "K h w"]:
     """At each pixel of `size` (height, width) the mean over the views that show it; NaN where none does.
 
@@ -167,30 +163,6 @@ def shows_more(store: FeatureStore, views: Sequence[int]) -> Bool[np.ndarray, "N
     return ~np.tril(same, -1).any(-1)
 
 
-@dataclass(eq=False)
-class View:
-    """What one view shows of the images of a feature set.
-
-    Attributes:
-        crops: x0, y0, x1, y1 that the view shows, in pixels of the original.
-        flips: whether it is mirrored.
-    """
-
-    store: FeatureStore
-    view: int = 0
-    crops: Float[np.ndarray, "N 4"] = field(init=False)
-    flips: Bool[np.ndarray, "N"] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.crops = self.store.array(f"images/crop/view{self.view}").all()
-        self.flips = self.store.array(f"images/flip/view{self.view}").all().astype(bool)
-
-    def frame(self, shorter: int) -> tuple[int, int]:
-        """Rows and columns of a frame of the view with this shorter side, as its grid is shaped."""
-        rows, columns = self.store.grid
-        return round(shorter * rows / min(rows, columns)), round(shorter * columns / min(rows, columns))
-
-
 class LabelMapsOfView(View):
     """Label maps of a feature set in one view."""
 
@@ -200,14 +172,17 @@ class LabelMapsOfView(View):
 
     def in_frame(self, row: int, size: tuple[int, int]) -> Int16[np.ndarray, "h w"]:
         """In a frame of `size` that the view fills."""
-        return map_in_view(self.original(row), self.crops[row], bool(self.flips[row]), size)
+        return map_in_view(self.original(row), *self.shows(row), size)
+
+    def at(self, row: int, resolution: Resolution) -> Int16[np.ndarray, "h w"]:
+        """At a resolution."""
+        return self.in_frame(row, self.frame(resolution)) if isinstance(resolution, int) else self.original(row)
 
     def upsampling(self, row: int, resolution: Resolution) -> Upsampling:
         """From the grid of patches to these pixels."""
         if isinstance(resolution, int):
             return Upsampling.to_frame(self.store.grid, self.frame(resolution))
-        size = self.store.segmentation.size(row)
-        return Upsampling.to_original(self.store.grid, self.crops[row], bool(self.flips[row]), size)
+        return Upsampling.to_original(self.store.grid, *self.shows(row), self.size(row))
 
 
 def shown_of(maps: View, rows: Int[np.ndarray, "n"], labelled: int, inside: int) -> dict[str, Any]:
@@ -218,13 +193,14 @@ def shown_of(maps: View, rows: Int[np.ndarray, "n"], labelled: int, inside: int)
     - `percent_outside`: of the labelled pixels, which nothing is predicted for and no measure counts;
     - `words`: both.
     """
-    sizes = maps.store.array("images/size").rows(rows)
-    frame = frame_of(maps.crops[rows], sizes, max(maps.store.grid), maps.view, labelled, inside)
-    if maps.store.spec.has_windows:
-        return {"shows": "windows", "percent_outside": frame.percent_outside, "words": "whole image, in windows that overlap"}
-    words = {"whole": "whole image", "padded": "whole image, padded", "crop": "central crop", "random": "random crop"}[
-        frame.shows
-    ]
-    if frame.shows in ("crop", "random"):
-        words += f"; {frame.percent_outside:.1f} % of the labelled pixels lie outside of it and are not measured"
-    return {"shows": frame.shows, "percent_outside": frame.percent_outside, "words": words}
+    shows = "windows" if maps.store.spec.has_windows else maps.part(rows)
+    outside = 100 * (1 - inside / labelled) if labelled else 0.0
+    lost = f"; {outside:.1f} % of the labelled pixels lie outside of it and are not measured"
+    words = {
+        "whole": "whole image",
+        "padded": "whole image, padded",
+        "windows": "whole image, in windows that overlap",
+        "crop": f"central crop{lost}",
+        "random": f"random crop{lost}",
+    }
+    return {"shows": shows, "percent_outside": outside, "words": words[shows]}

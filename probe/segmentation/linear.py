@@ -1,8 +1,10 @@
 """A linear classifier of patches, trained by its logits at pixels: all learning rates, weight decays and seeds in one pass."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,24 +40,19 @@ def pixel_loss(
     """Sum over the images of the mean cross-entropy of an image's labelled pixels; an image without any counts 0.
 
     As `cross_entropy(interpolate(logits, mode="bilinear"), labels, ignore_index=-1)` of each image, without the logits of
-    all images' pixels in memory at once.
+    all images' pixels in memory at once. The gradient of the logits at pixels is softmax minus one-hot; patches get it through
+    the transposed upsampling.
 
     Args:
         labels: of the pixels that the upsampling of each image gives, -1 where void.
     """
-    return _PixelLoss.apply(logits, labels, upsamplings)
 
-
-class _PixelLoss(torch.autograd.Function):
-    """The gradient of the logits at pixels is softmax minus one-hot; patches get it through the transposed upsampling."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Sequence[Tensor], upsamplings: Sequence[Upsampling]) -> Tensor:
+    def compute(logits: Tensor) -> tuple[Tensor, Tensor]:
         losses = logits.new_zeros(len(labels), len(logits), dtype=torch.float64)
         gradient = torch.zeros_like(logits)
 
         @torch.no_grad()  # threads don't inherit it, and would record a graph
-        def compute(image: int) -> None:
+        def of_image(image: int) -> None:
             label, upsampling = labels[image], upsamplings[image]
             void = label < 0
             n = int(label.numel() - void.sum())
@@ -74,15 +71,26 @@ class _PixelLoss(torch.autograd.Function):
                 gradient[member, image] = upsampling.gradient(pixels).movedim(0, -1)
 
         with cores(logits.device) as on_all:
-            on_all(compute, range(len(labels)))
+            on_all(of_image, range(len(labels)))
+        return losses.sum(0).to(logits.dtype), gradient
+
+    return WithGradient.apply(logits, compute)
+
+
+class WithGradient(torch.autograd.Function):
+    """Losses [M] of logits [M, B, rows, columns, K], and their gradient, which `compute` gives with them."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, compute: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        losses, gradient = compute(logits)
         ctx.save_for_backward(gradient)
-        return losses.sum(0).to(logits.dtype)
+        return losses
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_losses: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, of_losses: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * of_losses.view(-1, 1, 1, 1, 1), None, None
+        return gradient * of_losses.view(-1, 1, 1, 1, 1), None
 
 
 class PatchStack(Stack):
@@ -122,6 +130,14 @@ def patch_batches(
     """Batches of images, each in one of the views of the maps at random, with its label map in a frame of this size."""
     views = [one.view for one in maps]
     return TruthBatches(patches.batches(views, batch_size), FrameMaps(maps, size), views, workers, KEPT_NBYTES)
+
+
+def write_curves(file: Path, trained: Iterable[TrainedMember]) -> None:
+    """A row for each seed and epoch: seed, epoch, loss."""
+    with file.open("w", newline="") as target:
+        writer = csv.DictWriter(target, ["seed", "epoch", "loss"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"seed": one.member.seed, **entry} for one in trained for entry in one.curve)
 
 
 def train_linear(
@@ -171,10 +187,7 @@ def train_linear(
 
 
 def _as_patch_head(stack: Stack, member: int, grid: tuple[int, int], patches: Patches) -> PatchHead:
-    head = stack.head(member)
-    mean, var = head.norm.running_mean, head.norm.running_var
-    assert isinstance(mean, Tensor)
-    assert isinstance(var, Tensor)
-    scale = (var + head.norm.eps).rsqrt()  # type: ignore[operator]
+    head: Any = stack.head(member)
+    scale = (head.norm.running_var + head.norm.eps).rsqrt()
     norm = copy.deepcopy(patches.final_norm)
-    return PatchHead(mean, scale, head.classifier.weight, head.classifier.bias, grid, norm).cpu().eval()
+    return PatchHead(head.norm.running_mean, scale, head.classifier.weight, head.classifier.bias, grid, norm).cpu().eval()

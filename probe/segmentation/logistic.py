@@ -8,8 +8,8 @@ from torch import Tensor
 
 from probe.closed.protocol import check_grid
 from probe.segmentation.patch_head import PatchHead
-from probe.segmentation.patches import Patches, PatchScaling
-from probe.softmax_regression import Fitted, fit, stored_blocks
+from probe.segmentation.patches import Patches, channel_scale
+from probe.softmax_regression import fit, stored_blocks
 from store import BeyondClsError
 from store.loading.placement import free_memory
 
@@ -40,12 +40,9 @@ class PatchLogistic:
         object.__setattr__(self, "cs", tuple(sorted(self.cs)))
 
     def fit(
-        self,
-        training: Patches,
-        cs: Sequence[float],
-        progress: Callable[[int], None] = lambda n: None,
+        self, training: Patches, cs: Sequence[float], progress: Callable[[int], None] = lambda n: None
     ) -> tuple[dict[float, PatchHead], list[str]]:
-        """A head for each C, and notes on what did not converge.
+        """A head for each C, and notes on what did not converge. Classes without training patches are never predicted.
 
         Args:
             progress: called with the number of passes since the last call.
@@ -56,36 +53,30 @@ class PatchLogistic:
         present = torch.from_numpy((training.counts > 0).nonzero()[0]).to(training.device)
         if len(present) < 2:
             raise BeyondClsError(f"training patches have {len(present)} classes, expected 2 or more to tell apart")
-        scaling = PatchScaling.from_patches(training, self.standardise)
+        mean, scale = channel_scale(training, self.standardise)
         class_number = torch.zeros(training.n_classes, dtype=torch.int64, device=training.device)
         class_number[present] = torch.arange(len(present), device=training.device)
         n = training.n_labelled
 
         def read() -> Iterator[tuple[Tensor, Tensor]]:
-            return ((scaling(tokens), class_number[labels]) for tokens, labels in training.blocks(BLOCK))
+            return ((tokens.sub(mean).mul_(scale), class_number[labels]) for tokens, labels in training.blocks(BLOCK))
 
         blocks: Callable[[], Iterator[tuple[Tensor, Tensor]]] = read
         if 4 * n * training.dim <= MEMORY_SHARE * free_memory(training.device):  # otherwise they are read in each pass
-            x, y = torch.empty(n, training.dim, device=training.device), torch.empty(n, dtype=torch.int64)
-            y, filled = y.to(training.device), 0
+            x, y = torch.empty(n, training.dim, device=training.device), class_number.new_empty(n)
+            filled = 0
             for tokens, labels in read():
                 x[filled : filled + len(tokens)], y[filled : filled + len(tokens)] = tokens, labels
                 filled += len(tokens)
             blocks = lambda: stored_blocks(x, y, BLOCK)  # noqa: E731
         fitted = fit(blocks, n, len(present), cs, max_passes=self.max_passes, progress=progress)
-        notes = [
-            f"logistic regression with C = {c:g} did not converge in {fitted.n_passes} passes; give more (--max-passes)"
-            for c, converged in zip(cs, fitted.converged, strict=True)
-            if not converged
-        ]
-        return {c: _head(fitted, i, present, scaling, training) for i, c in enumerate(cs)}, notes
-
-
-def _head(fitted: Fitted, number: int, present: Tensor, scaling: PatchScaling, training: Patches) -> PatchHead:
-    """One model with all classes: those without training patches are never predicted."""
-    weight = torch.zeros(training.n_classes, training.dim)
-    bias = torch.full((training.n_classes,), ABSENT)
-    weight[present.cpu()] = fitted.weight[number].T.float().cpu()
-    bias[present.cpu()] = fitted.bias[number].float().cpu()
-    grid = training.source.store.grid
-    return PatchHead(scaling.mean.cpu(), scaling.scale.cpu(), weight, bias, grid, training.final_norm).eval()
+        heads, notes = {}, []
+        for i, c in enumerate(cs):
+            weight, bias = torch.zeros(training.n_classes, training.dim), torch.full((training.n_classes,), ABSENT)
+            weight[present.cpu()], bias[present.cpu()] = fitted.weight[i].T.float().cpu(), fitted.bias[i].float().cpu()
+            grid = training.source.store.grid
+            heads[c] = PatchHead(mean.cpu(), scale.cpu(), weight, bias, grid, training.final_norm).eval()
+            if not fitted.converged[i]:
+                so_far = f"did not converge in {fitted.n_passes} passes; give more (--max-passes)"
+                notes.append(f"logistic regression with C = {c:g} {so_far}")
+        return heads, notes

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probe.closed.protocol import METRICS, check_grid
 from probe.cores import cores
-from probe.segmentation.patches import Patches, PatchScaling
+from probe.segmentation.patches import Patches, channel_scale
 from store import BeyondClsError
 from store.errors import unknown
 
@@ -183,9 +183,11 @@ class PatchNeighbours:
             raise BeyondClsError(
                 f"k is {most}, but the training images have {training.n_labelled} labelled patches; give a smaller k"
             )
-        scaling = PatchScaling.from_patches(training, True) if self.standardise else None
-        # Blocks of patches are read into memory of their own, which the next block overwrites.
-        scaled: Callable[[Tensor], Tensor] = (lambda tokens: tokens) if scaling is None else scaling.in_place
+        mean, scale = channel_scale(training, True) if self.standardise else (torch.tensor(0.0), torch.tensor(1.0))
+
+        def scaled(tokens: Tensor) -> Tensor:
+            return tokens.sub_(mean).mul_(scale)  # a block's memory is its own, and the next block overwrites it
+
         labels = torch.from_numpy(training.labels[training.rows].astype(np.int64)).flatten().to(training.device)
         labels = labels[labels >= 0]
         predicted: dict[tuple[str, int], list[Tensor]] = {setting: [] for setting in settings}

@@ -79,13 +79,11 @@ def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
     """
 
     def build(described: dict[str, Any], parameters: Path) -> PatchHead:
-        dim, n_classes, (rows, columns) = described["dim"], described["n_classes"], described["grid"]
-        eps = described["final_norm_eps"]
+        dim, n_classes, (rows, columns), eps = (described[k] for k in ("dim", "n_classes", "grid", "final_norm_eps"))
 
         def make() -> PatchHead:
-            norm = FinalNorm.saved_with(parameters, dim, eps)
             zeros = torch.zeros(dim), torch.zeros(dim), torch.zeros(n_classes, dim), torch.zeros(n_classes)
-            return PatchHead(*zeros, (int(rows), int(columns)), norm)
+            return PatchHead(*zeros, (int(rows), int(columns)), FinalNorm.saved_with(parameters, dim, eps))
 
         return make_module(make, parameters, dim, n_classes)
 

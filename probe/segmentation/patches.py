@@ -95,7 +95,7 @@ class Patches:
     @cached_property
     def loader(self) -> Loader:
         """Batches of whole images in all views, in the order of their rows."""
-        arrays = dict(zip(self._names, self.source.arrays("patch", self.views), strict=True))
+        arrays: dict[str, Any] = {f"view{view}": self.source.arrays("patch", (view,))[0] for view in self.views}
         cls = {"cls": self.source.arrays("cls", self.views)} if self.with_cls else {}
         return self._batches(arrays | cls, max(1, IMAGES_AT_ONCE // len(self.views)), shuffle=False)
 
@@ -104,11 +104,6 @@ class Patches:
         kinds = ("patch", "cls") if self.with_cls else ("patch",)
         return self._batches({kind: self.source.arrays(kind, views) for kind in kinds}, size)
 
-    @property
-    def _names(self) -> list[str]:
-        """Of views in the batches of `loader`."""
-        return [f"view{view}" for view in self.views]
-
     def _batches(self, arrays: Mapping[str, Any], size: int, **options: Any) -> Loader:
         placed: dict[str, Any] = {"device": self.device, "placement": self.placement, "buffer_nbytes": self.buffer_nbytes}
         return Loader(arrays, self.labels, self.rows, size, **placed, **options)
@@ -116,9 +111,9 @@ class Patches:
     def images(self) -> Iterator[tuple[Int[np.ndarray, "B"], Float[Tensor, "B T D"]]]:
         """Rows and tokens (float32) of a few images at a time."""
         for batch in self.loader.epoch():
-            views = [batch[name] for name in self._names]
-            tokens: Mapping[str, Tensor] = {"patch": torch.cat(views, 1) if len(views) > 1 else views[0]}
-            tokens = {**tokens, "cls": batch["cls"]} if self.with_cls else tokens
+            views = [batch[f"view{view}"] for view in self.views]
+            tokens = {"patch": torch.cat(views, 1) if len(views) > 1 else views[0]}
+            tokens |= {"cls": batch["cls"]} if self.with_cls else {}
             yield batch["row"].cpu().numpy(), patch_vectors(tokens if self.final_norm is None else self.final_norm(tokens))
 
     def blocks(self, size: int, labelled: bool = True) -> Iterator[tuple[Float[Tensor, "n D"], Int[Tensor, "n"]]]:
@@ -151,34 +146,14 @@ class Patches:
             yield block[:filled], label_block[:filled]
 
 
-@dataclass(frozen=True, eq=False)
-class PatchScaling:
-    """Subtract a mean and divide by a standard deviation; float32.
-
-    Attributes:
-        mean: of each channel; `scale` is 1 / standard deviation.
-    """
-
-    mean: Float[Tensor, "D"]
-    scale: Float[Tensor, "D"]
-
-    @classmethod
-    def from_patches(cls, patches: Patches, standardise: bool) -> "PatchScaling":
-        """Of all labelled patches, in one pass; without `standardise` only the mean is subtracted."""
-        n, shift = 0, torch.zeros(patches.dim, dtype=torch.float64, device=patches.device)
-        sums = torch.zeros(2, patches.dim, dtype=torch.float64, device=patches.device)
-        for tokens, _ in patches.blocks(BLOCK):
-            shift = tokens.double().mean(0) if not n else shift  # so that little cancels in the variance
-            centred = tokens.double() - shift
-            n, sums = n + len(tokens), sums + torch.stack([centred.sum(0), centred.square().sum(0)])
-        mean, square = sums / n
-        std = (square - mean.square()).clamp(min=0).sqrt()
-        exact = Scaling.of(mean + shift, std, standardise)
-        return cls(exact.mean.float(), (1 / exact.std).float())
-
-    def __call__(self, tokens: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
-        return (tokens - self.mean).mul_(self.scale)
-
-    def in_place(self, tokens: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
-        """The same tokens, overwritten."""
-        return tokens.sub_(self.mean).mul_(self.scale)
+def channel_scale(patches: Patches, standardise: bool) -> tuple[Float[Tensor, "D"], Float[Tensor, "D"]]:
+    """Of each channel its mean over all labelled patches, and 1 / standard deviation, or 1 without `standardise`; float32."""
+    n, shift = 0, torch.zeros(patches.dim, dtype=torch.float64, device=patches.device)
+    sums = torch.zeros(2, patches.dim, dtype=torch.float64, device=patches.device)
+    for tokens, _ in patches.blocks(BLOCK):
+        shift = tokens.double().mean(0) if not n else shift  # so that little cancels in the variance
+        centred = tokens.double() - shift
+        n, sums = n + len(tokens), sums + torch.stack([centred.sum(0), centred.square().sum(0)])
+    mean, square = sums / n
+    exact = Scaling.of(mean + shift, (square - mean.square()).clamp(min=0).sqrt(), standardise)
+    return exact.mean.float(), (1 / exact.std).float()

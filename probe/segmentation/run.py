@@ -12,7 +12,7 @@ from probe.checkpoint import Checkpoint, Unfinished
 from probe.closed.protocol import Selection, edge_note
 from probe.grid import Epoch, HeadPlan, Member
 from probe.recipe import Recipe
-from probe.segmentation.evaluate import GRID, ConfusionsOfModel, ModelPredictions, evaluate
+from probe.segmentation.evaluate import GRID, Confusions, ModelPredictions, evaluate
 from probe.segmentation.label_maps import LabelMapsOfView, Resolution
 from probe.segmentation.linear import NAME, SPEC, TrainedMember, train_linear
 from probe.segmentation.logistic import PatchLogistic
@@ -33,14 +33,9 @@ LINEAR = HeadPlan(
 )
 
 
-def most_frequent(counts: Int[np.ndarray, "K"], n: int, n_patches: int) -> Int16[np.ndarray, "n t"]:
-    """The class with the most training patches, for every patch."""
-    return np.full((n, n_patches), counts.argmax(), np.int16)
-
-
-def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int, seed: int = 0) -> Int16[np.ndarray, "n t"]:
+def drawn(counts: Int[np.ndarray, "K"], n: int, n_patches: int) -> Int16[np.ndarray, "n t"]:
     """Classes drawn by their share of the training patches, for each patch by itself."""
-    generator = np.random.default_rng([seed, n, n_patches])
+    generator = np.random.default_rng([0, n, n_patches])
     return generator.choice(len(counts), size=(n, n_patches), p=counts / counts.sum()).astype(np.int16)
 
 
@@ -79,7 +74,7 @@ class ProtocolOutcome:
     notes: list[str] = field(default_factory=list)
     trained: list[TrainedMember] = field(default_factory=list)
     seconds: float = 0.0
-    measured: list[ConfusionsOfModel] = field(default_factory=list)
+    measured: list[Confusions] = field(default_factory=list)
 
 
 @dataclass
@@ -132,9 +127,9 @@ def segment(
         outcomes[name] = run[name]()
         outcomes[name].seconds = time.perf_counter() - began
     counts, shape = sets.learnt.counts, (len(sets.tested), sets.tested.n_patches)
-    outcomes[BASELINES[0]] = ProtocolOutcome(
-        [ModelPredictions(most_frequent(counts, *shape))], {"class": sets.classes[int(counts.argmax())]}
-    )
+    most_frequent = int(counts.argmax())  # of the training patches
+    constant = ModelPredictions(np.full(shape, most_frequent, np.int16))
+    outcomes[BASELINES[0]] = ProtocolOutcome([constant], {"class": sets.classes[most_frequent]})
     outcomes[BASELINES[1]] = ProtocolOutcome([ModelPredictions(drawn(counts, *shape))], {"seed": 0})
     models = {(name, i): model for name, outcome in outcomes.items() for i, model in enumerate(outcome.models)}
     first = lambda model, row, label_map: keep(model[0], row, label_map) if keep and model[1] == 0 else None  # noqa: E731
@@ -160,9 +155,10 @@ def _select_setting(
         learn, judge = sets.compared
         models = fit(learn, judge, settings, "selection")
         measured, _ = evaluate(judge, {(s, i): model for s, of_seeds in models.items() for i, model in enumerate(of_seeds)})
-        mious = {s: [measured[s, i].confusions[GRID].miou for i in range(len(of_seeds))] for s, of_seeds in models.items()}
+        mious = {s: [measured[s, i][GRID].miou for i in range(len(of_seeds))] for s, of_seeds in models.items()}
         means = tuple(float(np.mean(mious[setting])) if setting in mious else float("nan") for setting in settings)
-        selection = Selection(sets.selected_on, "miou_grid", len(judge), tuple(settings), means)
+        selected_on = "hold-out" if sets.validation is None else "validation set"
+        selection = Selection(selected_on, "miou_grid", len(judge), tuple(settings), means)
     best = selection.best if selection else settings[0]
     if best not in models or sets.validation is None or models[best][0].labels is not None:  # labels are of other images
         models = fit(sets.learnt, sets.tested, [best], "training")

@@ -33,31 +33,27 @@ class SavedMaps:
         self._folder, self._store, self._classes = folder, test.source.store, classes
         chosen = np.linspace(0, len(test.rows) - 1, min(n, len(test.rows))).round().astype(int)
         self.rows: list[int] = test.rows[np.unique(chosen)].tolist()
-        if self.rows:
-            self._write_truths(resolution)
+        maps, images = LabelMapsOfView(self._store), list[dict[str, Any]]()
+        for row in self.rows:
+            truth = maps.at(row, resolution)
+            self.keep(TRUTH, row, truth)
+            crop = [0, 0, *truth.shape[::-1]] if self._store.spec.has_windows else maps.crops[row].tolist()
+            image = {"id": self._store.ids[row], "file": self._file_name(row), "crop": crop, "flip": bool(maps.flips[row])}
+            images.append(image)
+        if images:
+            content = {
+                "data": self._store.spec.data,
+                "resolution": resolution,
+                "unseen": UNSEEN if len(classes) <= UNSEEN else UNSEEN_OF_MANY,
+                "classes": list(classes),
+                "images": images,
+            }
+            (folder / IMAGES).write_text(json.dumps(content, indent=1) + "\n")
 
     def keep(self, protocol: str, row: int, label_map: Int16[np.ndarray, "h w"]) -> None:
         """Write the map that a protocol predicts for an image, if the image is one of these."""
         if row in self.rows:
             save_label_map(self._folder / protocol / self._file_name(row), label_map, len(self._classes))
-
-    def _write_truths(self, resolution: Resolution) -> None:
-        maps, images = LabelMapsOfView(self._store), []
-        for row in self.rows:
-            whole = resolution == "original"
-            truth = maps.original(row) if whole else maps.in_frame(row, maps.frame(int(resolution)))
-            save_label_map(self._folder / TRUTH / self._file_name(row), truth, len(self._classes))
-            image: dict[str, Any] = {"id": self._store.ids[row], "file": self._file_name(row)}
-            crop = [0, 0, *truth.shape[::-1]] if self._store.spec.has_windows else maps.crops[row].tolist()
-            images.append(image | {"crop": crop, "flip": bool(maps.flips[row])})
-        content = {
-            "data": self._store.spec.data,
-            "resolution": resolution,
-            "unseen": UNSEEN if len(self._classes) <= UNSEEN else UNSEEN_OF_MANY,
-            "classes": list(self._classes),
-            "images": images,
-        }
-        (self._folder / IMAGES).write_text(json.dumps(content, indent=1) + "\n")
 
     def _file_name(self, row: int) -> str:
         return f"{self._store.ids[row].replace('/', '_')}.png"

@@ -50,10 +50,7 @@ class Sets:
         classes = self.training.segmentation.classes
         for store in filter(None, (self.test, self.validation)):
             check_encoder(self.training, store)
-            if store.grid != self.training.grid:
-                raise StoreError(
-                    f"{self.training.where} has a grid of {self.training.grid} patches, {store.where} {store.grid}"
-                )
+
             theirs = store.segmentation.classes
             if theirs != classes:
                 pairs = [(a, b) for a, b in zip(classes, theirs, strict=False) if a != b]
@@ -101,15 +98,8 @@ class Sets:
         if self.validation is not None:
             return self.learnt, _check_labelled(self._patches(self.validation), "to select on; give another --val")
         learn, judge = (self.learnt.part(rows) for rows in self.split)
-        remedy = "give a larger share, --held-out, or other images, --val"
-        return _check_labelled(learn, f"to learn from beside those to select on; {remedy}"), _check_labelled(
-            judge, f"to select on; {remedy}"
-        )
-
-    @property
-    def selected_on(self) -> str:
-        """What settings are compared on, in words."""
-        return "validation set" if self.validation is not None else "hold-out"
+        remedy = "to select on; give a larger share, --held-out, or other images, --val"
+        return _check_labelled(learn, f"to learn from beside those {remedy}"), _check_labelled(judge, remedy)
 
     @cached_property
     def training_maps(self) -> list[LabelMapsOfView]:

@@ -93,13 +93,13 @@ def test_the_layout_of_nyu(extracted: Path, beyondcls: Command) -> None:
 
 def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
     maps = ("--maps", "nyu/depth/train", "--test-maps", "nyu/depth/test", "--out", "depth/nyu/tiny")
-    said = beyondcls("depth", *SETS, *maps, "--test-maps", "nyu", fails=True)
-    assert "4 of 4 images of features/test have no file of depth in nyu, first '0009'" in said
-    said = beyondcls("depth", *SETS, *maps, "--maps", "nyu/images/train", fails=True)
-    assert "0001.png holds [30, 40, 3] uint8" in said
-    assert "--eigen-crop is a part of NYUv2's 640 x 480" in beyondcls("depth", *SETS, *maps, "--eigen-crop", fails=True)
-    said = beyondcls("depth", *SETS, *maps, "--max-depth", 0.5, fails=True)
-    assert "usable value of depth: 0 are missing, 9600 beyond the range of depths" in said
+    for given, message in (
+        (("--test-maps", "nyu"), "4 of 4 images of features/test have no file of depth in nyu, first '0009'"),
+        (("--maps", "nyu/images/train"), "0001.png holds [30, 40, 3] uint8"),
+        (("--eigen-crop",), "--eigen-crop is a part of NYUv2's 640 x 480"),
+        (("--max-depth", 0.5), "usable value of depth: 0 are missing, 9600 beyond the range of depths"),
+    ):
+        assert message in beyondcls("depth", *SETS, *maps, *given, fails=True)
     assert not Path("depth").exists()
 
 

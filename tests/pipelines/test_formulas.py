@@ -19,8 +19,7 @@ def test_classes_of_a_segmentation(tmp_path: Path) -> None:
     counts = SimpleNamespace(counts=np.arange(n))
     sets = SimpleNamespace(classes=NAMES, learnt=counts, tested=counts)
     confusion = SimpleNamespace(iou=np.full(n, math.nan), counts=np.eye(n, dtype=int))
-    model = SimpleNamespace(confusions={"grid": confusion})
-    result = SimpleNamespace(outcomes={"linear": SimpleNamespace(seeds=[0], measured=[model])})
+    result = SimpleNamespace(outcomes={"linear": SimpleNamespace(seeds=[0], measured=[{"grid": confusion}])})
     _write_per_class(tmp_path / "per_class.csv", sets, result)  # type: ignore[arg-type]
     _write_confusions(tmp_path / "confusion.csv", sets, result)  # type: ignore[arg-type]
     assert list(class_scores(tmp_path / "per_class.csv")) == list(NAMES)

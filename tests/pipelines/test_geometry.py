@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy.stats import entropy
 from sklearn.metrics import average_precision_score
 
 import beyondcls
@@ -41,17 +42,13 @@ class TestKnownVectors:
 
     def test_rankme_by_its_definition(self):
         x = np.random.default_rng(3).normal(size=(60, 24)) * np.linspace(1, 3, 24) + 1
-        shares = np.linalg.svd(x, compute_uv=False)
-        shares /= shares.sum()
-        assert value("rankme", x) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
+        assert value("rankme", x) == pytest.approx(math.exp(entropy(np.linalg.svd(x, compute_uv=False))), rel=1e-9)
 
     @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.5])
     def test_a_spectrum_that_is_a_power_law(self, alpha):
         x = spread(np.arange(1, 65.0) ** (-alpha / 2))
         assert value("alpha_req", x) == pytest.approx(alpha, rel=1e-6)
-
-    def test_too_few_eigenvalues_for_a_line(self):
-        assert math.isnan(value("alpha_req", spread([1.0] * 19)))
+        assert math.isnan(value("alpha_req", spread([1.0] * 19))), "too few eigenvalues for a line"
 
     @pytest.mark.parametrize("dimension", [1, 2, 5])
     @pytest.mark.parametrize("measure", ["two_nn", "mle_dimension"])
@@ -71,9 +68,7 @@ class TestKnownVectors:
         generator = np.random.default_rng(7)
         x = spread([1.0, 1.0, 1.0] + [0.0] * 9)[:, None] * 10 + generator.normal(size=(400, 8, 12)) * 0.01
         assert value("lidar", x[:, 0], views=x) == pytest.approx(3, abs=0.02)
-
-    def test_lidar_of_one_view(self):
-        assert math.isnan(value("lidar", spread([1.0] * 4)))
+        assert math.isnan(value("lidar", x[:, 0])), "of one view"
 
     def test_clusters_that_are_the_classes_and_ones_that_are_not(self):
         generator = np.random.default_rng(8)
@@ -87,7 +82,7 @@ class TestKnownVectors:
 
 def test_retrieval_by_sorting_everything():
     generator = np.random.default_rng(10)
-    labels = np.append(generator.integers(0, 4, 149), 9)  # the last one is alone in its class
+    labels = np.append(generator.integers(0, 9, 149), 9)  # the last one is alone in its class
     x = generator.normal(size=(150, 6)) + np.eye(10)[labels][:, :6]
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     precisions, nearest = [], []
@@ -101,10 +96,8 @@ def test_retrieval_by_sorting_everything():
     assert value("recall_at_1", x, **of_points) == pytest.approx(100 * np.mean([of[0] for of in nearest]))
     assert value("recall_at_10", x, **of_points) == pytest.approx(100 * np.mean([of.any() for of in nearest]))
     assert math.isnan(value("retrieval_map", x))
-    same = np.ones((60, 3))
-    assert (
-        value("retrieval_map", same, labels=np.arange(60) % 2, n_classes=2) == 100
-    )  # of equal ones those of the class are first
+    # Of equal ones those of the class are first.
+    assert value("retrieval_map", np.ones((60, 3)), labels=np.arange(60) % 2, n_classes=2) == 100
 
 
 @pytest.mark.parametrize("measure", ["rankme", "participation_ratio", "alpha_req", "two_nn", "mle_dimension", "lidar"])
@@ -147,8 +140,7 @@ class TestFeatureSets:
         rows = rows_of_all([store], 80)
         assert len(rows) == 80
         assert set(rows) < set(rows_of_all([store], 120))
-        found = geometry(store, vectors_in(store, ["cls"])[0], rows, ["two_nn"])
-        assert list(found) == ["two_nn"]
+        assert list(geometry(store, vectors_in(store, ["cls"])[0], rows, ["two_nn"])) == ["two_nn"]
 
     def test_an_entry_says_how_many_images(self, tmp_path: Path) -> None:
         write_features(tmp_path / "set", n=96, vectors=(1,))
@@ -179,16 +171,15 @@ class TestFeatureSets:
     @pytest.mark.parametrize(
         ("options", "named"),
         [
-            ({"vector": ["clss"]}, ["clss", "cls"]),
-            ({"measure": ["rankm"]}, ["rankm", "rankme"]),
-            ({"vector": ["pooled"]}, ["pooled", "--vectors all"]),
-            ({"images": 0}, ["0", "1 or more"]),
-            ({"images": 40}, ["40", str(N_NEAREST)]),
+            ({"vector": ["clss"]}, "clss.*cls"),
+            ({"measure": ["rankm"]}, "rankm.*rankme"),
+            ({"vector": ["pooled"]}, "pooled.*--vectors all"),
+            ({"images": 0}, "0.*1 or more"),
+            ({"images": 40}, f"40.*{N_NEAREST}"),
         ],
     )
-    def test_what_cannot_be(self, options: dict[str, Any], named: list[str], tmp_path: Path) -> None:
+    def test_what_cannot_be(self, options: dict[str, Any], named: str, tmp_path: Path) -> None:
         write_features(tmp_path / "set", vectors=(1,))
-        with pytest.raises(BeyondClsError) as error:
+        with pytest.raises(BeyondClsError, match=named):
             main(features=str(tmp_path / "set"), out=tmp_path / "out", **options)
-        assert all(text in str(error.value) for text in named)
         assert not (tmp_path / "out").exists()

@@ -14,7 +14,6 @@ from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
 from probe.result_files import read_result
 from probe.saved import save_probe
-from store.format.pretraining import Pretraining
 from tests.features import write_features
 from tests.probe.localisation.features import write_boxed
 from tests.truths import instances_of, with_truths
@@ -41,16 +40,15 @@ def write_probes(
     **options: str,
 ) -> Path:
     """Heads that look where channel 0 is large, or, with a negative score, where it is not."""
-    (folder / "trained").mkdir(parents=True, exist_ok=True)
     spec = HeadSpec(aggregator, options)
-    about = {"encoder": f"encoder-{weights}", "encoder_weights": weights, "architecture": "{}", "block": 1, **(about or {})}
+    recorded = {"encoder": f"encoder-{weights}", "encoder_weights": weights, "architecture": "{}", "block": 1, **(about or {})}
     for seed in seeds:
         head = spec.build(*sizes, 2, seed=seed).eval()
         for parameter in head.aggregator.parameters():
             torch.nn.init.zeros_(parameter)
             if parameter.ndim == 2:
                 parameter.data[0, 0] = score
-        details = {"seed": seed, **about, "transform": transform or {"input_size": [3, 32, 32]}}
+        details = {"seed": seed, **recorded, "transform": transform or {"input_size": [3, 32, 32]}}
         save_probe(folder / f"trained/seed{seed}", head, spec, sizes[1], details)
     return folder
 
@@ -63,26 +61,17 @@ def maps(content: dict) -> dict:
     return {(entry["source"], entry["name"]): entry for entry in content["maps"]}
 
 
-def test_how_the_encoder_was_trained_is_passed_on(localise, tmp_path, monkeypatch):
-    store = write_boxed(tmp_path / "set", 3)
-    localise(tmp_path / "set")
-    assert (written(tmp_path)["family"], written(tmp_path)["random_seed"]) == ("", None)
-    monkeypatch.setattr("pipelines.localise.open_features", lambda *_: store)
-    store.attributes.update(Pretraining("labels").to_dict())
-    localise(tmp_path / "set")
-    assert (written(tmp_path)["family"], written(tmp_path)["random_seed"]) == ("labels", None)
-
-
 def test_finds_what_a_map_sees(localise, tmp_path):
     store = write_boxed(tmp_path / "set", 9, maps=("cls", "centre"))
-    write_probes(tmp_path / "probes/mine/abmilp", seeds=(0, 10, 2))
+    write_probes(tmp_path / "probes/mine/abmilp", seeds=(0, 10))
+    write_probes(tmp_path / "probes/mine/abmilp", seeds=(2,), score=-1.0)
     write_probes(tmp_path / "probes/mine/away", score=-1.0)
     write_probes(tmp_path / "probes/mine/average", "average")
     out = localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")
     assert f"{tmp_path / 'probes/mine/average'} does not weight patches, or all alike; left out" in out
     content = written(tmp_path)
     assert (content["encoder"], content["key"], content["size"], content["view"]) == ("encoder-w", store.spec.key, 64, 0)
-    assert content["block"] == 1
+    assert (content["block"], content["family"], content["random_seed"]) == (1, "", None)
     assert content["n_images"] == content["n_boxes"] == 9
     assert content["command"].startswith("beyondcls localise --features ")
     entries = maps(content)
@@ -91,25 +80,34 @@ def test_finds_what_a_map_sees(localise, tmp_path):
     sees, noise = entries["attention", "cls-head-0"], entries["attention", "cls-head-1"]
     assert sees["max_box_acc_v2"] == {"mean": 100, "std": 0, "values": [100], "without": [100] * 9}
     assert sees["max_box_acc"]["mean"] == 100
-    assert set(sees["by_iou"]) == {"0.3", "0.5", "0.7"}
     assert noise["max_box_acc"]["mean"] < 60
-    abmilp = entries["probe", "abmilp"]
-    assert abmilp["seeds"] == [0, 2, 10]
-    assert abmilp["max_box_acc_v2"]["values"] == [100, 100, 100]
-    assert len(abmilp["by_iou"]["0.5"]["thresholds"]) == 3
-    assert entries["probe", "away"]["max_box_acc"]["mean"] < 100
-    assert "MaxBoxAccV2 100.0 %" in out
+    abmilp, values = entries["probe", "abmilp"], entries["probe", "abmilp"]["max_box_acc_v2"]["values"]
+    assert (abmilp["seeds"], values[0], values[2]) == ([0, 2, 10], 100, 100)
+    assert values[1] == entries["probe", "away"]["max_box_acc_v2"]["mean"] < 100
     assert content["objects"] == {"truth": "boxes", "classes": []}
     weight = sees["on_objects"]
     assert (weight["chance"], weight["n_images"], weight["n_without"]) == (25, 9, 0)
     assert weight["share"]["values"] == pytest.approx([100 * 0.8 / 0.92], rel=1e-3)
     assert weight["gain"]["mean"] == pytest.approx(4 * 0.8 / 0.92, rel=1e-3)
-    assert len(abmilp["on_objects"]["share"]["values"]) == 3
     assert entries["baseline", "centre"]["on_objects"]["share"]["mean"] > 25
-    assert "weight on objects 87.0 % of 25.0 % of the area" in out
     words = "whole image, squashed to 64 x 64 pixels"
     assert content["frame"] == {"shows": "whole", "size": 64, "percent_outside": 0, "official": False, "words": words}
-    assert "frame: whole image, squashed to 64 x 64 pixels (not that of published numbers)" in out
+    for part in ("MaxBoxAccV2 100.0 %", "weight on objects 87.0 % of 25.0 % of the area", f"frame: {words} (not that of"):
+        assert part in out
+    with (tmp_path / "out/localisation.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for (source, name), entry in entries.items():  # a row for each seed
+        for i, seed in enumerate(entry["seeds"] or [""]):
+            row = rows.pop(0)
+            assert (row["source"], row["name"], row["seed"]) == (source, name, str(seed))
+            expected = {f"at_iou_{iou}": of_iou["values"][i] for iou, of_iou in entry["by_iou"].items()}
+            expected |= {f"threshold_{iou}": of_iou["thresholds"][i] for iou, of_iou in entry["by_iou"].items()}
+            expected |= {name: entry[name]["values"][i] for name in ("max_box_acc_v2", "max_box_acc")}
+            expected |= {"max_box_acc_threshold": entry["max_box_acc"]["thresholds"][i]}
+            expected |= {"weight_on_objects": entry["on_objects"]["share"]["values"][i], "area_of_objects": 25}
+            expected |= {"gain_on_objects": entry["on_objects"]["gain"]["values"][i]}
+            assert {column: float(row[column]) for column in expected} == expected
+    assert not rows
 
 
 def test_maps_are_of_the_block_that_is_probed(tmp_path):
@@ -155,74 +153,36 @@ def test_boxes_of_instances_are_found_where_the_set_has_no_others(localise, tmp_
     assert written(tmp_path)["n_boxes"] == 2
 
 
-def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):
-    write_boxed(tmp_path / "set")
-    write_probes(tmp_path / "probes/mine/abmilp", seeds=(0,))
-    write_probes(tmp_path / "probes/mine/abmilp", seeds=(1,), score=-1.0)
-    localise(tmp_path / "set", "--probes", tmp_path / "probes/mine", "--head", "abmilp")
-    with (tmp_path / "out/localisation.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["source"], row["name"], row["seed"]) for row in rows] == [
-        ("attention", "cls", ""),
-        ("attention", "cls-head-0", ""),
-        ("attention", "cls-head-1", ""),
-        ("probe", "abmilp", "0"),
-        ("probe", "abmilp", "1"),
-        ("baseline", "centre", ""),
-    ]
-    abmilp = maps(written(tmp_path))["probe", "abmilp"]
-    assert [float(row["weight_on_objects"]) for row in rows[3:5]] == abmilp["on_objects"]["share"]["values"]
-    assert [float(row["gain_on_objects"]) for row in rows[3:5]] == abmilp["on_objects"]["gain"]["values"]
-    assert float(rows[3]["area_of_objects"]) == abmilp["on_objects"]["chance"]
-    for name, column in (("values", "at_iou_0.7"), ("thresholds", "threshold_0.7")):
-        assert [float(row[column]) for row in rows[3:5]] == abmilp["by_iou"]["0.7"][name]
-        assert rows[3][column] != rows[4][column]
-    entry = maps(written(tmp_path))["attention", "cls-head-1"]
-    assert float(rows[2]["max_box_acc_v2"]) == entry["max_box_acc_v2"]["mean"]
-    assert float(rows[2]["at_iou_0.7"]) == entry["by_iou"]["0.7"]["mean"]
-    assert float(rows[2]["threshold_0.7"]) == entry["by_iou"]["0.7"]["thresholds"][0]
-    assert float(rows[2]["max_box_acc_threshold"]) == entry["max_box_acc"]["thresholds"][0]
-
-
 def test_a_box_of_each_image_and_map(localise, tmp_path):
     store = write_boxed(tmp_path / "set", 9, boxes={1: [], 2: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flip=True, invalid=(4,))
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(3, 5))
     write_probes(tmp_path / "probes/mine/away", seeds=(0,), score=-10.0)
     localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")
     content, entries = json.loads((tmp_path / "out/boxes.json").read_text()), maps(written(tmp_path))
-    assert (content["data"], content["size"], content["view"]) == (store.spec.data, 64, 0)
-    assert content["ids"] == ["000", "002", "003", "005", "006", "007", "008"]
-    assert content["crops"] == [[8, 8, 32, 32]] * 7
-    assert content["flips"] == [True] * 7
-    assert content["boxes"] == [boxes.tolist() for boxes in truths_of(store, 64).boxes]
-    assert content["boxes"][1] == []
-    assert [(entry["source"], entry["name"], entry["seed"]) for entry in content["maps"]] == [
-        ("attention", "cls", None),
-        ("probe", "abmilp", 3),
-        ("probe", "away", 0),
-    ]
+    of_maps, boxes = content.pop("maps"), [boxes.tolist() for boxes in truths_of(store, 64).boxes]
+    ids = ["000", "002", "003", "005", "006", "007", "008"]
+    shown = {"crops": [[8, 8, 32, 32]] * 7, "flips": [True] * 7, "boxes": boxes, "size": 64, "view": 0}
+    assert content == {"data": store.spec.data, "ids": ids, **shown}
+    assert boxes[1] == []
+    of_each = [(entry["source"], entry["name"], entry["seed"]) for entry in of_maps]
+    assert of_each == [("attention", "cls", None), ("probe", "abmilp", 3), ("probe", "away", 0)]
     away = entries["probe", "away"]
     assert away["max_box_acc"]["thresholds"] != away["by_iou"]["0.5"]["thresholds"]  # which is the other contours' too
-    for entry in content["maps"]:
+    for entry in of_maps:
         measured = entries[entry["source"], entry["name"]]["max_box_acc"]
         assert entry["threshold"] == measured["thresholds"][0]
         assert 100 * sum(value >= 0.5 for value in entry["ious"]) / 7 == pytest.approx(measured["values"][0])
-        expected = [
-            iou(np.array([box]), np.array(truth, int).reshape(-1, 4)).max(initial=0)
-            for box, truth in zip(entry["boxes"], content["boxes"], strict=True)
-        ]
-        assert entry["ious"] == expected
+        both = zip(np.array(entry["boxes"])[:, None], boxes, strict=True)
+        assert entry["ious"] == [iou(box, np.array(true, int).reshape(-1, 4)).max(initial=0) for box, true in both]
 
 
 def test_a_head_that_was_trained_on_crops_is_shown_whole_images(localise, tmp_path):
-    recorded = {"input_size": [3, 32, 32], "mean": [0.5] * 3}
-    write_boxed(tmp_path / "set", transform={**recorded, "crop_mode": "squash", "crop_pct": 1.0})
-    write_probes(tmp_path / "probes/crops/abmilp", transform={**recorded, "crop_mode": "center", "crop_pct": 0.9})
+    whole = {"input_size": [3, 32, 32], "mean": [0.5] * 3, "crop_mode": "squash", "crop_pct": 1.0}
+    write_boxed(tmp_path / "set", transform=whole)
+    write_probes(tmp_path / "probes/crops/abmilp", transform={**whole, "crop_mode": "center", "crop_pct": 0.9})
     localise(tmp_path / "set", "--probes", tmp_path / "probes/crops")
     assert ("probe", "abmilp") in maps(written(tmp_path))
-    write_probes(
-        tmp_path / "probes/other/abmilp", transform={**recorded, "crop_mode": "squash", "crop_pct": 1.0, "mean": [0] * 3}
-    )
+    write_probes(tmp_path / "probes/other/abmilp", transform={**whole, "mean": [0] * 3})
     err = localise(tmp_path / "set", "--probes", tmp_path / "probes/other", fails=True)
     assert "with transform {'input_size': [3, 32, 32], 'mean': [0, 0, 0]}" in err
 
@@ -237,57 +197,48 @@ def test_two_processes_give_the_same(localise, tmp_path):
 
 def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
     write_boxed(tmp_path / "set", boxes={0: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flat=(1, 3))
-    err = localise(tmp_path / "set")
-    assert "the crop shows nothing of the boxes of 1 images; they count as not found" in err
-    assert written(tmp_path)["n_images_outside"] == 1
-    frame = written(tmp_path)["frame"]
-    assert (frame["shows"], frame["percent_outside"]) == ("crop", pytest.approx(100 * (1 - 896 / 1296)))
-    assert [entry["n_flat"] for entry in written(tmp_path)["maps"]] == [[2], [2], [2], [0]]
+    assert "nothing of the boxes of 1 images" in localise(tmp_path / "set")
+    content = written(tmp_path)
+    assert (content["n_images_outside"], content["frame"]["shows"]) == (1, "crop")
+    assert content["frame"]["percent_outside"] == pytest.approx(100 * (1 - 896 / 1296))
+    assert [entry["n_flat"] for entry in content["maps"]] == [[2], [2], [2], [0]]
 
 
 def test_objects_outside_of_every_crop_are_not_found_and_have_no_weight(localise, tmp_path):
     write_boxed(tmp_path / "set", 2, boxes={row: [[0, 0, 4, 4]] for row in (0, 1)}, crop=(8, 8, 32, 32))
-    out = localise(tmp_path / "set")
-    assert "note: the weight on objects is not measured, as no view of" in out
-    assert [entry["max_box_acc"]["mean"] for entry in written(tmp_path)["maps"]] == [0] * 4
-    assert not any("on_objects" in entry for entry in written(tmp_path)["maps"])
+    assert "the weight on objects is not measured" in localise(tmp_path / "set")
+    entries = written(tmp_path)["maps"]
+    assert [entry["max_box_acc"]["mean"] for entry in entries] == [0] * 4
+    assert not any("on_objects" in entry for entry in entries)
     assert "weight_on_objects" not in (tmp_path / "out/localisation.csv").read_text()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "probe", "arguments", "said"),
     [
-        ({"with_boxes": False}, "has no boxes, so there is nothing to compare its maps with; extract images with boxes"),
-        ({"n_patches": 12}, "has 12 patches, which are no square, and does not say of what grid; extract it again"),
-        ({"maps": ()}, "there is nothing to score"),
+        (
+            {"with_boxes": False},
+            {},
+            (),
+            "has no boxes, so there is nothing to compare its maps with; extract images with boxes",
+        ),
+        ({"n_patches": 12}, {}, (), "has 12 patches, which are no square, and does not say of what grid; extract it again"),
+        ({"maps": ()}, {}, (), "there is nothing to score"),
+        ({}, {}, ("--head", "abmilp"), "there is no --probes PROBES/ENCODER that it could be in"),
+        ({}, {}, ("--probes", "PROBES", "--head", "nonesuch"), "there are no trained probes in"),
+        ({}, {}, ("--probes", "nowhere"), "there are no probes in 'nowhere', expected nowhere/HEAD/trained/seed0.json"),
+        ({}, {"weights": "other"}, ("--probes", "PROBES"), "was trained on 'encoder-other' with encoder_weights other, "),
+        ({}, {"aggregator": "average"}, ("--probes", "PROBES", "--head", "abmilp"), "does not weight patches, or all alike"),
+        (
+            {},
+            {"aggregator": "cls-attention", "of": "joined"},
+            ("--probes", "PROBES"),
+            "reads 'joined/attention/cls', of a second",
+        ),
     ],
 )
-def test_feature_sets_that_cannot_be_localised(localise, tmp_path, options, said):
+def test_what_cannot_be_localised(localise, tmp_path, options, probe, arguments, said):
     write_boxed(tmp_path / "set", **options)
-    err = localise(tmp_path / "set", fails=True)
-    assert said in err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("probe", "arguments", "said"),
-    [
-        ({}, ("--head", "abmilp"), "there is no --probes PROBES/ENCODER that it could be in"),
-        ({}, ("--probes", "PROBES", "--head", "nonesuch"), "there are no trained probes in"),
-        ({}, ("--probes", "nowhere"), "there are no probes in 'nowhere', expected nowhere/HEAD/trained/seed0.json"),
-        ({"weights": "other"}, ("--probes", "PROBES"), "was trained on 'encoder-other' with encoder_weights other, "),
-        ({"aggregator": "average"}, ("--probes", "PROBES", "--head", "abmilp"), "does not weight patches, or all alike"),
-    ],
-)
-def test_probes_that_do_not_fit(localise, tmp_path, probe, arguments, said):
-    write_boxed(tmp_path / "set")
     write_probes(tmp_path / "probes/abmilp", **probe)
-    err = localise(tmp_path / "set", *(tmp_path / "probes" if a == "PROBES" else a for a in arguments), fails=True)
-    assert said in err
-
-
-def test_a_head_that_needs_a_second_set_is_refused(localise, tmp_path):
-    write_boxed(tmp_path / "set")
-    write_probes(tmp_path / "probes/borrowed", "cls-attention", of="joined")
-    err = localise(tmp_path / "set", "--probes", tmp_path / "probes", fails=True)
-    assert "reads 'joined/attention/cls', of a second feature set, which this does not; leave that head out" in err
+    assert said in localise(tmp_path / "set", *(tmp_path / "probes" if a == "PROBES" else a for a in arguments), fails=True)
+    assert not (tmp_path / "out").exists()

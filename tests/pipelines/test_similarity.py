@@ -26,22 +26,10 @@ def value(measure: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray | None 
 
 
 @pytest.mark.parametrize("measure", SIMILARITY)
-class TestWhatHoldsForAll:
-    def test_turned_scaled_and_moved(self, measure):
-        turned = 3 * X @ scipy.linalg.qr(RANDOM.normal(size=(12, 12)))[0]
-        moved = turned if measure == "mutual_knn" else turned + 5  # angles are not kept by moving
-        assert value(measure, X, moved) == pytest.approx(1)
-
-    def test_the_same_both_ways(self, measure):
-        assert value(measure, X, RELATED) == pytest.approx(value(measure, RELATED, X))
-
-    def test_related_is_more_than_unrelated(self, measure):
-        assert value(measure, X, RELATED) > value(measure, X, Y) + 0.05
-
-    def test_images_that_are_left_out_are_as_if_they_were_not_there(self, measure):
-        for group in (0, 19):
-            chosen = groups_of(120) != group
-            assert value(measure, X, RELATED, chosen) == pytest.approx(value(measure, X[chosen], RELATED[chosen]), rel=1e-9)
+def test_images_that_are_left_out_are_as_if_they_were_not_there(measure):
+    for group in (0, 19):
+        chosen = groups_of(120) != group
+        assert value(measure, X, RELATED, chosen) == pytest.approx(value(measure, X[chosen], RELATED[chosen]), rel=1e-9)
 
 
 def hsic(x: np.ndarray, y: np.ndarray) -> float:
@@ -87,49 +75,39 @@ def test_procrustes_is_the_best_rotation():
 
 
 def test_the_command(tmp_path: Path) -> None:
-    write_features(tmp_path / "a", vectors=(0, 1), invalid=(3,))
-    write_features(tmp_path / "b", vectors=(1,), weights="v", invalid=(4,))
-    main([str(tmp_path / "a"), str(tmp_path / "b")], tmp_path / "out", ["cls"])
+    sets = [
+        str(write_features(tmp_path / name, vectors=(0, 1)[i:], weights=name, invalid=(3 + i,)).path)
+        for i, name in enumerate("ab")
+    ]
+    main(sets, tmp_path / "out", ["cls"])
     described = json.loads((tmp_path / "out/description.json").read_text())
     assert described["n_images"] == 94
-    assert len(described["pairs"]) == 3
+    blocks = [(pair["a"]["block"], pair["b"]["block"]) for pair in described["pairs"]]
+    assert sorted(blocks) == [(0, 1), (0, 1), (1, 1)]
     first = described["pairs"][0]
-    assert (first["a"]["block"], first["b"]["block"]) == (0, 1)
     assert len(first["mutual_knn"]["without"]) == 20
     with (tmp_path / "out/similarity.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 * len(SIMILARITY)
     assert float(rows[0]["value"]) == first[rows[0]["measure"]]["mean"]
-
-
-def test_the_deepest_blocks_alone(tmp_path: Path) -> None:
-    write_features(tmp_path / "a", vectors=(0, 1))
-    write_features(tmp_path / "b", vectors=(0, 1), weights="v")
-    main([str(tmp_path / "a"), str(tmp_path / "b")], tmp_path / "out", ["cls"], ["cka"], deepest=True)
-    (pair,) = json.loads((tmp_path / "out/description.json").read_text())["pairs"]
+    main(sets, tmp_path / "deepest", ["cls"], ["cka"], deepest=True)
+    (pair,) = json.loads((tmp_path / "deepest/description.json").read_text())["pairs"]
     assert (pair["a"]["block"], pair["b"]["block"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("others", "options", "named"),
     [
-        ({"vector": ["clss"]}, ["clss", "cls"]),
-        ({"measure": ["ckaa"]}, ["ckaa", "cka"]),
-        ({"vector": ["cls"]}, ["one vector", "encoder-w cls, block 1"]),
-        ({"images": 30}, ["30", "compare more images"]),
-        ({"images": -1}, ["-1", "1 or more"]),
+        ([], {"vector": ["clss"]}, "clss.*cls"),
+        ([], {"measure": ["ckaa"]}, "ckaa.*cka"),
+        ([], {"vector": ["cls"]}, "one vector.*encoder-w cls, block 1"),
+        ([], {"images": 30}, "30.*compare more images"),
+        ([], {"images": -1}, "-1.*1 or more"),
+        ([90], {}, "of other images"),
     ],
 )
-def test_what_cannot_be(options: dict[str, Any], named: list[str], tmp_path: Path) -> None:
-    write_features(tmp_path / "a", vectors=(1,))
-    with pytest.raises(BeyondClsError) as error:
-        main([str(tmp_path / "a")], tmp_path / "out", **options)
-    assert all(text in str(error.value) for text in named)
+def test_what_cannot_be(others: list[int], options: dict[str, Any], named: str, tmp_path: Path) -> None:
+    sets = [str(write_features(tmp_path / str(n), n=n, vectors=(1,)).path) for n in (96, *others)]
+    with pytest.raises(BeyondClsError, match=named):
+        main(sets, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_sets_of_other_images(tmp_path: Path) -> None:
-    for name, n in (("a", 96), ("b", 90)):
-        write_features(tmp_path / name, n=n, vectors=(1,))
-    with pytest.raises(BeyondClsError, match="of other images"):
-        main([str(tmp_path / "a"), str(tmp_path / "b")], tmp_path / "out")

@@ -10,12 +10,25 @@ import torch
 import yaml
 from PIL import Image
 from scipy.ndimage import binary_dilation
+from scipy.spatial.distance import chebyshev
+from scipy.special import softmax
 
 from beyondcls import read_rows
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.few_shot import section
 from probe.result_files import read_result
-from probe.tracking import VOID, Propagation, contour_measure, contours, frame_order, of_objects, propagate, region_measure
+from probe.segmentation.label_maps import Upsampling
+from probe.tracking import (
+    VOID,
+    Propagation,
+    contour_measure,
+    contours,
+    frame_order,
+    label_map,
+    of_objects,
+    propagate,
+    region_measure,
+)
 from tests.pipelines.report.written import shown, studied, tables
 from tests.pipelines.test_own_images import ENCODER
 
@@ -25,20 +38,14 @@ HEIGHT, WIDTH, N_FRAMES = 48, 64, 6
 
 def by_hand(frames: np.ndarray, first: np.ndarray, grid: tuple[int, int], how: Propagation) -> list[np.ndarray]:
     """Labels of frames after the first, a patch and a source at a time."""
-    labels = [first]
+    labels, places = [first], list(np.ndindex(grid))
     for t in range(1, len(frames)):
-        used = [0, *range(max(1, t - how.n_frames), t)]
-        found = np.zeros_like(first)
-        for p in range(len(first)):
-            candidates = [
-                (frames[t, p] @ frames[source, q], source, q)
-                for source in used
-                for q in range(len(first))
-                if not how.radius or max(abs(p // grid[1] - q // grid[1]), abs(p % grid[1] - q % grid[1])) <= how.radius
-            ]
-            best = sorted(candidates, reverse=True)[: how.k]
-            weights = np.array([math.exp(cosine / how.temperature) for cosine, _, _ in best])
-            found[p] = sum(w * labels[s][q] for w, (_, s, q) in zip(weights / weights.sum(), best, strict=True))
+        used, found = [0, *range(max(1, t - how.n_frames), t)], np.zeros_like(first)
+        for p, at in enumerate(places):
+            near = [q for q, other in enumerate(places) if not how.radius or chebyshev(at, other) <= how.radius]
+            best = sorted(((frames[t, p] @ frames[s, q], s, q) for s in used for q in near), reverse=True)[: how.k]
+            weights = softmax([cosine / how.temperature for cosine, _, _ in best])
+            found[p] = sum(w * labels[s][q] for w, (_, s, q) in zip(weights, best, strict=True))
         labels.append(found)
     return labels[1:]
 
@@ -54,6 +61,14 @@ def test_patch_by_patch(how: Propagation) -> None:
     found = propagate(iter(torch.from_numpy(frames)), torch.from_numpy(first), grid, how)
     for one, other in zip(found, by_hand(frames, first, grid, how), strict=True):
         np.testing.assert_allclose(one.numpy(), other, atol=1e-12)
+
+
+def test_the_shares_of_each_object_are_stretched_in_the_frame() -> None:
+    shares = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)) + torch.tensor([0.0, 0.3, 0.6])[:, None, None]
+    values = torch.nn.functional.interpolate(shares[None], size=(16, 20), mode="bilinear")[0].flatten(1)
+    stretched = (values - values.amin(1, keepdim=True)) / (values.amax(1) - values.amin(1))[:, None]
+    found = label_map(shares, Upsampling.to_frame((4, 5), (16, 20)), (16, 20))
+    assert (found == stretched.argmax(0).reshape(16, 20).numpy()).mean() > 0.99, "but for shares that are equal"
 
 
 def blob(seed: int) -> np.ndarray:
@@ -158,28 +173,27 @@ def test_the_layout_of_davis(extracted: Path, beyondcls: Command) -> None:
 
 
 def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
-    masks = Path("DAVIS/Annotations/480p/one")
+    masks, flat = Path("DAVIS/Annotations/480p/one"), ("--features", "features/flat")
 
-    def says(*options: object) -> str:
-        return beyondcls("track", *LISTED, *options, fails=True)
+    def says(message: str, *options: object) -> None:
+        assert message in beyondcls("track", *LISTED, *options, fails=True)
 
-    assert "--videos is none.txt, which is no file" in says("--videos", "none.txt")
     Path("other.txt").write_text("one\nbear\n")
-    assert "1 of 2 videos are not in features/davis, first 'bear'" in says("--videos", "other.txt")
-    assert "has patch tokens of blocks 0, 1, and --block is 7" in says("--block", 7)
-    assert "--k is 0, expected 1 or more" in says("--k", 0)
-    assert "--temperature is 0.0, expected a positive number" in says("--temperature", 0)
-    assert "video 'two' of 6 frames has no nowhere/two/7.png of its first frame" in says("--masks", "nowhere")
-    Image.new("L", (WIDTH, HEIGHT), 255).save(masks / "00000.png")
-    assert "has no object, expected one or more in a video's first frame" in says()
-    Image.new("RGB", (WIDTH, HEIGHT)).save(masks / "00000.png")
-    assert "has 64 x 48 pixels of Pillow's mode RGB; expected a PNG of one channel, of 64 x 48 pixels" in says()
+    says("--videos is none.txt, which is no file", "--videos", "none.txt")
+    says("1 of 2 videos are not in features/davis, first 'bear'", "--videos", "other.txt")
+    says("has patch tokens of blocks 0, 1, and --block is 7", "--block", 7)
+    says("--k is 0, expected 1 or more", "--k", 0)
+    says("--temperature is 0.0, expected a positive number", "--temperature", 0)
+    says("video 'two' of 6 frames has no nowhere/two/7.png of its first frame", "--masks", "nowhere")
+    for mode, message in (("L", "has no object, expected one or more"), ("RGB", "64 x 48 pixels of Pillow's mode RGB")):
+        Image.new(mode, (WIDTH, HEIGHT), "white").save(masks / "00000.png")
+        says(message)
     (masks / "00000.png").write_bytes(b"\x89PNG nothing")
-    assert "one/00000.png cannot identify image file" in says()
+    says("one/00000.png cannot identify image file")
     for file in sorted(masks.iterdir())[1:]:
         file.unlink()
-    assert "has only DAVIS/Annotations/480p/one/00000.png of its first frame" in says()
+    says("has only DAVIS/Annotations/480p/one/00000.png of its first frame")
     assert not Path("tracking").exists()
     given = ("--encoder", "tiny", "--params", "params.yaml", "--data", "DAVIS/JPEGImages/480p/one", "--out", "features/flat")
     beyondcls("extract", *given)
-    assert "'00000' of features/flat is of no video, expected ids VIDEO/FRAME" in says("--features", "features/flat")
+    says("'00000' of features/flat is of no video, expected ids VIDEO/FRAME", *flat)

@@ -48,17 +48,10 @@ def search() -> Search:
 
 
 def along(ranking: list[int], right: set[int], junk: set[int]) -> list[float]:
-    """Average precision and precision at KS, image by image."""
-    rank, n_right, area, precision_before, flags = 0, 0, 0.0, 1.0, []
-    for image in ranking:
-        if image in junk:
-            continue
-        rank += 1
-        n_right += image in right
-        flags.append(image in right)
-        if image in right:
-            area += (precision_before + n_right / rank) / 2 / len(right)
-        precision_before = n_right / rank
+    """Average precision and precision at KS, image by image. Before the first, precision is 1, as in the authors' code."""
+    flags = [image in right for image in ranking if image not in junk]
+    precisions = [1.0, *(sum(flags[:rank]) / rank for rank in range(1, len(flags) + 1))]
+    area = sum((precisions[i] + precisions[i + 1]) / 2 / len(right) for i, flag in enumerate(flags) if flag)
     last = max(i for i, flag in enumerate(flags) if flag) + 1
     return [area, *(sum(flags[: min(k, last)]) / min(k, last) for k in KS)]
 
@@ -182,14 +175,12 @@ def test_cells_in_cells_do_not_end_the_process(tmp_path: Path) -> None:
 
 
 def test_truth_that_does_not_fit(store: FeatureStore, asked: FeatureStore, search: Search, tmp_path: Path) -> None:
-    fewer = Search(search.queries[1:], search.relations[1:])
-    file = roxford(tmp_path, fewer, qimlist=cells(search.queries))
+    file = roxford(tmp_path, Search(search.queries[1:], search.relations[1:]), qimlist=cells(search.queries))
     with pytest.raises(BeyondClsError, match="25 queries, and what is to be found for 24"):
         read_search(file)
-    with pytest.raises(BeyondClsError, match=r"1 of 1 images could not be read when .* first '000059'"):
-        ranked(Search(ids([1]), [{"easy": ids([59])}]), store, asked)
-    with pytest.raises(BeyondClsError, match="nowhere"):
-        ranked(Search(ids([1]), [{"easy": ["nowhere"]}]), store, asked)
+    for image, message in (("000059", r"1 of 1 images could not be read when .* first '000059'"), ("nowhere", "nowhere")):
+        with pytest.raises(BeyondClsError, match=message):
+            ranked(Search(ids([1]), [{"easy": [image]}]), store, asked)
     other = write_features(tmp_path / "other", n=N_QUERIES, weights="other", blocks=(0, 1))
     with pytest.raises(BeyondClsError, match="are of two encoders or extractions: weights differ"):
         vectors_of_both(store, other, ["cls"])

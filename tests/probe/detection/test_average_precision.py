@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from probe.detection.average_precision import AveragePrecision, coco_truths
-from probe.detection.sets import size_of
 from store.truths import Instance
 from store.truths.rle import encode
-from tests.probe.detection.features import write_objects
+from tests.probe.detection.tiny import write_objects
 
 SIDE = 150
 MEASURES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "", "", "ar100")  # of COCO's twelve numbers
@@ -38,24 +37,21 @@ def entry(generator: np.random.Generator, box: np.ndarray, image_id: int, catego
     return common | {"area": float(mask.sum()) * 0.7, "iscrowd": int(generator.random() < 0.2)}
 
 
-def random_case(seed: int, n_images: int = 6, n_classes: int = 3) -> tuple[dict, list[dict]]:
+def random_case(seed: int) -> tuple[dict, list[dict]]:
     generator, annotations, results = np.random.default_rng(seed), [], []
-    for image_id in range(1, n_images + 1):
+    for image_id in range(1, 7):
         true = random_boxes(generator, int(generator.integers(0, 7)))
-        for box in true:
-            annotations.append(entry(generator, box, image_id, int(generator.integers(1, n_classes + 1)), "truth"))
-            annotations[-1]["id"] = len(annotations)
+        of_image = [entry(generator, box, image_id, int(generator.integers(1, 4)), "truth") for box in true]
+        annotations += of_image
         moved = np.clip(true + generator.integers(-6, 7, true.shape), 0, SIDE)
         moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 1)
-        for box in [*moved, *random_boxes(generator, 3)]:
-            results.append(
-                entry(generator, np.minimum(box, SIDE), image_id, int(generator.integers(1, n_classes + 1)), "result")
-            )
-    for image_id in range(1, n_images + 1):  # some detections have the right class
-        of_image = [a for a in annotations if a["image_id"] == image_id]
-        for one, true in zip([r for r in results if r["image_id"] == image_id], of_image, strict=False):
-            one["category_id"] = true["category_id"]
-    images = [{"id": i, "height": SIDE, "width": SIDE} for i in range(1, n_images + 1)]
+        boxes = np.minimum([*moved, *random_boxes(generator, 3)], SIDE)
+        found = [entry(generator, box, image_id, int(generator.integers(1, 4)), "result") for box in boxes]
+        for one, of_class in zip(found, of_image, strict=False):  # some have the right class
+            one["category_id"] = of_class["category_id"]
+        results += found
+    annotations = [{**one, "id": number} for number, one in enumerate(annotations, 1)]
+    images = [{"id": i, "height": SIDE, "width": SIDE} for i in range(1, 7)]
     return {"info": {}, "images": images, "annotations": annotations, "categories": [{"id": 1}, {"id": 2}, {"id": 3}]}, results
 
 
@@ -70,9 +66,8 @@ def by_pycocotools(truths: dict, results: list[dict], kind: str) -> list[float]:
         left_out = "bbox" if kind == "mask" else "segmentation"  # as detectron2 does, or masks would have their boxes' areas
         detected = known.loadRes([{k: v for k, v in one.items() if k != left_out} for one in copy.deepcopy(results)])
         evaluation = COCOeval(known, detected, "bbox" if kind == "box" else "segm")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
+        for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
+            step()
     return evaluation.stats.tolist()
 
 
@@ -80,19 +75,17 @@ def by_pycocotools(truths: dict, results: list[dict], kind: str) -> list[float]:
 @pytest.mark.parametrize("seed", range(6))
 def test_is_that_of_pycocotools(kind, seed):
     truths, results = random_case(seed)
-    expected = by_pycocotools(truths, results, kind)
+    expected = {name: v for name, v in zip(MEASURES, by_pycocotools(truths, results, kind), strict=False) if name}
     before = copy.deepcopy((truths, results))
     ours = AveragePrecision(truths, results, kind).of()
     assert (truths, results) == before
     assert any(annotation["iscrowd"] for annotation in truths["annotations"])
     assert 0 < ours["ap"] < 100
-    assert ours.keys() == {*MEASURES} - {""}
-    for name, value in zip(MEASURES, expected, strict=False):
-        if name:
-            assert ours[name] == pytest.approx(100 * value, abs=1e-4) or (ours[name] is None and value == -1), name
+    assert ours == {name: None if v == -1 else pytest.approx(100 * v, abs=1e-4) for name, v in expected.items()}
 
 
 def test_perfect_and_none(tmp_path):
+    """Truths in COCO's format: the area is the published one, and boxes have a width and a height."""
     store = write_objects(tmp_path / "set", n=4)
     truths = coco_truths(store.instances, np.arange(4), [7, 8, 9, 10])
     results = [
@@ -105,50 +98,19 @@ def test_perfect_and_none(tmp_path):
         assert AveragePrecision(truths, [], kind).of()["ap"] == 0
     assert [image["id"] for image in truths["images"]] == [7, 8, 9, 10]
     assert truths["categories"] == [{"id": 1, "name": "round"}, {"id": 2, "name": "square"}]
+    bare = write_objects(tmp_path / "crowd", n=2, objects=[[], [Instance(1, (2, 3, 12, 9), 7.5, True)]], masks=False)
+    assert coco_truths(bare.instances, np.array([1]), [42])["annotations"] == [
+        {"id": 1, "image_id": 42, "category_id": 2, "bbox": [2, 3, 10, 6], "area": 7.5, "iscrowd": 1}
+    ]
 
 
 def test_of_some_images():
     """All objects are found but those of the last image."""
     truths = random_case(0)[0]
     ids = sorted(image["id"] for image in truths["images"])
-    found = [
-        {k: a[k] for k in ("image_id", "category_id", "bbox")} | {"score": 1.0}
-        for a in truths["annotations"]
-        if a["image_id"] != ids[-1]
-    ]
+    known = [a for a in truths["annotations"] if a["image_id"] != ids[-1]]
+    found = [{k: a[k] for k in ("image_id", "category_id", "bbox")} | {"score": 1.0} for a in known]
     of_boxes = AveragePrecision(truths, found, "box")
-    assert of_boxes.of(ids[:-1])["ap"] == pytest.approx(100)
-    assert of_boxes.of(ids[-1:])["ap"] == 0
+    assert [of_boxes.of(some)["ap"] for some in (ids[:-1], ids[-1:])] == [pytest.approx(100), 0]
     assert 0 < of_boxes.of()["ap"] < 100
     assert of_boxes.of() == of_boxes.of(ids)
-
-
-def test_objects_in_cocos_format(tmp_path):
-    """The area is the published one, and boxes have a width and a height."""
-    crowd = Instance(1, (2, 3, 12, 9), 7.5, True)
-    store = write_objects(tmp_path / "set", n=2, objects=[[], [crowd]], masks=False)
-    assert coco_truths(store.instances, np.array([1]), [42])["annotations"] == [
-        {"id": 1, "image_id": 42, "category_id": 2, "bbox": [2, 3, 10, 6], "area": 7.5, "iscrowd": 1}
-    ]
-
-
-def test_a_hundred_detections_an_image_count():
-    boxes = [[float(3 * i), 0.0, 2.0, 2.0] for i in range(101)]
-    common = [{"image_id": 1, "category_id": 1, "bbox": box} for box in boxes]
-    truths = {
-        "images": [{"id": 1, "height": 9, "width": 400}],
-        "annotations": [{**one, "id": i + 1, "area": 4.0, "iscrowd": 0} for i, one in enumerate(common)],
-        "categories": [{"id": 1, "name": "a"}],
-    }
-    found = AveragePrecision(truths, [{**one, "score": 0.5} for one in common], "box").of()
-    assert found["ar100"] == pytest.approx(100 * 100 / 101)
-
-
-def test_sizes():
-    assert [size_of(area) for area in (0, 32**2 - 1, 32**2, 96**2 - 1, 96**2)] == [
-        "small",
-        "small",
-        "medium",
-        "medium",
-        "large",
-    ]

@@ -1,5 +1,7 @@
 """What a view shows of objects, against a brute-force drawing; what is left out; and the way back to the original."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from probe.detection.targets import boxes_from_view, target_of
 from store import BeyondClsError
 from store.truths import InstancesOfImage, boxes_in_view
 from store.truths.rle import decode, encode
-from tests.probe.detection.features import write_objects
+from tests.probe.detection.tiny import write_objects
 from tests.truths import Instance
 
 H, W = 40, 60
@@ -74,9 +76,7 @@ def test_what_is_left_out():
 
 @given(
     st.lists(st.floats(-50, 150, width=32), min_size=4, max_size=4),
-    st.tuples(
-        st.floats(-20, 20, width=32), st.floats(-20, 20, width=32), st.floats(1, 90, width=32), st.floats(1, 90, width=32)
-    ),
+    st.tuples(*[st.floats(-20, 20, width=32)] * 2, *[st.floats(1, 90, width=32)] * 2),
     st.booleans(),
 )
 def test_boxes_come_back(box, crop, flip):
@@ -127,15 +127,8 @@ def test_detections_in_the_border_are_left_out():
 
 def test_cocos_format():
     one = Detected(np.array([1]), np.array([0.5], np.float32), np.array([[1, 2, 5, 9]], np.float32), (b"abc",), (H, W))
-    assert one.to_coco(42) == [
-        {
-            "image_id": 42,
-            "category_id": 2,
-            "bbox": [1, 2, 4, 7],
-            "score": 0.5,
-            "segmentation": {"size": [H, W], "counts": "abc"},
-        }
-    ]
+    expected = {"image_id": 42, "category_id": 2, "bbox": [1, 2, 4, 7], "score": 0.5}
+    assert one.to_coco(42) == [expected | {"segmentation": {"size": [H, W], "counts": "abc"}}]
 
 
 def test_sizes_of_objects_outside_of_a_crop(tmp_path):
@@ -145,7 +138,7 @@ def test_sizes_of_objects_outside_of_a_crop(tmp_path):
         return Instance(0, box, area, crowd, encode(mask)[0])
 
     objects = [
-        [one((0, 0, 8, 8), 100), one((0, 0, 9, 9), 5000), one((0, 0, 40, 40), 10_000), one((20, 20, 30, 30), 2000)],
+        [one((0, 0, 8, 8), 1023), one((0, 0, 9, 9), 9215), one((0, 0, 40, 40), 9216), one((20, 20, 30, 30), 1024)],
         [one((1, 1, 1, 5), 16, crowd=True)],
         [one((20, 20, 20, 30), 16), one((20, 20, 52.1, 30), 20_000)],  # a third of a pixel of the frame is nothing
     ]
@@ -157,8 +150,4 @@ def test_sizes_of_objects_outside_of_a_crop(tmp_path):
         "outside": {"small": 1, "medium": 1, "large": 0},
         "cut": {"small": 0, "medium": 0, "large": 1},
     }
-    assert notes_on(counted, "test") == [
-        "1 of 3 test images have no objects, and stay as negatives",
-        "1 boxes of test images have no area, and are not learnt",
-        "2 of 5 objects of test images are outside of the crop (1 small, 1 medium)",
-    ]
+    assert [re.findall(r"\d+", note) for note in notes_on(counted, "test")] == [["1", "3"], ["1"], ["2", "5", "1", "1"]]

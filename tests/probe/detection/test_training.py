@@ -1,6 +1,7 @@
 """Training a detector: it learns, a killed run ends as if it had not been, and every draw follows from seed and step."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -64,11 +65,12 @@ def test_everything_follows_from_the_seed():
     runs = []
     for seed in (0, 0, 1):
         torch.manual_seed(len(runs))
-        detector = new_detector(tiny_detector_drawn, seed)
-        train_detector(detector, Objects(4), RECIPE, seed)
-        runs.append(detector)
-    assert same(runs[0], runs[1])
-    assert not same(runs[0], runs[2])
+        start = new_detector(lambda: tiny_detector(seed=int(torch.randint(2**31, ()))), seed)
+        runs.append(deepcopy(start))
+        train_detector(start, Objects(4), RECIPE, seed)
+        runs.append(start)
+    assert same(runs[0], runs[2]) and same(runs[1], runs[3])  # noqa: PT018
+    assert not same(runs[0], runs[4])
 
 
 @pytest.mark.parametrize("clip", [None, 1e-3])
@@ -104,25 +106,13 @@ def test_no_two_draws_are_the_same(monkeypatch):
     assert len(set(drawn)) == len(drawn) == 2 * (2 + 2 * 2)
 
 
-def test_where_training_starts_follows_from_the_seed():
-    starts = [new_detector(tiny_detector_drawn, seed) for seed in (0, 0, 1)]
-    assert same(starts[0], starts[1])
-    assert not same(starts[0], starts[2])
-
-
-def tiny_detector_drawn():
-    return tiny_detector(seed=int(torch.randint(2**31, ())))
-
-
 def test_images_without_objects_are_negatives():
     objects, empty = Objects(2), Objects(2)
     empty.targets[0] = {name: values[:0] for name, values in empty.targets[0].items()}
-    losses = []
-    for one in (objects, empty):
-        detector = tiny_detector()
-        losses.append(train_detector(detector, one, DetectionRecipe(epochs=1, batch_size=2, warmup_steps=0), 0)[0])
-    assert math.isfinite(losses[1]["loss"])
-    assert losses[0]["loss"] != losses[1]["loss"]
+    recipe = DetectionRecipe(epochs=1, batch_size=2, warmup_steps=0)
+    losses = [train_detector(tiny_detector(), one, recipe, 0)[0]["loss"] for one in (objects, empty)]
+    assert math.isfinite(losses[1])
+    assert losses[0] != losses[1]
 
 
 def test_the_curve_has_means_over_the_steps_of_each_epoch(monkeypatch):
@@ -142,50 +132,38 @@ def test_norms_and_biases_have_no_decay():
     assert {(group["lr"], group["momentum"]) for group in sgd.param_groups} == {(0.5, 0.9)}
 
 
-class TestRecipe:
-    def test_steps_of_the_paper(self):
-        """36 epochs: a tenth after 27, a hundredth after 33; 12: after 9 and 11. Warm-up from a thousandth."""
-        recipe = make_detection_recipe("v1")
-        assert (recipe.epochs, recipe.batch_size, recipe.optimiser, recipe.weight_decay) == (36, 16, "adamw", 0.05)
-        rates = [recipe.lr_at(step, 1000) for step in (0, 250, 500, 26_999, 27_000, 32_999, 33_000)]
-        assert rates == pytest.approx([1e-7, 1e-4 * (0.001 + 0.999 / 2), 1e-4, 1e-4, 1e-5, 1e-5, 1e-6])
-        shorter = make_detection_recipe("v1", epochs=12)
-        assert [shorter.lr_at(1000 * e, 1000) for e in (8, 9, 10, 11)] == pytest.approx([1e-4, 1e-5, 1e-5, 1e-6])
-
-    def test_steps_come_between_epochs(self):
-        recipe = DetectionRecipe(epochs=10, lr=1.0, warmup_steps=0)
-        assert [recipe.lr_at(step, 10) for step in (75, 79, 80, 89, 90)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
-
-    def test_cosine(self):
-        recipe = DetectionRecipe(epochs=2, lr=1.0, warmup_steps=0, schedule="cosine")
-        assert [recipe.lr_at(step, 10) for step in (0, 10, 20)] == pytest.approx([1, 0.5, 0])
-
-    @pytest.mark.parametrize(
-        ("changed", "message"),
-        [
-            ({"epochs": 0}, "epochs is 0, expected 1 or more"),
-            ({"lr": 0.0}, "lr is 0.0, expected a positive number"),
-            ({"weight_decay": -1.0}, "weight_decay is -1.0, expected 0 or more"),
-            ({"clip": 0.0}, "clip is 0.0, expected the largest norm of a gradient"),
-            ({"optimiser": "adam"}, "unknown optimiser of detectors 'adam'; did you mean 'adamw'"),
-            ({"schedule": "steps"}, "unknown schedule 'steps'; did you mean 'step'"),
-            ({"rate": 1}, "unknown parameter of detection 'rate'"),
-            ({"preset": "v2"}, "unknown preset of detection 'v2'; did you mean 'v1'"),
-        ],
-    )
-    def test_mistakes(self, changed, message):
-        with pytest.raises(BeyondClsError, match=message):
-            make_detection_recipe(**changed)
+def test_steps_of_the_paper():
+    """36 epochs: a tenth after 27, a hundredth after 33; 12: after 9 and 11. Warm-up from a thousandth."""
+    recipe = make_detection_recipe("v1")
+    assert (recipe.epochs, recipe.batch_size, recipe.optimiser, recipe.weight_decay) == (36, 16, "adamw", 0.05)
+    rates = [recipe.lr_at(step, 1000) for step in (0, 250, 500, 26_999, 27_000, 32_999, 33_000)]
+    assert rates == pytest.approx([1e-7, 1e-4 * (0.001 + 0.999 / 2), 1e-4, 1e-4, 1e-5, 1e-5, 1e-6])
+    shorter = make_detection_recipe("v1", epochs=10)
+    assert [shorter.lr_at(step, 1000) for step in (7999, 8000, 8999, 9000)] == pytest.approx([1e-4, 1e-5, 1e-5, 1e-6])
+    cosine = DetectionRecipe(epochs=2, lr=1.0, warmup_steps=0, schedule="cosine")
+    assert [cosine.lr_at(step, 10) for step in (0, 10, 20)] == pytest.approx([1, 0.5, 0])
 
 
-def test_a_loss_that_is_not_finite():
-    objects = Objects(2)
-    objects.tokens[:] = torch.nan
-    with pytest.raises(BeyondClsError, match=r"the loss of seed 4 is nan in epoch 1, step 1, .*give a lower --lr"):
-        train_detector(tiny_detector(), objects, RECIPE, 4)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0, expected 1 or more"),
+        ({"lr": 0.0}, "lr is 0.0, expected a positive number"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0, expected 0 or more"),
+        ({"clip": 0.0}, "clip is 0.0, expected"),
+        ({"optimiser": "adam"}, "'adam'; did you mean 'adamw'"),
+        ({"schedule": "steps"}, "'steps'; did you mean 'step'"),
+        ({"rate": 1}, "unknown parameter of detection 'rate'"),
+        ({"preset": "v2"}, "'v2'; did you mean 'v1'"),
+    ],
+)
+def test_recipes_that_cannot_be(changed, message):
+    with pytest.raises(BeyondClsError, match=message):
+        make_detection_recipe(**changed)
 
 
-def test_an_infinite_loss(monkeypatch):
-    monkeypatch.setattr(training, "_step", lambda *_: {"loss_a": 1.0, "loss_b": math.inf})
-    with pytest.raises(BeyondClsError, match=r"the loss of seed 0 is inf in epoch 1, step 1"):
-        train_detector(tiny_detector(), Objects(2), RECIPE, 0)
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite(loss, monkeypatch):
+    monkeypatch.setattr(training, "_step", lambda *_: {"loss_a": 1.0, "loss_b": loss})
+    with pytest.raises(BeyondClsError, match=f"the loss of seed 4 is {loss} in epoch 1, step 1, .*give a lower --lr"):
+        train_detector(tiny_detector(), Objects(2), RECIPE, 4)

@@ -3,13 +3,9 @@
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
 
-from extract.transform import Views
-from probe.localisation.boxes import candidates, centre_map, evaluation_map
-from probe.localisation.max_box_acc import IOUS, best_ious, measure, measure_one, predicted_box
-from probe.localisation.truths import truths_of
-from tests.probe.localisation.features import write_boxed
+from probe.localisation.boxes import candidates, centre_map, evaluation_map, into_view
+from probe.localisation.max_box_acc import IOUS, measure, measure_one, predicted_box
 
 SIZE = 48
 
@@ -61,36 +57,14 @@ def test_equal_to_every_threshold_by_itself(scored):
     localised = measure(maps, truths, 24)
     for i, iou in enumerate(IOUS):
         shares = slow(maps, truths, 24, False, iou)
-        assert localised.by_iou[i] == max(shares)
-        assert localised.thresholds[i] == np.arange(0, 1, 0.001)[int(np.argmax(shares))]
+        assert (localised.by_iou[i], localised.thresholds[i]) == (max(shares), np.arange(0, 1, 0.001)[int(np.argmax(shares))])
     shares = slow(maps, truths, 24, True, 0.5)
     assert (localised.max_box_acc, localised.threshold) == (max(shares), np.arange(0, 1, 0.001)[int(np.argmax(shares))])
     assert localised.max_box_acc_v2 == pytest.approx(np.mean(localised.by_iou))
-
-
-def test_in_the_frame_of_whole_images_that_are_not_square(scored, tmp_path):
-    """Boxes of the original through a feature set, compared with boxes that are scaled by hand."""
-    maps, truths = scored
-    height, width, size = 96, 384, 24
-    stretch = np.array([width, height, width, height]) / SIZE
-    originals = {i: (boxes * stretch).tolist() for i, boxes in enumerate(truths) if len(boxes)}
-    maps = maps[list(originals)]
-    by_hand = [
-        [[int(v * size / side) for v, side in zip(box, (width, height) * 2, strict=True)] for box in boxes]
-        for boxes in originals.values()
-    ]
-    config = {"input_size": (3, 16, 16), "interpolation": "bicubic", "mean": (0,) * 3, "std": (1,) * 3}
-    _, crop = Views({**config, "crop_mode": "squash", "crop_pct": 1.0}).cut(Image.new("RGB", (width, height)), "x", 0)
-    boxes = dict(enumerate(originals.values()))
-    store = write_boxed(tmp_path / "set", len(maps), boxes=boxes, size=(height, width), crop=crop.box)
-    localised = measure(maps, truths_of(store, size).boxes, size)
-    shares = [slow(maps, by_hand, size, False, iou) for iou in IOUS]
-    assert localised.by_iou == tuple(map(max, shares))
-    assert localised.max_box_acc_v2 == pytest.approx(np.mean([max(share) for share in shares]))
-    central = truths_of(
-        write_boxed(tmp_path / "central", len(maps), boxes=boxes, size=(height, width), crop=(144, 0, 240, 96)), size
-    )
-    assert measure(maps, central.boxes, size).max_box_acc_v2 < localised.max_box_acc_v2
+    alike, progress = np.stack([maps[0]] * 80), list[int]()
+    assert measure(alike, truths * 10, 24, progress=progress.append) == measure_one(maps[0], truths * 10, 24)
+    assert len(progress) > 1
+    assert sum(progress) == 80
 
 
 def test_the_box_that_is_predicted_is_that_of_the_first_version(scored):
@@ -102,19 +76,6 @@ def test_the_box_that_is_predicted_is_that_of_the_first_version(scored):
     assert 0 < localised.max_box_acc < 100
 
 
-def test_every_level_is_that_of_plain_calls():
-    """Noise with hundreds of contours, rings and islands, at the size of the evaluation."""
-    grey = evaluation_map(np.random.default_rng(0).random((20, 20)), 224)
-    truth = np.array([[30, 40, 120, 200], [150, 10, 160, 25]])
-    best = best_ious(candidates(grey), truth)
-    for level in range(255):
-        contours = cv2.findContours((grey > level).astype(np.uint8), cv2.RETR_TREE, cv2.CHAIN_APPROX_SIMPLE)[0]
-        rectangles = [cv2.boundingRect(contour) for contour in contours]
-        ious = [max(_iou((x, y, min(x + w, 223), min(y + h, 223)), t) for t in truth.tolist()) for x, y, w, h in rectangles]
-        largest = max(range(len(contours)), key=lambda i: cv2.contourArea(contours[i]))
-        assert best[:, level].tolist() == [max(ious), ious[largest]]
-
-
 def square(x0, y0, x1, y1, size=SIZE):
     """Scores of single pixels, bright in a rectangle whose corners belong to it."""
     scores = np.zeros((size, size))
@@ -124,12 +85,10 @@ def square(x0, y0, x1, y1, size=SIZE):
 
 def test_corners_that_belong_to_a_box_can_make_it_a_hit():
     scores = square(0, 0, 9, 9)  # offers 0, 0, 10, 10: 11 x 11 pixels
-    exact, short = np.array([[0, 0, 10, 7]]), np.array([[0, 0, 10, 6]])  # 8 and 7 of 11 rows; without corners 7 and 6 of 10
-    assert measure_one(scores, [exact], SIZE).by_iou == (100, 100, 100)
-    assert measure_one(scores, [short], SIZE).by_iou == (100, 100, 0)
-    # 6 and 5 of 11 rows; without corners 5 and 4 of 10.
-    assert measure_one(scores, [np.array([[0, 0, 10, 5]])], SIZE).max_box_acc == 100
-    assert measure_one(scores, [np.array([[0, 0, 10, 4]])], SIZE).max_box_acc == 0
+    # 8, 7, 6 and 5 of 11 rows; without corners 7, 6, 5 and 4 of 10.
+    by_last_row = [measure_one(scores, [np.array([[0, 0, 10, y]])], SIZE) for y in (7, 6, 5, 4)]
+    assert [by_last_row[i].by_iou for i in (0, 1)] == [(100, 100, 100), (100, 100, 0)]
+    assert [by_last_row[i].max_box_acc for i in (2, 3)] == [100, 0]
 
 
 def test_one_threshold_for_all_images():
@@ -143,19 +102,63 @@ def test_one_threshold_for_all_images():
 
 
 def test_the_centre_baseline_finds_what_is_central():
-    middle, corner = np.array([[12, 12, 36, 36]]), np.array([[0, 0, 12, 12]])
-    assert measure_one(centre_map(SIZE, SIZE), [middle], SIZE).max_box_acc_v2 == 100
-    assert measure_one(centre_map(SIZE, SIZE), [corner], SIZE).max_box_acc_v2 == 0
+    for box, found in (((12, 12, 36, 36), 100), ((0, 0, 12, 12), 0)):
+        assert measure_one(centre_map(SIZE, SIZE), [np.array([box])], SIZE).max_box_acc_v2 == found
+    assert np.allclose(centre_map(5, 15)[:, 1::3], centre_map(5, 5)), "as wide as the grid"
 
 
-def test_one_map_for_all_is_that_map_again_and_again(scored):
-    maps, truths = scored
-    assert measure_one(maps[0], truths, 24) == measure(np.stack([maps[0]] * len(truths)), truths, 24)
+@pytest.mark.parametrize("scores", [np.full((7, 7), 1 / 49), np.full((7, 7), np.nan)])
+def test_a_map_without_information_is_black(scores):
+    with np.errstate(all="raise"):
+        assert not evaluation_map(scores, 30).any()
 
 
-def test_progress_counts_every_image(scored):
-    maps, truths = scored
-    progress_calls = []
-    measure(np.tile(maps, (10, 1, 1)), truths * 10, 24, progress=progress_calls.append)
-    assert sum(progress_calls) == 80
-    assert len(progress_calls) > 1
+SMALL = 20
+# Rectangles x0, y0, x1, y1 (corners belong to them), each of a value, one over the other.
+PICTURES = {
+    "a rectangle": [(3, 4, 9, 12, 255)],
+    "at the last pixel": [(10, 12, 19, 19, 255)],
+    "an island in a hole": [(1, 1, 18, 18, 255), (4, 4, 15, 15, 0), (8, 8, 10, 10, 255)],
+    "diagonal pixels": [(4, 4, 4, 4, 255), (5, 5, 5, 5, 255)],
+    "a bay open to the border": [(0, 0, 19, 19, 255), (0, 8, 5, 11, 0)],
+    "two levels": [(0, 0, 9, 9, 100), (12, 12, 15, 15, 255)],
+    "a thin cross with the larger box": [(0, 9, 10, 9, 255), (5, 4, 5, 14, 255), (12, 5, 19, 12, 255)],
+}
+CROPPED = {"crop": (20, 10, 60, 50), "size": 40}
+
+
+@pytest.mark.parametrize("name", [*PICTURES, "noise"])
+def test_boxes_of_every_level_are_opencvs(name):
+    image = np.random.default_rng(0).integers(0, 256, (SMALL, SMALL)).astype(np.uint8)
+    if name in PICTURES:
+        image[:] = 0
+    for x0, y0, x1, y1, value in PICTURES.get(name, ()):
+        image[y0 : y1 + 1, x0 : x1 + 1] = value
+    found = candidates(image)
+    ends = [*found.starts[1:], len(found.boxes)]
+    for level in range(int(image.max())):
+        contours = cv2.findContours((image > level).astype(np.uint8), cv2.RETR_TREE, cv2.CHAIN_APPROX_SIMPLE)[0]
+        expected = [[x, y, min(x + w, SMALL - 1), min(y + h, SMALL - 1)] for x, y, w, h in map(cv2.boundingRect, contours)]
+        part = found.of_level[level]
+        assert sorted(found.boxes[found.starts[part] : ends[part]].tolist()) == sorted(expected)
+        largest = expected[int(np.argmax([cv2.contourArea(contour) for contour in contours]))]
+        assert found.boxes[found.largest[part]].tolist() == largest
+
+
+@pytest.mark.parametrize(
+    ("boxes", "view", "expected", "counts"),
+    [
+        ([[10, 5, 60, 25], [0, 0, 100, 50]], {}, [[20, 20, 120, 100], [0, 0, 200, 200]], (0, 0, 48000, 48000)),
+        ([[1.25, 1.5, 7.75, 7.5]], {"crop": (0, 0, 10, 10), "size": 10}, [[1, 1, 7, 7]], (0, 0, 39, 39)),
+        ([[10, 5, 60, 25]], {"flip": True}, [[80, 20, 180, 100]], (0, 0, 8000, 8000)),
+        ([[0, 0, 100, 50]], {"crop": (0, -25, 100, 75)}, [[0, 50, 200, 150]], (0, 0, 20000, 20000)),
+        ([[0, 0, 30, 30], [25, 15, 45, 35]], CROPPED, [[0, 0, 10, 20], [5, 5, 25, 25]], (0, 1, 1300, 600)),
+        ([[0, 0, 20, 50], [60, 10, 90, 50], [20, 0, 60, 10], [20, 50, 60, 90]], CROPPED, [], (4, 0, 4200, 0)),
+    ],
+    ids=["whole image", "whole numbers", "mirrored", "padded", "cut at the border", "outside"],
+)
+def test_boxes_are_where_a_view_shows_them(boxes, view, expected, counts):
+    crop, flip, size = ({"crop": (0, 0, 100, 50), "flip": False, "size": 200} | view).values()
+    shown = into_view(np.array(boxes, np.float32), np.array(crop, np.float32), flip, size)
+    assert shown.boxes.tolist() == expected
+    assert (shown.n_outside, shown.n_cut, shown.area, shown.area_shown) == counts

@@ -56,16 +56,6 @@ def test_steps_are_those_of_plain_layers(sets):
         )
 
 
-def test_streamed_equals_resident(sets):
-    one_shard = replace(sets.learnt, buffer_nbytes=1 << 20)
-    assert patch_batches(one_shard.placed("stream"), sets.training_maps, (16, 16), 12).loader.placement == "stream"
-    streamed, resident = (
-        train_linear(p, sets.training_maps, 16, MEMBERS, replace(RECIPE, rows_at_once=None))[0]
-        for p in (one_shard.placed("stream"), one_shard.placed("memory"))
-    )
-    torch.testing.assert_close(weights(streamed), weights(resident), rtol=1e-5, atol=1e-6)  # one step: the order only rounds
-
-
 def test_label_maps_are_kept_while_there_is_room(sets, monkeypatch):
     monkeypatch.setattr(linear, "KEPT_NBYTES", 5 * 16 * 16 * 2)
     batches = patch_batches(sets.learnt, sets.training_maps, (16, 16), 4)

@@ -36,28 +36,19 @@ def test_images_that_could_not_be_read_are_left_out(tmp_path):
         _ = sets.tested
 
 
-def test_grids_that_differ(tmp_path):
-    one, other = write_segmented(tmp_path / "a", 2), write_segmented(tmp_path / "b", 2)
-    other.__dict__["grid"] = (2, 8)
-    with pytest.raises(StoreError, match=r"a has a grid of \(4, 4\) patches, .*b \(2, 8\)"):
-        Sets(one, one, other)
-
-
 def test_images_that_are_void_everywhere(tmp_path):
     """Nothing is learnt from them, and no setting is said to have diverged on them."""
     store, void = write_segmented(tmp_path / "a", 4), write_segmented(tmp_path / "b", 4, labelled=1)
+    with pytest.raises(BeyondClsError, match="have 1 classes, expected 2 or more"):
+        PatchLogistic().fit(Sets(void, void).learnt, (1.0,))
     void.segmentation.patch_labels = lambda view=0: np.full((4, 16), -1, np.int16)
-    with pytest.raises(StoreError, match=r"b: no patch of the 4 images has a label to learn from; give images with label maps"):
+    with pytest.raises(StoreError, match=r"b: no patch of the 4 images has a label to learn from; give images"):
         _ = Sets(void, store).learnt
     with pytest.raises(StoreError, match=r"b: no patch of the 4 images has a label to select on; give another --val"):
         _ = Sets(store, store, void).compared
-    sets = Sets(store, store, share=0.25)
-    (held_out,) = sets.split[1]
+    learn, held_out = Sets(store, store, share=0.25).split
     labels = store.segmentation.patch_labels()
-    for rows, message in (
-        ([held_out], "no patch of the 1 image has a label to select on; .*--held-out, .*--val"),
-        (sets.split[0], r"no patch of the 3 images has a label to learn from beside those to select on; give a larger"),
-    ):
+    for rows, message in ((held_out, "the 1 image .* to select on; .*--held-out, .*--val"), (learn, "the 3 images .* beside")):
         changed = labels.copy()
         changed[rows] = -1
         store.segmentation.patch_labels = lambda view=0, changed=changed: changed
@@ -102,17 +93,6 @@ def test_neighbours_as_scikit_learn(sets, metric, standardise):
         np.testing.assert_array_equal(predicted[metric, k].ravel(), theirs)
 
 
-def test_search_over_many_blocks_finds_the_same(sets, monkeypatch):
-    """All neighbours are in the blocks that come last, or equally near."""
-    protocol = PatchNeighbours(ks=(3, 30))
-    whole = protocol.predict(sets.learnt, sets.tested, protocol.grid)
-    for size, value in (("REFERENCES", 64), ("QUERIES", 16), ("QUERIES_AT_ONCE", 100)):
-        monkeypatch.setattr(f"probe.segmentation.neighbours.{size}", value)
-    parts = protocol.predict(sets.learnt, sets.tested, protocol.grid)
-    for setting, labels in whole.items():
-        np.testing.assert_array_equal(parts[setting], labels)
-
-
 @pytest.mark.parametrize("standardise", [True, False])
 def test_logistic_regression_as_scikit_learn(sets, standardise):
     """With a channel that is ten times as wide, so that the penalty knows the scale."""
@@ -138,25 +118,18 @@ def test_logistic_regression_as_scikit_learn(sets, standardise):
 def test_streamed_equals_resident(sets, monkeypatch):
     """Bit by bit, with memory for a few images."""
     monkeypatch.setattr(loader_module, "BUFFER_BLOCKS", 1)
-    small = replace(sets.learnt, buffer_nbytes=3 * 16 * 16 * 6 * 2)
-    resident, _ = PatchLogistic().fit(sets.learnt.placed("memory"), (0.1, 10.0))
+    small, whole = replace(sets.learnt, buffer_nbytes=3 * 16 * 16 * 6 * 2), sets.learnt.placed("memory")
+    resident, _ = PatchLogistic().fit(whole, (0.1, 10.0))
     with monkeypatch.context() as patch:
         patch.setattr("probe.segmentation.logistic.MEMORY_SHARE", 0)
         streamed, _ = PatchLogistic().fit(small, (0.1, 10.0))
     assert small.loader.placement == "stream"
     for c, head in streamed.items():
-        assert torch.equal(head.weight, resident[c].weight)
-        assert torch.equal(head.bias, resident[c].bias)
+        assert all(torch.equal(values, resident[c].state_dict()[name]) for name, values in head.state_dict().items())
     protocol = PatchNeighbours()
-    found = [protocol.predict(p, sets.tested, protocol.grid) for p in (small, sets.learnt.placed("memory"))]
+    found = [protocol.predict(p, sets.tested, protocol.grid) for p in (small, whole)]
     for setting in protocol.grid:
         np.testing.assert_array_equal(found[0][setting], found[1][setting])
-
-
-def test_too_few_classes_are_refused(tmp_path):
-    one = write_segmented(tmp_path / "one", 4, labelled=1)
-    with pytest.raises(BeyondClsError, match="have 1 classes, expected 2 or more"):
-        PatchLogistic().fit(Sets(one, one).learnt, (1.0,))
 
 
 def test_a_class_without_patches_is_never_predicted(sets):
@@ -178,9 +151,7 @@ def test_a_class_without_patches_is_never_predicted(sets):
 
 def test_what_did_not_converge_is_noted(sets):
     _, notes = PatchLogistic(max_passes=3).fit(sets.learnt, (0.5, 1e5))
-    assert notes == [
-        f"logistic regression with C = {c} did not converge in 3 passes; give more (--max-passes)" for c in ("0.5", "100000")
-    ]
+    assert [("C = 0.5 " in note, "C = 100000 " in note, "--max-passes" in note) for note in notes] == [(1, 0, 1), (0, 1, 1)]
 
 
 def test_settings_are_tried_from_the_simplest_on():
@@ -193,8 +164,8 @@ def test_settings_are_tried_from_the_simplest_on():
         PatchLogistic(max_passes=1)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_as_a_full_comparison(threads):
+@pytest.mark.parametrize(("threads", "size"), [(1, 64), (2, 512)])
+def test_as_a_full_comparison(threads, size):
     torch.manual_seed(0)
     before = torch.get_num_threads()
     references, queries = torch.randn(3001, 8), torch.randn(700, 8)
@@ -202,7 +173,7 @@ def test_as_a_full_comparison(threads):
     references[100] = 0  # has no direction
     try:
         torch.set_num_threads(threads)
-        found = nearest_rows(queries, references.split(512), 5, ("euclidean", "cosine"))
+        found = nearest_rows(queries, references.split(size), 5, ("euclidean", "cosine"))
     finally:
         torch.set_num_threads(before)
     cosine = torch.nn.functional.normalize(queries.double()) @ torch.nn.functional.normalize(references.double()).T

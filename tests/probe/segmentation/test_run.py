@@ -1,7 +1,8 @@
 """What settings are selected on, what is learnt from at last, and what is noted; the protocols themselves are tested beside."""
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from probe.segmentation.linear import NAME, SPEC, TrainedMember
 from probe.segmentation.logistic import PatchLogistic
 from probe.segmentation.neighbours import PatchNeighbours
 from probe.segmentation.patch_head import PatchHead
-from probe.segmentation.run import Protocols, drawn, most_frequent, segment
+from probe.segmentation.run import Protocols, drawn, segment
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
 from tests.probe.segmentation.features import SIDE, write_segmented
@@ -35,40 +36,40 @@ def learnt_from(monkeypatch):
     """The images that each protocol is given to learn from, with the number of settings; and those that k-NN labels."""
     calls = []
 
-    def recorded(owner, name, settings):
+    def recorded(owner, name, place_of_settings):
         call = getattr(owner, name)
 
         def record(*given, **options):
-            patches = [one for one in given if hasattr(one, "rows")]
-            calls.append((name, *(one.rows.tolist() for one in patches), len(settings(given))))
+            patches = [one.rows.tolist() for one in given if hasattr(one, "rows")]
+            calls.append((name, *patches, len(given[place_of_settings])))
             return call(*given, **options)
 
         monkeypatch.setattr(owner, name, record)
 
-    recorded(PatchNeighbours, "predict", lambda given: given[3])
-    recorded(PatchLogistic, "fit", lambda given: given[2])
-    recorded(runs, "train_linear", lambda given: given[3])
+    recorded(PatchNeighbours, "predict", 3)
+    recorded(PatchLogistic, "fit", 2)
+    recorded(runs, "train_linear", 3)
     return calls
 
 
 def test_a_share_of_the_training_images_selects(stores, learnt_from):
     sets = Sets(*stores[:2])
-    result = segment(sets, PROTOCOLS)
+    result = segment(sets, replace(PROTOCOLS, logistic=PatchLogistic((1e3, 1e5), max_passes=2)))
     learn, judge = (rows.tolist() for rows in sets.split)
     everything, test = list(range(12)), list(range(5))
-    assert learnt_from == [
-        ("predict", learn, judge, 2),
-        ("predict", everything, test, 1),
-        ("fit", learn, 2),
-        ("fit", everything, 1),
-        ("train_linear", learn, 4),
-        ("train_linear", everything, 2),
-    ]
+    first = [("predict", learn, judge, 2), ("fit", learn, 2), ("train_linear", learn, 4)]
+    last = [("predict", everything, test, 1), ("fit", everything, 1), ("train_linear", everything, 2)]
+    assert learnt_from == [call for both in zip(first, last, strict=True) for call in both]
     for name in PROTOCOLS.names:
         selection = result.outcomes[name].selection
         assert (selection.on, selection.n_images, len(selection.candidates)) == ("hold-out", len(judge), 2)
         assert [note for note in result.outcomes[name].notes if "of the grid; a wider grid may give more" in note]
+    notes = result.outcomes["logistic"].notes
+    assert sum("did not converge in 2 passes" in note for note in notes) == 3, "each fit that is compared, and the last one"
     assert [len(outcome.measured) for outcome in result.outcomes.values()] == [1, 1, 2, 1, 1]
+    constant = result.outcomes["most-frequent-class"]
+    assert (constant.models[0].labels == sets.learnt.counts.argmax()).all()
+    assert constant.chosen == {"class": sets.classes[sets.learnt.counts.argmax()]}
 
 
 def test_validation_images_select_without_a_second_pass(stores, learnt_from):
@@ -100,18 +101,6 @@ def test_logistic_regression_is_covered_by_patches_and_the_linear_head_is_not(st
     assert result.outcomes["linear"].selection is None
 
 
-def test_each_fit_that_did_not_converge_is_noted(stores):
-    """Those that are compared, and the last one."""
-    protocols = replace(PROTOCOLS, names=("logistic",), logistic=PatchLogistic((1e3, 1e5), max_passes=2))
-    notes = segment(Sets(*stores[:2]), protocols).outcomes["logistic"].notes
-    assert sum("did not converge in 2 passes" in note for note in notes) == 3
-
-
-def a_head(label: int) -> PatchHead:
-    """Says one class."""
-    return PatchHead(torch.zeros(6), torch.ones(6), torch.zeros(3, 6), torch.eye(3)[label], (SIDE, SIDE))
-
-
 def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
     """However good its other seed is; and if all diverge, or those that are chosen, this is said."""
     lost_at = {4.0: (1,)}
@@ -119,12 +108,10 @@ def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
 
     def train_linear(patches, maps, loss_size, members, *_, **__):
         assert patches.placement == "memory"
-        trained = [
-            TrainedMember(m, a_head(best if m.base_lr == 4 else (best + 1) % 3), [])
-            for m in members
-            if m.seed not in lost_at.get(m.base_lr, ())
-        ]
-        return trained, {m: "diverged in epoch 2" for m in members if m.seed in lost_at.get(m.base_lr, ())}
+        lost = {m: "diverged in epoch 2" for m in members if m.seed in lost_at.get(m.base_lr, ())}
+        bias = {m: torch.eye(3)[best if m.base_lr == 4 else best - 1] for m in members if m not in lost}  # says one class
+        zeros = torch.zeros(6), torch.ones(6), torch.zeros(3, 6)
+        return [TrainedMember(m, PatchHead(*zeros, of_m, (SIDE, SIDE)), []) for m, of_m in bias.items()], lost
 
     monkeypatch.setattr(runs, "train_linear", train_linear)
     protocols = replace(PROTOCOLS, names=("linear",))
@@ -143,41 +130,28 @@ def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path, monke
     """Another in images, in the size of its loss, or in whatever else its results depend on."""
     monkeypatch.setattr("probe.checkpoint.EVERY_S", 0)
     sets, protocols = Sets(*stores[:2]), replace(PROTOCOLS, names=("linear",), linear=replace(PLAN, base_lrs=(4.0,)))
-    left = iter(range(2))  # epochs
-
-    @contextmanager
-    def interrupted(what, total, unit):
-        def progress(n):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-
-        yield progress
-
+    progress = Mock(side_effect=[None, None, KeyboardInterrupt])  # after two epochs
     with pytest.raises(KeyboardInterrupt):
-        segment(sets, protocols, unfinished=Unfinished(tmp_path), bars=interrupted)
-    others = [
-        (replace(sets, final_norm=False), replace(protocols, loss_size=8)),
-        (Sets(*stores[:2], views=(0, 0)), protocols),
-        (Sets(stores[2], stores[1]), protocols),
-    ]
+        segment(sets, protocols, unfinished=Unfinished(tmp_path), bars=lambda *_: nullcontext(progress))
     part = Sets(*stores[:2])
     part.__dict__["learnt"] = part.learnt.part(np.arange(7))
-    for one, options in [*others, (part, protocols)]:
+    others = [
+        (sets, replace(protocols, loss_size=8)),
+        *((one, protocols) for one in (Sets(*stores[:2], views=(0, 0)), Sets(stores[2], stores[1]), part)),
+    ]
+    for one, options in others:
         said = []
         segment(one, options, unfinished=Unfinished(tmp_path), say=said.append)
         assert said == []
-    said, units, epochs = [], [], []
-    again = segment(
-        sets,
-        protocols,
-        unfinished=Unfinished(tmp_path),
-        say=said.append,
-        bars=lambda what, total, unit: counted(what, total, units),
-        on_epoch=epochs.append,
-    )
+    said, units, epochs = [], {}, []
+
+    def bars(*what):
+        return nullcontext(units.setdefault(what, []).append)
+
+    again = segment(sets, protocols, unfinished=Unfinished(tmp_path), say=said.append, bars=bars, on_epoch=epochs.append)
     assert said == ["going on after 2 of 3 epochs"]
     assert [(one.stage, one.is_replayed) for one in epochs] == [("training", number < 4) for number in range(6)]
-    assert units == [("linear", 6, 6), ("measure", 5, 5)], "what was done already counts"
+    assert {(what, n): sum(done) for (what, n, _), done in units.items()} == {("linear", 6): 6, ("measure", 5): 5}
     fresh = segment(sets, protocols)
     for ours, theirs in zip(again.outcomes["linear"].trained, fresh.outcomes["linear"].trained, strict=True):
         assert ours.member == theirs.member == Member(NAME, 4.0, 0.0, ours.member.seed)
@@ -185,19 +159,10 @@ def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path, monke
         assert ours.curve == theirs.curve
 
 
-@contextmanager
-def counted(what, total, units):
-    done = []
-    yield done.append
-    units.append((what, total, sum(done)))
-
-
-def test_baselines():
+def test_classes_that_are_drawn_occur_as_in_training():
     counts = np.array([100, 0, 600, 300])
-    assert (most_frequent(counts, 2, 9) == 2).all()
     labels = drawn(counts, 50, 200)
     assert (labels.shape, labels.dtype) == ((50, 200), np.int16)
     np.testing.assert_allclose(np.bincount(labels.ravel(), minlength=4) / 10_000, counts / 1000, atol=0.02)
     assert not np.array_equal(labels[0], labels[1]), "each patch by itself"
     np.testing.assert_array_equal(labels, drawn(counts, 50, 200), "the same each time")
-    assert not np.array_equal(labels, drawn(counts, 50, 200, seed=1))
