@@ -13,25 +13,12 @@ from probe.calibration import bins_of_mass, bins_of_width, brier_scores, calibra
 from store import BeyondClsError
 
 
-def drawn(n: int = 4000, k: int = 5, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits, times a scale, and labels that were drawn by their softmax."""
+def drawn(n: int = 4000, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of five classes, times a scale, and labels that were drawn by their softmax."""
     generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    logits = 2 * torch.randn(n, 5, generator=generator, dtype=torch.float64)
     labels = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
     return scale * logits, labels
-
-
-def confidences(n: int = 4000) -> tuple[np.ndarray, np.ndarray]:
-    logits, labels = drawn(n, scale=1.7)
-    stated, predicted = logits.softmax(-1).max(-1)
-    return stated.numpy(), (predicted == labels).numpy()
-
-
-def test_brier_of_certain_and_even_predictions() -> None:
-    certain, labels = torch.eye(4, dtype=torch.float64), torch.tensor([0, 1, 3, 2])
-    assert brier_scores(certain, labels).tolist() == [0, 0, 2, 2]
-    even = torch.full((1, 4), 0.25, dtype=torch.float64)
-    assert brier_scores(even, torch.tensor([2])).item() == pytest.approx(1 - 1 / 4)
 
 
 def test_brier_is_that_of_scikit_learn() -> None:
@@ -41,19 +28,21 @@ def test_brier_is_that_of_scikit_learn() -> None:
     assert ours == pytest.approx(brier_score_loss(labels.numpy(), p.numpy(), labels=range(5), scale_by_half=False), rel=1e-12)
 
 
-@pytest.mark.parametrize(("bins_of", "strategy"), [(bins_of_width, "uniform"), (bins_of_mass, "quantile")])
-def test_bins_are_those_of_scikit_learn(bins_of, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("bins_of", "strategy", "rel", "points"), [(bins_of_width, "uniform", 1e-12, 1e-9), (bins_of_mass, "quantile", 2e-2, 0.3)]
+)
+def test_bins_are_those_of_scikit_learn(bins_of, strategy: str, rel: float, points: float) -> None:
     """Its quantile bins hold as many images where 15 divides their number."""
-    stated, correct = confidences(4500)
+    logits, labels = drawn(4500, scale=1.7)
+    stated, predicted = (values.numpy() for values in logits.softmax(-1).max(-1))
+    correct = predicted == labels.numpy()
     bins = reliability(stated, correct, bins_of(stated))
     reached, mean = calibration_curve(correct, stated, n_bins=15, strategy=strategy)
     shown = [i for i, n in enumerate(bins["n"]) if n]
     assert sum(bins["n"]) == 4500
-    np.testing.assert_allclose([bins["confidence"][i] for i in shown], mean, rtol=2e-2 if strategy == "quantile" else 1e-12)
+    np.testing.assert_allclose([bins["confidence"][i] for i in shown], mean, rtol=rel)
     expected = 100 * sum(bins["n"][i] * abs(a - b) for i, a, b in zip(shown, reached, mean, strict=True)) / 4500
-    error = calibration_error(stated, correct, bins_of(stated))
-    assert error == pytest.approx(expected, abs=0.3 if strategy == "quantile" else 1e-9)
-    assert error > 1
+    assert 1 < calibration_error(stated, correct, bins_of(stated)) == pytest.approx(expected, abs=points)
 
 
 def test_calibration_error_in_closed_form() -> None:
@@ -66,16 +55,13 @@ def test_calibration_error_in_closed_form() -> None:
 
 def test_edges_belong_to_the_bin_below_and_masses_differ_by_one() -> None:
     assert bins_of_width(np.array([0.0, 1 / 15, 0.0667, 1.0])).tolist() == [0, 0, 1, 14]
-    sizes = np.bincount(bins_of_mass(np.random.default_rng(0).random(100)))
-    assert len(sizes) == 15
-    assert sizes.max() - sizes.min() == 1
+    assert sorted(np.bincount(bins_of_mass(np.random.default_rng(0).random(100)))) == [6] * 5 + [7] * 10
 
 
 def test_equal_confidences_are_split_whatever_their_order() -> None:
     stated, correct = np.full(30, 0.7), np.arange(30) < 12
-    errors = {calibration_error(stated, c, bins_of_mass(stated)) for c in (correct, correct[::-1], np.roll(correct, 7))}
-    assert max(errors) == pytest.approx(30)
-    assert max(errors) - min(errors) < 1e-9
+    for c in (correct, correct[::-1], np.roll(correct, 7)):
+        assert calibration_error(stated, c, bins_of_mass(stated)) == pytest.approx(30, rel=1e-11)
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 50.0])
@@ -96,5 +82,5 @@ def test_the_temperature_is_what_logits_were_multiplied_by(scale: float) -> None
 def test_no_temperature_where_all_or_nothing_is_right(shift: int) -> None:
     labels = torch.arange(6) % 3
     logits = 5 * torch.nn.functional.one_hot((labels + shift) % 3, 3).double()
-    with pytest.raises(BeyondClsError, match=rf"6 held-out images, of which {100 - 100 * shift}.0 % are right"):
+    with pytest.raises(BeyondClsError, match=rf"6 held-out images, .* {100 - 100 * shift}.0 % are right"):
         fit_temperature(logits, labels)

@@ -6,52 +6,41 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score
 
-from probe.metrics import (
-    MULTILABEL,
-    PER_IMAGE,
-    at_threshold,
-    average_precision,
-    n_without_positive,
-    top_k_hits,
-    weight_entropy,
-)
+from probe.metrics import MULTILABEL, at_threshold, average_precision, n_without_positive, top_k_hits, weight_entropy
 from store import BeyondClsError
 
-LOGITS = torch.tensor([[0.1, 0.9, 0.0], [0.8, 0.1, 0.7], [0.2, 0.3, 0.1]])
-LABELS = torch.tensor([1, 2, 2])
+NAN, INF = math.nan, math.inf
 
 
-def test_top_k_by_hand():
-    assert top_k_hits(LOGITS, LABELS, 1).sum() == 1
-    assert top_k_hits(LOGITS, LABELS, 2).sum() == 2
-    assert PER_IMAGE["top5"](LOGITS, LABELS).all()  # three classes only
-    assert top_k_hits(LOGITS, LABELS, 2).tolist() == [True, True, False]
-
-
-def test_nan_logits_are_wrong():
-    assert not top_k_hits(torch.full((2, 3), math.nan), torch.tensor([0, 1])).any()
-    one = torch.tensor([[5.0, math.nan, 0], [5, math.inf, 0], [5, -math.inf, 0]])
-    assert top_k_hits(one, torch.tensor([0, 1, 0])).tolist() == [False, False, True]  # -inf: a class that is ruled out
-    assert top_k_hits(one, torch.tensor([0, 1, 2]), 3).tolist() == [False, False, True]
-
-
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_a_class_that_is_ruled_out_is_never_right(k):
-    """Not even where there are fewer others than k, or fewer classes."""
-    logits = torch.tensor([[-math.inf, 1.0, -math.inf, -math.inf]]).expand(4, -1)
-    assert top_k_hits(logits, torch.arange(4), k).tolist() == [False, True, False, False]
-    assert top_k_hits(logits[:, :2], torch.tensor([0, 1, 0, 1]), k).tolist() == [False, True] * 2
-    assert not top_k_hits(torch.full((4, 4), -math.inf), torch.arange(4), k).any()
-
-
-def test_a_head_that_says_the_same_of_every_class_knows_one():
-    assert top_k_hits(torch.zeros(4, 4), torch.arange(4)).tolist() == [True, False, False, False]
-    assert top_k_hits(torch.zeros(4, 4), torch.arange(4), 2).tolist() == [True, True, False, False]
+@pytest.mark.parametrize(
+    ("logits", "labels", "k", "hits"),
+    [
+        *(
+            ([[0.1, 0.9, 0], [0.8, 0.1, 0.7], [0.2, 0.3, 0.1]], [1, 2, 2], k, hits)
+            for k, hits in ((1, "100"), (2, "110"), (5, "111"))
+        ),
+        # An image with a NaN or +inf counts as wrong; -inf rules a class out, even where there are fewer others than k.
+        ([[NAN] * 3] * 2, [0, 1], 1, "00"),
+        ([[5, NAN, 0], [5, INF, 0], [5, -INF, 0]], [0, 1, 0], 1, "001"),
+        ([[5, NAN, 0], [5, INF, 0], [5, -INF, 0]], [0, 1, 2], 3, "001"),
+        *(([[-INF, 1, -INF, -INF]] * 4, [0, 1, 2, 3], k, "0100") for k in (1, 2, 5)),
+        *(([[-INF, 1]] * 4, [0, 1, 0, 1], k, "0101") for k in (1, 2, 5)),
+        *(([[-INF] * 4] * 4, [0, 1, 2, 3], k, "0000") for k in (1, 2, 5)),
+        # A head that says the same of every class knows one.
+        ([[0] * 4] * 4, [0, 1, 2, 3], 1, "1000"),
+        ([[0] * 4] * 4, [0, 1, 2, 3], 2, "1100"),
+    ],
+    ids=str,
+)
+def test_top_k_by_hand(logits, labels, k, hits):
+    assert top_k_hits(torch.tensor(logits, dtype=torch.float32), torch.tensor(labels), k).tolist() == [
+        hit == "1" for hit in hits
+    ]
 
 
 def test_k_below_1():
-    with pytest.raises(BeyondClsError, match="top-k accuracy has k = 0, expected 1 or more"):
-        top_k_hits(LOGITS, LABELS, 0)
+    with pytest.raises(BeyondClsError, match="k = 0, expected 1"):
+        top_k_hits(torch.zeros(2, 3), torch.tensor([0, 1]), 0)
 
 
 def test_entropy_bounds():
@@ -76,40 +65,32 @@ def test_average_precision_is_scikit_learns(levels):
     assert MULTILABEL["map_overall"](scores, labels).item() == pytest.approx(100 * micro)
 
 
-def test_average_precision_by_hand():
-    scores = torch.tensor([[3.0], [2], [2], [1]])
-    # Thresholds 3, 2, 1 reach 1, 2 and 2 of 2 positives among 1, 3 and 4 images.
-    assert average_precision(scores, torch.tensor([[1], [0], [1], [0]])).item() == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
-    assert average_precision(torch.zeros(4, 1), torch.tensor([[1], [0], [0], [0]])).item() == pytest.approx(0.25)
-    assert average_precision(-scores, torch.tensor([[0], [0], [0], [1]])).item() == 1
-
-
 def test_a_class_without_a_positive_is_left_out():
     scores, labels = drawn(30)
+    assert n_without_positive(labels) == 0
     labels[:, 1] = 0
     values = average_precision(scores, labels)
     assert values.isnan().tolist() == [False, True, False, False, False]
     assert MULTILABEL["map"](scores, labels).item() == pytest.approx(100 * values[[0, 2, 3, 4]].mean().item())
-    assert (n_without_positive(labels), n_without_positive(drawn(30)[1])) == (1, 0)
+    assert n_without_positive(labels) == 1
 
 
 def test_nan_scores_rank_last():
-    scores = torch.tensor([[math.nan], [2.0], [1.0]])
+    scores = torch.tensor([[NAN], [2.0], [1.0]])
     assert average_precision(scores, torch.tensor([[1], [0], [0]])).item() == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("levels", [2, 9, 1000])
 def test_precision_and_recall_are_scikit_learns(levels):
     scores, labels = drawn(levels)
-    chosen = (scores >= 0).numpy()
+    chosen, measures = (scores >= 0).numpy(), {"P": precision_score, "R": recall_score, "F1": f1_score}
     values = {name: MULTILABEL[name](scores, labels).item() / 100 for name in ("CP", "CR", "CF1", "OP", "OR", "OF1")}
-    common = {"zero_division": 0}
-    assert values["CP"] == pytest.approx(precision_score(labels, chosen, average="macro", **common))
-    assert values["CR"] == pytest.approx(recall_score(labels, chosen, average="macro", **common))
-    assert values["CF1"] == pytest.approx(2 / (1 / values["CP"] + 1 / values["CR"]))
-    assert values["OP"] == pytest.approx(precision_score(labels, chosen, average="micro", **common))
-    assert values["OR"] == pytest.approx(recall_score(labels, chosen, average="micro", **common))
-    assert values["OF1"] == pytest.approx(f1_score(labels, chosen, average="micro", **common))
+    for group, average in (("C", "macro"), ("O", "micro")):
+        for name, measure in measures.items():
+            expected = measure(labels, chosen, average=average, zero_division=0)
+            if group + name == "CF1":  # of the two means
+                expected = 2 / (1 / values["CP"] + 1 / values["CR"])
+            assert values[group + name] == pytest.approx(expected)
 
 
 def test_precision_and_recall_by_hand():
@@ -121,4 +102,4 @@ def test_precision_and_recall_by_hand():
     assert (values["OP"], values["OR"]) == pytest.approx((200 / 3, 200 / 3))
     nothing = at_threshold(scores - 9, labels)
     assert [nothing[name].item() for name in ("CP", "CF1", "OP", "OR", "OF1")] == [0, 0, 0, 0, 0]
-    assert at_threshold(torch.full((2, 3), math.nan), labels)["OR"].item() == 0
+    assert at_threshold(torch.full((2, 3), NAN), labels)["OR"].item() == 0
